@@ -1,0 +1,1 @@
+"""Workloads out: traces and reports."""

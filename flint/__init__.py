@@ -1,0 +1,46 @@
+"""Flint: what a JAX or PyTorch step would do on every device of a mesh that is not there."""
+
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+_HERE = _Path(__file__).resolve().parent
+if not (_HERE / "passes").is_dir():  # checkout whose Git wrote links as files (Windows)
+    __path__.append(str(_HERE.parent))
+
+if _TYPE_CHECKING:
+    from flint.errors import FlintError as FlintError
+    from flint.mesh import Mesh as Mesh
+    from flint.program import Program as Program
+    from flint.step import Step as Step
+    from flint.step import entry as entry
+    from flint.trace import Trace as Trace
+    from flint.trace import trace as trace
+    from flint.workload import Workload as Workload
+
+# Public names and the modules that define them: `import flint` loads none of them. There is no
+# __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
+_PUBLIC = {
+    "FlintError": "flint.errors",
+    "Mesh": "flint.mesh",
+    "Program": "flint.program",
+    "Step": "flint.step",
+    "Trace": "flint.trace",
+    "Workload": "flint.workload",
+    "entry": "flint.step",
+    "trace": "flint.trace",
+}
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'flint' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

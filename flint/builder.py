@@ -1,0 +1,186 @@
+"""ProgramBuilder: rows go in one at a time, a frozen Program comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from flint.mesh import Group, Mesh, Route
+from flint.program import (
+    COLUMN_TYPES,
+    COLUMNS,
+    Collective,
+    Flag,
+    Kind,
+    Phase,
+    Program,
+    Region,
+    RegionKind,
+)
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Table(dict[T, int]):
+    """Values in order of first use; `table.index(value)` gives their number."""
+
+    def index(self, value: T) -> int:
+        """Number of `value`, appended if it is new."""
+        found = self.get(value)
+        if found is None:
+            found = self[value] = len(self)
+        return found
+
+
+@dataclass
+class _OpenRegion:
+    index: int
+    kind: RegionKind
+    start: int
+    trip_count: int
+    parent: int
+    name: str
+    location: str
+    choice: int
+    carries: list[tuple[int, int]] = field(default_factory=list)
+
+
+class ProgramBuilder:
+    """Collects rows in program order and interns the tables of a Program."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._rows: list[tuple[Any, ...]] = []
+        self._deps: list[int] = []
+        self._dep_start: list[int] = [0]
+        self._opcodes: Table[str] = Table()
+        self._dtypes: Table[str] = Table()
+        self._shapes: Table[tuple[int, ...]] = Table()
+        self._groups: Table[Group] = Table()
+        self._routes: Table[Route] = Table()
+        self._strings: Table[str] = Table({"": 0})
+        self._streams: Table[str] = Table({"compute": 0})
+        self._regions: list[_OpenRegion | Region] = []
+        self._open: list[_OpenRegion] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(
+        self,
+        opcode: str,
+        kind: Kind = Kind.COMPUTE,
+        *,
+        deps: Iterable[int] = (),
+        dtype: str = "",
+        shape: tuple[int, ...] = (),
+        result_bytes: int = 0,
+        operand_bytes: int = 0,
+        flops: int = 0,
+        dims: tuple[int, int, int, int] = (0, 0, 0, 0),
+        collective: Collective = Collective.NONE,
+        group: Group | None = None,
+        comm_bytes: int = 0,
+        route: Route | None = None,
+        channel: int = -1,
+        stream: str = "compute",
+        name: str = "",
+        scope: str = "",
+        location: str = "",
+        cause: str = "",
+        phase: Phase = Phase.UNKNOWN,
+        flags: Flag | int = 0,
+    ) -> int:
+        """Append one row (see the columns of `Program`) and return its index.
+
+        `deps` may repeat and come in any order; negative entries are dropped.
+        """
+        text = self._strings.index
+        self._rows.append(
+            (
+                self._opcodes.index(opcode),
+                int(kind),
+                self._dtypes.index(dtype),
+                self._shapes.index(shape),
+                result_bytes,
+                operand_bytes,
+                flops,
+                dims,
+                int(collective),
+                -1 if group is None else self._groups.index(group),
+                comm_bytes,
+                -1 if route is None else self._routes.index(route),
+                channel,
+                self._streams.index(stream),
+                text(name),
+                text(scope),
+                text(location),
+                text(cause),
+                int(phase),
+                int(flags),
+                self._open[-1].index if self._open else -1,
+            )
+        )
+        self._deps.extend(sorted({d for d in deps if d >= 0}))
+        self._dep_start.append(len(self._deps))
+        return len(self._rows) - 1
+
+    def begin_region(
+        self,
+        kind: RegionKind,
+        trip_count: int,
+        *,
+        name: str = "",
+        location: str = "",
+        choice: int = -1,
+    ) -> int:
+        """Open a region: rows added until `end_region` belong to it. Returns its index."""
+        index = len(self._regions)
+        parent = self._open[-1].index if self._open else -1
+        opened = _OpenRegion(index, kind, len(self), trip_count, parent, name, location, choice)
+        self._regions.append(opened)
+        self._open.append(opened)
+        return index
+
+    def end_region(self, carries: Sequence[tuple[int, int]] = ()) -> None:
+        """Close the innermost region. `carries` are (carried row, produced row) pairs."""
+        r = self._open.pop()
+        self._regions[r.index] = Region(
+            r.kind,
+            r.start,
+            len(self),
+            r.trip_count,
+            r.parent,
+            r.name,
+            r.location,
+            tuple(carries),
+            r.choice,
+        )
+
+    def build(self) -> Program:
+        """Return the Program. Regions must be closed; the result is not verified here."""
+        assert not self._open, "a region is still open"
+        row_columns = [c for c in COLUMNS if c not in ("dep_start", "deps")]
+        values = list(zip(*self._rows, strict=True)) or [() for _ in row_columns]
+        columns = {
+            name: np.array(v, dtype=COLUMN_TYPES[name])
+            for name, v in zip(row_columns, values, strict=True)
+        }
+        columns["dims"] = columns["dims"].reshape(len(self._rows), 4)
+        columns["dep_start"] = np.array(self._dep_start, dtype=np.int64)
+        columns["deps"] = np.array(self._deps, dtype=np.int32)
+        return Program(
+            mesh=self.mesh,
+            **columns,
+            opcodes=tuple(self._opcodes),
+            dtypes=tuple(self._dtypes),
+            shapes=tuple(self._shapes),
+            groups=tuple(self._groups),
+            routes=tuple(self._routes),
+            strings=tuple(self._strings),
+            streams=tuple(self._streams),
+            regions=tuple(r for r in self._regions if isinstance(r, Region)),
+        )

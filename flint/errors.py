@@ -1,0 +1,39 @@
+"""Errors that a user can mend. Anything else that is raised is a bug of ours."""
+
+from __future__ import annotations
+
+
+class FlintError(Exception):
+    """Something in the user's input that Flint cannot use, with what to do about it.
+
+    `code` (`FL103`) is a section of docs/errors.md. `message` says what is wrong in the field's
+    words. `place` is where in the *user's* source (`model.py:41  float32[1024,500]`), and `help`
+    says what to change. The command line prints `str(error)` and exits with `exit_code`.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self, code: str, message: str, *, place: str | None = None, help: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.place = place
+        self.help = help
+
+    def __str__(self) -> str:
+        lines = [f"error[{self.code}]: {self.message}"]
+        if self.place:
+            lines.append(f"  --> {self.place}")
+        if self.help:
+            lines.append(f"  help: {self.help}")
+        return "\n".join(lines)
+
+
+def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """Return `; did you mean 'x'?` for the known name closest to `name`, or an empty string."""
+    import difflib
+
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean '{found[0]}'?" if found else ""

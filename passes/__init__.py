@@ -1,0 +1,1 @@
+"""Partitioning, extraction and Program -> Program rewrites."""

@@ -1,0 +1,1 @@
+"""Sharding annotations into per-device collectives, in a worker process."""
