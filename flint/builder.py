@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +22,8 @@ from flint.program import (
 )
 
 T = TypeVar("T", bound=Hashable)
+# Places in the tuple that `add` appends.
+_RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _COMM_BYTES, _REGION = 4, 5, 6, 10, 20
 
 
 class Table(dict[T, int]):
@@ -159,6 +161,80 @@ class ProgramBuilder:
             tuple(carries),
             r.choice,
         )
+
+    def take_heaviest(self, regions: Sequence[int]) -> None:
+        """Of the closed BRANCH regions of one choice, take the one with most flops, then bytes.
+
+        The others get trip count 0: they stay readable and cost nothing.
+        """
+
+        def weight(index: int) -> tuple[int, int, int]:
+            flops, moved = self._work_of(index)
+            return (flops, moved, -index)
+
+        taken = max(regions, key=weight)
+        for index in regions:
+            region = self._regions[index]
+            assert isinstance(region, Region), "a branch is still open"
+            self._regions[index] = replace(region, trip_count=int(index == taken))
+
+    def _work_of(self, index: int) -> tuple[int, int]:
+        """Flops and bytes (communication included) of one run of a closed region."""
+        region = self._regions[index]
+        assert isinstance(region, Region)
+        flops = moved = 0
+        for row in self._rows[region.start : region.stop]:
+            times = self._times(row[_REGION], index)
+            flops += times * row[_FLOPS]
+            moved += times * (row[_RESULT_BYTES] + row[_OPERAND_BYTES] + row[_COMM_BYTES])
+        return flops, moved
+
+    def _times(self, inner: int, outer: int) -> int:
+        times = 1
+        while inner != outer:
+            region = self._regions[inner]
+            times *= region.trip_count
+            inner = region.parent
+        return times
+
+    def repeat(self, start: int, stop: int, arguments: Sequence[int]) -> None:
+        """Append a copy of rows `start:stop`, all of one region level, with other inputs.
+
+        Row `start + i` for i < len(arguments) stands for argument i: its copy depends on
+        `arguments[i]`. Dependencies inside the range move with it; regions inside are copied.
+        """
+        offset = len(self) - start
+        outer = self._open[-1].index if self._open else -1
+        regions = self._copy_regions(start, stop, offset, outer)
+        for number, row in enumerate(range(start, stop)):
+            values = list(self._rows[row])
+            values[_REGION] = regions.get(values[_REGION], outer)
+            self._rows.append(tuple(values))
+            if number < len(arguments):
+                deps: Iterable[int] = (arguments[number],)
+            else:
+                old = self._deps[self._dep_start[row] : self._dep_start[row + 1]]
+                assert not old or old[0] >= start, "a row depends on one outside the copied range"
+                deps = (d + offset for d in old)
+            self._deps.extend(deps)
+            self._dep_start.append(len(self._deps))
+
+    def _copy_regions(self, start: int, stop: int, offset: int, outer: int) -> dict[int, int]:
+        """Copy the regions inside `start:stop`; returns old index to new index."""
+        copies: dict[int, int] = {}
+        for index, region in enumerate(self._regions[:]):
+            if isinstance(region, Region) and start <= region.start and region.stop <= stop:
+                copies[index] = len(self._regions)
+                self._regions.append(
+                    replace(
+                        region,
+                        start=region.start + offset,
+                        stop=region.stop + offset,
+                        parent=copies.get(region.parent, outer),
+                        carries=tuple((a + offset, b + offset) for a, b in region.carries),
+                    )
+                )
+        return copies
 
     def build(self) -> Program:
         """Return the Program. Regions must be closed; the result is not verified here."""

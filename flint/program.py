@@ -62,6 +62,7 @@ class Flag(IntFlag):
     DONATED = 4  #: a parameter whose buffer the step may overwrite
     IN_PLACE = 8  #: the result reuses the storage of the first dependency
     VIEW = 16  #: the result is the first dependency seen differently: no bytes move
+    DOUBTFUL = 32  #: shardings around the operation contradict its rule: see its `cause`
 
 
 class RegionKind(IntEnum):

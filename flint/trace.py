@@ -1,0 +1,218 @@
+"""`flint.trace`: from a program and a mesh to a Trace, in one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flint.captured import Captured
+from flint.errors import FlintError
+from flint.mesh import Mesh
+from flint.program import Program
+from flint.step import Step
+from flint.workload import Workload
+
+if TYPE_CHECKING:
+    from flint.backends.chakra import WriteReport
+    from flint.backends.report import Summary
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What a program does on every device of a mesh, and how long it took to find out.
+
+    `timings` are wall seconds of this run, by stage; they are not part of the workload.
+    """
+
+    workload: Workload
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the workload."""
+        return self.workload.mesh
+
+    @property
+    def program(self) -> Program:
+        """The program, if all ranks run the same one. Raises FlintError FL503 otherwise."""
+        if len(self.workload.programs) != 1:
+            raise FlintError(
+                "FL503",
+                f"the workload has {len(self.workload.programs)} programs, one a rank class",
+                help="use trace.workload.program_of(rank)",
+            )
+        return self.workload.programs[0]
+
+    def summary(self) -> Summary:
+        """Operations, FLOPs, parameters and communication per device."""
+        from flint.backends.report import summarize
+
+        return summarize(self.workload)
+
+    def save(self, directory: str | Path, **options: Any) -> WriteReport:
+        """Write Chakra execution traces; `options` are those of `flint.backends.chakra.write`."""
+        from flint.backends.chakra import write
+
+        return write(self.workload, Path(directory), **options)
+
+    def to_networkx(self) -> Any:
+        """The program as a `networkx.DiGraph`, one node a row."""
+        from flint.backends.graph import to_networkx
+
+        return to_networkx(self.program)
+
+    def __repr__(self) -> str:
+        rows = sum(len(p) for p in self.workload.programs)
+        return f"<flint.Trace: {self.mesh.size} devices ({self.mesh}), {rows} operations>"
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+
+def trace(
+    fn: Callable[..., Any],
+    mesh: object,
+    *args: Any,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate_argnums: Sequence[int] = (),
+    static_argnums: Sequence[int] = (),
+    trip_counts: Mapping[str, int] | None = None,
+    partitioner: str = "shardy",
+    platform: str = "cuda",
+    **kwargs: Any,
+) -> Trace:
+    """Trace a JAX function for a mesh that need not exist, without executing anything.
+
+    `fn` may be jitted or not. `mesh` is "64x8", {"data": 64, "model": 8} or a JAX mesh; without
+    names, the axes take those of the mesh that the arguments are sharded on. `args` and `kwargs`
+    are pytrees of `jax.ShapeDtypeStruct` (of arrays, only shape and dtype are used), sharded by
+    their own `NamedSharding` or by `in_shardings`. `trip_counts` gives loops whose bound depends
+    on data. `partitioner` is "shardy" or "xla"; `platform` is what JAX lowers for.
+
+    Raises FlintError for what the user can mend; see docs/errors.md.
+    """
+    names = _axis_names((args, kwargs, in_shardings)) if isinstance(mesh, str) else None
+    step = Step(
+        fn,
+        args,
+        kwargs,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        donate_argnums=donate_argnums,
+        static_argnums=static_argnums,
+        trip_counts=dict(trip_counts or {}),
+        platform=platform,
+    )
+    return trace_step(step, Mesh.parse(mesh, names), partitioner=partitioner)
+
+
+def trace_step(
+    step: Step,
+    mesh: Mesh,
+    *,
+    partitioner: str = "shardy",
+    name: str = "",
+    source: str = "",
+    trip_counts: Mapping[str, int] | None = None,
+) -> Trace:
+    """Trace a `Step`. `trip_counts` add to those of the step; `name` is for a step without one."""
+    from dataclasses import replace
+
+    from flint.passes.partition.worker import the_worker
+
+    if partitioner == "shardy":
+        the_worker().prestart()  # it imports MLIR while JAX traces
+    timings: dict[str, float] = {}
+    with _timed(timings, "capture_seconds"):
+        from flint.frontends.jax_program import capture_jax
+
+        counts = {**step.trip_counts, **(trip_counts or {})}
+        step = replace(step, trip_counts=counts, name=step.name or name)
+        captured = capture_jax(step, mesh, source)
+    return _finish(captured, partitioner, timings)
+
+
+def trace_file(
+    path: str | Path,
+    mesh: Mesh | None = None,
+    *,
+    partitioner: str = "shardy",
+    trip_counts: Mapping[str, int] | None = None,
+) -> Trace:
+    """Trace a program in a file: StableHLO (text, bytecode, portable artifact) or XLA HLO.
+
+    What the file is follows from its content. Raises FlintError FL301 when it cannot be read,
+    FL302 or FL303 when it is not what it seems.
+    """
+    path = Path(path)
+    data = _read(path)
+    timings: dict[str, float] = {}
+    if _is_hlo(path, data):
+        from flint.frontends.xla_hlo import read_hlo
+
+        with _timed(timings, "capture_seconds"):
+            found = read_hlo(data, mesh, name=path.name, trip_counts=trip_counts or {})
+        if isinstance(found, Program):
+            return Trace(Workload.single(found, _metadata(path.name, path.name, "none")), timings)
+        return _finish(found, partitioner, timings)
+    from flint.frontends.stablehlo_file import capture_stablehlo
+
+    with _timed(timings, "capture_seconds"):
+        captured = capture_stablehlo(data, mesh, path.name, trip_counts)
+    return _finish(captured, partitioner, timings)
+
+
+def _finish(captured: Captured, partitioner: str, timings: dict[str, float]) -> Trace:
+    from flint.passes.partition import partitioner as find_partitioner
+
+    with _timed(timings, "partition_seconds"):
+        program = find_partitioner(partitioner)(captured)
+    metadata = _metadata(captured.name, captured.source, partitioner)
+    return Trace(Workload.single(program, metadata), timings)
+
+
+def _metadata(name: str, source: str, partitioner: str) -> dict[str, Any]:
+    return {"producer": "flint", "name": name, "source": source, "partitioner": partitioner}
+
+
+@contextmanager
+def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    timings[name] = time.perf_counter() - started
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FlintError("FL301", f"cannot read {path}: {error.strerror}") from error
+    if not data:
+        raise FlintError("FL301", f"{path} is empty")
+    return data
+
+
+def _is_hlo(path: Path, data: bytes) -> bool:
+    """Whether a file is XLA HLO rather than StableHLO, by content and then by suffix."""
+    if data[:4] == b"ML\xefR":
+        return False
+    if data.lstrip()[:10].startswith((b"HloModule", b"HloModule,")):
+        return True
+    return path.suffix.lower() in (".hlo", ".pb", ".hlo_pb", ".txt")
+
+
+def _axis_names(arguments: Any) -> tuple[str, ...] | None:
+    """Axis names of the mesh that some argument is sharded on, or None."""
+    import jax
+
+    leaves = jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, jax.sharding.Sharding))
+    for leaf in leaves:
+        sharding = leaf if isinstance(leaf, jax.sharding.Sharding) else getattr(leaf, "sharding", 0)
+        if isinstance(sharding, jax.sharding.NamedSharding):
+            return tuple(map(str, sharding.mesh.axis_names))
+    return None

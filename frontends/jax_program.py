@@ -1,0 +1,337 @@
+"""JAX functions in: traced and lowered for an abstract mesh, with no device and no data."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flint.captured import Captured
+from flint.errors import FlintError, nearest
+from flint.frontends.user_code import user_error
+from flint.mesh import Mesh
+from flint.step import Step
+
+#: A closed-over array larger than this is refused: its values would be copied into the program.
+MAX_CONSTANT_BYTES = 256 * 2**20
+
+
+def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
+    """Trace and lower a step for `mesh`. Nothing of it is executed.
+
+    Raises FlintError: FL102 (unknown axis), FL103 (a sharding that does not divide), FL104 (an
+    argument that is no array), FL203 (the function raised), FL204 (host callbacks), FL205 (a huge
+    closed-over array), FL206 (jax is not installed).
+    """
+    jax = _import_jax()
+    abstract = abstract_mesh(mesh)
+    place = _definition(step.fn)
+    args, kwargs = _abstract_arguments(step, abstract, mesh, place)
+    function = _jitted(step, abstract, mesh, place)
+    name = step.name or getattr(step.fn, "__name__", "step")
+    with jax.sharding.use_abstract_mesh(abstract):
+        try:
+            traced = function.trace(*args, **kwargs)
+        except FlintError:
+            raise
+        except Exception as error:
+            raise user_error(error, f"tracing {name}") from error
+        _refuse_callbacks(traced.jaxpr)
+        _refuse_huge_constants(traced.jaxpr, place)
+        try:
+            module = traced.lower(lowering_platforms=(step.platform,)).compiler_ir("stablehlo")
+        except Exception as error:
+            raise user_error(error, f"lowering {name} for {step.platform}") from error
+    out = io.BytesIO()
+    module.operation.write_bytecode(out)
+    return Captured(out.getvalue(), mesh, name, source, dict(step.trip_counts))
+
+
+def abstract_mesh(mesh: Mesh) -> Any:
+    """The `jax.sharding.AbstractMesh` with the axes of `mesh`."""
+    jax = _import_jax()
+    return jax.sharding.AbstractMesh(mesh.sizes, mesh.names)
+
+
+def _import_jax() -> Any:
+    try:
+        import jax
+    except ImportError as error:
+        raise FlintError(
+            "FL206", "this needs jax, which is not installed", help='pip install "flint-ir[jax]"'
+        ) from error
+    return jax
+
+
+def _definition(function: Any) -> str | None:
+    import inspect
+
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return None
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+# arguments ------------------------------------------------------------------------------------
+
+
+def _abstract_arguments(
+    step: Step, abstract: Any, mesh: Mesh, place: str | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as ShapeDtypeStruct with shardings on `abstract`; static ones stay as they are."""
+    static = {n % max(len(step.args), 1) for n in step.static_argnums}
+    names = _argument_names(step.fn, len(step.args))
+    shardings = _in_shardings(step)
+
+    def convert(value: Any, prefix: str, sharding: Any) -> Any:
+        return _abstract_tree(value, prefix, sharding, abstract, mesh, place)
+
+    args = tuple(
+        value if i in static else convert(value, names[i], shardings[i])
+        for i, value in enumerate(step.args)
+    )
+    return args, {k: convert(v, k, None) for k, v in step.kwargs.items()}
+
+
+def _argument_names(function: Any, count: int) -> list[str]:
+    import inspect
+
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "arg")
+    names += [f"{rest}[{i - len(names)}]" for i in range(len(names), count)]
+    return names[:count]
+
+
+def _in_shardings(step: Step) -> list[Any]:
+    given = step.in_shardings
+    if given is None or not isinstance(given, list | tuple) or _is_sharding(given):
+        return [given] * len(step.args)
+    if len(given) != len(step.args):
+        raise FlintError(
+            "FL104",
+            f"in_shardings has {len(given)} entries for {len(step.args)} arguments",
+            place=_definition(step.fn),
+            help="give one entry per positional argument, None where there is no sharding",
+        )
+    return list(given)
+
+
+def _is_sharding(value: Any) -> bool:
+    jax = _import_jax()
+    return isinstance(value, jax.sharding.Sharding | jax.sharding.PartitionSpec)
+
+
+def _abstract_tree(
+    value: Any, prefix: str, sharding: Any, abstract: Any, mesh: Mesh, place: str | None
+) -> Any:
+    jax = _import_jax()
+    leaves, tree = jax.tree_util.tree_flatten_with_path(value)
+    given = _broadcast(sharding, value, len(leaves), prefix, place)
+    converted = []
+    for (path, leaf), leaf_sharding in zip(leaves, given, strict=True):
+        name = prefix + jax.tree_util.keystr(path)
+        chosen = leaf_sharding if leaf_sharding is not None else getattr(leaf, "sharding", None)
+        spec = _spec_of(chosen)
+        shape, dtype = _shape_and_dtype(leaf, name, place)
+        _check_spec(spec, shape, dtype, name, mesh, place)
+        on_mesh = jax.sharding.NamedSharding(abstract, spec) if spec is not None else None
+        weak = bool(getattr(leaf, "weak_type", False))
+        converted.append(jax.ShapeDtypeStruct(shape, dtype, sharding=on_mesh, weak_type=weak))
+    return jax.tree_util.tree_unflatten(tree, converted)
+
+
+def _broadcast(sharding: Any, value: Any, count: int, prefix: str, place: str | None) -> list[Any]:
+    """Spread a pytree prefix of shardings over the leaves of an argument."""
+    jax = _import_jax()
+    if sharding is None or _is_sharding(sharding):
+        return [sharding] * count
+    try:
+        full = jax.tree.map(
+            lambda s, sub: [s] * len(jax.tree.leaves(sub)),
+            sharding,
+            value,
+            is_leaf=lambda s: s is None or _is_sharding(s),
+        )
+    except ValueError as error:
+        raise FlintError(
+            "FL104",
+            f"in_shardings of {prefix} is not a prefix of the argument: "
+            f"{str(error).splitlines()[0]}",
+            place=place,
+        ) from error
+    return jax.tree.leaves(full, is_leaf=lambda s: s is None or _is_sharding(s))
+
+
+def _spec_of(sharding: Any) -> Any:
+    """The PartitionSpec of whatever an argument carries; None where it says nothing of a mesh."""
+    jax = _import_jax()
+    if isinstance(sharding, jax.sharding.PartitionSpec):
+        return sharding
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return sharding.spec
+    return None
+
+
+def _shape_and_dtype(leaf: Any, name: str, place: str | None) -> tuple[tuple[int, ...], Any]:
+    jax = _import_jax()
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return tuple(leaf.shape), leaf.dtype
+    if isinstance(leaf, bool | int | float | complex):
+        return (), jax.dtypes.result_type(type(leaf))
+    raise FlintError(
+        "FL104",
+        f"argument {name} is {type(leaf).__name__}, not an array",
+        place=place,
+        help="pass jax.ShapeDtypeStruct(shape, dtype), or name it in static_argnums",
+    )
+
+
+def _check_spec(
+    spec: Any, shape: tuple[int, ...], dtype: Any, name: str, mesh: Mesh, place: str | None
+) -> None:
+    """Raise FL102 for an axis that the mesh lacks, FL103 for a dimension that does not divide."""
+    if spec is None:
+        return
+    where = f"{place or name}  {dtype}[{','.join(map(str, shape))}], sharding {_show(spec)}"
+    if len(spec) > len(shape):
+        raise FlintError(
+            "FL103",
+            f"sharding of {name} has {len(spec)} dimensions, the array {len(shape)}",
+            place=where,
+        )
+    for number, (size, entry) in enumerate(zip(shape, spec, strict=False)):
+        if entry is None or not isinstance(entry, str | tuple):
+            continue
+        axes = (entry,) if isinstance(entry, str) else entry
+        for axis in axes:
+            if axis not in mesh.names:
+                raise FlintError(
+                    "FL102",
+                    f"mesh has no axis '{axis}'{nearest(axis, mesh.names)}",
+                    place=where,
+                    help=f"the mesh is {mesh}",
+                )
+        factor = mesh.group_size(_refs(axes))
+        if size % factor:
+            shown = " and ".join(f"'{a}' ({mesh.axis_size(a)})" for a in axes)
+            plural = "mesh axes" if len(axes) > 1 else "mesh axis"
+            verb = "do not divide" if len(axes) > 1 else "does not divide"
+            raise FlintError(
+                "FL103",
+                f"{plural} {shown} {verb} dimension {number} ({size}) of {name}",
+                place=where,
+                help=f"pad the dimension to {-(-size // factor) * factor}, or leave it unsharded",
+            )
+
+
+def _refs(axes: tuple[str, ...]) -> Iterator[Any]:
+    from flint.mesh import AxisRef
+
+    return (AxisRef(a) for a in axes)
+
+
+def _show(spec: Any) -> str:
+    return "P(" + ", ".join(repr(e) for e in spec) + ")"
+
+
+# the function ---------------------------------------------------------------------------------
+
+
+def _jitted(step: Step, abstract: Any, mesh: Mesh, place: str | None) -> Any:
+    jax = _import_jax()
+    plain = step.out_shardings is None and not step.donate_argnums and not step.static_argnums
+    if plain and hasattr(step.fn, "trace") and hasattr(step.fn, "lower"):
+        return step.fn
+    options: dict[str, Any] = {}
+    if step.out_shardings is not None:
+        options["out_shardings"] = jax.tree.map(
+            lambda s: _out_sharding(s, abstract, mesh, place),
+            step.out_shardings,
+            is_leaf=lambda s: s is None or _is_sharding(s),
+        )
+    if step.donate_argnums:
+        options["donate_argnums"] = tuple(step.donate_argnums)
+    if step.static_argnums:
+        options["static_argnums"] = tuple(step.static_argnums)
+    return jax.jit(step.fn, **options)
+
+
+def _out_sharding(sharding: Any, abstract: Any, mesh: Mesh, place: str | None) -> Any:
+    jax = _import_jax()
+    spec = _spec_of(sharding)
+    if spec is None:
+        return None
+    for entry in spec:
+        for axis in (entry,) if isinstance(entry, str) else entry or ():
+            if axis not in mesh.names:
+                raise FlintError(
+                    "FL102",
+                    f"mesh has no axis '{axis}'{nearest(axis, mesh.names)}",
+                    place=f"{place or 'out_shardings'}  out_shardings {_show(spec)}",
+                    help=f"the mesh is {mesh}",
+                )
+    return jax.sharding.NamedSharding(abstract, spec)
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr and of all jaxprs inside it, each jaxpr once."""
+    from jax.extend import core
+
+    todo, seen = [jaxpr], set()
+    while todo:
+        current = todo.pop()
+        current = getattr(current, "jaxpr", current)
+        if id(current) in seen or not hasattr(current, "eqns"):
+            continue
+        seen.add(id(current))
+        for equation in current.eqns:
+            yield equation
+            for value in equation.params.values():
+                items = value if isinstance(value, list | tuple) else (value,)
+                todo += [v for v in items if isinstance(v, core.Jaxpr | core.ClosedJaxpr)]
+
+
+def _refuse_callbacks(jaxpr: Any) -> None:
+    for equation in _equations(jaxpr):
+        name = equation.primitive.name
+        if "callback" in name or name in ("debug_print", "infeed", "outfeed"):
+            raise FlintError(
+                "FL204",
+                f"the step calls back into Python on the host ({name}), which no device trace "
+                "can hold",
+                place=_equation_place(equation),
+                help="remove jax.debug.print, pure_callback and io_callback from the step, for "
+                "instance behind a flag",
+            )
+
+
+def _equation_place(equation: Any) -> str | None:
+    from flint.frontends.user_code import _is_users
+
+    traceback = getattr(equation.source_info, "traceback", None)
+    for frame in traceback.frames if traceback is not None else ():
+        if _is_users(frame.file_name):
+            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
+    return None
+
+
+def _refuse_huge_constants(jaxpr: Any, place: str | None) -> None:
+    for constant in getattr(jaxpr, "consts", ()):
+        size = int(getattr(constant, "nbytes", 0))
+        if size > MAX_CONSTANT_BYTES:
+            raise FlintError(
+                "FL205",
+                f"the step closes over a concrete array {constant.dtype}{list(constant.shape)} of "
+                f"{size / 1e9:.1f} GB",
+                place=place,
+                help="pass it as an argument (jax.ShapeDtypeStruct): values are not needed",
+            )
+
+
+#: Functions that make steps: what `flint.entry` marks.
+EntryFunction = Callable[..., Step]

@@ -1,0 +1,3 @@
+"""One walk from a partitioned StableHLO module to a Program."""
+
+from flint.passes.extract.walk import extract as extract

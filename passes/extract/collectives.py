@@ -1,0 +1,189 @@
+"""Collectives of the Shardy and StableHLO dialects: kind, members, payload.
+
+The payload is the bytes of the rank's *input*, for every kind.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.passes.axes import groups_to_axes, pairs_to_route
+from flint.passes.extract.tensors import Sharding, axis_refs
+from flint.passes.extract.work import Operation
+from flint.program import Collective
+
+SHARDY = {
+    "sdy.all_gather": (Collective.ALL_GATHER, "gathering_axes"),
+    "sdy.all_reduce": (Collective.ALL_REDUCE, "reduction_axes"),
+    "sdy.reduce_scatter": (Collective.REDUCE_SCATTER, "reduce_scatter_axes"),
+    "sdy.all_to_all": (Collective.ALL_TO_ALL, "params"),
+}
+STABLEHLO = {
+    "stablehlo.all_gather": Collective.ALL_GATHER,
+    "stablehlo.all_reduce": Collective.ALL_REDUCE,
+    "stablehlo.reduce_scatter": Collective.REDUCE_SCATTER,
+    "stablehlo.all_to_all": Collective.ALL_TO_ALL,
+    "stablehlo.collective_broadcast": Collective.BROADCAST,
+    "stablehlo.collective_permute": Collective.PERMUTE,
+    "ragged_all_to_all": Collective.ALL_TO_ALL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """One collective of one rank. A group of one, or a route to oneself, means no work."""
+
+    collective: Collective
+    opcode: str
+    comm_bytes: int
+    group: Group | None = None
+    route: Route | None = None
+
+    def is_needed(self, mesh: Mesh) -> bool:
+        """Whether any byte leaves a device."""
+        if self.comm_bytes == 0:
+            return False
+        if self.route is not None:
+            return bool(self.route.axes or self.route.pairs)
+        return self.group is not None and (
+            bool(self.group.ranks) or mesh.group_size(self.group.axes) > 1
+        )
+
+
+def communication_of(operation: Operation, mesh: Mesh) -> Communication | None:
+    """The collective that an operation is, or None."""
+    if operation.name in SHARDY:
+        return _shardy(operation, mesh)
+    if operation.name == "sdy.collective_permute":
+        return _shardy_permute(operation, mesh)
+    name = operation.name
+    if name == "stablehlo.custom_call":
+        name = operation.op.attributes["call_target_name"].value
+    if name not in STABLEHLO:
+        return None
+    return _stablehlo(operation, name, mesh)
+
+
+def slice_group(operation: Operation, mesh: Mesh) -> Group:
+    """The axes over which `sdy.all_slice` keeps one part."""
+    return Group(mesh.canonical(_present(operation.op.attributes["slicing_axes"], mesh)))
+
+
+def _present(attribute: Any, mesh: Mesh) -> list[AxisRef]:
+    return [a for a in axis_refs(attribute) if a.name in mesh.names]
+
+
+def _shardy(o: Operation, mesh: Mesh) -> Communication:
+    kind, attribute = SHARDY[o.name]
+    axes = mesh.canonical(_present(o.op.attributes[attribute], mesh))
+    opcode = o.name + _reduction_suffix(o.op) if kind is Collective.ALL_REDUCE else o.name
+    return Communication(kind, opcode, o.operands[0].num_bytes, group=Group(axes))
+
+
+def _reduction_suffix(op: Any) -> str:
+    """`[max]` for an all-reduce after a maximum: it must not be treated as a sum."""
+    owner = op.operands[0].owner
+    producer = getattr(owner, "operation", None)
+    if producer is None or not len(getattr(producer, "regions", ())):
+        return ""
+    blocks = producer.regions[0].blocks
+    names = [inner.operation.name for inner in blocks[0]] if len(blocks) else []
+    return _suffix_of(names)
+
+
+def _suffix_of(names: list[str]) -> str:
+    for name, suffix in (
+        ("maximum", "[max]"),
+        ("minimum", "[min]"),
+        ("multiply", "[prod]"),
+        ("and", "[and]"),
+        ("or", "[or]"),
+        ("compare", "[select]"),
+    ):
+        if f"stablehlo.{name}" in names:
+            return suffix
+    return ""
+
+
+def _shardy_permute(o: Operation, mesh: Mesh) -> Communication:
+    pairs = permutation_pairs(o.operands[0].sharding, o.results[0].sharding, mesh)
+    return Communication(
+        Collective.PERMUTE, o.name, o.operands[0].num_bytes, route=pairs_to_route(pairs, mesh)
+    )
+
+
+def permutation_pairs(source: Sharding, target: Sharding, mesh: Mesh) -> NDArray[np.int64]:
+    """(sender, receiver) ranks that turn one sharding into another of the same local shape.
+
+    Every device gets the shard that `target` says from a device that holds it under `source`;
+    the axes that do not shard are matched in mesh order.
+    """
+    ranks = np.arange(mesh.size, dtype=np.int64)
+    used = [a for axes in source for a in axes]
+    wanted = [a for axes in target for a in axes]
+    holder = np.empty(mesh.size, dtype=np.int64)
+    holder[_position(used, mesh)] = ranks
+    return np.stack([holder[_position(wanted, mesh)], ranks], axis=1)
+
+
+def _position(axes: list[AxisRef], mesh: Mesh) -> NDArray[np.int64]:
+    """For each rank, its shard number over `axes`, then its place among the ranks with that shard."""
+    shard = np.zeros(mesh.size, dtype=np.int64)
+    for axis in axes:
+        shard = shard * mesh.axis_size(axis) + _coordinate(axis, mesh)
+    count = math.prod(mesh.axis_size(a) for a in axes)
+    order = np.argsort(shard, kind="stable")
+    place = np.empty(mesh.size, dtype=np.int64)
+    copies = mesh.size // count
+    place[order] = np.tile(np.arange(copies, dtype=np.int64), count)
+    return shard * copies + place
+
+
+def _coordinate(axis: AxisRef, mesh: Mesh) -> NDArray[np.int64]:
+    whole = mesh.axis_size(axis.name)
+    at = mesh.names.index(axis.name)
+    minor = math.prod(mesh.sizes[at + 1 :])
+    along = np.arange(mesh.size, dtype=np.int64) // minor % whole
+    if axis.size is None:
+        return along
+    return along // (whole // (axis.pre_size * axis.size)) % axis.size
+
+
+def _stablehlo(o: Operation, name: str, mesh: Mesh) -> Communication:
+    kind = STABLEHLO[name]
+    opcode = o.name if name == o.name else f"custom_call.{name}"
+    operands = o.operands[:1] if name == "ragged_all_to_all" else o.operands
+    payload = sum(t.num_bytes for t in operands)
+    if kind is Collective.PERMUTE:
+        pairs = _integers(o.op.attributes["source_target_pairs"]).reshape(-1, 2)
+        return Communication(kind, opcode, payload, route=pairs_to_route(pairs, mesh))
+    groups = _replica_groups(o.op, mesh)
+    if kind is Collective.ALL_REDUCE:
+        opcode += _suffix_of([i.operation.name for i in o.op.regions[0].blocks[0]])
+    return Communication(kind, opcode, payload, group=groups)
+
+
+def _replica_groups(op: Any, mesh: Mesh) -> Group:
+    attribute = op.attributes.get("replica_groups", None)
+    if attribute is None:
+        return groups_to_axes([], mesh)
+    if "mesh_axes" in str(attribute)[:200]:
+        return Group(mesh.canonical(_present(attribute, mesh)))
+    table = _integers(attribute)
+    return (
+        groups_to_axes([[r for r in row if r >= 0] for row in table.tolist()], mesh)
+        if (table.size and (table < 0).any())
+        else groups_to_axes(table, mesh)
+    )
+
+
+def _integers(attribute: Any) -> NDArray[np.int64]:
+    from jaxlib.mlir import ir
+
+    return np.array(ir.DenseIntElementsAttr(attribute), dtype=np.int64)

@@ -1,0 +1,38 @@
+"""Where rows come from: scope, phase, source line and parameter names of MLIR values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flint.passes.mlir import decode_location, split_name_stack
+from flint.program import Phase
+
+
+class Origin(NamedTuple):
+    """Source scope, `file:line` and phase tag of an operation."""
+
+    scope: str = ""
+    location: str = ""
+    phase: Phase = Phase.UNKNOWN
+
+
+class Origins:
+    """Decodes locations once each."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Origin] = {}
+
+    def of(self, location: Any) -> Origin:
+        """Origin of one `ir.Location`."""
+        found = self._known.get(location)
+        if found is None:
+            name, place = decode_location(location)
+            scope, phase = split_name_stack(name)
+            found = self._known[location] = Origin(scope, place, phase)
+        return found
+
+
+def parameter_name(argument: Any) -> str:
+    """The pytree path that JAX gave a function argument, or ""."""
+    name, _ = decode_location(argument.location)
+    return name

@@ -1,0 +1,457 @@
+"""The walk: every operation of a partitioned module becomes rows of a Program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flint.builder import ProgramBuilder
+from flint.errors import FlintError
+from flint.mesh import Mesh
+from flint.passes.extract.collectives import communication_of, slice_group
+from flint.passes.extract.consistency import doubt_about
+from flint.passes.extract.implied import implied_communication
+from flint.passes.extract.loops import TripCounts
+from flint.passes.extract.names import Origin, Origins, parameter_name
+from flint.passes.extract.phases import with_phases
+from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
+from flint.passes.extract.work import Operation, work_of
+from flint.passes.mlir import make_context
+from flint.program import Flag, Kind, Program, RegionKind
+
+#: Operations that only name a value: nothing runs.
+FREE = frozenset(
+    [
+        "stablehlo.constant",
+        "sdy.constant",
+        "stablehlo.reshape",
+        "stablehlo.optimization_barrier",
+        "stablehlo.tuple",
+        "stablehlo.get_tuple_element",
+        "stablehlo.create_token",
+        "stablehlo.after_all",
+        "stablehlo.partition_id",
+        "stablehlo.replica_id",
+        "sdy.data_flow_edge",
+        "sdy.propagation_barrier",
+        "sdy.sharding_constraint",
+        "sdy.sharded_to_unreduced",
+        "sdy.replicated_to_unreduced",
+        "stablehlo.bitcast_convert",
+        "sdy.reshard",
+        "sdy.sharding_group",
+    ]
+)
+RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
+
+
+def extract(bytecode: bytes, mesh: Mesh, trip_counts: Mapping[str, int] | None = None) -> Program:
+    """Turn a partitioned module (global types, Shardy collectives) into a Program.
+
+    Raises FlintError FL402 for a module without a `main` function, FL403 for a loop whose trip
+    count neither the module nor `trip_counts` says.
+    """
+    from jaxlib.mlir import ir
+
+    with make_context():
+        module = ir.Module.parse(bytecode)
+        functions = {
+            f.attributes["sym_name"].value: f.operation
+            for f in module.body
+            if f.operation.name == "func.func"
+        }
+        if "main" not in functions:
+            raise FlintError(
+                "FL402",
+                f"the module has no function 'main' (it has {', '.join(functions) or 'none'})",
+            )
+        walk = _Walk(mesh, functions, TripCounts(trip_counts or {}))
+        walk.main()
+        return with_phases(walk.builder.build())
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """Rows of a function's first call: the first `arguments` rows stand for its arguments."""
+
+    start: int
+    stop: int
+    arguments: int
+    results: tuple[int, ...]
+
+
+class _Walk:
+    """State of one extraction: the builder, and which row holds each MLIR value."""
+
+    def __init__(self, mesh: Mesh, functions: dict[str, Any], trips: TripCounts) -> None:
+        self.mesh = mesh
+        self.builder = ProgramBuilder(mesh)
+        self.functions = functions
+        self.trips = trips
+        self.tensors = Tensors(mesh)
+        self.origins = Origins()
+        self.rows: dict[Any, int] = {}
+        self.shardings: dict[Any, Sharding] = {}
+        self.stamps: dict[str, _Stamp] = {}
+        self.choices = 0
+
+    def main(self) -> None:
+        """Walk `main`: a PARAMETER row for each argument, a `func.return` row at the end."""
+        function = self.functions["main"]
+        block = function.regions[0].blocks[0]
+        attributes = function.attributes.get("arg_attrs", ())
+        for i, argument in enumerate(block.arguments):
+            given = attributes[i] if i < len(attributes) else {}
+            self._parameter(argument, given, i)
+        returned = self.block(block)
+        self.builder.add("func.return", Kind.VALUE, deps=returned)
+
+    def _parameter(self, argument: Any, attributes: Any, number: int) -> None:
+        sharding = self._given(attributes, "sdy.sharding")
+        self.shardings[argument] = sharding
+        tensor = self.tensors.make(argument.type, sharding)
+        donated = any(k in attributes for k in ("jax.buffer_donor", "tf.aliasing_output"))
+        self.rows[argument] = self.builder.add(
+            "parameter",
+            Kind.PARAMETER,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            result_bytes=tensor.num_bytes,
+            name=parameter_name(argument) or f"arg{number}",
+            cause=show(sharding),
+            flags=Flag.DONATED if donated else 0,
+        )
+
+    def _given(self, attributes: Any, key: str) -> Sharding:
+        return self.tensors.parse(attributes[key]) if key in attributes else ()
+
+    def block(self, block: Any) -> list[int]:
+        """Walk the operations of a block; returns the rows of what it returns."""
+        for op in block:
+            operation = op.operation
+            if operation.name in RETURNS:
+                return [self.rows[v] for v in operation.operands]
+            handler = _STRUCTURE.get(operation.name)
+            if handler is not None:
+                handler(self, operation)
+            else:
+                self.plain(operation)
+        return []
+
+    # values ------------------------------------------------------------------------------------
+
+    def tensor(self, value: Any) -> Tensor:
+        """The local tensor of an MLIR value."""
+        return self.tensors.make(value.type, self.shardings.get(value, ()))
+
+    def _result_shardings(self, op: Any) -> list[Sharding]:
+        if "sdy.sharding" in op.attributes:
+            return self.tensors.per_value(op.attributes["sdy.sharding"])
+        if "out_sharding" in op.attributes:
+            return [self.tensors.parse(op.attributes["out_sharding"])]
+        if "out_shardings" in op.attributes:
+            return self.tensors.per_value(op.attributes["out_shardings"])
+        return [()] * len(op.results)
+
+    def _define(self, op: Any, rows: Sequence[int]) -> None:
+        for value, row in zip(op.results, rows, strict=True):
+            self.rows[value] = row
+
+    def _declare(self, op: Any) -> None:
+        for value, sharding in zip(op.results, self._result_shardings(op), strict=True):
+            self.shardings[value] = sharding
+
+    def _value(self, opcode: str, tensor: Tensor, deps: Sequence[int], origin: Origin) -> int:
+        return self.builder.add(
+            opcode,
+            Kind.VALUE,
+            deps=deps,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            result_bytes=tensor.num_bytes,
+            scope=origin.scope,
+            location=origin.location,
+            phase=origin.phase,
+            flags=Flag.VIEW if len(deps) == 1 else 0,
+        )
+
+    # plain operations --------------------------------------------------------------------------
+
+    def plain(self, op: Any) -> None:
+        """One operation that holds no other that runs: one row, after what it makes necessary."""
+        self._declare(op)
+        operation = Operation(
+            op.name,
+            op,
+            tuple(self.tensor(v) for v in op.operands),
+            tuple(self.tensor(v) for v in op.results),
+        )
+        origin = self.origins.of(op.location)
+        deps = [self.rows[v] for v in op.operands]
+        communication = communication_of(operation, self.mesh)
+        if communication is not None:
+            row = self._communicate(operation, communication, deps, origin)
+        elif op.name in FREE or _is_scalar_bookkeeping(operation):
+            result = operation.results[0] if operation.results else NOTHING
+            row = self._value(op.name, result, deps, origin)
+        else:
+            deps = self._imply(operation, deps, origin)
+            row = self._compute(operation, deps, origin)
+        self._define(op, [row] * len(op.results))
+
+    def _communicate(self, o: Operation, c: Any, deps: list[int], origin: Origin) -> int:
+        if not c.is_needed(self.mesh):
+            return self._value(o.name, o.results[0], deps, origin)
+        if o.name in _SERVES_CONSUMER:
+            origin = self._consumer_origin(o.op) or origin
+        result = o.results[0]
+        return self.builder.add(
+            c.opcode,
+            Kind.COLLECTIVE,
+            deps=deps,
+            dtype=o.operands[0].dtype,
+            shape=result.shape,
+            result_bytes=sum(r.num_bytes for r in o.results),
+            operand_bytes=c.comm_bytes,
+            collective=c.collective,
+            group=c.group,
+            route=c.route,
+            comm_bytes=c.comm_bytes,
+            scope=origin.scope,
+            location=origin.location,
+            phase=origin.phase,
+            cause=self._cause(o),
+        )
+
+    def _compute(self, o: Operation, deps: list[int], origin: Origin) -> int:
+        work = work_of(o)
+        doubt = doubt_about(o)
+        read = sum(t.num_bytes for t in o.operands)
+        written = sum(t.num_bytes for t in o.results)
+        flags = Flag(0)
+        if work.unpriced:
+            flags |= Flag.UNPRICED
+        if work.in_place:
+            flags |= Flag.IN_PLACE
+        if doubt:
+            flags |= Flag.DOUBTFUL
+        result = o.results[0] if o.results else NOTHING
+        opcode = o.name
+        if opcode == "stablehlo.custom_call":
+            opcode = f"custom_call.{o.op.attributes['call_target_name'].value}"
+        return self.builder.add(
+            opcode,
+            Kind.COMPUTE,
+            deps=deps,
+            dtype=result.dtype,
+            shape=result.shape,
+            result_bytes=written if work.result_bytes is None else work.result_bytes,
+            operand_bytes=read if work.operand_bytes is None else work.operand_bytes,
+            flops=work.flops,
+            dims=work.dims,
+            group=slice_group(o, self.mesh) if o.name == "sdy.all_slice" else None,
+            scope=origin.scope,
+            location=origin.location,
+            phase=origin.phase,
+            cause=doubt,
+            flags=flags,
+        )
+
+    def _imply(self, o: Operation, deps: list[int], origin: Origin) -> list[int]:
+        """Add the communication that an operation needs and Shardy does not spell out."""
+        for c in implied_communication(o, self.mesh):
+            row = self.builder.add(
+                c.opcode,
+                Kind.COLLECTIVE,
+                deps=[deps[c.operand]],
+                dtype=o.operands[c.operand].dtype,
+                shape=o.operands[c.operand].shape,
+                result_bytes=c.result_bytes,
+                operand_bytes=c.comm_bytes,
+                collective=c.collective,
+                group=c.group,
+                route=c.route,
+                comm_bytes=c.comm_bytes,
+                scope=origin.scope,
+                location=origin.location,
+                phase=origin.phase,
+                cause=c.cause,
+            )
+            deps = [*deps, row]
+        return deps
+
+    def _cause(self, o: Operation) -> str:
+        change = f"{show(o.operands[0].sharding)} -> {show(o.results[0].sharding)}"
+        uses = [use.owner.operation for use in o.op.results[0].uses]
+        producer = _defining(o.op.operands[0])
+        if o.name in _SERVES_CONSUMER or producer is None:
+            served = next((u for u in uses if "sdy.sharding_rule" in u.attributes), None)
+            word = "for"
+        else:
+            served, word = producer, "after"
+        if served is None:
+            return change
+        rule = ""
+        if "sdy.sharding_rule" in served.attributes:
+            rule = " " + str(served.attributes["sdy.sharding_rule"])
+        return f"{change} {word} {served.name}{rule}"
+
+    def _consumer_origin(self, op: Any) -> Origin | None:
+        """Where the first user of a gathered value comes from: its reason to exist."""
+        for use in op.results[0].uses:
+            user = use.owner.operation
+            if user.name not in RETURNS:
+                return self.origins.of(user.location)
+        return None
+
+    # structure ---------------------------------------------------------------------------------
+
+    def call(self, op: Any) -> None:
+        """A function that is called often is walked once; later calls copy its rows."""
+        self._declare(op)
+        name = op.attributes["callee"].value
+        actual = [self.rows[v] for v in op.operands]
+        stamp = self.stamps.get(name)
+        if stamp is None:
+            stamp = self.stamps[name] = self._first_call(name, op, actual)
+            offset = 0
+        else:
+            offset = len(self.builder) - stamp.start
+            self.builder.repeat(stamp.start, stamp.stop, actual)
+        self._define(op, [r + offset for r in stamp.results])
+
+    def _first_call(self, name: str, op: Any, actual: list[int]) -> _Stamp:
+        function = self.functions[name]
+        block = function.regions[0].blocks[0]
+        attributes = function.attributes.get("arg_attrs", ())
+        start = len(self.builder)
+        for i, (argument, row) in enumerate(zip(block.arguments, actual, strict=True)):
+            given = attributes[i] if i < len(attributes) else {}
+            self.shardings[argument] = self._given(given, "sdy.sharding")
+            self.rows[argument] = self._value(
+                "func.argument", self.tensor(argument), [row], Origin()
+            )
+        results = self.block(block)
+        # A result that is an argument of the caller would point outside of the copied rows.
+        return _Stamp(start, len(self.builder), len(actual), tuple(results))
+
+    def nested(self, op: Any) -> None:
+        """`sdy.manual_computation` and `sdy.named_computation`: the body runs once, in place."""
+        self._declare(op)
+        block = op.regions[0].blocks[0]
+        manual = _manual_axes(op)
+        given = (
+            self.tensors.per_value(op.attributes["in_shardings"])
+            if "in_shardings" in op.attributes
+            else [()] * len(op.operands)
+        )
+        for argument, operand, sharding in zip(block.arguments, op.operands, given, strict=True):
+            self.rows[argument] = self.rows[operand]
+            self.shardings[argument] = tuple(
+                tuple(a for a in axes if a.name not in manual) for axes in sharding
+            )
+        self._define(op, self.block(block))
+
+    def loop(self, op: Any) -> None:
+        """`stablehlo.while`: a LOOP region whose first rows are the carried values."""
+        self._declare(op)
+        origin = self.origins.of(op.location)
+        trip_count = self.trips.of(op, origin)
+        condition, body = (r.blocks[0] for r in op.regions)
+        initial = [self.rows[v] for v in op.operands]
+        self.builder.begin_region(
+            RegionKind.LOOP, trip_count, name=origin.scope, location=origin.location
+        )
+        carried = []
+        for i, (value, row) in enumerate(zip(op.results, initial, strict=True)):
+            sharding = self.shardings[value]
+            for argument in (condition.arguments[i], body.arguments[i]):
+                self.shardings[argument] = sharding
+            here = self._value("while.carry", self.tensor(value), [row], origin)
+            for argument in (condition.arguments[i], body.arguments[i]):
+                self.rows[argument] = here
+            carried.append(here)
+        if not _is_scalar_block(self, condition):
+            self.block(condition)
+        produced = self.block(body)
+        start = carried[0] if carried else len(self.builder)
+        produced = [
+            p if p >= start else self._value("while.yield", NOTHING, [p], origin) for p in produced
+        ]
+        self.builder.end_region(list(zip(carried, produced, strict=True)))
+        self._define(op, produced)
+
+    def choice(self, op: Any) -> None:
+        """`stablehlo.case` and `if`: every branch is kept, the one with most work is taken."""
+        self._declare(op)
+        origin = self.origins.of(op.location)
+        choice, self.choices = self.choices, self.choices + 1
+        selector = self.rows[op.operands[0]]
+        regions, returned = [], []
+        for number, region in enumerate(op.regions):
+            index = self.builder.begin_region(
+                RegionKind.BRANCH,
+                1,
+                name=f"{origin.scope or op.name}[{number}]",
+                location=origin.location,
+                choice=choice,
+            )
+            returned.append(self.block(region.blocks[0]) or [selector] * len(op.results))
+            self.builder.end_region()
+            regions.append(index)
+        self.builder.take_heaviest(regions)
+        rows = [
+            self._value("case.join", self.tensor(v), [selector, *(r[i] for r in returned)], origin)
+            for i, v in enumerate(op.results)
+        ]
+        self._define(op, rows)
+
+
+_STRUCTURE = {
+    "func.call": _Walk.call,
+    "sdy.manual_computation": _Walk.nested,
+    "sdy.named_computation": _Walk.nested,
+    "stablehlo.while": _Walk.loop,
+    "stablehlo.case": _Walk.choice,
+    "stablehlo.if": _Walk.choice,
+}
+#: Collectives that exist because of the operation that reads them.
+_SERVES_CONSUMER = frozenset({"sdy.all_gather", "sdy.all_to_all", "sdy.collective_permute"})
+
+
+def _defining(value: Any) -> Any:
+    from jaxlib.mlir import ir
+
+    return (
+        None
+        if isinstance(value, ir.BlockArgument)
+        else getattr(value.owner, "operation", value.owner)
+    )
+
+
+def _manual_axes(op: Any) -> frozenset[str]:
+    if "manual_axes" not in op.attributes:
+        return frozenset()
+    from jaxlib.mlir.dialects import sdy
+
+    axes = sdy.ManualAxesAttr(op.attributes["manual_axes"])
+    return frozenset(axes[i] for i in range(len(axes)))
+
+
+def _is_scalar_bookkeeping(o: Operation) -> bool:
+    """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
+    return (
+        bool(o.results)
+        and all(not t.shape for t in (*o.operands, *o.results))
+        and (o.name != "stablehlo.custom_call")
+    )
+
+
+def _is_scalar_block(walk: _Walk, block: Any) -> bool:
+    """Whether a loop's condition computes with scalars only, so that it costs nothing."""
+    return all(
+        not walk.tensors.make(v.type, ()).shape
+        for op in block
+        for v in (*op.operation.operands, *op.operation.results)
+    )

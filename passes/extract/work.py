@@ -1,0 +1,295 @@
+"""What one operation costs to run: floating-point operations, GEMM dimensions, bytes.
+
+A multiply-add counts 2. Elementwise arithmetic counts 1 for each result element, whatever the
+function; moving and converting data counts 0. An operation without a rule here is unpriced: its
+bytes are known, its work is not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flint.passes.extract.tensors import Tensor
+from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
+
+Dims = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation with its local operands and results. `op` is the MLIR operation."""
+
+    name: str
+    op: Any
+    operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work of one execution on one device. `None` bytes mean: all operands, all results."""
+
+    flops: int = 0
+    dims: Dims = (0, 0, 0, 0)
+    operand_bytes: int | None = None
+    result_bytes: int | None = None
+    in_place: bool = False
+    unpriced: bool = field(default=False)
+
+
+WorkRule = Callable[[Operation], Work]
+
+
+def work_of(operation: Operation) -> Work:
+    """The work of any operation; `unpriced` is set where no rule knows it."""
+    rule = RULES.get(operation.name)
+    if rule is not None:
+        return rule(operation)
+    if operation.name in NO_ARITHMETIC:
+        return Work()
+    if operation.name in ELEMENTWISE:
+        return Work(flops=operation.results[0].num_elements)
+    return Work(unpriced=True)
+
+
+def dot_general(o: Operation) -> Work:
+    """2 x batch x m x n x k, with local sizes."""
+    from jaxlib.mlir.dialects import stablehlo
+
+    numbers = stablehlo.DotDimensionNumbers(o.op.attributes["dot_dimension_numbers"])
+    lhs, rhs = o.operands[0].shape, o.operands[1].shape
+    lhs_contract = list(numbers.lhs_contracting_dimensions)
+    lhs_batch = list(numbers.lhs_batching_dimensions)
+    rhs_used = [*numbers.rhs_contracting_dimensions, *numbers.rhs_batching_dimensions]
+    batch = math.prod(lhs[d] for d in lhs_batch)
+    k = math.prod(lhs[d] for d in lhs_contract)
+    m = math.prod(s for d, s in enumerate(lhs) if d not in lhs_contract and d not in lhs_batch)
+    n = math.prod(s for d, s in enumerate(rhs) if d not in rhs_used)
+    return Work(flops=2 * batch * m * n * k, dims=(batch, m, n, k))
+
+
+def convolution(o: Operation) -> Work:
+    """As implicit GEMM: m = output positions, n = output features, k = window x input features.
+
+    For grouped convolutions batch is the number of groups.
+    """
+    from jaxlib.mlir.dialects import stablehlo
+
+    numbers = stablehlo.ConvDimensionNumbers(o.op.attributes["dimension_numbers"])
+    kernel, result = o.operands[1].shape, o.results[0].shape
+    groups = int(o.op.attributes["feature_group_count"].value)
+    batch_groups = int(o.op.attributes["batch_group_count"].value)
+    window = math.prod(kernel[d] for d in numbers.kernel_spatial_dimensions)
+    k = window * kernel[numbers.kernel_input_feature_dimension]
+    features = result[numbers.output_feature_dimension]
+    positions = math.prod(result) // max(features, 1)
+    split = max(min(groups * batch_groups, features), 1)
+    n = features // split
+    return Work(flops=2 * positions * features * k, dims=(split, positions, n, k))
+
+
+def reduce(o: Operation) -> Work:
+    """One operation of the body for each input element; dims are (1, rows, 1, reduced)."""
+    inputs = o.operands[: len(o.operands) // 2] or o.operands
+    elements = inputs[0].num_elements
+    rows = max(o.results[0].num_elements, 1)
+    body = _body_operations(o.op)
+    return Work(flops=elements * body, dims=(1, rows, 1, max(elements // rows, 1)))
+
+
+def reduce_window(o: Operation) -> Work:
+    """Window size operations of the body for each result element."""
+    window = math.prod(int(w) for w in o.op.attributes["window_dimensions"])
+    elements = o.results[0].num_elements
+    return Work(flops=elements * window * _body_operations(o.op), dims=(1, elements, 1, window))
+
+
+def select_and_scatter(o: Operation) -> Work:
+    """One comparison for each window element of each source element, and one addition."""
+    window = math.prod(int(w) for w in o.op.attributes["window_dimensions"])
+    return Work(flops=o.operands[1].num_elements * (window + 1))
+
+
+def sort(o: Operation) -> Work:
+    """n log2 n comparisons along the sorted dimension."""
+    shape = o.operands[0].shape
+    dimension = int(o.op.attributes["dimension"].value)
+    length = shape[dimension] if shape else 1
+    rows = math.prod(shape) // max(length, 1)
+    steps = max(math.ceil(math.log2(max(length, 2))), 1)
+    return Work(flops=rows * length * steps, dims=(1, rows, 1, length))
+
+
+def top_k(o: Operation) -> Work:
+    """One comparison for each element and each doubling of k."""
+    shape = o.operands[0].shape
+    k = o.results[0].shape[-1]
+    steps = max(math.ceil(math.log2(max(k, 2))), 1)
+    rows = math.prod(shape[:-1])
+    return Work(flops=math.prod(shape) * steps, dims=(1, rows, 1, shape[-1]))
+
+
+def fft(o: Operation) -> Work:
+    """5 n log2 n for each transform of length n (Cooley-Tukey, split radix upper bound)."""
+    length = math.prod(int(n) for n in o.op.attributes["fft_length"])
+    elements = max(o.operands[0].num_elements, o.results[0].num_elements)
+    return Work(flops=int(5 * elements * math.log2(max(length, 2))))
+
+
+def cholesky(o: Operation) -> Work:
+    """n^3 / 3 for each matrix (Golub and Van Loan, section 4.2)."""
+    *batch, n, _ = o.operands[0].shape
+    return Work(flops=math.prod(batch) * n**3 // 3)
+
+
+def triangular_solve(o: Operation) -> Work:
+    """n^2 x right-hand sides for each matrix (Golub and Van Loan, section 3.1)."""
+    n = o.operands[0].shape[-1]
+    return Work(flops=o.operands[1].num_elements * n)
+
+
+def gather(o: Operation) -> Work:
+    """Reads what it returns, and the indices; never the whole operand."""
+    return Work(operand_bytes=o.results[0].num_bytes + o.operands[1].num_bytes)
+
+
+def slice_(o: Operation) -> Work:
+    """Reads what it returns."""
+    return Work(operand_bytes=o.results[0].num_bytes)
+
+
+def dynamic_update_slice(o: Operation) -> Work:
+    """Reads and writes the update; the rest of the buffer stays where it is."""
+    update = o.operands[1].num_bytes
+    return Work(operand_bytes=update, result_bytes=update, in_place=True)
+
+
+def scatter(o: Operation) -> Work:
+    """Reads updates, indices and the places written; one operation for each update element."""
+    results = len(o.results)
+    updates = o.operands[results + 1 :]
+    update_bytes = sum(u.num_bytes for u in updates)
+    adds = sum(u.num_elements for u in updates) if _body_operations(o.op, least=0) else 0
+    return Work(
+        flops=adds,
+        operand_bytes=2 * update_bytes + o.operands[results].num_bytes,
+        result_bytes=update_bytes,
+        in_place=True,
+    )
+
+
+def rng_bit_generator(o: Operation) -> Work:
+    """About ten integer operations for each 32-bit word (Philox 4x32: 10 rounds for 4 words)."""
+    return Work(flops=10 * sum(r.num_bytes for r in o.results) // 4)
+
+
+def ragged_dot(o: Operation) -> Work:
+    """Each row of the left side meets one group's matrix: 2 x m x n x k."""
+    lhs, result = o.operands[0].shape, o.results[0].shape
+    k = lhs[-1]
+    m, n = math.prod(lhs[:-1]), result[-1]
+    return Work(flops=2 * m * n * k, dims=(1, m, n, k))
+
+
+def custom_call(o: Operation) -> Work:
+    """Known targets are priced from shapes, Pallas kernels from their own cost estimate."""
+    target = o.op.attributes["call_target_name"].value
+    if target in FREE_TARGETS:
+        return Work(operand_bytes=0, result_bytes=0)
+    if target.startswith("__cudnn$fmha"):
+        return _attention(o, backward="Backward" in target)
+    flops = _declared_flops(o.op)
+    return Work(unpriced=True) if flops is None else Work(flops=flops)
+
+
+def _attention(o: Operation, *, backward: bool) -> Work:
+    """Two matrix products forward, five backward (FlashAttention, arXiv 2205.14135, app. B).
+
+    Queries are (batch, sequence, heads, size) or (batch, heads, sequence, size): the product of
+    all but the last dimension is the same; the key length is whatever the key holds beside that.
+    """
+    q, k = o.operands[0], o.operands[1]
+    size = q.shape[-1]
+    batch_heads_q = q.num_elements // size
+    # keys per query head: elements of k over batch x kv heads x size, layout independent when
+    # the batch dimension comes first and sequence is the longest of the two middle dimensions
+    keys = max(k.shape[1:3])
+    products = 5 if backward else 2
+    return Work(
+        flops=products * 2 * batch_heads_q * keys * size, dims=(1, batch_heads_q, keys, size)
+    )
+
+
+def _declared_flops(op: Any) -> int | None:
+    """`cost_estimate.flops` of a Pallas call's backend configuration, if there is one."""
+    for key in ("backend_config", "mhlo.backend_config"):
+        if key not in op.attributes:
+            continue
+        text = getattr(op.attributes[key], "value", "")
+        if isinstance(text, bytes):
+            text = text.decode(errors="replace")
+        if isinstance(text, str) and "cost_estimate" in text:
+            found = _find_flops(text)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_flops(text: str) -> int | None:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None
+    config = document.get("custom_call_config", document)
+    estimate = config.get("cost_estimate") or {}
+    return int(estimate["flops"]) if "flops" in estimate else None
+
+
+def _body_operations(op: Any, least: int = 1) -> int:
+    """Arithmetic operations in the body of a reduction: all but its return."""
+    block = op.regions[0].blocks[0] if len(op.regions) else ()
+    names = [inner.operation.name for inner in block]
+    return max(sum(n.split(".")[-1] != "return" for n in names), least)
+
+
+#: Operations that move, make or convert data without arithmetic.
+NO_ARITHMETIC = (
+    DATA_MOVEMENT
+    | LAYOUT
+    | GENERATED
+    | {
+        "stablehlo.convert",
+        "stablehlo.bitcast_convert",
+        "stablehlo.reduce_precision",
+        "sdy.all_slice",
+    }
+)
+#: Custom calls that are annotations and do not run.
+FREE_TARGETS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate"})
+#: Operation name to rule.
+RULES: dict[str, WorkRule] = {
+    "stablehlo.dot_general": dot_general,
+    "stablehlo.convolution": convolution,
+    "stablehlo.reduce": reduce,
+    "stablehlo.reduce_window": reduce_window,
+    "stablehlo.select_and_scatter": select_and_scatter,
+    "stablehlo.sort": sort,
+    "chlo.top_k": top_k,
+    "stablehlo.fft": fft,
+    "stablehlo.cholesky": cholesky,
+    "stablehlo.triangular_solve": triangular_solve,
+    "stablehlo.gather": gather,
+    "stablehlo.dynamic_gather": gather,
+    "stablehlo.slice": slice_,
+    "stablehlo.dynamic_slice": slice_,
+    "stablehlo.dynamic_update_slice": dynamic_update_slice,
+    "stablehlo.scatter": scatter,
+    "stablehlo.rng_bit_generator": rng_bit_generator,
+    "stablehlo.custom_call": custom_call,
+    "chlo.ragged_dot": ragged_dot,
+    "sdy.all_slice": slice_,
+}

@@ -1,0 +1,135 @@
+"""The MLIR context that Flint's modules live in, and what is read from types and locations."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flint.errors import FlintError
+from flint.program import Phase
+
+
+def missing_jax() -> FlintError:
+    """The FlintError FL206 for an installation without the `jax` extra."""
+    return FlintError(
+        "FL206",
+        "this needs jaxlib, which is not installed",
+        help='pip install "flint-ir[jax]"',
+    )
+
+
+def make_context() -> Any:
+    """Return an `ir.Context` with StableHLO, Shardy, CHLO, func and arith loaded.
+
+    Unregistered dialects are allowed: Pallas and other custom dialects may appear in attributes.
+    Raises FlintError FL206 without jaxlib.
+    """
+    try:
+        from jaxlib.mlir import ir
+        from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+        from jaxlib.mlir.dialects import chlo, sdy, stablehlo
+    except ImportError as error:
+        raise missing_jax() from error
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    stablehlo.register_dialect(context)
+    sdy.register_dialect(context)
+    chlo.register_dialect(context)
+    context.load_all_available_dialects()
+    context.allow_unregistered_dialects = True
+    return context
+
+
+def write_bytecode(module: Any) -> bytes:
+    """Serialise an `ir.Module` with its debug locations."""
+    import io
+
+    out = io.BytesIO()
+    module.operation.write_bytecode(out)
+    return out.getvalue()
+
+
+def element_bits(element_type: Any) -> int:
+    """Width of a tensor element in bits, as it lies in memory (booleans take a byte)."""
+    name = str(element_type)
+    if name.startswith("complex<"):
+        return 2 * _bits_of(name[len("complex<") : -1])
+    return _bits_of(name)
+
+
+def _bits_of(name: str) -> int:
+    if name == "i1":
+        return 8
+    if name in ("index", "!stablehlo.token", "token"):
+        return 0
+    if name.startswith("!quant.uniform<"):
+        return _bits_of(name[len("!quant.uniform<") :].split(":")[0])
+    found = re.match(r"[a-z!]*?(\d+)", name)
+    return int(found.group(1)) if found else 8
+
+
+def decode_location(location: Any) -> tuple[str, str]:
+    """Return (name, "file.py:line") of an `ir.Location`; either may be empty.
+
+    The name is JAX's name stack with the primitive at its end. The file is the innermost frame:
+    of `callsite(A at B)` A is asked before B.
+    """
+    from jaxlib.mlir import ir
+
+    name, place = "", ""
+    todo = [location]
+    while todo and not (name and place):
+        here = todo.pop()
+        if isinstance(here, ir.NameLoc):
+            if not name:
+                name = here.name_str
+            todo.append(here.child_loc)
+        elif isinstance(here, ir.CallSiteLoc):
+            todo += [here.caller, here.callee]
+        elif isinstance(here, ir.FusedLoc):
+            todo += reversed(list(here.locations))
+        elif isinstance(here, ir.FileLineColLoc):
+            place = place or f"{file_name(here.filename)}:{here.start_line}"
+    return name, place
+
+
+def file_name(location_file: Any) -> str:
+    """The last part of a file name, so that no output holds a path of one machine."""
+    text = location_file if isinstance(location_file, str) else str(location_file).strip('"')
+    return text.rsplit("/", 1)[-1]
+
+
+_WRAPPERS = re.compile(r"\b(?:jit|pjit|jvp|transpose|vmap|checkpoint|remat|custom_vjp_call)\(")
+_NOISE = frozenset(
+    ["while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "custom_jvp_call", "custom_vjp_call", "remat2", "core_call", "scan", "pjit", "xla_call", "shard_map"]
+)
+
+
+def split_name_stack(name: str) -> tuple[str, Phase]:
+    """Turn JAX's name stack into a source scope and a phase tag.
+
+    `jit(step)/transpose(jvp(layers))/while/body/attention/dot_general` gives
+    `("layers/attention", Phase.BACKWARD)`. Names that JAX adds itself (transformations, loop
+    bodies, the primitive at the end) are dropped; what `jax.named_scope` and jitted functions
+    added stays. The phase is FORWARD under `jvp`, BACKWARD under `transpose`, REMAT under
+    `rematted_computation`, and UNKNOWN outside of any of them.
+    """
+    if "rematted_computation" in name:
+        phase = Phase.REMAT
+    elif "transpose(" in name:
+        phase = Phase.BACKWARD
+    elif "jvp(" in name:
+        phase = Phase.FORWARD
+    else:
+        phase = Phase.UNKNOWN
+    parts = name.split("/")[:-1]
+    if parts and parts[0].startswith("jit("):
+        parts = parts[1:]
+    kept: list[str] = []
+    for part in parts:
+        text = _WRAPPERS.sub("", part).strip("()")
+        if text and text not in _NOISE and "->" not in text and "," not in text:
+            kept.append(text)
+    return "/".join(kept), phase

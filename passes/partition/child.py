@@ -1,0 +1,81 @@
+"""Main loop of the child process of `worker.py`: one request, one answer, until the pipe closes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from flint.errors import FlintError
+from flint.passes.partition.worker import read_message, write_message
+
+#: What a task returns: facts for the header, and bytes.
+Answer = tuple[dict[str, Any], bytes]
+
+
+def _shardy(options: dict[str, Any], payload: bytes) -> Answer:
+    from flint.passes.partition.shardy_pipeline import partition_module
+
+    return {}, partition_module(payload)
+
+
+def _import(options: dict[str, Any], payload: bytes) -> Answer:
+    from flint.passes.partition.import_stablehlo import import_stablehlo
+
+    return import_stablehlo(payload, options["source"])
+
+
+def _abort(options: dict[str, Any], payload: bytes) -> Answer:
+    """Die the way a failed compiler check does: lets tests prove that the parent survives."""
+    announce("abort-for-test")
+    os.abort()
+
+
+#: Task names and what they run.
+TASKS: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
+    "shardy": _shardy,
+    "import": _import,
+    "abort": _abort,
+}
+
+
+def announce(step: str) -> None:
+    """Say on stderr what is about to run, so that the parent can name it if it dies."""
+    print(f"step: {step}", file=sys.stderr, flush=True)
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer requests from `source` on `sink`."""
+    while True:
+        try:
+            options, payload = read_message(source)
+        except EOFError:
+            return
+        task = TASKS[options.pop("task")]
+        try:
+            facts, result = task(options, payload)
+        except FlintError as error:
+            answer = {
+                "code": error.code,
+                "error": error.message,
+                "place": error.place,
+                "help": error.help,
+            }
+            write_message(sink, answer, b"")
+        else:
+            write_message(sink, facts, result)
+
+
+def main() -> None:
+    """Serve on the standard streams; what libraries print goes to stderr."""
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    from flint.passes.mlir import make_context
+
+    make_context()  # imports MLIR while the parent is still busy
+    serve(sys.stdin.buffer, sink)
+
+
+if __name__ == "__main__":
+    main()

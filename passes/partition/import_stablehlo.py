@@ -1,0 +1,103 @@
+"""Read a StableHLO file of any form into bytecode with a `main` function. Runs in the child."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flint.errors import FlintError
+from flint.passes.mlir import make_context, write_bytecode
+from flint.passes.partition.child import announce
+
+
+def import_stablehlo(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
+    """Parse text, bytecode or a portable artifact (VHLO).
+
+    Returns ({"mesh": {axis: size} or None}, bytecode). Raises FlintError FL302 when the bytes are
+    none of these, hold no function, or annotate shardings in a form that Shardy does not read.
+    """
+    with make_context() as context:
+        announce(f"parse {source}")
+        module = _parse(data, source, context)
+        _name_main(module, source)
+        mesh = _mesh_of(module, source)
+        return {"mesh": mesh}, write_bytecode(module)
+
+
+def _parse(data: bytes, source: str, context: Any) -> Any:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    text: str | bytes = data
+    if data[:4] == b"ML\xefR":
+        if b"StableHLO_v" in data[:64]:
+            try:
+                return stablehlo.deserialize_portable_artifact(context, data)
+            except (ir.MLIRError, ValueError) as error:
+                raise _unreadable(source, error) from error
+    else:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise FlintError(
+                "FL302",
+                f"{source} is neither StableHLO text nor MLIR bytecode (byte {error.start})",
+                help="save it with str(lowered.compiler_ir('stablehlo')) or jax.export",
+            ) from error
+        if not text.strip():
+            raise FlintError("FL302", f"{source} is empty")
+    try:
+        return ir.Module.parse(text)
+    except (ir.MLIRError, ValueError) as error:
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: str, error: Any) -> FlintError:
+    found = getattr(error, "error_diagnostics", None)
+    place = None
+    message = str(error).strip().splitlines()[0] if str(error).strip() else "unknown reason"
+    if found:
+        message = found[0].message
+        place = str(found[0].location).removeprefix("loc(").removesuffix(")").replace('"-"', source)
+    return FlintError("FL302", f"{source} is not a StableHLO module: {message}", place=place)
+
+
+def _name_main(module: Any, source: str) -> None:
+    """Call the entry function `main`, if it is the only public one under another name."""
+    functions = [f.operation for f in module.body if f.operation.name == "func.func"]
+    names = [f.attributes["sym_name"].value for f in functions]
+    if "main" in names:
+        return
+    public = [
+        f
+        for f in functions
+        if "sym_visibility" not in f.attributes or f.attributes["sym_visibility"].value == "public"
+    ]
+    if len(public) != 1:
+        raise FlintError(
+            "FL302",
+            f"{source} has no function 'main' (it has {', '.join(names) or 'no functions'})",
+            help="name the function to capture 'main'",
+        )
+    from jaxlib.mlir import ir
+
+    public[0].attributes["sym_name"] = ir.StringAttr.get("main")
+
+
+def _mesh_of(module: Any, source: str) -> dict[str, int] | None:
+    from jaxlib.mlir.dialects import sdy
+
+    meshes = []
+    for op in module.body:
+        if op.operation.name == "sdy.mesh":
+            axes = [sdy.MeshAxisAttr(a) for a in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
+            if axes:
+                meshes.append({a.name: int(a.size) for a in axes})
+    if not meshes and "mhlo.sharding" in module.operation.get_asm(large_elements_limit=8):
+        raise FlintError(
+            "FL302",
+            f"{source} annotates shardings as mhlo.sharding (GSPMD), which Shardy does not read",
+            help="lower it with jax_use_shardy_partitioner=True",
+        )
+    if len({tuple(m.items()) for m in meshes}) > 1:
+        raise FlintError("FL302", f"{source} uses several meshes: {meshes}")
+    return meshes[0] if meshes else None

@@ -1,0 +1,148 @@
+"""The child process in which compiler passes run, seen from the parent.
+
+A compiler abort (a failed CHECK, a segmentation fault) ends the child, never the user's process:
+it becomes FlintError FL401, and the next request starts a new child. One worker serves the whole
+process; `prestart` lets it import MLIR while the parent still traces the user's function.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from functools import cache
+from typing import IO, Any
+
+from flint.errors import FlintError
+
+_HEADER = struct.Struct("<II")
+
+
+class Worker:
+    """A child process that answers (task, options, payload) with bytes."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def prestart(self) -> None:
+        """Start the child if there is none, without waiting for it."""
+        with self._lock:
+            self._ensure()
+
+    def request(
+        self, task: str, payload: bytes, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], bytes]:
+        """Run `task` in the child; returns (facts about the result, result).
+
+        Raises FlintError FL402 when the task says why it cannot be done, FL401 when the child
+        dies.
+        """
+        with self._lock:
+            process = self._ensure()
+            assert process.stdin and process.stdout
+            try:
+                write_message(process.stdin, {**(options or {}), "task": task}, payload)
+                header, result = read_message(process.stdout)
+            except (EOFError, BrokenPipeError, OSError) as error:
+                raise self._died(task) from error
+            except BaseException:
+                self.stop()  # an interrupt leaves an answer in the pipe that nobody will read
+                raise
+        if header.get("error"):
+            raise FlintError(
+                header.get("code", "FL402"),
+                header["error"],
+                place=header.get("place"),
+                help=header.get("help"),
+            )
+        return header, result
+
+    def stop(self) -> None:
+        """End the child."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    pipe.close()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child, or None."""
+        return self._process.pid if self._process else None
+
+    def _ensure(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.stop()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "flint.passes.partition.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        return self._process
+
+    def _died(self, task: str) -> FlintError:
+        assert self._process is not None and self._errors is not None
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        step = next((ln[6:] for ln in reversed(lines) if ln.startswith("step: ")), task)
+        said = next((ln for ln in reversed(lines) if _is_diagnostic(ln)), "")
+        self.stop()
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return FlintError(
+            "FL401",
+            f"the compiler process died in '{step}' ({how})",
+            place=said.strip()[:400] or None,
+            help="this is a bug in the compiler, not in your process; try --partitioner xla (or "
+            "shardy), and please report the program",
+        )
+
+
+def _is_diagnostic(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith(("step: ", "Fatal Python", "  File", "Ext"))
+
+
+@cache
+def the_worker() -> Worker:
+    """The worker of this process, stopped when the process ends."""
+    worker = Worker()
+    atexit.register(worker.stop)
+    return worker
+
+
+def write_message(pipe: IO[bytes], header: dict[str, Any], payload: bytes) -> None:
+    """Write one framed message: lengths, JSON header, payload."""
+    text = json.dumps(header).encode()
+    pipe.write(_HEADER.pack(len(text), len(payload)) + text)
+    pipe.write(payload)
+    pipe.flush()
+
+
+def read_message(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
+    """Read one framed message. Raises EOFError when the other side is gone."""
+    lengths = _read_exactly(pipe, _HEADER.size)
+    text_length, payload_length = _HEADER.unpack(lengths)
+    header = json.loads(_read_exactly(pipe, text_length))
+    return header, _read_exactly(pipe, payload_length)
+
+
+def _read_exactly(pipe: IO[bytes], count: int) -> bytes:
+    data = pipe.read(count)
+    if data is None or len(data) < count:
+        raise EOFError("the other side closed the pipe")
+    return data
