@@ -1,0 +1,6 @@
+"""`python -m flint`."""
+
+from flint.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""`flint check`: prove what simulators do not check of execution traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flint.cli.console import print_json, progress_bar
+from flint.cli.exits import FOUND
+from flint.cli.options import Json, Quiet, Verbose
+
+if TYPE_CHECKING:
+    from flint.backends.chakra import CheckReport
+
+SCHEMA = "flint.check/1"
+_SHOWN = 20
+
+
+def check(
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A directory of .et files, of any writer.")
+    ],
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Check traces for what makes simulators hang.
+
+    Proves that they are readable, acyclic, complete, matched between ranks and free of deadlock,
+    whoever wrote them. Exits 0 if nothing was found and 1 otherwise.
+    """
+    from flint.backends.chakra import check as check_traces
+
+    with progress_bar("checking", quiet=quiet or json_) as progress:
+        report = check_traces(path, progress=progress)
+    if json_:
+        print_json(SCHEMA, _document(report))
+    else:
+        print(_text(report, verbose=verbose))
+    if not report.ok:
+        raise typer.Exit(FOUND)
+
+
+def _document(report: CheckReport) -> dict[str, Any]:
+    return {
+        "ok": report.ok,
+        "ranks": report.ranks,
+        "nodes": report.nodes,
+        "groups": report.groups,
+        "partial": report.partial,
+        "deadlock_examined": report.deadlock_examined,
+        "counts": report.counts,
+        "findings": [f._asdict() for f in report.findings],
+    }
+
+
+def _text(report: CheckReport, *, verbose: bool) -> str:
+    """The findings, one a line, then what was examined."""
+    from flint.units import plural
+
+    shown = report.findings if verbose else report.findings[:_SHOWN]
+    lines = [str(f) for f in shown]
+    total = sum(report.counts.values())
+    if total > len(shown):
+        lines.append(f"... {plural(total - len(shown), 'more finding')}")
+    examined = ", ".join(
+        (
+            plural(report.ranks, "rank"),
+            plural(report.nodes, "node"),
+            plural(report.groups, "group"),
+        )
+    )
+    if report.ok:
+        lines.append(f"ok: {examined}")
+    else:
+        counts = ", ".join(f"{code} {n}" for code, n in report.counts.items())
+        lines.append(f"{plural(total, 'finding')} in {examined}: {counts}")
+    if report.partial:
+        lines.append("note: not every rank is here; nothing was said about the others")
+    if not report.deadlock_examined:
+        lines.append("note: deadlock was not examined")
+    return "\n".join(lines)

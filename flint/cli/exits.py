@@ -1,0 +1,54 @@
+"""Exit codes, and the guard that turns what a command raises into one of them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import typer
+
+from flint.cli.console import print_error, print_traceback
+from flint.errors import FlintError
+
+#: A check or a comparison found something.
+FOUND = 1
+#: A bug of ours (EX_SOFTWARE of sysexits.h). 2 is `FlintError.exit_code`, and typer's usage errors.
+BUG = 70
+#: 128 + SIGINT, as shells report it.
+INTERRUPTED = 130
+
+C = TypeVar("C", bound=Callable[..., None])
+
+
+def guarded(command: C) -> C:
+    """Wrap a command so that it ends with an exit code and never with a bare exception."""
+
+    @functools.wraps(command)
+    def run(*args: object, **kwargs: object) -> None:
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()
+        except (typer.Exit, typer.Abort):
+            raise
+        except FlintError as error:
+            if kwargs.get("verbose") and error.__cause__ is not None:
+                print_traceback(error.__cause__)
+            print_error(error)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader (`| head`) has what it wanted. Python would complain once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except Exception:  # noqa: BLE001  all that is left is our bug
+            traceback.print_exc()
+            print("\nthis is a bug in flint, please report it", file=sys.stderr)
+            raise typer.Exit(BUG) from None
+
+    return run  # type: ignore[return-value]  # functools.wraps keeps the signature

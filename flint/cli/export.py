@@ -1,0 +1,62 @@
+"""`flint export`: the program of a rank as a graph file."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_note
+from flint.cli.options import Json, Quiet, Rank, Verbose
+
+SCHEMA = "flint.export/1"
+
+
+class Format(StrEnum):
+    """Graph formats (the keys of `flint.backends.graph.FORMATS`)."""
+
+    JSON = "json"
+    GRAPHML = "graphml"
+    DOT = "dot"
+
+
+def export(
+    path: Annotated[Path, typer.Argument(help="A trace directory or a .flint file.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File to write (default: stdout)."),
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", "-f", help="Graph format.")] = Format.JSON,
+    rank: Rank = 0,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Export the program of a rank as a graph.
+
+    Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz).
+    """
+    from flint.backends.graph import FORMATS
+    from flint.cli.inputs import load_workload, program_of_rank
+    from flint.errors import FlintError
+    from flint.files import write_atomically
+
+    if json_ and output is None:
+        raise FlintError(
+            "FL218", "--json prints a report on stdout, the graph needs a file", help="add -o FILE"
+        )
+    program = program_of_rank(load_workload(path), rank)
+    text = FORMATS[format_.value](program)
+    if output is None:
+        print(text, end="")
+        return
+    write_atomically(output, text.encode())
+    edges = len(program.deps)
+    if json_:
+        counts = {"nodes": len(program), "dependencies": edges}
+        print_json(SCHEMA, {"file": str(output), "format": format_.value, **counts})
+    else:
+        note = f"{output}: {len(program):,} nodes, {edges:,} dependencies"
+        print_note(note, quiet=quiet)

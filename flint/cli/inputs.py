@@ -1,0 +1,50 @@
+"""Reading what `capture` wrote: a trace directory or a `.flint` file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flint.errors import FlintError
+
+if TYPE_CHECKING:
+    from flint.program import Program
+    from flint.workload import Workload
+
+
+def load_workload(path: Path) -> Workload:
+    """Load a `.flint` file, or the one in a trace directory.
+
+    Raises FlintError FL301 if there is none or several, FL304 if it is not a `.flint` file.
+    """
+    from flint.workload import Workload
+
+    if not path.exists():
+        raise FlintError("FL301", f"cannot read {path}: no such file or directory")
+    if not path.is_dir():
+        return Workload.load(path)
+    found = sorted(path.glob("*.flint"))
+    if len(found) == 1:
+        return Workload.load(found[0])
+    if not found:
+        raise FlintError(
+            "FL301",
+            f"{path} holds no .flint file",
+            help="give a directory that flint capture wrote, or a .flint file",
+        )
+    raise FlintError(
+        "FL301",
+        f"{path} holds {len(found)} .flint files: {', '.join(f.name for f in found)}",
+        help=f"give one of them: {found[0]}",
+    )
+
+
+def program_of_rank(workload: Workload, rank: int) -> Program:
+    """The program that `rank` runs. Raises FlintError FL503 if the mesh has no such rank."""
+    if not 0 <= rank < workload.mesh.size:
+        raise FlintError(
+            "FL503",
+            f"the mesh {workload.mesh} has no rank {rank}",
+            help=f"ranks are 0 to {workload.mesh.size - 1}",
+        )
+    return workload.program_of(rank)

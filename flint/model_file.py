@@ -1,0 +1,362 @@
+"""MODEL.py[:name] on the command line: import the file, find its entry, call it with the mesh."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flint.errors import FlintError, nearest
+from flint.mesh import Mesh
+from flint.model_options import options_of
+from flint.step import Step, entry_mark
+
+_HOW_TO_MARK = (
+    'mark the function that returns a flint.Step with @flint.entry(axes=("data", "model")), '
+    "or name a function and its arguments: MODEL.py:train_step --args MODEL.py:abstract_args"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """`FILE[:name]` taken apart."""
+
+    path: Path
+    name: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Split at the last colon that is followed by an identifier; `C:\\model.py` stays whole."""
+        path, colon, name = text.rpartition(":")
+        if colon and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) and not Path(text).exists():
+            return cls(Path(path), name)
+        return cls(Path(text))
+
+    def __str__(self) -> str:
+        return f"{self.path.name}:{self.name}" if self.name else self.path.name
+
+
+@dataclass(frozen=True)
+class LoadedStep:
+    """A step that a model file described for a mesh. `source` is the file's name, without path."""
+
+    step: Step
+    mesh: Mesh
+    name: str
+    source: str
+
+
+@contextlib.contextmanager
+def importable(directory: Path) -> Iterator[None]:
+    """Let modules beside a model file be imported, as `python model.py` would.
+
+    At the end `sys.path` is as before, and modules that came from `directory` are forgotten, so
+    that models in two directories may each have their own `config.py`.
+    """
+    where = str(directory.resolve())
+    known = set(sys.modules)
+    sys.path.insert(0, where)
+    try:
+        yield
+    finally:
+        sys.path.remove(where)
+        for name in set(sys.modules) - known:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(where) and not name.startswith(_PREFIX):
+                del sys.modules[name]
+
+
+def load_step(
+    target: Target,
+    mesh: str,
+    *,
+    args: Target | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> LoadedStep:
+    """Import the model file and build its step for `mesh` (as `Mesh.parse` reads it).
+
+    `args` names the arguments of a function that is not an entry; `settings` are the values of
+    `--set`, converted to the types of the options that they name. Run this, and whatever traces
+    the step, inside `importable(target.path.parent)`.
+
+    Raises FlintError FL211 (which entry), FL212 (not an entry), FL213 (the file's own code
+    raised), FL214 (axes), FL215 (arguments), FL216 (settings), FL217 (no JAX), FL101 (mesh), FL301 (cannot read).
+    """
+    module = import_file(target.path)
+    source = target.path.name
+    if args is not None:
+        function_name, function = _plain_function(module, target, args)
+        parsed = Mesh.parse(mesh)
+        step = _step_with_args(function, args, module, target, parsed, settings or {})
+    else:
+        function_name, function = _select_entry(module, target)
+        if isinstance(function, Step):
+            return LoadedStep(function, Mesh.parse(mesh), function.name or function_name, source)
+        parsed = _mesh_for(function, mesh, f"{source}:{function_name}")
+        options = options_of(function, settings or {}, place=f"{source}:{function_name}")
+        step = _call(function, target.path, _abstract(parsed), **options)
+        if not isinstance(step, Step):
+            raise FlintError(
+                "FL212",
+                f"entry '{function_name}' returned {type(step).__name__}, not a flint.Step",
+                place=_place_of(function, source),
+                help="return flint.Step(fn, args)",
+            )
+    return LoadedStep(step, parsed, step.name or function_name, source)
+
+
+def import_file(path: Path) -> ModuleType:
+    """Execute a Python file as a module with a name of its own and return it.
+
+    Raises FlintError FL301 if it cannot be read and FL213 if it raises.
+    """
+    try:
+        code = path.read_bytes()
+    except OSError as error:
+        raise FlintError("FL301", f"cannot read {path}: {error.strerror}") from error
+    name = next(n for n in (f"{_PREFIX}{path.stem}_{i}" for i in count()) if n not in sys.modules)
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None, f"no loader for {path}"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up while they are made
+
+    def execute() -> None:
+        # Not spec.loader.exec_module: it would leave a __pycache__ beside the user's file.
+        exec(compile(code, str(path.resolve()), "exec"), module.__dict__)  # noqa: S102
+
+    try:
+        _call(execute, path)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+_PREFIX = "_flint_model_"
+
+
+def _select_entry(module: ModuleType, target: Target) -> tuple[str, Any]:
+    if target.name is not None:
+        found = _attribute(module, target)
+        if entry_mark(found) is None and not isinstance(found, Step):
+            raise FlintError(
+                "FL212",
+                f"'{target.name}' in {target.path.name} is not an entry",
+                place=_place_of(found, target.path.name),
+                help=_HOW_TO_MARK.replace("MODEL.py", target.path.name),
+            )
+        return target.name, found
+    entries = _entries(module)
+    if len(entries) == 1:
+        return next(iter(entries.items()))
+    if not entries:
+        raise FlintError(
+            "FL211",
+            f"{target.path.name} has no entry",
+            help=_HOW_TO_MARK.replace("MODEL.py", target.path.name),
+        )
+    raise FlintError(
+        "FL211",
+        f"{target.path.name} has {len(entries)} entries: {', '.join(entries)}",
+        help=f"name one: {target.path.name}:{next(iter(entries))}",
+    )
+
+
+def _entries(module: ModuleType) -> dict[str, Any]:
+    """Marked functions, in the order of the file; imported ones count if it marks none itself."""
+    marked = {n: v for n, v in vars(module).items() if entry_mark(v) is not None}
+    own = {n: v for n, v in marked.items() if getattr(v, "__module__", "") == module.__name__}
+    return own or marked
+
+
+def _functions(module: ModuleType) -> dict[str, Any]:
+    return {
+        n: v
+        for n, v in vars(module).items()
+        if not n.startswith("_")
+        and callable(v)
+        and not inspect.isclass(v)
+        and getattr(v, "__module__", "") == module.__name__
+    }
+
+
+def _attribute(module: ModuleType, target: Target) -> Any:
+    assert target.name is not None, "a target without a name has no attribute"
+    value: Any = module
+    for part in target.name.split("."):
+        if not hasattr(value, part):
+            known = [n for n in vars(module) if not n.startswith("_")]
+            known = list(_entries(module)) or list(_functions(module)) or known
+            raise FlintError(
+                "FL211",
+                f"{target.path.name} has no '{target.name}'{nearest(target.name, known)}",
+                help=f"it has {', '.join(known)}" if known else "it defines nothing",
+            )
+        value = getattr(value, part)
+    return value
+
+
+def _plain_function(module: ModuleType, target: Target, args: Target) -> tuple[str, Any]:
+    if target.name is not None:
+        found = _attribute(module, target)
+        if not callable(found):
+            raise FlintError("FL212", f"'{target.name}' in {target.path.name} is not a function")
+        return target.name, found
+    same_file = args.path.resolve() == target.path.resolve()
+    found = {n: f for n, f in _functions(module).items() if not (same_file and n == args.name)}
+    if len(found) == 1:
+        return next(iter(found.items()))
+    names = ", ".join(found) or "none"
+    raise FlintError(
+        "FL211",
+        f"{target.path.name} does not say which function to trace (functions: {names})",
+        help=f"name it: {target.path.name}:{next(iter(found), 'train_step')} --args {args}",
+    )
+
+
+def _step_with_args(
+    function: Callable[..., Any],
+    args: Target,
+    module: ModuleType,
+    target: Target,
+    mesh: Mesh,
+    settings: Mapping[str, str],
+) -> Step:
+    if args.name is None:
+        raise FlintError(
+            "FL215",
+            f"--args {args} does not say which object holds the arguments",
+            help=f"write --args {args.path.name}:name",
+        )
+    if args.path.resolve() != target.path.resolve():
+        module = import_file(args.path)
+    value = _attribute(module, args)
+    if callable(value) and not isinstance(value, Step):
+        positional = [_abstract(mesh)] if _takes_mesh(value) else []
+        options = options_of(value, settings, place=str(args), skip=len(positional))
+        value = _call(value, args.path, *positional, **options)
+    elif settings:
+        raise FlintError(
+            "FL216", f"--set needs a function to hand its values to, {args} is an object"
+        )
+    return _as_step(function, value, str(args))
+
+
+def _takes_mesh(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = next(iter(parameters), None)
+    return first is not None and first.kind in positional and first.default is first.empty
+
+
+def _as_step(function: Callable[..., Any], value: object, args_name: str) -> Step:
+    """Read `(args)`, `(args, kwargs)` or a Step as the arguments of `function`."""
+    if isinstance(value, Step):
+        return replace(value, fn=function)
+    if not isinstance(value, tuple | list):
+        raise FlintError(
+            "FL215",
+            f"{args_name} is {type(value).__name__}, not the arguments of a function",
+            help="give a tuple of arguments, (arguments, keywords), or a flint.Step",
+        )
+    fits_all = _binds(function, tuple(value), {})
+    if len(value) == 2 and isinstance(value[0], tuple | list) and _is_keywords(value[1]):
+        positional, keywords = tuple(value[0]), dict(value[1])
+        if _binds(function, positional, keywords) or not fits_all:
+            return Step(function, positional, keywords)
+    if not fits_all:
+        raise FlintError(
+            "FL215",
+            f"{args_name} holds {len(value)} arguments, "
+            f"'{getattr(function, '__name__', 'the function')}' takes "
+            f"{inspect.signature(function)}",
+        )
+    return Step(function, tuple(value))
+
+
+def _is_keywords(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(k, str) for k in value)
+
+
+def _binds(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature: only the call can tell
+        return True
+    return True
+
+
+def _mesh_for(function: object, text: str, entry_name: str) -> Mesh:
+    """The mesh of an entry: unnamed sizes take the names of its axes, named axes must be there."""
+    mark = entry_mark(function)
+    axes = mark.axes if mark else ()
+    mesh = Mesh.parse(text, names=axes or None)
+    for axis in axes:
+        if axis not in mesh.names:
+            raise FlintError(
+                "FL214",
+                f"{entry_name} needs a mesh axis '{axis}', the mesh is {mesh}",
+                help="give --mesh " + ",".join(f"{a}={mesh.shape.get(a, 1)}" for a in axes),
+            )
+    return mesh
+
+
+def _abstract(mesh: Mesh) -> Any:
+    """The mesh as JAX knows it: no devices, axes that the compiler partitions over."""
+    try:
+        from jax.sharding import AbstractMesh
+    except ImportError as error:
+        raise FlintError(
+            "FL217",
+            f"a model file needs JAX, which cannot be imported: {error}",
+            help="pip install 'flint-ir[jax]'",
+        ) from error
+    return AbstractMesh(mesh.sizes, mesh.names)
+
+
+def _call(function: Callable[..., Any], path: Path, *args: Any, **kwargs: Any) -> Any:
+    """Call the user's code. What it raises becomes FlintError FL213 with the user's line."""
+    try:
+        return function(*args, **kwargs)
+    except FlintError:
+        raise
+    except SyntaxError as error:
+        name = Path(error.filename).name if error.filename else path.name
+        place = f"{name}:{error.lineno}" if error.lineno else name
+        raise FlintError("FL213", f"{type(error).__name__}: {error.msg}", place=place) from error
+    except (Exception, SystemExit) as error:
+        said = traceback.format_exception_only(error)[-1].strip()
+        raise FlintError(
+            "FL213",
+            f"{path.name} raised {said}",
+            place=_user_line(error, path),
+            help="-v prints the traceback",
+        ) from error
+
+
+def _user_line(error: BaseException, path: Path) -> str:
+    """The deepest line in the user's directory that led to `error`, else in the model file."""
+    directory = str(path.resolve().parent) + os.sep
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        inside = frame.filename.startswith(directory) and "site-packages" not in frame.filename
+        if inside and frame.filename != __file__:
+            shown = frame.filename.removeprefix(directory)
+            return f"{shown}:{frame.lineno}" + (f"  {frame.line}" if frame.line else "")
+    return path.name
+
+
+def _place_of(value: object, source: str) -> str | None:
+    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
+    return f"{source}:{code.co_firstlineno}" if code is not None else None
