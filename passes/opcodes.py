@@ -64,7 +64,7 @@ REDUCTION = _names("reduce reduce_window select_and_scatter batch_norm_grad batc
 #: Products of matrices: `dims` holds (batch, m, n, k).
 MATMUL = _names("dot dot_general", chlo="ragged_dot", hlo="ragged-dot scaled-dot")
 #: Convolutions: `dims` holds the product of matrices that computes the same.
-CONVOLUTION = _names("convolution dynamic_conv", hlo="conv")
+CONVOLUTION = _names("convolution dynamic_conv")
 #: Other algorithms over a whole operand.
 ALGORITHM = _names("cholesky fft sort triangular_solve", chlo="top_k", hlo="topk top-k")
 #: Operations that must happen even if nothing reads their result.

@@ -1,0 +1,102 @@
+"""Totals of a Program over one step: operations, work, memory of parameters, communication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.passes.opcodes import CONVOLUTION, MATMUL, opcode_mask
+from flint.program import Collective, Int64s, Kind, Program
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationTotal:
+    """Executions and input bytes of one kind of communication over one set of axes."""
+
+    kind: str  #: `all_reduce`, ..., `permute`, `send`, `recv`
+    axes: str  #: text of the `Group` or `Route`
+    count: int
+    comm_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What one device does in one step; loops count as often as they run.
+
+    `matmul_flops` are those of products of matrices and convolutions, without what a kernel fuses
+    to them: at most 2 x batch x m x n x k per execution.
+    """
+
+    op_count: int
+    executed_op_count: int
+    flops: int
+    matmul_flops: int
+    parameter_bytes: int
+    communication: tuple[CommunicationTotal, ...]
+
+    @property
+    def comm_bytes(self) -> int:
+        """Input bytes of all communication; a message counts where it is sent."""
+        return sum(c.comm_bytes for c in self.communication if c.kind != "recv")
+
+
+def totals(program: Program) -> Totals:
+    """Add up a program. `op_count` counts rows that work (COMPUTE and communication)."""
+    works = program.kind >= Kind.COMPUTE
+    return Totals(
+        op_count=int(works.sum()),
+        executed_op_count=_total(program, works.astype(np.int64)),
+        flops=_total(program, program.flops),
+        matmul_flops=_total(program, _matmul_flops(program)),
+        parameter_bytes=_exact_sum(program.result_bytes[program.kind == Kind.PARAMETER]),
+        communication=_communication(program),
+    )
+
+
+def _total(program: Program, per_execution: Int64s) -> int:
+    """Sum over rows times executions, exact however large."""
+    order = np.argsort(program.region, kind="stable")
+    regions, start = np.unique(program.region[order], return_index=True)
+    parts = np.split(per_execution[order], start[1:])
+    trips = (*program.region_trips, 1)
+    return sum(
+        trips[int(region)] * _exact_sum(part)
+        for region, part in zip(regions, parts, strict=False)  # no rows: one empty part
+    )
+
+
+def _exact_sum(values: NDArray[np.int64]) -> int:
+    """Sum of non-negative int64 as a Python int: halves cannot overflow below 2**31 rows."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+
+
+def _matmul_flops(program: Program) -> Int64s:
+    products = opcode_mask(program, MATMUL | CONVOLUTION)
+    rows = np.flatnonzero(products & (program.dims > 0).all(axis=1))
+    flops = np.zeros(len(program), dtype=np.int64)
+    exact = 2.0 * program.dims[rows].astype(np.float64).prod(axis=1)
+    bound = 2 * program.dims[rows].prod(axis=1)
+    bound = np.where(exact < 2**62, bound, program.flops[rows])  # the product would overflow
+    flops[rows] = np.minimum(program.flops[rows], bound)
+    return flops
+
+
+def _communication(program: Program) -> tuple[CommunicationTotal, ...]:
+    trips = (*program.region_trips, 1)
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in np.flatnonzero(program.kind >= Kind.COLLECTIVE).tolist():
+        times = trips[int(program.region[row])]
+        entry = found.setdefault(_kind_and_axes(program, row), [0, 0])
+        entry[0] += times
+        entry[1] += times * int(program.comm_bytes[row])
+    return tuple(CommunicationTotal(*key, *found[key]) for key in sorted(found))
+
+
+def _kind_and_axes(program: Program, row: int) -> tuple[str, str]:
+    kind = Kind(int(program.kind[row]))
+    collective = Collective(int(program.collective[row]))
+    name = collective.name if kind is Kind.COLLECTIVE else kind.name
+    group, route = int(program.group[row]), int(program.route[row])
+    return name.lower(), str(program.groups[group] if group >= 0 else program.routes[route])
