@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flint.captured import Captured
 from flint.errors import FlintError
+from flint.input_kind import InputKind, input_kind
 from flint.mesh import Mesh
 from flint.program import Program
 from flint.step import Step
@@ -147,12 +148,19 @@ def trace_file(
     """Trace a program in a file: StableHLO (text, bytecode, portable artifact) or XLA HLO.
 
     What the file is follows from its content. Raises FlintError FL301 when it cannot be read,
-    FL302 or FL303 when it is not what it seems.
+    FL210 for other kinds of file, FL302 or FL303 when it is not what it seems.
     """
     path = Path(path)
-    data = _read(path)
+    kind = input_kind(path)
+    if kind is InputKind.PYTHON:
+        raise FlintError(
+            "FL210",
+            f"{path.name} is a Python file, not a captured program",
+            help="call flint.trace(fn, mesh, *args), or flint capture on the command line",
+        )
+    data = path.read_bytes()
     timings: dict[str, float] = {}
-    if _is_hlo(path, data):
+    if kind is InputKind.HLO:
         from flint.frontends.xla_hlo import read_hlo
 
         with _timed(timings, "capture_seconds"):
@@ -185,25 +193,6 @@ def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
     timings[name] = time.perf_counter() - started
-
-
-def _read(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise FlintError("FL301", f"cannot read {path}: {error.strerror}") from error
-    if not data:
-        raise FlintError("FL301", f"{path} is empty")
-    return data
-
-
-def _is_hlo(path: Path, data: bytes) -> bool:
-    """Whether a file is XLA HLO rather than StableHLO, by content and then by suffix."""
-    if data[:4] == b"ML\xefR":
-        return False
-    if data.lstrip()[:10].startswith((b"HloModule", b"HloModule,")):
-        return True
-    return path.suffix.lower() in (".hlo", ".pb", ".hlo_pb", ".txt")
 
 
 def _axis_names(arguments: Any) -> tuple[str, ...] | None:
