@@ -1,0 +1,275 @@
+"""`check` names every fault of a trace that a simulator hides."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flint.backends.chakra import CODES, check
+from flint.backends.chakra.schema import NodeType
+from flint.errors import FlintError
+from tests.chakra_traces import coll, comp, node, put_traces, recv, send, trace_bytes
+
+PAIR = {"1": [0, 1]}
+Ranks = list[list[Any]]
+
+
+def two(first: list[Any], second: list[Any] | None = None) -> Ranks:
+    return [first, first if second is None else second]
+
+
+#: fault -> (code that names it, traces of ranks 0 and on, groups). The first part is chakra.md's
+#: table of hangs; the second is what only some readers trip over.
+FAULTS: dict[str, tuple[str, Ranks, dict[str, list[int]]]] = {
+    "collective on a group of one": ("group-of-one", [[coll(1, "1")], []], {"1": [0]}),
+    "all dimensions false": (
+        "group-of-one",
+        two([node(1, NodeType.COMM_COLL, comm_type=0, comm_size=8, involved_dim=(
+            "bool_list", [False]))]),
+        {},
+    ),
+    "collectives in another order": (
+        "collective-order",
+        two([coll(1, "1"), coll(2, "1", comm_size=8)], [coll(1, "1", comm_size=8), coll(2, "1")]),
+        PAIR,
+    ),
+    "collectives of another kind": (
+        "collective-kind", two([coll(1, "1")], [coll(1, "1", comm_type=2)]), PAIR,
+    ),
+    "collectives of another size": (
+        "collective-size", two([coll(1, "1")], [coll(1, "1", comm_size=65)]), PAIR,
+    ),
+    "another number of collectives": (
+        "collective-count", two([coll(1, "1"), coll(2, "1")], [coll(1, "1")]), PAIR,
+    ),
+    "a cyclic order of groups over three ranks": (
+        "one-slot-deadlock",
+        [
+            [coll(1, "1"), coll(2, "3", (1,))],
+            [coll(1, "2"), coll(2, "1", (1,))],
+            [coll(1, "3"), coll(2, "2", (1,))],
+        ],
+        {"1": [0, 1], "2": [1, 2], "3": [0, 2]},
+    ),
+    "a member that never issues": ("missing-participant", two([coll(1, "1")], [comp(1)]), PAIR),
+    "a receive without a send": ("recv-without-send", two([comp(1)], [recv(1, 1, 0)]), {}),
+    "a message of another tag": (
+        "message-tag", two([send(1, 0, 1)], [recv(1, 1, 0, comm_tag=8)]), {},
+    ),
+    "a message of another size": (
+        "message-size", two([send(1, 0, 1)], [recv(1, 1, 0, comm_size=65)]), {},
+    ),
+    "a send without a receive": ("send-without-recv", two([send(1, 0, 1)], [comp(1)]), {}),
+    "both ranks receive before they send": (
+        "recv-before-send",
+        two([recv(1, 0, 1), send(2, 0, 1, (1,))], [recv(1, 1, 0), send(2, 1, 0, (1,))]),
+        {},
+    ),
+    "a computation of no bytes": ("zero-tensor-size", two([comp(1, tensor_size=0)]), {}),
+    "a computation of no operations": ("zero-num-ops", two([comp(1, num_ops=0)]), {}),
+    "an INVALID node with children": (
+        "invalid-node", two([node(1, NodeType.INVALID), comp(2, (1,))]), {},
+    ),
+    "a METADATA node": ("metadata-node", two([node(1, NodeType.METADATA), comp(2)]), {}),
+    "a send to the rank itself": ("send-to-self", two([send(1, 0, 0)], []), {}),
+    "a collective of size 0": ("zero-comm-size", two([coll(1, "1", comm_size=0)]), PAIR),
+    "a negative tag": ("negative-tag",
+        two([send(1, 0, 1, comm_tag=-1)], [recv(1, 1, 0, comm_tag=-1)]),
+        {},
+   ),
+    "a wrong comm_src": ("wrong-rank", two([send(1, 1, 1)], []), {}),
+    "a peer outside the mesh": ("wrong-rank", two([send(1, 0, 9)], []), {}),
+    "a partial cycle": ("dependency-cycle", two([comp(1), comp(2, (3,)), comp(3, (2,))]), {}),
+    "a node that waits for itself": ("dependency-cycle", two([comp(1), comp(2, (2,))]), {}),
+    "a duplicate id": ("duplicate-id", two([comp(1), comp(1, num_ops=3)]), {}),
+    # What only some readers trip over.
+    "a dependency named twice": ("repeated-dependency", two([comp(1), comp(2, (1, 1))]), {}),
+    "a dependency that is not there": ("unknown-dependency", two([comp(2, (1,))]), {}),
+    "comm_size of the wrong type": (
+        "attribute-type", two([coll(1, "1", comm_size=("uint64_val", 64))]), PAIR,
+    ),
+    "an attribute without a value": (
+        "attribute-type", two([coll(1, "1", comm_size=("int32_val", 64))]), PAIR,
+    ),
+    "a send without comm_tag": (
+        "attribute-missing",
+        two([node(1, NodeType.COMM_SEND, comm_size=64, comm_dst=1)], [recv(1, 1, 0, comm_tag=0)]),
+        {},
+    ),
+    "a broadcast": ("unsupported-collective", two([coll(1, "1", comm_type=5)]), PAIR),
+    "a barrier": ("unsupported-collective", two([coll(1, "1", comm_type=9)]), PAIR),
+    "a memory load": ("unsupported-node", two([node(1, NodeType.MEM_LOAD, tensor_size=1)]), {}),
+    "a CPU operation": ("cpu-op", two([comp(1, is_cpu_op=True)]), {}),
+    "a group that the file lacks": ("unknown-group", two([coll(1, "5")]), PAIR),
+    "a group without the rank": ("rank-not-in-group", [[], [], [coll(1, "1")]], PAIR),
+    "dimensions of another network": (
+        "bad-dimensions",
+        two([node(1, NodeType.COMM_COLL, comm_type=0, comm_size=8, involved_dim=(
+            "bool_list", [True, False, True]))]),
+        {},
+    ),
+    "an order that only the slot forbids": (
+        "one-slot-deadlock",
+        two([coll(1, "1"), coll(2, "2", comm_size=8)], [coll(2, "1"), coll(1, "2", comm_size=8)]),
+        {"1": [0, 1], "2": [1, 0]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_named(fault: str, tmp_path: Path) -> None:
+    code, ranks, groups = FAULTS[fault]
+    if code == "group-of-one" or "dimensions" in fault:
+        (tmp_path / "network.yml").write_text(f"npus_count: [ {len(ranks)} ]\n")
+    report = check(put_traces(tmp_path, ranks, groups))
+    assert not report.ok
+    assert {f.code for f in report.findings} == {code}, report.findings
+    assert all(f.sentence for f in report.findings)
+
+
+def test_every_code_is_planted() -> None:
+    planted = {code for code, _, _ in FAULTS.values()}
+    files = {"unreadable", "no-metadata", "missing-rank"}  # planted below
+    assert planted | files == set(CODES)
+
+
+def file_fault(folder: Path, change: Callable[[bytes], bytes]) -> list[str]:
+    ranks = [[comp(1), coll(2, "1", (1,))] for _ in range(2)]
+    put_traces(folder, ranks, PAIR)
+    path = folder / "t.1.et"
+    path.write_bytes(change(path.read_bytes()))
+    return [f.code for f in check(folder).findings]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda data: data[:-3], "unreadable"),
+        (lambda data: b"", "unreadable"),
+        (lambda data: data + b"\x00", "unreadable"),
+        (lambda data: bytes(range(256)) * 4, "unreadable"),
+        (gzip.compress, "unreadable"),
+        (lambda data: trace_bytes([comp(1), coll(2, "1", (1,))], metadata=False), "no-metadata"),
+    ],
+    ids=["truncated", "no bytes", "blank record", "random", "compressed", "no metadata"],
+)
+def test_file_fault_is_named(change: Callable[[bytes], bytes], code: str, tmp_path: Path) -> None:
+    assert code in file_fault(tmp_path, change)
+
+
+def test_absent_rank_is_named(tmp_path: Path) -> None:
+    folder = put_traces(tmp_path, [[coll(1, "1")] for _ in range(3)], {"1": [0, 1, 2]})
+    (folder / "t.1.et").unlink()
+    assert [(f.code, f.rank) for f in check(folder).findings] == [("missing-rank", 1)]
+
+
+def good_traces(folder: Path) -> Path:
+    ranks = [
+        [
+            comp(0),
+            coll(1, "1", (0,)),
+            send(2, r, 1 - r, (1,)),
+            recv(3, r, 1 - r, (1,)),
+            coll(4, "0", (3,)),
+        ]
+        for r in range(2)
+    ]
+    return put_traces(folder, ranks, PAIR)
+
+
+def test_good_traces_of_others_pass(tmp_path: Path) -> None:
+    report = check(good_traces(tmp_path) / "t")
+    assert report.ok
+    assert report.deadlock_examined
+    assert (report.ranks, report.nodes, report.groups) == (2, 10, 2)
+
+
+def test_children_may_stand_before_their_parents(tmp_path: Path) -> None:
+    ranks = [[coll(5, "1", (9,)), comp(9), comp(2, (5,))] for _ in range(2)]
+    report = check(put_traces(tmp_path, ranks, PAIR))
+    assert report.ok and report.deadlock_examined
+
+
+def test_a_finding_says_who_waits_for_whom(tmp_path: Path) -> None:
+    code, ranks, groups = FAULTS["a cyclic order of groups over three ranks"]
+    (finding,) = check(put_traces(tmp_path, ranks, groups)).findings
+    assert str(finding) == (
+        "one-slot-deadlock rank 0 node 1: rank 0 holds its slot for node 1 until rank 1 joins; "
+        "rank 1 holds its slot for node 1 until rank 2 joins; "
+        "rank 2 holds its slot for node 1 until rank 0 joins"
+    )
+
+
+def test_group_file_may_lie_elsewhere(tmp_path: Path) -> None:
+    folder = good_traces(tmp_path / "traces")
+    (folder / "comm_group.json").rename(tmp_path / "groups.json")
+    assert not check(folder).ok
+    assert check(folder, comm_groups=tmp_path / "groups.json").ok
+
+
+def test_progress_ends_with_all_ranks(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    check(good_traces(tmp_path), progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (2, 2)
+
+
+@pytest.mark.parametrize("text", ['{"world": [0]}', "[]", "{", '{"1": [0, "a"]}', '{"0": [0]}'])
+def test_broken_group_file_is_an_error(text: str, tmp_path: Path) -> None:
+    folder = good_traces(tmp_path)
+    (folder / "comm_group.json").write_text(text)
+    with pytest.raises(FlintError) as caught:
+        check(folder)
+    assert caught.value.code == "FL605"
+
+
+def test_no_traces_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FlintError) as caught:
+        check(tmp_path)
+    assert caught.value.code == "FL601"
+    with pytest.raises(FlintError) as caught:
+        check(tmp_path / "absent" / "trace")
+    assert caught.value.code == "FL602"
+
+
+def test_two_prefixes_are_an_error(tmp_path: Path) -> None:
+    folder = good_traces(tmp_path)
+    (folder / "other.0.et").write_bytes((folder / "t.0.et").read_bytes())
+    with pytest.raises(FlintError) as caught:
+        check(folder)
+    assert caught.value.code == "FL601"
+    assert check(folder / "t").ok
+
+
+def test_dimensions_group_ranks_as_the_network_does(tmp_path: Path) -> None:
+    """On 2 x 3 ranks dimension 1 joins 0, 2, 4: rank 4 that lacks its collective is missed."""
+
+    def along(flags: list[bool]) -> Any:
+        return node(
+            1, NodeType.COMM_COLL, comm_type=0, comm_size=8, involved_dim=("bool_list", flags)
+        )
+
+    ranks: Ranks = [[along([False, True])] for _ in range(6)]
+    folder = put_traces(tmp_path, ranks)
+    (folder / "network.yml").write_text("npus_count: [ 2, 3 ]\n")
+    report = check(folder)
+    assert report.ok and report.groups == 2
+    (folder / "t.4.et").write_bytes(trace_bytes([comp(1)]))
+    assert [(f.code, f.rank) for f in check(folder).findings] == [("missing-participant", 4)]
+
+
+def test_findings_of_one_code_are_counted_not_listed(tmp_path: Path) -> None:
+    ranks: Ranks = [[comp(i, num_ops=0) for i in range(40)]]
+    report = check(put_traces(tmp_path, ranks))
+    assert report.counts == {"zero-num-ops": 40}
+    assert len(report.findings) == 20
+
+
+def test_order_of_groups_in_the_file_does_not_matter(tmp_path: Path) -> None:
+    folder = good_traces(tmp_path)
+    (folder / "comm_group.json").write_text(json.dumps({"2": [0, 1], "1": [0, 1]}))
+    assert check(folder).ok
