@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 import traceback
@@ -17,9 +16,11 @@ from types import ModuleType
 from typing import Any
 
 from flint.errors import FlintError, nearest
+from flint.frontends.user_code import user_place
 from flint.mesh import Mesh
 from flint.model_options import options_of
 from flint.step import Step, entry_mark
+from flint.units import plural
 
 _HOW_TO_MARK = (
     'mark the function that returns a flint.Step with @flint.entry(axes=("data", "model")), '
@@ -89,8 +90,9 @@ def load_step(
     `--set`, converted to the types of the options that they name. Run this, and whatever traces
     the step, inside `importable(target.path.parent)`.
 
-    Raises FlintError FL211 (which entry), FL212 (not an entry), FL213 (the file's own code
-    raised), FL214 (axes), FL215 (arguments), FL216 (settings), FL217 (no JAX), FL101 (mesh), FL301 (cannot read).
+    Raises FlintError FL203 (the file's own code raised), FL206 (no JAX), FL211 (which entry),
+    FL212 (not an entry), FL214 (axes), FL215 (arguments), FL216 (settings), FL101 (mesh), FL301
+    (cannot read).
     """
     module = import_file(target.path)
     source = target.path.name
@@ -118,7 +120,7 @@ def load_step(
 def import_file(path: Path) -> ModuleType:
     """Execute a Python file as a module with a name of its own and return it.
 
-    Raises FlintError FL301 if it cannot be read and FL213 if it raises.
+    Raises FlintError FL301 if it cannot be read and FL203 if it raises.
     """
     try:
         code = path.read_bytes()
@@ -132,7 +134,8 @@ def import_file(path: Path) -> ModuleType:
 
     def execute() -> None:
         # Not spec.loader.exec_module: it would leave a __pycache__ beside the user's file.
-        exec(compile(code, str(path.resolve()), "exec"), module.__dict__)  # noqa: S102
+        program = compile(code, str(path.resolve()), "exec", dont_inherit=True)
+        exec(program, module.__dict__)  # noqa: S102
 
     try:
         _call(execute, path)
@@ -277,9 +280,8 @@ def _as_step(function: Callable[..., Any], value: object, args_name: str) -> Ste
     if not fits_all:
         raise FlintError(
             "FL215",
-            f"{args_name} holds {len(value)} arguments, "
-            f"'{getattr(function, '__name__', 'the function')}' takes "
-            f"{inspect.signature(function)}",
+            f"{args_name} holds {plural(len(value), 'argument')}, "
+            f"the function is {getattr(function, '__name__', 'function')}{inspect.signature(function)}",
         )
     return Step(function, tuple(value))
 
@@ -314,20 +316,13 @@ def _mesh_for(function: object, text: str, entry_name: str) -> Mesh:
 
 
 def _abstract(mesh: Mesh) -> Any:
-    """The mesh as JAX knows it: no devices, axes that the compiler partitions over."""
-    try:
-        from jax.sharding import AbstractMesh
-    except ImportError as error:
-        raise FlintError(
-            "FL217",
-            f"a model file needs JAX, which cannot be imported: {error}",
-            help="pip install 'flint-ir[jax]'",
-        ) from error
-    return AbstractMesh(mesh.sizes, mesh.names)
+    from flint.frontends.jax_program import abstract_mesh
+
+    return abstract_mesh(mesh)
 
 
 def _call(function: Callable[..., Any], path: Path, *args: Any, **kwargs: Any) -> Any:
-    """Call the user's code. What it raises becomes FlintError FL213 with the user's line."""
+    """Call the user's code. What it raises becomes FlintError FL203 with the user's line."""
     try:
         return function(*args, **kwargs)
     except FlintError:
@@ -335,26 +330,15 @@ def _call(function: Callable[..., Any], path: Path, *args: Any, **kwargs: Any) -
     except SyntaxError as error:
         name = Path(error.filename).name if error.filename else path.name
         place = f"{name}:{error.lineno}" if error.lineno else name
-        raise FlintError("FL213", f"{type(error).__name__}: {error.msg}", place=place) from error
+        raise FlintError("FL203", f"{type(error).__name__}: {error.msg}", place=place) from error
     except (Exception, SystemExit) as error:
-        said = traceback.format_exception_only(error)[-1].strip()
+        said = traceback.format_exception_only(error)[0].strip().split("\n")[0]
         raise FlintError(
-            "FL213",
+            "FL203",
             f"{path.name} raised {said}",
-            place=_user_line(error, path),
+            place=user_place(error) or path.name,
             help="-v prints the traceback",
         ) from error
-
-
-def _user_line(error: BaseException, path: Path) -> str:
-    """The deepest line in the user's directory that led to `error`, else in the model file."""
-    directory = str(path.resolve().parent) + os.sep
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        inside = frame.filename.startswith(directory) and "site-packages" not in frame.filename
-        if inside and frame.filename != __file__:
-            shown = frame.filename.removeprefix(directory)
-            return f"{shown}:{frame.lineno}" + (f"  {frame.line}" if frame.line else "")
-    return path.name
 
 
 def _place_of(value: object, source: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,21 +117,15 @@ def capture(
     Prints a summary and, with -o, writes execution traces for every rank.
     """
     started = time.perf_counter()
-    trace = _trace(
-        model,
-        mesh,
-        args,
-        set_ or [],
-        trip_count or [],
-        partitioner=partitioner.value,
-        granularity=granularity.value,
-        profile=profile.value,
-    )
+    trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value)
+    trace = _rewritten(trace, profile.value, granularity.value)
     files: dict[str, Any] | None = None
     if output is not None:
         options = {"tensor_size": tensor_size.value, "groups": groups.value, "link": link}
+        began = time.perf_counter()
         files = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
-    seconds = dict(trace.timings) | {"total": time.perf_counter() - started}
+        trace = replace(trace, timings={**trace.timings, "write_seconds": _since(began)})
+    seconds = {**trace.timings, "total_seconds": _since(started)}
     _report(trace.summary(), files, seconds, as_json=json_, verbose=verbose)
 
 
@@ -140,7 +135,7 @@ def _trace(
     args: str | None,
     settings: list[str],
     trip_counts: list[str],
-    **options: str,
+    partitioner: str,
 ) -> Trace:
     from flint.errors import FlintError
     from flint.input_kind import InputKind, input_kind
@@ -154,7 +149,7 @@ def _trace(
         )
     values, counts = parse_settings(settings), parse_trip_counts(trip_counts)
     if input_kind(target.path) is InputKind.PYTHON:
-        return _trace_model(target, mesh, args, values, counts, options)
+        return _trace_model(target, mesh, args, values, counts, partitioner)
     if args is not None or values or target.name is not None:
         raise FlintError(
             "FL218",
@@ -163,7 +158,7 @@ def _trace(
     from flint.mesh import Mesh
     from flint.trace import trace_file
 
-    return trace_file(target.path, Mesh.parse(mesh), trip_counts=counts, **options)
+    return trace_file(target.path, Mesh.parse(mesh), partitioner=partitioner, trip_counts=counts)
 
 
 def _trace_model(
@@ -172,7 +167,7 @@ def _trace_model(
     args: str | None,
     settings: dict[str, str],
     trip_counts: dict[str, int],
-    options: dict[str, str],
+    partitioner: str,
 ) -> Trace:
     from flint.model_file import Target, importable, load_step
     from flint.trace import trace_step
@@ -185,9 +180,22 @@ def _trace_model(
             loaded.mesh,
             name=loaded.name,
             source=loaded.source,
-            trip_counts={**loaded.step.trip_counts, **trip_counts},
-            **options,
+            trip_counts=trip_counts,
+            partitioner=partitioner,
         )
+
+
+def _rewritten(trace: Trace, profile: str, granularity: str) -> Trace:
+    from flint.rewrite import rewrite
+
+    started = time.perf_counter()
+    workload = rewrite(trace.workload, profile=profile, granularity=granularity)
+    timings = {**trace.timings, "rewrite_seconds": _since(started)}
+    return replace(trace, workload=workload, timings=timings)
+
+
+def _since(started: float) -> float:
+    return time.perf_counter() - started
 
 
 def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> dict[str, Any]:
@@ -212,7 +220,7 @@ def _report(
 ) -> None:
     if as_json:
         rounded = {stage: round(s, 6) for stage, s in seconds.items()}
-        document = {"summary": summary.to_json(), "files": files, "timings_s": rounded}
+        document = {"summary": summary.to_json(), "files": files, "timings": rounded}
         print_json(SCHEMA, document)
         return
     tail = "\n".join(f"{label:<7} {value}" for label, value in _tail(files, seconds, verbose))
@@ -231,13 +239,18 @@ def _tail(
 ) -> list[tuple[str, str]]:
     from flint.units import format_bytes, format_seconds, plural
 
-    lines = [("time", format_seconds(seconds["total"]))]
+    lines = [("time", format_seconds(seconds["total_seconds"]))]
     if verbose:
-        stages = [f"{s} {format_seconds(t)}" for s, t in seconds.items() if s != "total"]
-        lines = [("time", f"{format_seconds(seconds['total'])} ({', '.join(stages)})")]
+        stages = [
+            f"{stage.removesuffix('_seconds')} {format_seconds(s)}"
+            for stage, s in seconds.items()
+            if stage != "total_seconds"
+        ]
+        lines = [("time", f"{format_seconds(seconds['total_seconds'])} ({', '.join(stages)})")]
     if files is not None:
-        size = format_bytes(files["bytes"])
-        lines.append(
-            ("wrote", f"{plural(files['files'], 'file')}, {size}, in {files['directory']}")
-        )
+        size = f"{format_bytes(files['trace_bytes'])} of traces"
+        if files["disk_bytes"] != files["trace_bytes"]:
+            size += f" ({format_bytes(files['disk_bytes'])} on disk)"
+        count = f"{plural(files['ranks'], 'rank')} in {plural(files['files'], 'file')}"
+        lines.append(("wrote", f"{count}, {size}: {files['directory']}"))
     return lines

@@ -1,0 +1,38 @@
+"""Passes over a whole workload: what a compiler does after partitioning, and kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flint.errors import FlintError, nearest
+from flint.workload import Workload
+
+#: What one node of a trace may be.
+GRANULARITIES = ("op", "kernel")
+
+
+def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op") -> Workload:
+    """Apply the passes of a target profile to every program, then merge rows into kernels.
+
+    The choices are noted in the metadata. Raises FlintError FL405 for an unknown profile, FL406
+    for an unknown granularity.
+    """
+    from flint.passes.base import run_passes
+    from flint.passes.kernels import FuseKernels
+    from flint.passes.profiles import profile as find_profile
+
+    if granularity not in GRANULARITIES:
+        raise FlintError(
+            "FL406",
+            f"unknown granularity '{granularity}'{nearest(granularity, GRANULARITIES)}",
+            help=f"choose one of {', '.join(GRANULARITIES)}",
+        )
+    passes = list(find_profile(profile).passes)
+    if granularity == "kernel":
+        passes.append(FuseKernels())
+    chosen = {"profile": profile, "granularity": granularity}
+    return replace(
+        workload,
+        programs=tuple(run_passes(p, passes) for p in workload.programs),
+        metadata={**workload.metadata, **chosen},
+    )
