@@ -131,7 +131,7 @@ class _State:
             actions += [self.messages]
         if depth < 3:
             actions += [lambda: self.loop(depth), lambda: self.branches(depth)]
-        for _ in range(self.draw(st.integers(1, 8))):
+        for _ in range(self.draw(st.integers(1, 4 if depth else 12))):
             if self.budget <= 0:
                 return
             self.draw(st.sampled_from(actions))()
@@ -234,20 +234,30 @@ class _State:
         """all_slice(all-reduce), over the same axes or others."""
         (shape, dtype, size), group = self._type(), self._group()
         reduced = self._all_reduce(group, shape, dtype, size)
-        axes = self.mesh.canonical(self.draw(axis_sets(self.mesh)))
-        same = not axes or self.draw(st.booleans())
-        if group.ranks and same:
+        other = self.draw(axis_sets(self.mesh))
+        part = [ref for whole in group.axes for ref in self._factors(whole)]
+        chosen = self.draw(st.sampled_from((group.axes, part[:1], part[-1:], other)))
+        axes = self.mesh.canonical(chosen)
+        if not axes:
             return
         self._add(
             "sdy.all_slice",
             self.draw(st.sampled_from((Kind.COMPUTE, Kind.VALUE))),
             deps=(reduced,),
-            group=group if same else Group(axes),
+            group=Group(axes),
             shape=shape,
             dtype=dtype,
             result_bytes=2,
             operand_bytes=2,
         )
+
+    def _factors(self, ref: AxisRef) -> tuple[AxisRef, ...]:
+        """`ref` as one to three parts of it."""
+        parts = self.draw(st.sampled_from(_splits(ref.name, self.mesh.axis_size(ref))))
+        sized = (
+            (p.pre_size, self.mesh.axis_size(ref) if p.size is None else p.size) for p in parts
+        )
+        return tuple(AxisRef(ref.name, ref.pre_size * pre, size) for pre, size in sized)
 
     def permute(self) -> None:
         shape, dtype, size = self._type()
