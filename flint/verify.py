@@ -12,6 +12,7 @@ from flint.program import (
     COLUMNS,
     Collective,
     Kind,
+    Phase,
     Program,
     RegionKind,
 )
@@ -34,7 +35,12 @@ def columns_have_one_length_and_type(p: Program) -> None:
 
 
 def indices_are_in_their_tables(p: Program) -> None:
-    """Table indices are inside their tables; -1 is allowed where a row may have none."""
+    """Table indices are inside their tables; -1 is allowed where a row may have none.
+
+    Columns of an enumeration hold its members.
+    """
+    for name, members in (("kind", Kind), ("collective", Collective), ("phase", Phase)):
+        _require(p, getattr(p, name) < len(members), f"{name} is not a {members.__name__}")
     limits = {
         "opcode": (0, p.opcodes),
         "dtype": (0, p.dtypes),
@@ -139,4 +145,6 @@ def _require(p: Program, good: ArrayLike, what: str) -> None:
     holds = np.asarray(good)
     if not holds.all():
         at = int(np.flatnonzero(~holds)[0])
-        raise AssertionError(f"row {at} ({p.opcodes[int(p.opcode[at]) % len(p.opcodes)]}): {what}")
+        opcode = int(p.opcode[at])
+        named = p.opcodes[opcode] if opcode < len(p.opcodes) else f"opcode {opcode}"
+        raise AssertionError(f"row {at} ({named}): {what}")

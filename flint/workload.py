@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,24 @@ from flint.program import COLUMNS, TABLES, Program, Region, RegionKind
 #: Version of the `.flint` file. Readers refuse other versions with a sentence.
 SCHEMA = "flint.workload/1"
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal workloads give equal bytes
+#: What reading or verifying a damaged file can raise: zip, zlib, JSON, numpy, missing and wrong
+#: entries, meshes and axes that cannot be, and array sizes that no machine can hold.
+_NOT_A_WORKLOAD = (
+    zipfile.BadZipFile,
+    zlib.error,
+    FlintError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True)
@@ -113,32 +132,17 @@ class Workload:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 manifest = json.loads(archive.read("manifest.json"))
-                if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-                    found = manifest.get("schema") if isinstance(manifest, dict) else None
-                    raise FlintError(
-                        "FL304",
-                        f"{source} has schema {found!r}, this Flint reads {SCHEMA!r}",
-                        help="capture the program again with this version of Flint",
-                    )
+                _check_schema(manifest, source)
                 workload = _from_manifest(manifest, archive)
                 workload.verify()
                 return workload
-        except (
-            zipfile.BadZipFile,
-            KeyError,
-            ValueError,
-            TypeError,
-            AssertionError,
-            AttributeError,
-            IndexError,
-            EOFError,
-            OSError,
-            NotImplementedError,
-            RuntimeError,
-        ) as error:
+        except _NOT_A_WORKLOAD as error:
+            if isinstance(error, FlintError) and error.code == "FL304":
+                raise
+            reason = error.message if isinstance(error, FlintError) else error
             raise FlintError(
                 "FL304",
-                f"{source} is not a complete .flint file ({type(error).__name__}: {error})",
+                f"{source} is not a complete .flint file ({type(error).__name__}: {reason})",
                 help="it may be truncated or of another program; capture again",
             ) from error
 
@@ -150,6 +154,16 @@ class Workload:
         except OSError as error:
             raise FlintError("FL301", f"cannot read {path}: {error.strerror}") from error
         return cls.from_bytes(data, str(path))
+
+
+def _check_schema(manifest: object, source: str) -> None:
+    found = manifest.get("schema") if isinstance(manifest, dict) else None
+    if found != SCHEMA:
+        raise FlintError(
+            "FL304",
+            f"{source} has schema {found!r}, this Flint reads {SCHEMA!r}",
+            help="capture the program again with this version of Flint",
+        )
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
