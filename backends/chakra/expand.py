@@ -178,10 +178,10 @@ class _Expander:
     def _values_never_run(self, region: int) -> dict[int, Sources]:
         where = self.program.regions[region]
         values: dict[int, Sources] = dict.fromkeys(range(where.start, where.stop), ())
+        initial = {carried: self._initial(carried) for carried, _ in where.carries}
+        values.update(initial)
         for carried, produced in where.carries:
-            values[carried] = self._initial(carried)
-            if produced != carried:
-                values[produced] = _union((values[produced], values[carried]))
+            values[produced] = _union((values[produced], initial[carried]))
         return values
 
     def _initial(self, carried: int) -> Sources:

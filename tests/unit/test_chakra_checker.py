@@ -196,7 +196,7 @@ def test_children_may_stand_before_their_parents(tmp_path: Path) -> None:
 
 
 def test_a_finding_says_who_waits_for_whom(tmp_path: Path) -> None:
-    code, ranks, groups = FAULTS["a cyclic order of groups over three ranks"]
+    _, ranks, groups = FAULTS["a cyclic order of groups over three ranks"]
     (finding,) = check(put_traces(tmp_path, ranks, groups)).findings
     assert str(finding) == (
         "one-slot-deadlock rank 0 node 1: rank 0 holds its slot for node 1 until rank 1 joins; "

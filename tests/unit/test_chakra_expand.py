@@ -169,7 +169,7 @@ def _interpret(program: Program) -> list[set[int]]:
             c: set().union(*(values[int(d)] for d in program.dependencies(c))) for c, _ in r.carries
         }
         if r.trip_count == 0:
-            values.update(dict.fromkeys(range(r.start, r.stop), set()))
+            values.update({row: set() for row in range(r.start, r.stop)})
             values.update(start)
             for c, p in r.carries:  # a row that several carries name stands for all of them
                 values[p] = values[p] | start[c]
