@@ -1,0 +1,89 @@
+"""Which HLO instructions communicate, and how each becomes a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flint.mesh import Group, Mesh, Route
+from flint.passes.hlo import shapes
+from flint.passes.hlo.module import HloModule, Instruction
+from flint.passes.hlo.replica_groups import group_of, route_of
+from flint.program import Collective, Kind
+
+#: Opcode, without `-start`, to kind of collective.
+COLLECTIVES: dict[str, Collective] = {
+    "all-reduce": Collective.ALL_REDUCE,
+    "all-gather": Collective.ALL_GATHER,
+    "reduce-scatter": Collective.REDUCE_SCATTER,
+    "all-to-all": Collective.ALL_TO_ALL,
+    "ragged-all-to-all": Collective.ALL_TO_ALL,
+    "collective-permute": Collective.PERMUTE,
+    "collective-broadcast": Collective.BROADCAST,
+}
+#: Starts whose result is (operands, results, ...) and not the results alone.
+PAIRED_STARTS = ("all-gather-start", "collective-permute-start", "copy-start")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a communicating row holds besides the columns of every row."""
+
+    kind: Kind
+    comm_bytes: int
+    collective: Collective = Collective.NONE
+    group: Group | None = None
+    route: Route | None = None
+
+
+def collective_kind(opcode: str) -> Collective:
+    """The kind of collective that an opcode starts, or NONE."""
+    return COLLECTIVES.get(opcode.removesuffix("-start"), Collective.NONE)
+
+
+def collective_message(
+    instruction: Instruction, operands: list[Instruction], module: HloModule, mesh: Mesh
+) -> Message | None:
+    """The message of a collective; None if it leaves everything where it is.
+
+    `comm_bytes` is the sum of the operands' bytes: of a combined collective, all of them; of a
+    ragged all-to-all, its data operand, which is the most that can be sent.
+    """
+    kind = collective_kind(instruction.opcode)
+    data = operands[:1] if instruction.opcode.startswith("ragged") else operands
+    size = sum(shapes.num_bytes(o.shape) for o in data)
+    if kind is Collective.PERMUTE:
+        size = shapes.num_bytes(operands[0].shape) if _in_place(operands) else size
+        route = route_of(instruction, module, mesh)
+        moves = size and route is not None and route != Route()
+        return Message(Kind.COLLECTIVE, size, kind, route=route) if moves else None
+    group = group_of(instruction, module, mesh)
+    if not size or group.size(mesh) < 2:
+        return None
+    return Message(Kind.COLLECTIVE, size, kind, group)
+
+
+def point_to_point_message(
+    instruction: Instruction, operands: list[Instruction], module: HloModule, mesh: Mesh
+) -> Message | None:
+    """The message of a send or recv between devices; None for a transfer to or from the host."""
+    if instruction.is_host_transfer:
+        return None
+    sends = instruction.opcode == "send"
+    data = operands[0].shape if sends else instruction.shape.tuple_shapes[0]
+    size, route = shapes.num_bytes(data), route_of(instruction, module, mesh)
+    if route is None or not size:
+        return None
+    return Message(Kind.SEND if sends else Kind.RECV, size, route=route)
+
+
+def reduction(instruction: Instruction, module: HloModule) -> str:
+    """How an all-reduce or reduce-scatter combines, for its opcode: `[maximum]`, or "" for sums."""
+    if not instruction.called_computation_ids:
+        return ""
+    opcode = module.root(module.called(instruction)[0]).opcode
+    return "" if opcode == "add" else f"[{opcode}]"
+
+
+def _in_place(operands: list[Instruction]) -> bool:
+    """Whether a permute has the form (input, output, input offsets, output offsets)."""
+    return len(operands) == 4 and operands[2].shape.element_type == shapes.TUPLE

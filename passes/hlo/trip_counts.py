@@ -1,0 +1,181 @@
+"""How often a while loop runs: from what XLA wrote down, or from its counter.
+
+The counter analysis evaluates the condition and the body on symbols: a value is a known integer,
+an element of the loop's tuple plus a known integer, a comparison of two such, or unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flint.passes.hlo.module import Computation, HloModule, Instruction
+from flint.passes.hlo.work import backend_config
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Element `index` of the loop's tuple at the start of an iteration, plus `offset`."""
+
+    index: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`left direction right`, as the condition of a loop."""
+
+    direction: str
+    left: Value
+    right: Value
+
+
+#: An int, a Carried, a Comparison, a tuple of these, or None for what is not known.
+Value = Any
+#: Instructions that pass their first operand on, as far as integers go.
+_TRANSPARENT = ("copy", "bitcast", "convert", "reshape", "opt-barrier", "optimization-barrier")
+_MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
+_LITERALS = ("s32s", "s64s", "u32s", "u64s")
+
+
+class Evaluator:
+    """Evaluates instructions of one computation, given its parameters."""
+
+    def __init__(self, module: HloModule, computation: Computation, arguments: list[Value]) -> None:
+        self.module = module
+        self.computation = computation
+        self.arguments = arguments
+        self._known: dict[int, Value] = {}
+
+    def __call__(self, instruction: Instruction) -> Value:
+        """The value of `instruction`, or None if it is not known.
+
+        Operands are visited with a stack of their own: chains can be longer than Python's.
+        """
+        todo = [instruction]
+        while todo:
+            here = todo[-1]
+            waiting = [
+                o
+                for o in self.module.operands(self.computation, here)
+                if o.id not in self._known and _matters(here)
+            ]
+            if waiting:
+                todo += waiting
+                continue
+            self._known[todo.pop().id] = self._evaluate(here)
+        return self._known[instruction.id]
+
+    def _evaluate(self, i: Instruction) -> Value:
+        if not _matters(i):
+            return None
+        values = [self._known[o] for o in i.operand_ids]
+        if i.opcode == "parameter":
+            inside = i.parameter_number < len(self.arguments)
+            return self.arguments[i.parameter_number] if inside else None
+        if i.opcode == "constant":
+            return _integer(i)
+        if i.opcode == "tuple":
+            return tuple(values)
+        if i.opcode == "get-tuple-element":
+            whole = values[0]
+            known = isinstance(whole, tuple) and i.tuple_index < len(whole)
+            return whole[i.tuple_index] if known else None
+        if i.opcode in ("add", "subtract"):
+            return _sum(values[0], values[1], 1 if i.opcode == "add" else -1)
+        if i.opcode == "compare":
+            return Comparison(i.comparison_direction, values[0], values[1])
+        if i.opcode in ("fusion", "call"):
+            called = self.module.called(i)[0]
+            return Evaluator(self.module, called, values)(self.module.root(called))
+        return values[0]
+
+
+def known_trip_count(loop: Instruction) -> int | None:
+    """The trip count that the compiler wrote into the loop's backend configuration."""
+    found = backend_config(loop).get("known_trip_count")
+    count = found.get("n") if isinstance(found, dict) else None
+    return int(count) if isinstance(count, str | int) else None
+
+
+def counted_trips(loop: Instruction, initial: Value, module: HloModule) -> int | None:
+    """Iterations of a loop whose condition compares a counter with a constant, else None.
+
+    `initial` is the value of the loop's operand.
+    """
+    body, condition = module.called(loop)[:2]
+    start = initial if isinstance(initial, tuple) else ()
+    symbols = [tuple(Carried(k) for k in range(len(loop.shape.tuple_shapes)))]
+    after = Evaluator(module, body, symbols)(module.root(body))
+    holds = Evaluator(module, condition, symbols)(module.root(condition))
+    if not isinstance(holds, Comparison) or not isinstance(after, tuple):
+        return None
+    invariant = {k: start[k] for k, v in enumerate(after) if v == Carried(k) and k < len(start)}
+    left, right = (_settle(v, invariant) for v in (holds.left, holds.right))
+    direction = holds.direction
+    if isinstance(left, int) and isinstance(right, Carried):
+        left, right, direction = right, left, _MIRRORED.get(direction, "")
+    if not isinstance(left, Carried) or not isinstance(right, int) or left.index >= len(start):
+        return None
+    step = after[left.index]
+    first = start[left.index]
+    if not isinstance(step, Carried) or step.index != left.index or not isinstance(first, int):
+        return None
+    return _iterations(first + left.offset, right, step.offset, direction)
+
+
+def body_arguments(loop: Instruction, initial: Value, module: HloModule) -> list[Value]:
+    """What is known of the loop's tuple in every iteration: elements that the body returns as is."""
+    body = module.called(loop)[0]
+    symbols = tuple(Carried(k) for k in range(len(loop.shape.tuple_shapes)))
+    after = Evaluator(module, body, [symbols])(module.root(body))
+    start = initial if isinstance(initial, tuple) else ()
+    if not isinstance(after, tuple):
+        return [None]
+    same = (v == Carried(k) and k < len(start) for k, v in enumerate(after))
+    return [tuple(start[k] if keep else None for k, keep in enumerate(same))]
+
+
+def _iterations(first: int, bound: int, step: int, direction: str) -> int | None:
+    if direction in ("GT", "GE"):
+        first, bound, step = -first, -bound, -step
+        direction = "LT" if direction == "GT" else "LE"
+    if direction == "LE":
+        bound, direction = bound + 1, "LT"
+    if direction == "LT" and first >= bound:
+        return 0
+    if direction == "LT" and step > 0:
+        return -(-(bound - first) // step)
+    if direction == "NE" and step and (bound - first) % step == 0 and (bound - first) // step >= 0:
+        return (bound - first) // step
+    return None
+
+
+def _matters(i: Instruction) -> bool:
+    known = ("parameter", "constant", "tuple", "get-tuple-element", "add", "subtract", "compare")
+    return i.opcode in known or i.opcode in ("fusion", "call") or i.opcode in _TRANSPARENT
+
+
+def _integer(constant: Instruction) -> int | None:
+    literal = constant.literal
+    for name in _LITERALS:
+        numbers = getattr(literal, name)
+        if len(numbers) == 1:
+            return int(numbers[0])
+    return None
+
+
+def _sum(left: Value, right: Value, sign: int) -> Value:
+    if isinstance(left, int) and isinstance(right, int):
+        return left + sign * right
+    if isinstance(left, Carried) and isinstance(right, int):
+        return Carried(left.index, left.offset + sign * right)
+    if isinstance(left, int) and isinstance(right, Carried) and sign == 1:
+        return Carried(right.index, right.offset + left)
+    return None
+
+
+def _settle(value: Value, invariant: dict[int, Value]) -> Value:
+    if isinstance(value, Carried) and isinstance(invariant.get(value.index), int):
+        return invariant[value.index] + value.offset
+    return value

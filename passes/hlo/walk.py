@@ -1,0 +1,420 @@
+"""One walk from a partitioned HLO module to a Program.
+
+Tuples are taken apart on the way: a value is a tree whose leaves are rows, so that a dependency
+through a tuple is on the one row that is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flint.builder import ProgramBuilder
+from flint.errors import FlintError
+from flint.mesh import Mesh
+from flint.passes.hlo import shapes
+from flint.passes.hlo.collectives import (
+    PAIRED_STARTS,
+    Message,
+    collective_kind,
+    collective_message,
+    point_to_point_message,
+    reduction,
+)
+from flint.passes.hlo.metadata import location, scope_and_phase
+from flint.passes.hlo.module import Computation, HloModule, Instruction, malformed
+from flint.passes.hlo.trip_counts import (
+    Evaluator,
+    Value,
+    body_arguments,
+    counted_trips,
+    known_trip_count,
+)
+from flint.passes.hlo.work import FREE_TARGETS, Work, work_of
+from flint.program import Collective, Flag, Kind, Program, RegionKind
+
+#: Rows that make up a value: one row, or a tuple of such. -1 stands for a token.
+Rows = Any
+NO_WORK = frozenset({"constant", "after-all", "partition-id", "replica-id", "add-dependency"})
+VIEWS = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain"})
+_MAX_DEPTH = 100  # computations inside computations; deeper means a module that calls itself
+
+#: What reading a module whose parts contradict each other raises.
+_INCONSISTENT = (
+    IndexError, KeyError, TypeError, ValueError, ZeroDivisionError, RecursionError,
+)  # fmt: skip
+
+
+def module_to_program(
+    module: HloModule, mesh: Mesh, trip_counts: Mapping[str, int] | None = None
+) -> Program:
+    """The Program of one device of `mesh` that runs a partitioned `module`.
+
+    `trip_counts` gives loops whose bound is not static, by instruction name or scope. Raises
+    FlintError FL303 (inconsistent module), FL102 (other mesh) or FL403 (unknown trip count).
+    """
+    _check_size(module, mesh)
+    walk = _Walk(module, mesh, dict(trip_counts or {}))
+    try:
+        walk.run()
+    except _INCONSISTENT as error:
+        raise malformed(module.source, f"{type(error).__name__}: {error}") from error
+    return walk.builder.build()
+
+
+def _check_size(module: HloModule, mesh: Mesh) -> None:
+    count = max(module.num_replicas, 1) * max(module.num_partitions, 1)
+    if module.num_partitions and count != mesh.size:
+        raise FlintError(
+            "FL102",
+            f"{module.source} was compiled for {count} devices, the mesh {mesh} has {mesh.size}",
+            help=f"give a mesh of {count} devices",
+        )
+
+
+class _Walk:
+    """State of one walk: the rows so far, and the rows of every value in reach."""
+
+    def __init__(self, module: HloModule, mesh: Mesh, trip_counts: dict[str, int]) -> None:
+        self.module = module
+        self.mesh = mesh
+        self.trip_counts = trip_counts
+        self.builder = ProgramBuilder(mesh)
+        self._channels: dict[int, int] = {}
+        self._choices = 0
+        self._depth = 0
+        self._flops: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Add all rows of the entry computation and one that holds its results."""
+        entry = self.module.entry
+        parameters = [i for i in entry.instructions if i.opcode == "parameter"]
+        arguments = [self._parameter(p) for p in sorted(parameters, key=_number)]
+        scope = _Scope(self.module, entry, arguments, [])
+        result = self._computation(scope)
+        root = self.module.root(entry)
+        dtype, shape = shapes.first(root.shape)
+        deps = list(_flat(result))
+        self.builder.add("hlo.ROOT", Kind.VALUE, deps=deps, dtype=dtype, shape=shape)
+
+    def _computation(self, scope: _Scope) -> Rows:
+        """Add the rows of a computation; returns those of its result."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise malformed(self.module.source, "its computations call each other without end")
+        for instruction in self.module.in_order(scope.computation):
+            scope.rows[instruction.id] = self._instruction(instruction, scope)
+        self._depth -= 1
+        return scope.rows[self.module.root(scope.computation).id]
+
+    def _parameter(self, p: Instruction) -> Rows:
+        proto = self.module.proto
+        donated = [*proto.input_output_alias.entries, *proto.buffer_donor.entries]
+        flags = Flag.DONATED if p.parameter_number in {d.parameter_number for d in donated} else 0
+        return _tree(p.shape, lambda part: self.builder.add(
+            "hlo.parameter", Kind.PARAMETER, dtype=shapes.first(part)[0],
+            shape=shapes.first(part)[1], result_bytes=shapes.num_bytes(part),
+            name=p.metadata.op_name or p.name, location=location(p, self.module), flags=flags,
+        ))  # fmt: skip
+
+    def _instruction(self, i: Instruction, scope: _Scope) -> Rows:
+        """Add the rows of one instruction; returns those of its result."""
+        opcode = i.opcode
+        operands = [scope.rows[o] for o in i.operand_ids]
+        if opcode == "parameter":
+            return scope.arguments[i.parameter_number]
+        if opcode == "tuple":
+            return tuple(operands)
+        if opcode == "get-tuple-element":
+            return operands[0][i.tuple_index]
+        if opcode == "while":
+            return self._loop(i, operands[0], scope)
+        if opcode == "conditional":
+            return self._conditional(i, operands, scope)
+        if opcode in ("call", "async-start"):
+            return self._call(i, operands, scope)
+        if opcode == "async-update":
+            return operands[0]
+        if opcode.endswith("-done"):
+            return self._done(i, operands[0], scope)
+        if opcode in ("send", "recv"):
+            return self._point_to_point(i, scope)
+        if collective_kind(opcode):
+            return self._collective(i, scope)
+        return self._compute(i, scope)
+
+    def _call(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
+        called = self.module.called(i)[0]
+        asynchronous = scope.asynchronous or i.opcode == "async-start"
+        known = [scope.value(o) for o in self.module.operands(scope.computation, i)]
+        return self._computation(_Scope(self.module, called, operands, known, asynchronous))
+
+    def _compute(self, i: Instruction, scope: _Scope) -> Rows:
+        work = work_of(i, scope.computation, self.module)
+        if i.opcode in VIEWS or i.opcode in NO_WORK or i.custom_call_target in FREE_TARGETS:
+            return self._value(i, scope, Flag.VIEW if i.opcode in VIEWS else Flag(0))
+        flags = Flag.UNPRICED if work.unpriced else Flag(0)
+        if work.in_place:
+            flags |= Flag.IN_PLACE
+        if i.opcode.endswith("-start"):
+            flags |= Flag.ASYNC
+        return self._add(i, scope, Kind.COMPUTE, work, flags)
+
+    def _value(self, i: Instruction, scope: _Scope, flags: Flag) -> Rows:
+        """A row without work: of tuples that are seen differently, one for each leaf."""
+        leaves = list(_flat([scope.rows[o] for o in i.operand_ids]))
+        if i.opcode in VIEWS and i.shape.element_type == shapes.TUPLE:
+            rows = iter(leaves)
+            return _tree(i.shape, lambda _: next(rows))
+        if not shapes.leaves(i.shape) and not leaves:
+            return -1
+        return self._add(i, scope, Kind.VALUE, Work(operand_bytes=0), flags)
+
+    def _collective(self, i: Instruction, scope: _Scope) -> Rows:
+        operands = self.module.operands(scope.computation, i)
+        message = collective_message(i, operands, self.module, self.mesh)
+        if message is None:
+            return self._add(i, scope, Kind.VALUE, Work(operand_bytes=0))
+        flags = Flag.ASYNC if i.opcode.endswith("-start") else Flag(0)
+        return self._add(i, scope, message.kind, Work(), flags, message)
+
+    def _point_to_point(self, i: Instruction, scope: _Scope) -> Rows:
+        operands = self.module.operands(scope.computation, i)
+        message = point_to_point_message(i, operands, self.module, self.mesh)
+        if message is None:
+            return self._add(i, scope, Kind.COMPUTE, Work(unpriced=True), Flag.UNPRICED)
+        return self._add(i, scope, message.kind, Work(), Flag.ASYNC, message)
+
+    def _add(
+        self,
+        i: Instruction,
+        scope: _Scope,
+        kind: Kind,
+        work: Work,
+        flags: Flag = Flag(0),  # noqa: B008
+        message: Message | None = None,
+    ) -> Rows:
+        """Append the row of an instruction; all leaves of its result are that row."""
+        result = _result_shape(i)
+        dtype, shape = shapes.first(result)
+        source, phase = scope_and_phase(i)
+        moved = sum(shapes.num_bytes(o.shape) for o in self._operands(i, scope))
+        opcode = f"hlo.{i.opcode.removesuffix('-start')}"
+        if message is not None:
+            opcode += reduction(i, self.module)
+        idle = kind is Kind.VALUE
+        row = self.builder.add(
+            opcode,
+            kind,
+            deps=self._reads(i, scope),
+            dtype=dtype,
+            shape=shape,
+            result_bytes=_or(work.result_bytes, shapes.num_bytes(result)),
+            operand_bytes=_or(work.operand_bytes, moved),
+            flops=0 if idle else work.flops,
+            dims=(0, 0, 0, 0) if idle else work.dims,
+            collective=message.collective if message else Collective.NONE,
+            group=message.group if message else None,
+            comm_bytes=message.comm_bytes if message else 0,
+            route=message.route if message else None,
+            channel=self._channel(i, message),
+            scope=source,
+            location=location(i, self.module),
+            phase=phase,
+            flags=flags | (Flag.ASYNC if scope.asynchronous and not idle else Flag(0)),
+        )
+        return _tree(result, lambda _: row)
+
+    def _operands(self, i: Instruction, scope: _Scope) -> list[Instruction]:
+        return self.module.operands(scope.computation, i)
+
+    def _reads(self, i: Instruction, scope: _Scope) -> list[int]:
+        before = [scope.rows[c] for c in i.control_predecessor_ids if c in scope.rows]
+        return list(_flat([*(scope.rows[o] for o in i.operand_ids), *before]))
+
+    def _channel(self, i: Instruction, message: Message | None) -> int:
+        if message is None or message.kind is Kind.COLLECTIVE:
+            return -1
+        return self._channels.setdefault(i.channel_id, len(self._channels))
+
+    def _done(self, i: Instruction, started: Rows, scope: _Scope) -> Rows:
+        """The end of something asynchronous: a VALUE row for each row that was started."""
+        source, phase = scope_and_phase(i)
+        made: dict[int, int] = {}
+
+        def wait(row: int) -> int:
+            if row >= 0 and row not in made:
+                made[row] = self.builder.add(
+                    f"hlo.{i.opcode}", Kind.VALUE, deps=[row], dtype=shapes.first(i.shape)[0],
+                    shape=shapes.first(i.shape)[1], result_bytes=shapes.num_bytes(i.shape),
+                    scope=source, location=location(i, self.module), phase=phase,
+                    flags=Flag.VIEW,
+                )  # fmt: skip
+            return made.get(row, -1)
+
+        if i.opcode in ("send-done", "recv-done"):
+            row = wait(next(_flat(started), -1))
+            return _tree(i.shape, lambda part: row)
+        return _mapped(started, wait)
+
+    def _loop(self, i: Instruction, initial: Rows, scope: _Scope) -> Rows:
+        operand = self.module.operands(scope.computation, i)[0]
+        value = scope.value(operand)
+        trips = self._trip_count(i, value)
+        body = self.module.called(i)[0]
+        source, phase = scope_and_phase(i)
+        place = location(i, self.module)
+        builder = self.builder
+        builder.begin_region(RegionKind.LOOP, trips, name=i.name, location=place)
+        carried: list[int] = []
+
+        def carry(part: Any, row: int) -> int:
+            dtype, shape = shapes.first(part)
+            carried.append(builder.add(
+                "hlo.carried", Kind.VALUE, deps=[row], dtype=dtype, shape=shape,
+                result_bytes=shapes.num_bytes(part), scope=source, location=place, phase=phase,
+            ))  # fmt: skip
+            return carried[-1]
+
+        inside = _zipped(i.shape, initial, carry)
+        known = body_arguments(i, value, self.module)
+        result = self._computation(_Scope(self.module, body, [inside], known, scope.asynchronous))
+        first = min(carried, default=len(builder))
+
+        def inner(part: Any, row: int) -> int:
+            """Carried values are produced inside: one that comes from outside gets a row."""
+            if row >= first:
+                return row
+            dtype, shape = shapes.first(part)
+            return builder.add("hlo.carried", Kind.VALUE, deps=[row], dtype=dtype, shape=shape)
+
+        produced = _zipped(i.shape, result, inner)
+        builder.end_region(tuple(zip(carried, _flat(produced), strict=True)))
+        return produced
+
+    def _trip_count(self, i: Instruction, initial: Value) -> int:
+        source, _ = scope_and_phase(i)
+        for name in (i.name, source, source.rsplit("/", 1)[-1]):
+            if name and name in self.trip_counts:
+                return self.trip_counts[name]
+        count = known_trip_count(i)
+        if count is None:
+            count = counted_trips(i, initial, self.module)
+        if count is None:
+            raise FlintError(
+                "FL403",
+                f"loop '{i.name}'{f' in {source}' if source else ''} has no bound that is known",
+                place=location(i, self.module) or self.module.source,
+                help=f"say how often it runs: --trip-count {i.name}=N",
+            )
+        return count
+
+    def _conditional(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
+        branches = self.module.called(i)
+        flops = [self._computation_flops(b) for b in branches]
+        taken = flops.index(max(flops))
+        choice, self._choices = self._choices, self._choices + 1
+        known = [scope.value(o) for o in self._operands(i, scope)]
+        results = []
+        for k, branch in enumerate(branches):
+            place = location(i, self.module)
+            self.builder.begin_region(
+                RegionKind.BRANCH, int(k == taken), name=branch.name, location=place, choice=choice
+            )
+            inner = _Scope(
+                self.module, branch, [operands[k + 1]], [known[k + 1]], scope.asynchronous
+            )
+            results.append(list(_flat(self._computation(inner), tokens=True)))
+            self.builder.end_region()
+        columns = iter(list(zip(*results, strict=True)))
+        chooser = list(_flat(operands[0]))
+        return _tree(i.shape, lambda part: self._join(part, [*next(columns), *chooser], i))
+
+    def _join(self, part: Any, rows: list[int], i: Instruction) -> int:
+        dtype, shape = shapes.first(part)
+        source, phase = scope_and_phase(i)
+        return self.builder.add(
+            "hlo.conditional", Kind.VALUE, deps=rows, dtype=dtype, shape=shape,
+            result_bytes=shapes.num_bytes(part), scope=source, phase=phase,
+            location=location(i, self.module),
+        )  # fmt: skip
+
+    def _computation_flops(self, computation: Computation) -> int:
+        """Flops of everything that a computation runs; unknown loops count once."""
+        if computation.id not in self._flops:
+            self._flops[computation.id] = 0  # ends a module that calls itself
+            self._flops[computation.id] = sum(
+                self._flops_of(i, computation) for i in computation.instructions
+            )
+        return self._flops[computation.id]
+
+    def _flops_of(self, i: Instruction, computation: Computation) -> int:
+        if i.opcode == "while":
+            return self._computation_flops(self.module.called(i)[0]) * (known_trip_count(i) or 1)
+        if i.opcode in ("call", "async-start", "conditional"):
+            return max(self._computation_flops(c) for c in self.module.called(i))
+        return work_of(i, computation, self.module).flops
+
+
+class _Scope:
+    """One run through a computation: its arguments as rows and, where known, as integers."""
+
+    def __init__(
+        self,
+        module: HloModule,
+        computation: Computation,
+        arguments: list[Rows],
+        known: list[Value],
+        asynchronous: bool = False,
+    ) -> None:
+        self.computation = computation
+        self.arguments = arguments
+        self.asynchronous = asynchronous
+        self.rows: dict[int, Rows] = {}
+        self.value = Evaluator(module, computation, known)
+
+
+def _number(parameter: Instruction) -> int:
+    return int(parameter.parameter_number)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _result_shape(i: Instruction) -> Any:
+    """The shape of what an instruction computes, without the buffers that a start adds."""
+    if i.opcode in PAIRED_STARTS and len(i.shape.tuple_shapes) > 1:
+        return i.shape.tuple_shapes[0 if i.opcode == "copy-start" else 1]
+    return i.shape
+
+
+def _flat(rows: Rows, *, tokens: bool = False) -> Iterator[int]:
+    """The rows of a tree in order; tokens are left out unless `tokens`."""
+    if isinstance(rows, int):
+        if rows >= 0 or tokens:
+            yield rows
+        return
+    for part in rows:
+        yield from _flat(part, tokens=tokens)
+
+
+def _mapped(rows: Rows, change: Any) -> Rows:
+    if isinstance(rows, int):
+        return change(rows)
+    return tuple(_mapped(part, change) for part in rows)
+
+
+def _tree(shape: Any, make: Any) -> Rows:
+    """A tree in the form of `shape` with `make(array shape)` at its leaves, -1 for tokens."""
+    if shape.element_type == shapes.TUPLE:
+        return tuple(_tree(part, make) for part in shape.tuple_shapes)
+    return make(shape)
+
+
+def _zipped(shape: Any, rows: Rows, change: Any) -> Rows:
+    """A tree in the form of `shape` with `change(array shape, row)` at its leaves."""
+    if shape.element_type == shapes.TUPLE:
+        parts = zip(shape.tuple_shapes, rows, strict=True)
+        return tuple(_zipped(part, row, change) for part, row in parts)
+    return change(shape, rows)

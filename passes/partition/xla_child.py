@@ -1,0 +1,171 @@
+"""A child process that runs one request to XLA: partition a module, parse text, convert to MLIR.
+
+XLA may abort the process on input that it does not expect, and its later passes are never needed:
+the child ends itself as soon as the module after SPMD partitioning is on disk. Uses jaxlib's
+internals, which is why jaxlib's version is pinned in constraints.txt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flint.errors import FlintError
+from flint.passes.partition.worker import read_message, write_message
+
+_PASS = "spmd-partitioning"
+_POLL_SECONDS = 0.005
+
+
+def run_spmd(module_bytecode: bytes, num_devices: int) -> bytes:
+    """Partition a StableHLO module with XLA's own partitioner; returns an HloProto.
+
+    One CPU device stands for all `num_devices` of them: the device assignment is zeros, and the
+    compilation is left behind once the partitioned module has been dumped. Call it in a process
+    that may end afterwards. Raises FlintError FL402 with XLA's reason if it refuses the module.
+    """
+    with tempfile.TemporaryDirectory(prefix="flint-xla-") as dump:
+        _dump_to(dump)
+        refused: list[str] = []
+        compiling = threading.Thread(
+            target=_compile, args=(module_bytecode, num_devices, refused), daemon=True
+        )
+        compiling.start()
+        while True:
+            finished = not compiling.is_alive()
+            data = _dumped(Path(dump))
+            if data is not None:
+                return data
+            if finished:
+                break
+            time.sleep(_POLL_SECONDS)
+    reason = refused[0] if refused else "it wrote no partitioned module"
+    raise FlintError(
+        "FL402",
+        f"XLA does not partition this program: {reason}",
+        help="use --partitioner shardy, or change the operation that is named",
+    )
+
+
+def _dump_to(folder: str) -> None:
+    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re={_PASS}"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+
+
+def _compile(module: bytes, num_devices: int, refused: list[str]) -> None:
+    import numpy as np
+    from jaxlib import xla_client
+
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = 1, num_devices
+    options.executable_build_options.use_spmd_partitioning = True
+    options.executable_build_options.use_shardy_partitioner = True
+    everywhere = np.zeros((1, num_devices), dtype=np.int64)
+    options.device_assignment = xla_client.DeviceAssignment.create(everywhere)
+    client = xla_client.make_cpu_client()
+    devices = xla_client.DeviceList(tuple(client.devices()[:1]))
+    try:
+        client.compile_and_load(module, devices, options)
+    except (RuntimeError, ValueError, TypeError) as error:
+        refused.append(_first_lines(error))
+
+
+def _dumped(folder: Path) -> bytes | None:
+    """The dump after partitioning if it is whole: an HloProto says how long its module is."""
+    for path in folder.glob(f"*after_{_PASS}*.hlo.pb"):
+        data = path.read_bytes()
+        if data[:1] == b"\x0a":  # field 1, length-delimited
+            length, start = _varint(data, 1)
+            if start and len(data) >= start + length:
+                return data
+    return None
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A protobuf varint and the position after it, or (0, 0) if the data ends before it does."""
+    value = shift = 0
+    while at < len(data):
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 0x80:
+            return value, at
+    return 0, 0
+
+
+def parse_text(text: bytes) -> bytes:
+    """HLO text to a serialised HloModuleProto. Raises FlintError FL303 with XLA's reason."""
+    from jaxlib import _hlo
+
+    try:
+        module = _hlo.hlo_module_from_text(text.decode())
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise FlintError("FL303", _first_lines(error)) from error
+    return bytes(module.as_serialized_hlo_module_proto())
+
+
+def to_stablehlo(proto: bytes) -> bytes:
+    """A serialised HloModuleProto to StableHLO bytecode. Raises FlintError FL303."""
+    from jaxlib import _jax
+
+    from flint.passes.mlir import make_context, write_bytecode
+
+    try:
+        text = _jax.mlir.hlo_to_stablehlo(proto)
+        with make_context():
+            from jaxlib.mlir import ir
+
+            return write_bytecode(ir.Module.parse(text))
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise FlintError("FL303", _first_lines(error)) from error
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:400]
+
+
+def _partition(options: dict[str, Any], payload: bytes) -> bytes:
+    return run_spmd(payload, int(options["num_devices"]))
+
+
+def _sleep(options: dict[str, Any], payload: bytes) -> bytes:
+    """Be slow: lets tests prove that the parent stops waiting."""
+    time.sleep(float(options["seconds"]))
+    return payload
+
+
+#: Task names and what they run.
+TASKS: dict[str, Callable[[dict[str, Any], bytes], bytes]] = {
+    "partition": _partition,
+    "parse": lambda _, payload: parse_text(payload),
+    "stablehlo": lambda _, payload: to_stablehlo(payload),
+    "abort": lambda _, __: os.abort(),  # how a failed check ends, for tests
+    "sleep": _sleep,
+}
+
+
+def main() -> None:
+    """Answer one request from the standard input and end at once, whatever still compiles."""
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    options, payload = read_message(sys.stdin.buffer)
+    try:
+        result = TASKS[options.pop("task")](options, payload)
+    except FlintError as error:
+        answer = {"code": error.code, "error": error.message, "help": error.help}
+        write_message(sink, answer, b"")
+    else:
+        write_message(sink, {}, result)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

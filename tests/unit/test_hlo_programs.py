@@ -1,0 +1,524 @@
+"""HLO text and protobuf to Programs: hand-written modules, one construct each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jaxlib", reason="XLA's parser of HLO text is in jaxlib")
+
+from flint.errors import FlintError
+from flint.frontends.xla_hlo import hlo_to_program, load_hlo, read_hlo
+from flint.mesh import AxisRef, Mesh, Route
+from flint.passes.hlo.module import decode_module
+from flint.passes.hlo.schema import message_class
+from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind, Row
+
+MESH = Mesh.parse("data=4,model=2")
+ADD = """
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+max { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] maximum(a, b) }
+"""
+
+
+def program(body: str, *, before: str = ADD, header: str = "", **options: Any) -> Program:
+    text = f"HloModule m, num_partitions=8{header}\n{before}\nENTRY e {{\n{body}\n}}\n"
+    made = hlo_to_program(text.encode(), MESH, **options)
+    made.verify()
+    return made
+
+
+def rows(p: Program, opcode: str) -> list[Row]:
+    return [p.row(i) for i in range(len(p)) if p.row(i).opcode == opcode]
+
+
+def only(p: Program, opcode: str) -> Row:
+    (found,) = rows(p, opcode)
+    return found
+
+
+def test_metadata_shapes_and_results() -> None:
+    p = program(
+        """x = bf16[8,16] parameter(0), metadata={op_name="params['w']" source_file="/a/b/model.py" source_line=7}
+        y = bf16[16,4] parameter(1)
+        d = bf16[8,4] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/transpose(jvp(layers))/mlp/dot_general" source_file="/a/b/model.py" source_line=12}
+        ROOT t = (bf16[8,4]) tuple(d)""",
+        header=", input_output_alias={ {0}: (0, {}, may-alias) }",
+    )
+    first = p.row(0)
+    assert (first.kind, first.name, first.result_bytes) == (Kind.PARAMETER, "params['w']", 256)
+    assert first.flags == Flag.DONATED and not p.row(1).flags
+    dot = only(p, "hlo.dot")
+    assert (dot.flops, dot.dims, dot.dtype) == (2 * 8 * 4 * 16, (1, 8, 4, 16), "bfloat16")
+    assert (dot.operand_bytes, dot.result_bytes, dot.shape) == (256 + 128, 64, (8, 4))
+    assert (dot.scope, dot.phase, dot.location) == ("layers/mlp", Phase.BACKWARD, "model.py:12")
+    assert dot.deps == (0, 1)
+    assert only(p, "hlo.ROOT").deps == (dot.number,)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "opcode", "comm_bytes", "axes"),
+    [
+        (
+            (
+                "f32[64] all-reduce(x), channel_id=1, replica_groups=[4,2]<=[8], "
+                "use_global_device_ids=true, to_apply=add"
+            ),
+            Collective.ALL_REDUCE,
+            "hlo.all-reduce",
+            256,
+            ("model",),
+        ),
+        (
+            (
+                "f32[64] all-reduce(x), channel_id=1, replica_groups={{0,1},{2,3},{4,5},{6,7}}, "
+                "use_global_device_ids=true, to_apply=max"
+            ),
+            Collective.ALL_REDUCE,
+            "hlo.all-reduce[maximum]",
+            256,
+            ("model",),
+        ),
+        (
+            (
+                "f32[256] all-gather(x), channel_id=1, replica_groups=[2,4]<=[4,2]T(1,0), "
+                "use_global_device_ids=true, dimensions={0}"
+            ),
+            Collective.ALL_GATHER,
+            "hlo.all-gather",
+            256,
+            ("data",),
+        ),
+        (
+            (
+                "f32[16] reduce-scatter(x), channel_id=1, replica_groups=mesh['a'=4,'b'=2] {'a'}, "
+                "use_global_device_ids=true, dimensions={0}, to_apply=add"
+            ),
+            Collective.REDUCE_SCATTER,
+            "hlo.reduce-scatter",
+            256,
+            ("data",),
+        ),
+        (
+            (
+                "f32[64] all-to-all(x), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, "
+                "dimensions={0}"
+            ),
+            Collective.ALL_TO_ALL,
+            "hlo.all-to-all",
+            256,
+            ("data",),
+        ),
+        (
+            "f32[64] collective-broadcast(x), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}",
+            Collective.BROADCAST,
+            "hlo.collective-broadcast",
+            256,
+            ("data",),
+        ),
+    ],
+)
+def test_collectives(
+    line: str, kind: Collective, opcode: str, comm_bytes: int, axes: tuple[str, ...]
+) -> None:
+    row = only(program(f"x = f32[64] parameter(0)\nROOT r = {line}"), opcode)
+    assert (row.kind, row.collective, row.comm_bytes) == (Kind.COLLECTIVE, kind, comm_bytes)
+    assert row.group is not None
+    assert row.group.axes == tuple(AxisRef(a) for a in axes)
+
+
+def test_a_combined_collective_is_one_row() -> None:
+    p = program(
+        """x = f32[64] parameter(0)
+        y = bf16[32] parameter(1)
+        r = (f32[64], bf16[32]) all-reduce(x, y), channel_id=1, replica_groups=[4,2]<=[8], use_global_device_ids=true, to_apply=add
+        a = f32[64] get-tuple-element(r), index=0
+        b = bf16[32] get-tuple-element(r), index=1
+        n = f32[64] negate(a)
+        m = bf16[32] negate(b)
+        ROOT t = (f32[64], bf16[32]) tuple(n, m)"""
+    )
+    row = only(p, "hlo.all-reduce")
+    assert row.comm_bytes == 64 * 4 + 32 * 2
+    assert [r.deps for r in rows(p, "hlo.negate")] == [(row.number,), (row.number,)]
+
+
+def test_a_permutation_is_a_route() -> None:
+    p = program(
+        """x = f32[64] parameter(0)
+        y = f32[64] collective-permute(x), channel_id=1, source_target_pairs={{0,2},{2,4},{4,6},{6,0},{1,3},{3,5},{5,7},{7,1}}
+        ROOT z = f32[64] collective-permute(y), channel_id=2, source_target_pairs={{0,0},{1,1}}"""
+    )
+    moved, stays = rows(p, "hlo.collective-permute")
+    assert (moved.collective, moved.route) == (Collective.PERMUTE, Route((AxisRef("data"),), 1))
+    assert stays.kind == Kind.VALUE
+
+
+def test_groups_of_one_and_empty_payloads_are_no_communication() -> None:
+    p = program(
+        """x = f32[64] parameter(0)
+        z = f32[0] parameter(1)
+        y = f32[64] all-reduce(x), channel_id=1, replica_groups=[8,1]<=[8], use_global_device_ids=true, to_apply=add
+        e = f32[0] all-reduce(z), channel_id=2, replica_groups=[1,8]<=[8], use_global_device_ids=true, to_apply=add
+        ROOT t = (f32[64], f32[0]) tuple(y, e)"""
+    )
+    assert [r.kind for r in rows(p, "hlo.all-reduce")] == [Kind.VALUE, Kind.VALUE]
+
+
+def test_ragged_all_to_all_counts_its_data() -> None:
+    p = program(
+        """x = f32[64,4] parameter(0)
+        o = f32[64,4] parameter(1)
+        i = s64[4] parameter(2)
+        ROOT r = f32[64,4] ragged-all-to-all(x, o, i, i, i, i), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}"""
+    )
+    row = only(p, "hlo.ragged-all-to-all")
+    assert (row.collective, row.comm_bytes) == (Collective.ALL_TO_ALL, 1024)
+
+
+def test_asynchronous_collectives_overlap_what_does_not_depend_on_them() -> None:
+    p = program(
+        """x = f32[64] parameter(0)
+        s = f32[64] all-reduce-start(x), channel_id=1, replica_groups=[4,2]<=[8], use_global_device_ids=true, to_apply=add
+        g = (f32[64], f32[256]) all-gather-start(x), channel_id=2, replica_groups=[2,4]<=[4,2]T(1,0), use_global_device_ids=true, dimensions={0}
+        c = (f32[64], f32[64]) collective-permute-start(x), channel_id=3, source_target_pairs={{0,1},{1,0}}
+        n = f32[64] negate(x)
+        cd = f32[64] collective-permute-done(c)
+        gd = f32[256] all-gather-done(g)
+        d = f32[64] all-reduce-done(s)
+        m = f32[64] add(d, n)
+        ROOT t = (f32[64], f32[256], f32[64]) tuple(m, gd, cd)"""
+    )
+    reduce, gather = only(p, "hlo.all-reduce"), only(p, "hlo.all-gather")
+    permute = only(p, "hlo.collective-permute")
+    assert reduce.flags == gather.flags == permute.flags == Flag.ASYNC
+    assert (gather.shape, gather.result_bytes, gather.comm_bytes) == ((256,), 1024, 256)
+    assert only(p, "hlo.negate").deps == (0,)
+    done = only(p, "hlo.all-reduce-done")
+    assert (done.kind, done.deps) == (Kind.VALUE, (reduce.number,))
+    assert done.number in only(p, "hlo.add").deps
+    assert reduce.number not in only(p, "hlo.add").deps
+
+
+def test_generic_asynchronous_wrapping() -> None:
+    p = program(
+        """x = f32[64] parameter(0)
+        s = ((f32[64]), f32[16], u32[]) async-start(x), calls=wrapped
+        u = ((f32[64]), f32[16], u32[]) async-update(s)
+        n = f32[64] negate(x)
+        d = f32[16] async-done(u)
+        ROOT t = (f32[64], f32[16]) tuple(n, d)""",
+        before=ADD
+        + """wrapped { p = f32[64] parameter(0)
+        ROOT r = f32[16] reduce-scatter(p), channel_id=1, replica_groups=[2,4]<=[4,2]T(1,0), use_global_device_ids=true, dimensions={0}, to_apply=add }""",
+    )
+    row = only(p, "hlo.reduce-scatter")
+    assert (row.flags, row.deps) == (Flag.ASYNC, (0,))
+    assert only(p, "hlo.async-done").deps == (row.number,)
+    assert only(p, "hlo.negate").deps == (0,)
+
+
+def test_send_and_recv_share_a_channel() -> None:
+    p = program(
+        """x = f32[64] parameter(0)
+        t0 = token[] after-all()
+        r = (f32[64], u32[], token[]) recv(t0), channel_id=5, frontend_attributes={_xla_send_recv_source_target_pairs="{{0,2},{2,4},{4,6},{1,3},{3,5},{5,7}}"}
+        s = (f32[64], u32[], token[]) send(x, t0), channel_id=5, frontend_attributes={_xla_send_recv_source_target_pairs="{{0,2},{2,4},{4,6},{1,3},{3,5},{5,7}}"}
+        rd = (f32[64], token[]) recv-done(r), channel_id=5
+        sd = token[] send-done(s), channel_id=5
+        ROOT v = f32[64] get-tuple-element(rd), index=0"""
+    )
+    send, recv = only(p, "hlo.send"), only(p, "hlo.recv")
+    assert (send.kind, recv.kind) == (Kind.SEND, Kind.RECV)
+    assert send.channel == recv.channel == 0
+    assert send.route == recv.route == Route((AxisRef("data"),), 1, wrap=False)
+    assert send.comm_bytes == recv.comm_bytes == 256
+    assert only(p, "hlo.ROOT").deps == (only(p, "hlo.recv-done").number,)
+
+
+def test_a_fusion_is_one_row_that_moves_what_crosses_its_edges() -> None:
+    p = program(
+        """x = f32[100,64] parameter(0)
+        i = s32[] parameter(1)
+        w = f32[64,32] parameter(2)
+        ROOT f = f32[1,32] fusion(x, i, w), kind=kOutput, calls=fused""",
+        before="""fused { p0 = f32[100,64] parameter(0)
+        p1 = s32[] parameter(1)
+        p2 = f32[64,32] parameter(2)
+        z = s32[] constant(0)
+        row = f32[1,64] dynamic-slice(p0, p1, z), dynamic_slice_sizes={1,64}
+        e = f32[1,64] exponential(row)
+        ROOT d = f32[1,32] dot(e, p2), lhs_contracting_dims={1}, rhs_contracting_dims={0} }""",
+    )
+    row = only(p, "hlo.fusion")
+    assert (row.flops, row.dims) == (64 + 2 * 64 * 32, (1, 1, 32, 64))
+    assert row.operand_bytes == 64 * 4 + 4 + 64 * 32 * 4
+    assert row.result_bytes == 32 * 4
+
+
+def test_a_fusion_that_updates_in_place() -> None:
+    p = program(
+        """x = f32[100,64] parameter(0)
+        u = f32[1,64] parameter(1)
+        i = s32[] parameter(2)
+        ROOT f = f32[100,64] fusion(x, u, i), kind=kLoop, calls=fused""",
+        before="""fused { p0 = f32[100,64] parameter(0)
+        p1 = f32[1,64] parameter(1)
+        p2 = s32[] parameter(2)
+        z = s32[] constant(0)
+        ROOT d = f32[100,64] dynamic-update-slice(p0, p1, p2, z) }""",
+    )
+    row = only(p, "hlo.fusion")
+    assert (row.operand_bytes, row.result_bytes, row.flags) == (260, 256, Flag.IN_PLACE)
+
+
+def loop(condition: str, step: str, first: int, config: str = "") -> tuple[str, str]:
+    before = f"""{ADD}
+    body {{ p = (s32[], f32[8], s32[]) parameter(0)
+      i = s32[] get-tuple-element(p), index=0
+      x = f32[8] get-tuple-element(p), index=1
+      n = s32[] get-tuple-element(p), index=2
+      k = s32[] constant(2)
+      {step}
+      y = f32[8] negate(x)
+      ROOT t = (s32[], f32[8], s32[]) tuple(j, y, n) }}
+    cond {{ p = (s32[], f32[8], s32[]) parameter(0)
+      i = s32[] get-tuple-element(p), index=0
+      n = s32[] get-tuple-element(p), index=2
+      k = s32[] constant(10)
+      ROOT c = pred[] {condition} }}"""
+    body = f"""a = f32[8] parameter(0)
+      q = s32[] parameter(1)
+      z = s32[] constant({first})
+      ten = s32[] constant(10)
+      t = (s32[], f32[8], s32[]) tuple(z, a, ten)
+      w = (s32[], f32[8], s32[]) while(t), condition=cond, body=body{config}
+      ROOT r = f32[8] get-tuple-element(w), index=1"""
+    return before, body
+
+
+UP, DOWN = "j = s32[] add(i, k)", "j = s32[] subtract(i, k)"
+
+
+@pytest.mark.parametrize(
+    ("condition", "step", "first", "trips"),
+    [
+        ("compare(i, k), direction=LT", UP, 0, 5),
+        ("compare(i, k), direction=LT", UP, 1, 5),
+        ("compare(i, k), direction=LE", UP, 0, 6),
+        ("compare(i, k), direction=NE", UP, 0, 5),
+        ("compare(k, i), direction=GT", UP, 0, 5),
+        ("compare(i, k), direction=GT", DOWN, 20, 5),
+        ("compare(i, k), direction=GE", DOWN, 20, 6),
+        ("compare(i, k), direction=LT", UP, 10, 0),
+        ("compare(i, n), direction=LT", UP, 0, 5),
+    ],
+)
+def test_trip_counts_of_counters(condition: str, step: str, first: int, trips: int) -> None:
+    before, body = loop(condition, step, first)
+    p = program(body, before=before)
+    (region,) = p.regions
+    assert (region.kind, region.trip_count) == (RegionKind.LOOP, trips)
+    negate = only(p, "hlo.negate")
+    assert negate.region == 0
+    assert (negate.deps[0], negate.number) in region.carries
+    assert only(p, "hlo.ROOT").deps == (negate.number,)
+
+
+def test_trip_count_that_the_compiler_wrote() -> None:
+    config = ', backend_config={"known_trip_count":{"n":"80"}}'
+    before, body = loop("compare(i, k), direction=LT", "j = s32[] multiply(i, k)", 1, config)
+    assert program(body, before=before).regions[0].trip_count == 80
+
+
+def test_trip_count_that_only_the_user_knows() -> None:
+    before, body = loop("compare(i, k), direction=LT", "j = s32[] multiply(i, k)", 1)
+    with pytest.raises(FlintError, match="loop 'w' has no bound") as error:
+        program(body, before=before)
+    assert error.value.code == "FL403"
+    assert "--trip-count w=N" in (error.value.help or "")
+    assert program(body, before=before, trip_counts={"w": 7}).regions[0].trip_count == 7
+
+
+def test_the_branch_with_most_flops_is_taken() -> None:
+    p = program(
+        """x = f32[8,8] parameter(0)
+        i = s32[] parameter(1)
+        c = f32[8,8] conditional(i, x, x), branch_computations={cheap, dear}
+        ROOT n = f32[8,8] negate(c)""",
+        before="""cheap { a = f32[8,8] parameter(0)
+        ROOT b = f32[8,8] abs(a) }
+        dear { a = f32[8,8] parameter(0)
+        ROOT b = f32[8,8] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0} }""",
+    )
+    assert [(r.name, r.trip_count, r.choice) for r in p.regions] == [
+        ("cheap", 0, 0),
+        ("dear", 1, 0),
+    ]
+    joined = only(p, "hlo.conditional")
+    assert set(joined.deps) == {1, only(p, "hlo.abs").number, only(p, "hlo.dot").number}
+    assert only(p, "hlo.negate").deps == (joined.number,)
+
+
+def test_calls_are_inlined() -> None:
+    p = program(
+        """x = f32[8] parameter(0)
+        a = f32[8] call(x), to_apply=twice
+        ROOT b = f32[8] call(a), to_apply=twice""",
+        before="twice { p = f32[8] parameter(0)\n ROOT q = f32[8] add(p, p) }",
+    )
+    first, second = rows(p, "hlo.add")
+    assert second.deps == (first.number,)
+
+
+@pytest.mark.parametrize(
+    ("line", "flops", "unpriced"),
+    [
+        (
+            (
+                'f32[8,4] custom-call(x, w), custom_call_target="__cublas$gemm", backend_config='
+                '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],'
+                '"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[],'
+                '"rhs_batch_dimensions":[]}}}'
+            ),
+            2 * 8 * 4 * 16,
+            False,
+        ),
+        (
+            (
+                'f32[8,4] custom-call(x, w), custom_call_target="tpu_custom_call", backend_config='
+                '{"custom_call_config":{"cost_estimate":{"flops":"123"}}}'
+            ),
+            123,
+            False,
+        ),
+        ('f32[8,4] custom-call(x, w), custom_call_target="mystery"', 0, True),
+        ("f32[8,4] some-new-op(x, w)", 0, True),
+    ],
+)
+def test_custom_calls(line: str, flops: int, unpriced: bool) -> None:
+    if "some-new-op" in line:  # XLA's text parser knows its own opcodes only
+        data = _renamed("f32[8,4] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}")
+        p = hlo_to_program(data, MESH)
+    else:
+        p = program(f"x = f32[8,16] parameter(0)\nw = f32[16,4] parameter(1)\nROOT r = {line}")
+    row = p.row(2)
+    assert row.kind == Kind.COMPUTE
+    assert (row.flops, bool(row.flags & Flag.UNPRICED)) == (flops, unpriced)
+    assert (row.operand_bytes, row.result_bytes) == (768, 128)
+
+
+def _renamed(line: str) -> bytes:
+    text = (
+        "HloModule m\nENTRY e {\nx = f32[8,16] parameter(0)\nw = f32[16,4] parameter(1)\n"
+        f"ROOT r = {line}\n}}"
+    )
+    proto = load_hlo(text.encode()).proto
+    proto.computations[0].instructions[2].opcode = "some-new-op"
+    return bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("line", "flops"),
+    [
+        ("f32[8,16] exponential(x)", 128),
+        ("bf16[8,16] convert(x)", 0),
+        ("f32[16,8] transpose(x), dimensions={1,0}", 0),
+        ("f32[8] reduce(x, zero), dimensions={1}, to_apply=add", 128),
+        ("f32[8,16] sort(x), dimensions={1}, to_apply=less", 128 * 4),
+        (
+            "f32[1,6,6,3] convolution(image, kernel), window={size=3x3}, dim_labels=b01f_01io->b01f",
+            2 * 36 * 3 * 18,
+        ),
+    ],
+)
+def test_flops(line: str, flops: int) -> None:
+    p = program(
+        f"""x = f32[8,16] parameter(0)
+        image = f32[1,8,8,2] parameter(1)
+        kernel = f32[3,3,2,3] parameter(2)
+        zero = f32[] constant(0)
+        ROOT r = {line}""",
+        before=ADD
+        + "less { a = f32[] parameter(0)\n b = f32[] parameter(1)\n"
+        + " ROOT c = pred[] compare(a, b), direction=LT }",
+    )
+    row = p.row(len(p) - 2)
+    assert row.flops == flops
+    assert not row.flags & Flag.UNPRICED
+
+
+def test_stack_frames_are_locations() -> None:
+    text = "HloModule m\nENTRY e {\nx = f32[8] parameter(0)\nROOT n = f32[8] negate(x)\n}"
+    proto = load_hlo(text.encode()).proto
+    index = proto.stack_frame_index
+    index.file_names.append("/somewhere/step.py")
+    index.file_locations.add(file_name_id=1, line=42)
+    index.stack_frames.add(file_location_id=1)
+    proto.computations[0].instructions[1].metadata.stack_frame_id = 1
+    p = hlo_to_program(proto.SerializeToString(), Mesh.parse("x=1"))
+    assert only(p, "hlo.negate").location == "step.py:42"
+
+
+def test_protobufs_in_their_wrappers() -> None:
+    text = b"HloModule m\nENTRY e {\nx = f32[8] parameter(0)\nROOT n = f32[8] negate(x)\n}"
+    module = load_hlo(text).proto.SerializeToString()
+    in_proto = message_class("HloProto")()
+    in_proto.hlo_module.ParseFromString(module)
+    snapshot = message_class("HloSnapshot")()
+    snapshot.hlo.CopyFrom(in_proto)
+    for data in (module, in_proto.SerializeToString(), snapshot.SerializeToString()):
+        assert decode_module(data).proto.name == "m"
+        assert only(hlo_to_program(data, MESH), "hlo.negate").flops == 8
+
+
+def test_text_and_protobuf_agree() -> None:
+    before, body = loop("compare(i, k), direction=LT", UP, 0)
+    text = f"HloModule m, num_partitions=8\n{before}\nENTRY e {{\n{body}\n}}\n".encode()
+    proto = load_hlo(text).proto.SerializeToString()
+    one, two = hlo_to_program(text, MESH), hlo_to_program(proto, MESH)
+    assert [one.row(i) for i in range(len(one))] == [two.row(i) for i in range(len(two))]
+
+
+def test_a_mesh_of_another_size_is_an_error() -> None:
+    text = b"HloModule m, num_partitions=4\nENTRY e { ROOT x = f32[8] parameter(0) }"
+    with pytest.raises(FlintError, match="compiled for 4 devices"):
+        hlo_to_program(text, MESH)
+    made = read_hlo(text, None, name="dump.txt")
+    assert isinstance(made, Program) and made.mesh.sizes == (4,)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"   \n",
+        b"HloModule",
+        b"HloModule m\nENTRY e { ROOT x = f32[2] nonsense(0) }",
+        b"HloModule m\nENTRY e { ROOT x = f32[2] add(y, z) }",
+        b"\x00\x01\x02\xff" * 100,
+        b"\x0a\xff\xff\xff\xff\x0f",
+        b"some prose",
+    ],
+)
+def test_garbage_is_refused_with_a_sentence(data: bytes) -> None:
+    with pytest.raises(FlintError, match=r"garbage.hlo is not a complete HLO module") as error:
+        hlo_to_program(data, MESH, source="garbage.hlo")
+    assert error.value.code == "FL303"
+
+
+def test_any_damage_is_an_error_or_a_valid_program() -> None:
+    before, body = loop("compare(i, k), direction=LT", UP, 0)
+    text = f"HloModule m\n{before}\nENTRY e {{\n{body}\n}}\n".encode()
+    proto = bytes(load_hlo(text).proto.SerializeToString())
+    for at in range(0, len(proto), 3):
+        for damaged in (proto[:at], proto[:at] + bytes([proto[at] ^ 0x15]) + proto[at + 1 :]):
+            try:
+                hlo_to_program(damaged, MESH).verify()
+            except FlintError as error:
+                assert error.code in ("FL102", "FL303", "FL305", "FL403")
