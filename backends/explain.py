@@ -11,11 +11,16 @@ from typing import Any
 import numpy as np
 
 from flint.errors import FlintError, nearest
+from flint.passes.opcodes import LAYOUT
 from flint.program import Kind, Program, RegionKind, Row
 from flint.units import format_bytes, format_count, format_flops, plural
 
 #: Producers and consumers shown per collective.
 _SHOWN = 8
+#: Where a cause (`[..] -> [..] for stablehlo.dot_general #sdy.op_sharding_rule<..>`) is broken.
+_CAUSE_PARTS = re.compile(r"\n| (?=(?:for|after) \w+\.\w)| (?=#sdy\.)")
+#: Rows through which an element of a parameter passes unchanged.
+_MOVES = LAYOUT | {"stablehlo.dynamic_slice", "hlo.dynamic-slice", "stablehlo.convert"}
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,12 @@ class Value:
     type: str
     bytes: int
     name: str
+    sharding: str
     scope: str
     location: str
 
     def __str__(self) -> str:
-        where = "  ".join(p for p in (self.scope, self.location) if p)
+        where = "  ".join(p for p in (self.sharding, self.scope, self.location) if p)
         what = f"parameter {self.name}" if self.name else self.opcode
         return f"%{self.row} {what} : {self.type}" + (f"  {where}" if where else "")
 
@@ -50,7 +56,8 @@ class Explanation:
     """One communication row: what moves, between whom, how often, why, and for whom.
 
     `number` counts the communication rows of the program from 0; `cause` holds the sharding
-    transition and Shardy's rule as the partitioner recorded them.
+    transition and Shardy's rule as the partitioner recorded them, `parameters` the arguments of
+    the step whose elements move, sliced or rearranged but not computed with.
     """
 
     number: int
@@ -68,6 +75,7 @@ class Explanation:
     location: str
     cause: tuple[str, ...]
     loops: tuple[Loop, ...]
+    parameters: tuple[str, ...]
     operands: tuple[Value, ...]
     consumers: tuple[Value, ...]
     in_branch: bool
@@ -80,7 +88,8 @@ class Explanation:
         """A paragraph for people."""
         facts = [
             ("over", self._participants()),
-            ("payload", f"{self.type}, {_exact(self.payload_bytes)} into each rank"),
+            ("payload", f"{_exact(self.payload_bytes)} from each rank"),
+            ("result", f"{self.type} on each rank"),
             ("count", self._count()),
             ("scope", self.scope),
             ("source", self.location),
@@ -89,6 +98,7 @@ class Explanation:
         lines = [f"#{self.number} {self.collective}  (%{self.row} {self.opcode})"]
         lines += [f"  {label:<9} {text}" for label, text in facts if text]
         lines += _block("because", self.cause)
+        lines += _block("moves", self.parameters)
         lines += _block("operands", map(str, self.operands))
         lines += _block("read by", map(str, self.consumers) if self.consumers else ["nobody"])
         return "\n".join(lines)
@@ -99,10 +109,10 @@ class Explanation:
         return f"{self.over}: {plural(self.groups, 'group')} of {plural(self.group_size, 'rank')}"
 
     def _count(self) -> str:
-        loops = " x ".join(f"{loop.trip_count} ({loop.name or 'loop'})" for loop in self.loops)
+        loops = ", ".join(f"{loop.name or 'loop'} x{loop.trip_count}" for loop in self.loops)
         total = f"{_exact(self.payload_bytes * self.executions)} per step"
         branch = ", if its branch is taken" if self.in_branch else ""
-        return f"{self.executions}{f' = {loops}' if loops else ''}{branch}, {total}"
+        return f"{self.executions}{f' ({loops})' if loops else ''}{branch}, {total}"
 
 
 @dataclass(frozen=True)
@@ -209,10 +219,11 @@ def _explain(program: Program, number: int, at: int) -> Explanation:
         phase=row.phase.name.lower(),
         scope=row.scope,
         location=row.location,
-        cause=tuple(line for line in row.cause.split("\n") if line),
+        cause=tuple(line for line in _CAUSE_PARTS.split(row.cause) if line),
         loops=tuple(
             Loop(r.name, r.trip_count, r.location) for r in regions if r.kind is RegionKind.LOOP
         ),
+        parameters=_parameters(program, at),
         operands=_through_values(program, at, _producers),
         consumers=_through_values(program, at, _readers),
         in_branch=any(r.kind is RegionKind.BRANCH for r in regions),
@@ -269,10 +280,34 @@ def _through_values(
 
 
 def _value(row: Row) -> Value:
-    name = row.name if row.kind is Kind.PARAMETER else ""
+    argument = row.kind is Kind.PARAMETER
     return Value(
-        row.number, row.opcode, _type(row), row.result_bytes, name, row.scope, row.location
+        row=row.number,
+        opcode=row.opcode,
+        type=_type(row),
+        bytes=row.result_bytes,
+        name=row.name if argument else "",
+        sharding=row.cause if argument else "",  # what an argument's cause holds
+        scope=row.scope,
+        location=row.location,
     )
+
+
+def _parameters(program: Program, start: int) -> tuple[str, ...]:
+    """Names of the parameters that reach row `start` by nothing but moves."""
+    seen: set[int] = set()
+    names: dict[int, str] = {}
+    queue = _producers(program, start)
+    while queue:
+        at = queue.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        if program.kind[at] == Kind.PARAMETER:
+            names[at] = program.strings[program.name[at]]
+        elif program.kind[at] == Kind.VALUE or program.opcodes[program.opcode[at]] in _MOVES:
+            queue += _producers(program, at)
+    return tuple(names[at] for at in sorted(names))
 
 
 def _type(row: Row) -> str:

@@ -37,9 +37,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'flint' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+    module = import_module(_PUBLIC[name])
+    # All names of the module at once: importing flint.trace has just bound `trace` to the module.
+    for other in (n for n, home in _PUBLIC.items() if home == module.__name__):
+        globals()[other] = getattr(module, other)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -69,7 +69,12 @@ def capture(
     ],
     mesh: Annotated[
         str | None,
-        typer.Option("--mesh", "-m", metavar="MESH", help="64x8, or data=64,model=8."),
+        typer.Option(
+            "--mesh",
+            "-m",
+            metavar="MESH",
+            help="64x8, or data=64,model=8 (dumps may hold their own).",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -143,12 +148,12 @@ def _trace(
     from flint.model_options import parse_settings, parse_trip_counts
 
     target = Target.parse(model)
-    if mesh is None:
-        raise FlintError(
-            "FL101", "no mesh is given", help="add --mesh 64x8, or --mesh data=64,model=8"
-        )
     values, counts = parse_settings(settings), parse_trip_counts(trip_counts)
     if input_kind(target.path) is InputKind.PYTHON:
+        if mesh is None:
+            raise FlintError(
+                "FL101", "no mesh is given", help="add --mesh 64x8, or --mesh data=64,model=8"
+            )
         return _trace_model(target, mesh, args, values, counts, partitioner)
     if args is not None or values or target.name is not None:
         raise FlintError(
@@ -158,7 +163,8 @@ def _trace(
     from flint.mesh import Mesh
     from flint.trace import trace_file
 
-    return trace_file(target.path, Mesh.parse(mesh), partitioner=partitioner, trip_counts=counts)
+    parsed = Mesh.parse(mesh) if mesh is not None else None
+    return trace_file(target.path, parsed, partitioner=partitioner, trip_counts=counts)
 
 
 def _trace_model(

@@ -16,7 +16,8 @@ from flint.mesh import AxisRef, Group, Mesh, Route
 from flint.program import Collective, Kind, Phase, RegionKind
 
 MESH = Mesh.parse("data=4,model=2")
-CAUSE = "f32[8,8] {?, model} -> {?, ?}\n([i, k], [k, j])->([i, j]) {i=8, j=8, k=8} reduction={k}"
+RULE = "#sdy.op_sharding_rule<([i, k], [k, j])->([i, j]) {i=8, j=8, k=8} reduction={k}>"
+CAUSE = f'[{{}}, {{"model"}}] -> [{{}}, {{}}] after stablehlo.dot_general {RULE}'
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +75,15 @@ def test_a_collective_is_explained_line_by_line(program):
     assert explain_collective(program, 0).to_text().split("\n") == [
         "#0 all_reduce  (%3 sdy.all_reduce)",
         "  over      model: 4 groups of 2 ranks",
-        "  payload   f32[8,8], 2.00 KiB (2,048 B) into each rank",
-        "  count     3 = 3 (layers), 6.00 KiB (6,144 B) per step",
+        "  payload   2.00 KiB (2,048 B) from each rank",
+        "  result    f32[8,8] on each rank",
+        "  count     3 (layers x3), 6.00 KiB (6,144 B) per step",
         "  scope     layers/attention/wq",
         "  source    model.py:21",
         "  phase     forward",
-        "  because   f32[8,8] {?, model} -> {?, ?}",
-        "            ([i, k], [k, j])->([i, j]) {i=8, j=8, k=8} reduction={k}",
+        '  because   [{}, {"model"}] -> [{}, {}]',
+        "            after stablehlo.dot_general",
+        "            " + RULE,
         "  operands  %2 stablehlo.dot_general : f32[8,8]  layers/attention/wq  model.py:21",
         "  read by   %2 stablehlo.dot_general : f32[8,8]  layers/attention/wq  model.py:21",
         "            %5 stablehlo.exponential : f32[64]  layers/mlp",
@@ -150,7 +153,8 @@ def test_a_scope_adds_up_with_trip_counts(program):
 
 def test_json_is_plain(program):
     one = json.loads(json.dumps(explain_collective(program, 0).to_json()))
-    assert one["cause"] == CAUSE.split("\n")
+    assert " ".join(one["cause"]) == CAUSE
+    assert (len(one["cause"]), one["parameters"]) == (3, [])
     assert one["loops"] == [{"name": "layers", "trip_count": 3, "location": "model.py:20"}]
     assert json.loads(json.dumps(explain_scope(program, "loss").to_json()))["ops"] == 1
 
@@ -171,7 +175,9 @@ def test_branches_are_said_to_be_conditional():
 
 def test_operands_name_parameters_through_rows_without_work():
     b = ProgramBuilder(MESH)
-    w = b.add("parameter", Kind.PARAMETER, name="params['w']", dtype="f32", shape=(8,))
+    w = b.add(
+        "parameter", Kind.PARAMETER, name="params['w']", dtype="f32", shape=(8,), cause='[{"data"}]'
+    )
     v = b.add("stablehlo.reshape", Kind.VALUE, deps=[w], dtype="f32", shape=(2, 4))
     b.add(
         "sdy.all_gather",
@@ -182,5 +188,24 @@ def test_operands_name_parameters_through_rows_without_work():
         comm_bytes=8,
     )
     assert [str(o) for o in explain_collective(b.build(), 0).operands] == [
-        "%0 parameter params['w'] : f32[8]"
+        "%0 parameter params['w'] : f32[8]  [{\"data\"}]"
     ]
+
+
+def test_a_collective_names_the_parameters_that_it_moves():
+    b = ProgramBuilder(MESH)
+    stacked = b.add("parameter", Kind.PARAMETER, name="params['w']")
+    scale = b.add("parameter", Kind.PARAMETER, name="scale")
+    carried = b.add("while.carry", Kind.VALUE, deps=[stacked])
+    layer = b.add("stablehlo.dynamic_slice", deps=[carried])
+    computed = b.add("stablehlo.multiply", deps=[layer, scale])
+    common = {
+        "collective": Collective.ALL_GATHER,
+        "group": Group((AxisRef("data"),)),
+        "comm_bytes": 8,
+    }
+    b.add("sdy.all_gather", Kind.COLLECTIVE, deps=[layer], **common)
+    b.add("sdy.all_gather", Kind.COLLECTIVE, deps=[computed], **common)
+    moved, made = list_collectives(b.build())
+    assert (moved.parameters, made.parameters) == (("params['w']",), ())
+    assert "  moves     params['w']\n" in moved.to_text()
