@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import signal
 import struct
 import subprocess
@@ -88,10 +89,12 @@ class Worker:
         self.stop()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "flint.passes.partition.child"],
+            # -P: a numpy.py or random.py in the user's directory is not for the child.
+            [sys.executable, "-P", "-m", "flint.passes.partition.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            env=_environment(),
         )
         return self._process
 
@@ -111,6 +114,15 @@ class Worker:
             help="this is a bug in the compiler, not in your process; try --partitioner xla (or "
             "shardy), and please report the program",
         )
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the child: it imports the `flint` of this process, from any directory."""
+    import flint
+
+    home = os.path.dirname(os.path.dirname(os.path.abspath(flint.__file__)))
+    path = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([home, path] if path else [home])}
 
 
 def _is_diagnostic(line: str) -> bool:
