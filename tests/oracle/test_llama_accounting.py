@@ -41,11 +41,11 @@ def example() -> ModuleType:
 
 
 @cache
-def program(parallel: str) -> Program:
+def program(parallel: str, remat: str = "none") -> Program:
     from jax.sharding import AbstractMesh
 
     mesh = AbstractMesh((64, 8), ("data", "model"))
-    step = example().train(mesh, parallel=parallel, remat="none")
+    step = example().train(mesh, parallel=parallel, remat=remat)
     traced = flint.trace(step.fn, mesh, *step.args, donate_argnums=step.donate_argnums)
     return traced.program
 
@@ -90,6 +90,21 @@ def test_matmul_work_per_device_is_59_303_teraflop() -> None:
         assert f"| {label} |" in PAGE.read_text()
 
 
+def test_recomputation_adds_what_the_page_says() -> None:
+    linear, attention = gemms_by_hand(MODEL_RANKS)
+    again: Counter[int] = Counter()
+    for weights in [DIM * HEADS * HEAD_DIM] * 2 + [DIM * KV_HEADS * HEAD_DIM] * 2 + [DIM * FFN] * 2:
+        again[2 * SEQ * weights // MODEL_RANKS] += LAYERS
+    again[next(iter(attention))] += 2 * LAYERS
+    found = gemms(program("fsdp+tp", remat="full"))
+    assert found == linear + attention + again
+    assert (found.total(), again.total()) == (1_123, 256)
+    assert f"{sum(f * n for f, n in found.items()) / 1e12:.3f}" == "74.146"
+    plain, full = collectives(program("fsdp+tp")), collectives(program("fsdp+tp", remat="full"))
+    assert runs_of(full, "all_gather", "data") == runs_of(plain, "all_gather", "data") == 450
+    assert runs_of(full, "all_reduce", "model") == runs_of(plain, "all_reduce", "model") + LAYERS
+
+
 #: (part, phase, collective, axes, payload bytes) -> (rows, runs in a step)
 Table = dict[tuple[str, str, str, str, int], tuple[int, int]]
 
@@ -103,6 +118,10 @@ def collectives(p: Program) -> Table:
         rows, runs = table.get(key, (0, 0))
         table[key] = (rows + 1, runs + int(p.trips[index]))
     return table
+
+
+def runs_of(table: Table, kind: str, axes: str) -> int:
+    return sum(runs for key, (_, runs) in table.items() if key[2:4] == (kind, axes))
 
 
 def page_tables(parallel: str) -> list[list[list[str]]]:
