@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flint.cli.console import print_json
-from flint.cli.options import Json, Rank, Verbose
+from flint.cli.options import Json, Quiet, Rank, Verbose
 
 if TYPE_CHECKING:
     from flint.backends.explain import Explanation
@@ -17,7 +17,9 @@ SCHEMA = "flint.explain/1"
 
 
 def explain(
-    path: Annotated[Path, typer.Argument(help="A trace directory or a .flint file.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A trace directory or a .flint file.")
+    ],
     collective: Annotated[
         int | None, typer.Option(metavar="N", help="Explain collective N of --list.")
     ] = None,
@@ -30,6 +32,7 @@ def explain(
     ),
     rank: Rank = 0,
     json_: Json = False,
+    quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Explain why collectives are there.

@@ -23,7 +23,9 @@ class Format(StrEnum):
 
 
 def export(
-    path: Annotated[Path, typer.Argument(help="A trace directory or a .flint file.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A trace directory or a .flint file.")
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="File to write (default: stdout)."),

@@ -20,7 +20,7 @@ def load_workload(path: Path) -> Workload:
     from flint.workload import Workload
 
     if not path.exists():
-        raise FlintError("FL301", f"cannot read {path}: no such file or directory")
+        raise FlintError("FL301", f"cannot read {path}: No such file or directory")
     if not path.is_dir():
         return Workload.load(path)
     found = sorted(path.glob("*.flint"))

@@ -1,0 +1,172 @@
+"""The command line around the transcripts: options, JSON, usage errors, versions."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flint.builder import ProgramBuilder
+from flint.cli import app
+from flint.mesh import AxisRef, Group, Mesh
+from flint.program import Collective, Kind
+from flint.workload import Workload
+
+#: All options there are: adding one is a decision, and this list is where it is seen.
+OPTIONS = {
+    "capture": "--args --granularity --groups --json --link --mesh --output --partitioner "
+    "--profile --quiet --ranks --set --tensor-size --trip-count --verbose -m -o -q -v MODEL[:NAME]",
+    "check": "--json --quiet --verbose -q -v DIR",
+    "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
+    "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
+}
+
+
+def _flint(*arguments):
+    return CliRunner().invoke(app, arguments, prog_name="flint")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    b = ProgramBuilder(Mesh.parse("data=4,model=2"))
+    w = b.add("parameter", Kind.PARAMETER, name="w", dtype="f32", shape=(8,), result_bytes=32)
+    b.add(
+        "sdy.all_gather",
+        Kind.COLLECTIVE,
+        deps=[w],
+        dtype="f32",
+        shape=(32,),
+        collective=Collective.ALL_GATHER,
+        group=Group((AxisRef("data"),)),
+        comm_bytes=32,
+        scope="layers/attention",
+    )
+    Workload.single(b.build()).save(tmp_path / "workload.flint")
+    return tmp_path
+
+
+def test_options_of_all_commands():
+    commands = typer.main.get_command(app).commands
+    found = {}
+    for name, command in commands.items():
+        options = [o for p in command.params for o in p.opts if o.startswith("-")]
+        arguments = [p.metavar for p in command.params if not p.opts[0].startswith("-")]
+        found[name] = " ".join([*sorted(options), *arguments])
+    assert found == OPTIONS
+
+
+def test_every_command_takes_json():
+    assert all("--json" in options for options in OPTIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["captur"], "No such command 'captur'"),
+        (["capture"], "Missing argument"),
+        (["check", "--unknown"], "No such option: --unknown"),
+        (["explain", "trace", "--collective", "one"], "Invalid value for '--collective'"),
+        (["export", "trace", "-f", "svg"], "'svg' is not one of"),
+        (["capture", "m.py", "--partitioner", "gspmd"], "'gspmd' is not one of"),
+    ],
+)
+def test_usage_errors_exit_2_on_stderr(arguments, said):
+    result = _flint(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+def test_no_arguments_print_help_and_exit_2():
+    result = _flint()
+    assert result.exit_code == 2
+    assert "capture" in result.output
+
+
+def test_version_is_that_of_the_distribution(monkeypatch):
+    import importlib.metadata
+
+    monkeypatch.setattr(importlib.metadata, "version", {"flint-ir": "1.2.3"}.__getitem__)
+    assert _flint("--version").stdout == "flint 1.2.3\n"
+
+    def absent(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    result = _flint("--version")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "flint (not installed: run from a source tree)\n",
+    )
+
+
+def test_python_dash_m_flint():
+    path = os.pathsep.join(p for p in sys.path if p)
+    result = subprocess.run(
+        [sys.executable, "-m", "flint", "explain", "nowhere"],
+        capture_output=True,
+        check=False,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error[FL301]: cannot read nowhere: No such file or directory\n"
+
+
+def test_explain_json(saved):
+    listed = json.loads(_flint("explain", str(saved), "--json").stdout)
+    assert listed["schema"] == "flint.explain/1"
+    assert [c["payload_bytes"] for c in listed["collectives"]] == [32]
+    one = json.loads(_flint("explain", str(saved), "--collective", "0", "--json").stdout)
+    assert one["collective"]["parameters"] == ["w"]
+    scope = json.loads(_flint("explain", str(saved), "--scope", "attention", "--json").stdout)
+    assert scope["scope"]["ops"] == 1
+
+
+def test_explain_says_when_there_is_nothing_to_explain(tmp_path):
+    b = ProgramBuilder(Mesh.parse("2"))
+    b.add("stablehlo.add")
+    Workload.single(b.build()).save(tmp_path / "w.flint")
+    assert _flint("explain", str(tmp_path / "w.flint")).stdout == "no collectives\n"
+
+
+def test_directories_without_one_workload(tmp_path, saved):
+    (tmp_path / "none").mkdir()
+    result = _flint("explain", str(tmp_path / "none"))
+    assert result.exit_code == 2
+    assert "holds no .flint file" in result.stderr
+    (saved / "other.flint").write_bytes(b"")
+    assert "holds 2 .flint files: other.flint, workload.flint" in (
+        _flint("explain", str(saved)).stderr
+    )
+
+
+def test_export_writes_what_it_prints(saved):
+    shown = _flint("export", str(saved), "-f", "dot").stdout
+    target = saved / "graph.dot"
+    result = _flint("export", str(saved), "-f", "dot", "-o", str(target), "-q")
+    assert (result.exit_code, result.output) == (0, "")
+    assert target.read_text() == shown
+
+
+def test_capture_json_is_reproducible_without_timings(tmp_path):
+    pytest.importorskip("jax", reason="captures a JAX program")
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import jax\n"
+        "def f(x): return x @ x\n"
+        "def args(mesh): return (jax.ShapeDtypeStruct((8, 8), 'float32'),)\n"
+    )
+    documents = []
+    for _ in range(2):
+        result = _flint("capture", f"{model}:f", "--args", f"{model}:args", "-m", "4x2", "--json")
+        assert (result.exit_code, result.stderr) == (0, "")
+        documents.append(json.loads(result.stdout))
+        assert min(documents[-1].pop("timings").values()) >= 0
+    assert documents[0] == documents[1]
+    assert documents[0]["schema"] == "flint.capture/1"
+    assert documents[0]["files"] is None
+    (one,) = documents[0]["summary"]["classes"]
+    assert (one["flops"], one["parameter_bytes"], one["ranks"]) == (1024, 256, 8)
