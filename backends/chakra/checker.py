@@ -15,7 +15,8 @@ from flint.backends.chakra.findings import CheckReport, Findings
 from flint.backends.chakra.matching import CollectiveMatcher, MessageMatcher, check_peers
 from flint.backends.chakra.membership import Membership
 from flint.backends.chakra.reader import is_compressed, read_bytes, unpack
-from flint.backends.chakra.records import (
+from flint.backends.chakra.records import RecordTable
+from flint.backends.chakra.references import (
     COMM_BYTES,
     GROUP,
     HAS_PROBLEM,
@@ -26,7 +27,6 @@ from flint.backends.chakra.records import (
     TAG,
     TARGET,
     TYPE,
-    RecordTable,
 )
 from flint.backends.chakra.schema import NodeType
 from flint.backends.chakra.structure import Structure, build_structure
@@ -80,14 +80,13 @@ class _Check:
             raw = read_bytes(path)
             if is_compressed(raw):
                 self.findings.add("unreadable", rank, -1, "the trace is compressed")
-            numbers, _ = self.table.load(unpack(raw, path.name), path.name)
+            numbers, columns, _ = self.table.load(unpack(raw, path.name), path.name)
         except FlintError as error:
             code = "no-metadata" if error.code == "FL604" else "unreadable"
             self.findings.add(code, rank, -1, error.message)
             self.present.discard(rank)
             return
         self.nodes += len(numbers)
-        columns = self.table.columns()[numbers]
         structure = self._structure(rank, numbers, columns)
         order = structure.order
         numbers, columns = numbers[order], columns[order]

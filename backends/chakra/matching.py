@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.findings import Findings
 from flint.backends.chakra.membership import Membership
-from flint.backends.chakra.records import COMM_BYTES, KIND, SOURCE, TAG, TARGET
+from flint.backends.chakra.references import COMM_BYTES, KIND, SOURCE, TAG, TARGET
 from flint.backends.chakra.schema import CommType
 from flint.program import Int64s
 

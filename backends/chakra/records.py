@@ -12,6 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flint.backends.chakra.reader import Decoder, TraceNode, records
+from flint.backends.chakra.references import (
+    COLUMNS,
+    GROUP,
+    MAX_REFERENCES,
+    FieldValues,
+    Loaded,
+    Reference,
+    make_reference,
+)
 from flint.backends.chakra.schema import SIMULATED_COLLECTIVES, CommType, NodeType
 from flint.program import Int64s
 
@@ -54,24 +63,8 @@ class Record(NamedTuple):
     problems: tuple[tuple[str, str], ...]
 
 
-#: Columns of `RecordTable.columns`. `id` is the 64-bit pattern, signed.
-COLUMNS = (
-    "kind",
-    "comm_bytes",
-    "source",
-    "target",
-    "tag",
-    "type",
-    "id",
-    "group",
-    "shape",
-    "has_problem",
-)
-(KIND, COMM_BYTES, SOURCE, TARGET, TAG, TYPE, ID, GROUP, SHAPE, HAS_PROBLEM) = range(len(COLUMNS))
-
-
 class RecordTable:
-    """Interns records. `columns` has kind, size, source, target, tag, type, id, group, shape."""
+    """Interns records; `groups` and `shapes` number what records name and how they depend."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -80,7 +73,7 @@ class RecordTable:
         self._rows: list[tuple[int, ...]] = []
         self._number: dict[bytes, int] = {}
         self._decoder = Decoder()
-        self._seen: dict[int, tuple[bytes, Int64s, Int64s, dict[str, Any]]] = {}
+        self._references: dict[int, list[Reference]] = {}
         self._columns: Int64s = np.zeros((0, len(COLUMNS)), dtype=np.int64)
 
     def columns(self) -> Int64s:
@@ -90,39 +83,36 @@ class RecordTable:
             self._columns = np.concatenate((self._columns, added))
         return self._columns
 
-    def load(self, data: bytes, source: str) -> tuple[Int64s, dict[str, Any]]:
-        """Numbers of the nodes in one file, in file order, and the metadata's attributes."""
-        similar = self._load_similar(data, source)
-        if similar is not None:
-            return similar
+    def load(self, data: bytes, source: str) -> Loaded:
+        """The nodes of one file, in file order. Raises FlintError FL603 or FL604."""
+        known = self._references.setdefault(len(data), [])
+        content = np.frombuffer(data, dtype=np.uint8)
+        for reference in reversed(known):
+            values = reference.values_in(content)
+            if values is not None:
+                return self._refill(reference, values)
         spans = list(records(data, source))
-        _, metadata = self._decoder.metadata(data[spans[0][0] : spans[0][1]], source)
-        numbers = np.array(
-            [self._intern(data[a:b], source, a) for a, b in spans[1:]], dtype=np.int64
-        )
-        bounds = np.array(spans, dtype=np.int64)
-        self._seen[len(data)] = (data, bounds, numbers, metadata)
-        return numbers, metadata
+        _, metadata = self._decoder.metadata(data[slice(*spans[0])], source)
+        numbers = [self._intern(data[a:b], source, a) for a, b in spans[1:]]
+        lines = np.array(numbers, dtype=np.int64)
+        loaded = Loaded(lines, self.columns()[lines], metadata)
+        known.append(make_reference(data, np.array(spans, dtype=np.int64), loaded, self.groups))
+        del known[:-MAX_REFERENCES]
+        return loaded
 
-    def _load_similar(self, data: bytes, source: str) -> tuple[Int64s, dict[str, Any]] | None:
-        """Load by looking only at the bytes that differ from a file of the same length."""
-        if len(data) not in self._seen:
-            return None
-        other, bounds, numbers, metadata = self._seen[len(data)]
-        if data == other:
-            return numbers, metadata
-        changed = np.flatnonzero(
-            np.frombuffer(data, dtype=np.uint8) != np.frombuffer(other, dtype=np.uint8)
-        )
-        place = np.searchsorted(bounds[:, 1], changed, side="right")
-        if (changed < bounds[place, 0]).any() or place[0] == 0:
-            return None  # a length or the metadata differs: the records stand elsewhere
-        numbers = numbers.copy()
-        for at in np.unique(place).tolist():
-            start, stop = bounds[at].tolist()
-            numbers[at - 1] = self._intern(data[start:stop], source, start)
-        self._seen[len(data)] = (data, bounds, numbers, metadata)
-        return numbers, metadata
+    def _refill(self, reference: Reference, values: list[FieldValues]) -> Loaded:
+        """The trace of `reference` with other ranks and groups in it."""
+        columns = reference.loaded.columns.copy()
+        for nodes, column, found in values:
+            if column == GROUP:
+                names, which = np.unique(found, return_inverse=True)
+                numbers = [self._group_number(str(n)) for n in names.tolist()]
+                found = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+            columns[nodes, column] = found
+        return reference.loaded._replace(columns=columns)
+
+    def _group_number(self, name: str | tuple[bool, ...]) -> int:
+        return self.groups.setdefault(name, len(self.groups))
 
     def _intern(self, record: bytes, source: str, offset: int) -> int:
         number = self._number.get(record)
@@ -135,7 +125,6 @@ class RecordTable:
         return number
 
     def _line(self, r: Record) -> tuple[int, ...]:
-        group = self.groups.setdefault(r.group, len(self.groups))
         shape = self.shapes.setdefault((r.id, r.type, r.deps), len(self.shapes))
         has_problem = int(bool(r.problems))
         id_ = r.id if r.id < 1 << 63 else r.id - (1 << 64)
@@ -147,7 +136,7 @@ class RecordTable:
             r.tag % TAG_MODULUS,
             int(r.type),
             id_,
-            group,
+            self._group_number(r.group),
             shape,
             has_problem,
         )
