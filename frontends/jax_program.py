@@ -7,14 +7,20 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from flint.captured import Captured
 from flint.errors import FlintError, nearest
+from flint.frontends.gpu_kernels import lowering_parameters, without_gpu
 from flint.frontends.user_code import user_error
 from flint.mesh import Mesh
+from flint.passes.partition.attention import attach_attention_rules
 from flint.step import Step
 
 #: A closed-over array larger than this is refused: its values would be copied into the program.
 MAX_CONSTANT_BYTES = 256 * 2**20
+#: Platforms that a step can be lowered for, and JAX's names of them.
+PLATFORMS = {"cuda": "cuda", "gpu": "cuda", "rocm": "rocm", "tpu": "tpu", "cpu": "cpu"}
 
 
 def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
@@ -22,30 +28,47 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
 
     Raises FlintError: FL102 (unknown axis), FL103 (a sharding that does not divide), FL104 (an
     argument that is no array), FL203 (the function raised), FL204 (host callbacks), FL205 (a huge
-    closed-over array), FL206 (jax is not installed).
+    closed-over array), FL206 (jax is not installed), FL106 (an axis twice in one sharding),
+    FL207 (unknown platform), FL208 (a symbolic dimension).
     """
     jax = _import_jax()
+    platform = _platform(step.platform)
     abstract = abstract_mesh(mesh)
     place = _definition(step.fn)
     args, kwargs = _abstract_arguments(step, abstract, mesh, place)
     function = _jitted(step, abstract, mesh, place)
     name = step.name or getattr(step.fn, "__name__", "step")
-    with jax.sharding.use_abstract_mesh(abstract):
+    with jax.sharding.use_abstract_mesh(abstract), without_gpu():
         try:
             traced = function.trace(*args, **kwargs)
         except FlintError:
             raise
         except Exception as error:
-            raise user_error(error, f"tracing {name}") from error
+            raise user_error(error, f"tracing {name}", place) from error
         _refuse_callbacks(traced.jaxpr)
         _refuse_huge_constants(traced.jaxpr, place)
         try:
-            module = traced.lower(lowering_platforms=(step.platform,)).compiler_ir("stablehlo")
+            lowered = traced.lower(
+                lowering_platforms=(platform,), _private_parameters=lowering_parameters(platform)
+            )
         except Exception as error:
-            raise user_error(error, f"lowering {name} for {step.platform}") from error
+            raise user_error(error, f"lowering {name} for {platform}", place) from error
+    module = lowered.compiler_ir("stablehlo")
+    attach_attention_rules(module)
     out = io.BytesIO()
     module.operation.write_bytecode(out)
     return Captured(out.getvalue(), mesh, name, source, dict(step.trip_counts))
+
+
+def _platform(name: str) -> str:
+    """JAX's name of a platform. Raises FlintError FL207 for one that JAX does not lower for."""
+    if name not in PLATFORMS:
+        raise FlintError(
+            "FL207",
+            f"there is no platform '{name}'{nearest(name, list(PLATFORMS))}",
+            help=f"choose one of {', '.join(PLATFORMS)}",
+        )
+    return PLATFORMS[name]
 
 
 def abstract_mesh(mesh: Mesh) -> Any:
@@ -135,7 +158,10 @@ def _abstract_tree(
     converted = []
     for (path, leaf), leaf_sharding in zip(leaves, given, strict=True):
         name = prefix + jax.tree_util.keystr(path)
-        chosen = leaf_sharding if leaf_sharding is not None else getattr(leaf, "sharding", None)
+        if isinstance(leaf, bool | int | float | complex):
+            converted.append(leaf)  # a weakly typed scalar, or static for the user's own jit
+            continue
+        chosen = leaf_sharding if leaf_sharding is not None else _own_sharding(leaf)
         spec = _spec_of(chosen)
         shape, dtype = _shape_and_dtype(leaf, name, place)
         _check_spec(spec, shape, dtype, name, mesh, place)
@@ -164,7 +190,16 @@ def _broadcast(sharding: Any, value: Any, count: int, prefix: str, place: str | 
             f"{str(error).splitlines()[0]}",
             place=place,
         ) from error
-    return jax.tree.leaves(full, is_leaf=lambda s: s is None or _is_sharding(s))
+    leaves: list[Any] = jax.tree.leaves(full, is_leaf=lambda s: s is None or _is_sharding(s))
+    return leaves
+
+
+def _own_sharding(leaf: Any) -> Any:
+    """What an argument is sharded by. JAX resolves a bare PartitionSpec only inside a mesh."""
+    jax = _import_jax()
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf._sharding
+    return getattr(leaf, "sharding", None)
 
 
 def _spec_of(sharding: Any) -> Any:
@@ -177,12 +212,21 @@ def _spec_of(sharding: Any) -> Any:
     return None
 
 
+def _refuse_symbolic(leaf: Any, name: str, place: str | None) -> None:
+    for size in leaf.shape:
+        if not isinstance(size, int | np.integer):
+            raise FlintError(
+                "FL208",
+                f"argument {name} has a symbolic dimension ({size})",
+                place=f"{place or name}  {leaf.dtype}[{','.join(map(str, leaf.shape))}]",
+                help="give every dimension a size: work and bytes depend on it",
+            )
+
+
 def _shape_and_dtype(leaf: Any, name: str, place: str | None) -> tuple[tuple[int, ...], Any]:
-    jax = _import_jax()
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        _refuse_symbolic(leaf, name, place)
         return tuple(leaf.shape), leaf.dtype
-    if isinstance(leaf, bool | int | float | complex):
-        return (), jax.dtypes.result_type(type(leaf))
     raise FlintError(
         "FL104",
         f"argument {name} is {type(leaf).__name__}, not an array",
@@ -204,11 +248,20 @@ def _check_spec(
             f"sharding of {name} has {len(spec)} dimensions, the array {len(shape)}",
             place=where,
         )
+    used: set[str] = set()
     for number, (size, entry) in enumerate(zip(shape, spec, strict=False)):
         if entry is None or not isinstance(entry, str | tuple):
             continue
         axes = (entry,) if isinstance(entry, str) else entry
         for axis in axes:
+            if axis in used:
+                raise FlintError(
+                    "FL106",
+                    f"sharding of {name} uses mesh axis '{axis}' twice",
+                    place=where,
+                    help="an axis can shard one dimension only",
+                )
+            used.add(axis)
             if axis not in mesh.names:
                 raise FlintError(
                     "FL102",
@@ -321,9 +374,11 @@ def _equation_place(equation: Any) -> str | None:
 
 
 def _refuse_huge_constants(jaxpr: Any, place: str | None) -> None:
+    total = 0
     for constant in getattr(jaxpr, "consts", ()):
         size = int(getattr(constant, "nbytes", 0))
-        if size > MAX_CONSTANT_BYTES:
+        total += size
+        if total > MAX_CONSTANT_BYTES:
             raise FlintError(
                 "FL205",
                 f"the step closes over a concrete array {constant.dtype}{list(constant.shape)} of "

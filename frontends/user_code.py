@@ -7,12 +7,19 @@ import sys
 import sysconfig
 import traceback
 
+import flint
 from flint.errors import FlintError
 
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib", "platlib")
 )
-_FLINT = os.path.realpath(os.path.dirname(os.path.dirname(__file__)))
+_PACKAGE = os.path.dirname(os.path.realpath(flint.__file__))
+#: Flint's own folders; in a checkout, three of them lie beside the package.
+_OWN = tuple(
+    os.path.realpath(os.path.join(root, part)) + os.sep
+    for root in flint.__path__
+    for part in ("cli", "frontends", "passes", "backends")
+)
 
 
 def user_place(error: BaseException) -> str | None:
@@ -25,14 +32,14 @@ def user_place(error: BaseException) -> str | None:
     return f"{os.path.basename(last.filename)}:{last.lineno}{text}"
 
 
-def user_error(error: BaseException, doing: str) -> FlintError:
-    """FlintError FL203: what the user's code raised, and where."""
+def user_error(error: BaseException, doing: str, place: str | None = None) -> FlintError:
+    """FlintError FL203: what the user's code raised, and where; `place` if no frame of it did."""
     message = str(error).strip()
     first = message.splitlines()[0] if message else "no message"
     return FlintError(
         "FL203",
         f"{doing} raised {type(error).__name__}: {first}",
-        place=user_place(error),
+        place=user_place(error) or place,
         help="run it under plain JAX to see the same error with its full traceback",
     )
 
@@ -43,5 +50,6 @@ def _is_users(filename: str) -> bool:
     path = os.path.realpath(filename)
     if path.startswith(_LIBRARIES) or "site-packages" in path:
         return False
-    own = [os.path.join(_FLINT, part) for part in ("flint", "frontends", "passes", "backends")]
-    return not path.startswith(tuple(p + os.sep for p in own)) and path != sys.executable
+    if os.path.dirname(path) == _PACKAGE or path.startswith(_OWN):
+        return False
+    return path != sys.executable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -74,7 +75,8 @@ def decode_location(location: Any) -> tuple[str, str]:
     """Return (name, "file.py:line") of an `ir.Location`; either may be empty.
 
     The name is JAX's name stack with the primitive at its end. The file is the innermost frame:
-    of `callsite(A at B)` A is asked before B.
+    of `callsite(A at B)` A is asked before B. Flint's own call of JAX is no place: constants that
+    JAX hoists carry it.
     """
     from jaxlib.mlir import ir
 
@@ -91,8 +93,13 @@ def decode_location(location: Any) -> tuple[str, str]:
         elif isinstance(here, ir.FusedLoc):
             todo += reversed(list(here.locations))
         elif isinstance(here, ir.FileLineColLoc):
-            place = place or f"{file_name(here.filename)}:{here.start_line}"
+            file = file_name(here.filename)
+            place = place or ("" if file == _TRACER else f"{file}:{here.start_line}")
     return name, place
+
+
+#: The file in which Flint calls JAX.
+_TRACER = "jax_program.py"
 
 
 def file_name(location_file: Any) -> str:
@@ -101,9 +108,33 @@ def file_name(location_file: Any) -> str:
     return text.rsplit("/", 1)[-1]
 
 
+def is_heads_first(op: Any) -> bool:
+    """Whether queries of a cuDNN attention call are (batch, heads, sequence, size)."""
+    config = json.loads(op.attributes["backend_config"].value)["cudnn_fmha_backend_config"]
+    numbers = (
+        config.get("bmm1_dot_dimension_numbers") or config["bmm2_grad_gemm2_dot_dimension_numbers"]
+    )
+    return list(numbers["lhs_batch_dimensions"]) == ["0", "1"]
+
+
 _WRAPPERS = re.compile(r"\b(?:jit|pjit|jvp|transpose|vmap|checkpoint|remat|custom_vjp_call)\(")
 _NOISE = frozenset(
-    ["while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "custom_jvp_call", "custom_vjp_call", "remat2", "core_call", "scan", "pjit", "xla_call", "shard_map"]
+    [
+        "while",
+        "body",
+        "cond",
+        "closed_call",
+        "checkpoint",
+        "rematted_computation",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "remat2",
+        "core_call",
+        "scan",
+        "pjit",
+        "xla_call",
+        "shard_map",
+    ]
 )
 
 

@@ -6,6 +6,7 @@ The payload is the bytes of the rank's *input*, for every kind.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +133,14 @@ def permutation_pairs(source: Sharding, target: Sharding, mesh: Mesh) -> NDArray
     return np.stack([holder[_position(wanted, mesh)], ranks], axis=1)
 
 
-def _position(axes: list[AxisRef], mesh: Mesh) -> NDArray[np.int64]:
+def shard_holders(axes: Sequence[AxisRef], mesh: Mesh) -> NDArray[np.int64]:
+    """Row s: the ranks that hold shard s of a dimension sharded over `axes`, in matching order."""
+    holder = np.empty(mesh.size, dtype=np.int64)
+    holder[_position(axes, mesh)] = np.arange(mesh.size, dtype=np.int64)
+    return holder.reshape(mesh.group_size(axes), -1)
+
+
+def _position(axes: Sequence[AxisRef], mesh: Mesh) -> NDArray[np.int64]:
     """For each rank, its shard number over `axes`, then its place among the ranks with that shard."""
     shard = np.zeros(mesh.size, dtype=np.int64)
     for axis in axes:
@@ -172,6 +180,8 @@ def _stablehlo(o: Operation, name: str, mesh: Mesh) -> Communication:
 def _replica_groups(op: Any, mesh: Mesh) -> Group:
     attribute = op.attributes.get("replica_groups", None)
     if attribute is None:
+        attribute = _in_backend_config(op)
+    if attribute is None:
         return groups_to_axes([], mesh)
     if "mesh_axes" in str(attribute)[:200]:
         return Group(mesh.canonical(_present(attribute, mesh)))
@@ -181,6 +191,16 @@ def _replica_groups(op: Any, mesh: Mesh) -> Group:
         if (table.size and (table < 0).any())
         else groups_to_axes(table, mesh)
     )
+
+
+def _in_backend_config(op: Any) -> Any:
+    """`replica_groups` of a custom call (ragged_all_to_all), which is in its configuration."""
+    from jaxlib.mlir import ir
+
+    config = op.attributes.get("backend_config", None)
+    if not isinstance(config, ir.DictAttr) or "replica_groups" not in config:
+        return None
+    return config["replica_groups"]
 
 
 def _integers(attribute: Any) -> NDArray[np.int64]:

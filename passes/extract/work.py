@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flint.passes.extract.tensors import Tensor
+from flint.passes.mlir import is_heads_first
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 
 Dims = tuple[int, int, int, int]
@@ -209,19 +210,16 @@ def custom_call(o: Operation) -> Work:
 def _attention(o: Operation, *, backward: bool) -> Work:
     """Two matrix products forward, five backward (FlashAttention, arXiv 2205.14135, app. B).
 
-    Queries are (batch, sequence, heads, size) or (batch, heads, sequence, size): the product of
-    all but the last dimension is the same; the key length is whatever the key holds beside that.
+    Queries are (batch, heads, sequence, size) or (batch, sequence, heads, size), as the call's
+    configuration says. Keys may have fewer heads (grouped queries), values another size. Masks
+    are not credited: a causal kernel that skips blocks does about half of this.
     """
-    q, k = o.operands[0], o.operands[1]
-    size = q.shape[-1]
-    batch_heads_q = q.num_elements // size
-    # keys per query head: elements of k over batch x kv heads x size, layout independent when
-    # the batch dimension comes first and sequence is the longest of the two middle dimensions
-    keys = max(k.shape[1:3])
-    products = 5 if backward else 2
-    return Work(
-        flops=products * 2 * batch_heads_q * keys * size, dims=(1, batch_heads_q, keys, size)
-    )
+    q, k, v = o.operands[:3]
+    size, value_size = q.shape[-1], v.shape[-1]
+    queries = q.num_elements // max(size, 1)
+    keys: int = k.shape[2 if is_heads_first(o.op) else 1]
+    sizes = 3 * size + 2 * value_size if backward else size + value_size
+    return Work(flops=2 * queries * keys * sizes, dims=(1, queries, keys, size))
 
 
 def _declared_flops(op: Any) -> int | None:
@@ -252,7 +250,7 @@ def _find_flops(text: str) -> int | None:
 def _body_operations(op: Any, least: int = 1) -> int:
     """Arithmetic operations in the body of a reduction: all but its return."""
     block = op.regions[0].blocks[0] if len(op.regions) else ()
-    names = [inner.operation.name for inner in block]
+    names: list[str] = [inner.operation.name for inner in block]
     return max(sum(n.split(".")[-1] != "return" for n in names), least)
 
 
