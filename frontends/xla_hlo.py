@@ -58,7 +58,7 @@ def hlo_to_program(
         raise FlintError(
             "FL305",
             f"{source} holds sharding annotations: it is from before SPMD partitioning",
-            help="capture it with --partitioner xla, or dump it after the spmd-partitioning pass "
+            help="capture it with read_hlo, or dump it after partitioning "
             "(--xla_dump_hlo_pass_re=spmd-partitioning)",
         )
     return module_to_program(module, mesh, trip_counts)
@@ -71,10 +71,10 @@ def hlo_to_captured(
     trip_counts: Mapping[str, int] | None = None,
     source: str = "HLO module",
 ) -> Captured:
-    """An HLO module from before SPMD partitioning as StableHLO, for the `xla` partitioner.
+    """An HLO module from before SPMD partitioning as StableHLO, for any partitioner.
 
-    Shardings stay attributes as XLA writes them (`mhlo.sharding`, Shardy's frontend attributes);
-    only XLA's own partitioner reads those. Raises FlintError FL303, FL401.
+    Raises FlintError FL303 and FL401 as `hlo_to_program` does, FL305 if its shardings are not
+    those that JAX writes with Shardy.
     """
     return _to_captured(load_hlo(data, source), mesh, trip_counts)
 
@@ -111,8 +111,11 @@ def is_partitioned(module: HloModule) -> bool:
 
 
 def _to_captured(module: HloModule, mesh: Mesh, trip_counts: Mapping[str, int] | None) -> Captured:
-    stablehlo = run_xla("stablehlo", {}, module.proto.SerializeToString())
-    return Captured(stablehlo, mesh, module.proto.name, module.source, dict(trip_counts or {}))
+    proto = module.proto
+    donors = (*proto.input_output_alias.entries, *proto.buffer_donor.entries)
+    donated = sorted({d.parameter_number for d in donors})
+    stablehlo = run_xla("import", {"donated": donated}, proto.SerializeToString())
+    return Captured(stablehlo, mesh, proto.name, module.source, dict(trip_counts or {}))
 
 
 def _own_mesh(module: HloModule) -> Mesh:

@@ -92,7 +92,7 @@ def decode_module(data: bytes, source: str = "HLO module") -> HloModule:
 
     Raises FlintError FL303 for anything else, truncated files included.
     """
-    for wrapper in ("HloModule", "HloProto", "HloSnapshot"):
+    for wrapper in ("HloProto", "HloModule", "HloSnapshot"):
         proto = _parse(wrapper, data)
         if wrapper == "HloSnapshot" and proto is not None:
             proto = proto.hlo
@@ -124,5 +124,11 @@ def _parse(name: str, data: bytes) -> Any:
 
 
 def _is_module(proto: Any) -> bool:
+    """Whether bytes that parsed make sense: one message can often be read as another."""
     entry = next((c for c in proto.computations if c.id == proto.entry_computation_id), None)
-    return entry is not None and len(entry.instructions) > 0
+    return (
+        entry is not None
+        and len(entry.instructions) > 0
+        and entry.name == proto.entry_computation_name
+        and all(i.opcode for i in entry.instructions)
+    )

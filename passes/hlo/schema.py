@@ -95,7 +95,7 @@ def _classes() -> dict[str, Any]:
 
 def _file() -> Any:
     file = import_module("google.protobuf.descriptor_pb2").FileDescriptorProto(
-        name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto2"
+        name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3"
     )
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)

@@ -12,6 +12,7 @@ from typing import Any
 from flint.builder import ProgramBuilder
 from flint.errors import FlintError
 from flint.mesh import Mesh
+from flint.passes.extract.phases import with_phases
 from flint.passes.hlo import shapes
 from flint.passes.hlo.collectives import (
     PAIRED_STARTS,
@@ -31,12 +32,16 @@ from flint.passes.hlo.trip_counts import (
     known_trip_count,
 )
 from flint.passes.hlo.work import FREE_TARGETS, Work, work_of
+from flint.passes.opcodes import ELEMENTWISE
 from flint.program import Collective, Flag, Kind, Program, RegionKind
 
 #: Rows that make up a value: one row, or a tuple of such. -1 stands for a token.
 Rows = Any
 NO_WORK = frozenset({"constant", "after-all", "partition-id", "replica-id", "add-dependency"})
-VIEWS = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain"})
+VIEWS = frozenset(
+    {"bitcast", "reshape", "bitcast-convert", "opt-barrier", "optimization-barrier", "domain"}
+)
+_SCALAR_OPCODES = ELEMENTWISE | {"hlo.convert"}
 _MAX_DEPTH = 100  # computations inside computations; deeper means a module that calls itself
 
 #: What reading a module whose parts contradict each other raises.
@@ -59,7 +64,7 @@ def module_to_program(
         walk.run()
     except _INCONSISTENT as error:
         raise malformed(module.source, f"{type(error).__name__}: {error}") from error
-    return walk.builder.build()
+    return with_phases(walk.builder.build())
 
 
 def _check_size(module: HloModule, mesh: Mesh) -> None:
@@ -82,6 +87,7 @@ class _Walk:
         self.builder = ProgramBuilder(mesh)
         self._channels: dict[int, int] = {}
         self._choices = 0
+        self._unknown_loops = 0
         self._depth = 0
         self._flops: dict[int, int] = {}
 
@@ -153,12 +159,20 @@ class _Walk:
         work = work_of(i, scope.computation, self.module)
         if i.opcode in VIEWS or i.opcode in NO_WORK or i.custom_call_target in FREE_TARGETS:
             return self._value(i, scope, Flag.VIEW if i.opcode in VIEWS else Flag(0))
+        if self._is_scalar_bookkeeping(i, scope):
+            return self._value(i, scope, Flag(0))
         flags = Flag.UNPRICED if work.unpriced else Flag(0)
         if work.in_place:
             flags |= Flag.IN_PLACE
         if i.opcode.endswith("-start"):
             flags |= Flag.ASYNC
         return self._add(i, scope, Kind.COMPUTE, work, flags)
+
+    def _is_scalar_bookkeeping(self, i: Instruction, scope: _Scope) -> bool:
+        """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
+        values = [i, *self._operands(i, scope)]
+        scalar = all(not v.shape.dimensions and not v.shape.tuple_shapes for v in values)
+        return scalar and f"hlo.{i.opcode}" in _SCALAR_OPCODES
 
     def _value(self, i: Instruction, scope: _Scope, flags: Flag) -> Rows:
         """A row without work: of tuples that are seen differently, one for each leaf."""
@@ -293,21 +307,26 @@ class _Walk:
         return produced
 
     def _trip_count(self, i: Instruction, initial: Value) -> int:
-        source, _ = scope_and_phase(i)
-        for name in (i.name, source, source.rsplit("/", 1)[-1]):
-            if name and name in self.trip_counts:
-                return self.trip_counts[name]
+        """From the compiler, else from the counter, else from the user."""
         count = known_trip_count(i)
         if count is None:
             count = counted_trips(i, initial, self.module)
-        if count is None:
-            raise FlintError(
-                "FL403",
-                f"loop '{i.name}'{f' in {source}' if source else ''} has no bound that is known",
-                place=location(i, self.module) or self.module.source,
-                help=f"say how often it runs: --trip-count {i.name}=N",
-            )
-        return count
+        if count is not None:
+            return count
+        source, _ = scope_and_phase(i)
+        place = location(i, self.module)
+        self._unknown_loops += 1
+        numbered = f"loop{self._unknown_loops - 1}"
+        for name in (i.name, source, source.rsplit("/", 1)[-1], place, numbered):
+            if name and name in self.trip_counts:
+                return self.trip_counts[name]
+        raise FlintError(
+            "FL403",
+            f"the trip count of loop '{i.name}'{f' in {source}' if source else ''} is not known",
+            place=place or self.module.source,
+            help=f"say how often it runs with --trip-count {i.name}=N "
+            f'(in Python: trip_counts={{"{i.name}": N}})',
+        )
 
     def _conditional(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
         branches = self.module.called(i)

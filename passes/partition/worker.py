@@ -94,7 +94,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=_environment(),
+            env=child_environment(),
         )
         return self._process
 
@@ -116,7 +116,7 @@ class Worker:
         )
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment of the child: it imports the `flint` of this process, from any directory."""
     import flint
 

@@ -1,4 +1,4 @@
-"""A child process that runs one request to XLA: partition a module, parse text, convert to MLIR.
+"""A child process that runs one request to XLA: partition a module, parse text, import HLO.
 
 XLA may abort the process on input that it does not expect, and its later passes are never needed:
 the child ends itself as soon as the module after SPMD partitioning is on disk. Uses jaxlib's
@@ -110,22 +110,6 @@ def parse_text(text: bytes) -> bytes:
     return bytes(module.as_serialized_hlo_module_proto())
 
 
-def to_stablehlo(proto: bytes) -> bytes:
-    """A serialised HloModuleProto to StableHLO bytecode. Raises FlintError FL303."""
-    from jaxlib import _jax
-
-    from flint.passes.mlir import make_context, write_bytecode
-
-    try:
-        text = _jax.mlir.hlo_to_stablehlo(proto)
-        with make_context():
-            from jaxlib.mlir import ir
-
-            return write_bytecode(ir.Module.parse(text))
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise FlintError("FL303", _first_lines(error)) from error
-
-
 def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:400]
@@ -133,6 +117,12 @@ def _first_lines(error: Exception) -> str:
 
 def _partition(options: dict[str, Any], payload: bytes) -> bytes:
     return run_spmd(payload, int(options["num_devices"]))
+
+
+def _import(options: dict[str, Any], payload: bytes) -> bytes:
+    from flint.passes.partition.import_hlo import import_hlo
+
+    return import_hlo(payload, [int(n) for n in options["donated"]])
 
 
 def _sleep(options: dict[str, Any], payload: bytes) -> bytes:
@@ -145,7 +135,7 @@ def _sleep(options: dict[str, Any], payload: bytes) -> bytes:
 TASKS: dict[str, Callable[[dict[str, Any], bytes], bytes]] = {
     "partition": _partition,
     "parse": lambda _, payload: parse_text(payload),
-    "stablehlo": lambda _, payload: to_stablehlo(payload),
+    "import": _import,
     "abort": lambda _, __: os.abort(),  # how a failed check ends, for tests
     "sleep": _sleep,
 }

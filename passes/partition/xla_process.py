@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from flint.errors import FlintError
-from flint.passes.partition.worker import read_message, write_message
+from flint.passes.partition.worker import child_environment, read_message, write_message
 
 #: Longest time that one request may take, in seconds.
 TIMEOUT_SECONDS = 900.0
@@ -27,7 +27,7 @@ def run_xla(
     """
     request = io.BytesIO()
     write_message(request, {"task": task, **options}, payload)
-    command = [sys.executable, "-m", "flint.passes.partition.xla_child"]
+    command = [sys.executable, "-P", "-m", "flint.passes.partition.xla_child"]
     try:
         done = subprocess.run(
             command,
@@ -35,6 +35,7 @@ def run_xla(
             capture_output=True,
             timeout=timeout_seconds,
             check=False,
+            env=child_environment(),
         )
     except subprocess.TimeoutExpired as error:
         raise FlintError(
