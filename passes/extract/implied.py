@@ -1,10 +1,24 @@
-"""Communication that an operation needs and that Shardy does not spell out."""
+"""Communication that an operation needs and that Shardy does not spell out.
+
+Shardy leaves a dimension sharded through operations that shift or slide over it ("permutation"
+factors), and does nothing around an operation that has no sharding rule. What XLA's partitioner
+emits there is added here: exchanges with neighbours, or gathers.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flint.mesh import Group, Mesh, Route
+import numpy as np
+
+from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.passes.axes import pairs_to_route
+from flint.passes.extract.collectives import shard_holders
+from flint.passes.extract.halo import Hop, hops, messages, rotation
+from flint.passes.extract.tensors import Tensor, show
+from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
 from flint.passes.extract.work import Operation
 from flint.program import Collective
 
@@ -25,4 +39,196 @@ class Implied:
 
 def implied_communication(o: Operation, mesh: Mesh) -> list[Implied]:
     """Collectives that `o` needs on its operands because of how they are sharded."""
+    if not any(any(t.sharding) for t in o.operands) or o.name.startswith("sdy."):
+        return []
+    if "sdy.sharding_rule" not in o.op.attributes:
+        return _gather_all(o, mesh)
+    if o.name == "stablehlo.reverse":
+        return list(_mirror(o, mesh))
+    if o.name == "stablehlo.dynamic_update_slice":
+        return _gather_for_update(o, mesh)
+    if o.name == "stablehlo.slice" and feeds_only_rotations(o.op):
+        return []
+    if o.name == "stablehlo.concatenate" and rotation_of(o.op) is not None:
+        return _rotate(o, mesh)
+    if o.name in REACHES:
+        return list(_exchange(o, mesh))
     return []
+
+
+def _exchange(o: Operation, mesh: Mesh) -> Iterator[Implied]:
+    """Halos of every sharded dimension; a later dimension also sends what an earlier received."""
+    extents = [list(t.shape) for t in o.operands]
+    for reach in REACHES[o.name](o):
+        tensor = o.operands[reach.operand]
+        axes = tensor.sharding[reach.dimension]
+        if mesh.group_size(axes) == 1:
+            continue
+        extent = extents[reach.operand]
+        found = _hops(reach, tensor, axes, mesh)
+        if found is None:
+            yield _gather(o, reach.operand, reach.dimension, extent, mesh)
+            extent[reach.dimension] = tensor.global_shape[reach.dimension]
+            continue
+        for hop in found:
+            yield _permute(o, reach.operand, reach.dimension, hop, extent, mesh)
+        low, high = reach.ranges(mesh)
+        extent[reach.dimension] = int((high - low).max())
+
+
+def _hops(reach: Reach, tensor: Tensor, axes: tuple[AxisRef, ...], mesh: Mesh) -> list[Hop] | None:
+    """How the dimension's shards reach their readers; None when readers are sharded otherwise."""
+    if reach.readers != axes:
+        return None
+    low, high = reach.ranges(mesh)
+    shard, size = tensor.shape[reach.dimension], tensor.global_shape[reach.dimension]
+    return (messages if reach.exactly else hops)(low, high, shard, size)
+
+
+def _mirror(o: Operation, mesh: Mesh) -> Iterator[Implied]:
+    """`reverse` swaps whole shards p and n - 1 - p; padding first moves from the end to the start."""
+    tensor = o.operands[0]
+    for dimension in (int(d) for d in o.op.attributes["dimensions"]):
+        count = mesh.group_size(tensor.sharding[dimension])
+        if count == 1:
+            continue
+        shard = tensor.shape[dimension]
+        padding = shard * count - tensor.global_shape[dimension]
+        first = np.arange(count, dtype=np.int64) * shard - padding
+        shifts = hops(first, first + shard, shard, tensor.global_shape[dimension])
+        if shifts is None:
+            yield _gather(o, 0, dimension, list(tensor.shape), mesh)
+            continue
+        others = [p for p in range(count) if 2 * p != count - 1]
+        swap = Hop(shard, pairs=tuple((p, count - 1 - p) for p in others))
+        for hop in (*shifts, swap):
+            yield _permute(o, 0, dimension, hop, list(tensor.shape), mesh)
+
+
+def _rotate(o: Operation, mesh: Mesh) -> list[Implied]:
+    """`roll`: its two slices and the concatenation together move each element once."""
+    found = rotation_of(o.op)
+    assert found is not None, "checked by the caller"
+    _, dimension, amount = found
+    result = o.results[0]
+    axes = result.sharding[dimension]
+    count = mesh.group_size(axes)
+    if count == 1 or any(t.sharding[dimension] != axes for t in o.operands):
+        return []
+    shard, size = result.shape[dimension], result.global_shape[dimension]
+    if shard * count == size:
+        found_hops = rotation(amount, shard, count)
+    else:
+        found_hops = _uneven_rotation(amount, shard, count, size)
+    # The slices are views of one value: the largest of them stands for it.
+    operand = max(range(2), key=lambda n: o.operands[n].num_elements)
+    return [_permute(o, operand, dimension, h, list(result.shape), mesh) for h in found_hops]
+
+
+def _uneven_rotation(amount: int, shard: int, count: int, size: int) -> list[Hop]:
+    """`roll` where the last shard is padded: its two parts moved one by one."""
+    first = np.arange(count, dtype=np.int64) * shard
+    last = np.minimum(first + shard, size)
+    head = messages(np.maximum(first - amount, 0), np.maximum(last - amount, 0), shard, size)
+    shift = size - amount
+    tail = messages(np.minimum(first + shift, size), np.minimum(last + shift, size), shard, size)
+    return [*tail, *head]
+
+
+def _gather_for_update(o: Operation, mesh: Mesh) -> list[Implied]:
+    """An update of one element or of everything is masked in place; any other is done gathered."""
+    operand, update = o.operands[0], o.operands[1]
+    return [
+        _gather(o, 0, d, list(operand.shape), mesh)
+        for d, axes in enumerate(operand.sharding)
+        if mesh.group_size(axes) > 1 and 1 < update.global_shape[d] < operand.global_shape[d]
+    ]
+
+
+def _gather_all(o: Operation, mesh: Mesh) -> list[Implied]:
+    """Without a rule nothing is known about an operation: it sees its operands whole."""
+    found = []
+    for number, tensor in enumerate(o.operands):
+        axes = mesh.canonical(a for dims in tensor.sharding for a in dims)
+        if axes:
+            whole = math.prod(tensor.global_shape)
+            found.append(
+                Implied(
+                    Collective.ALL_GATHER,
+                    "implied.all_gather",
+                    number,
+                    tensor.num_bytes,
+                    _bytes(tensor, whole),
+                    f"{show(tensor.sharding)} -> {show(((),) * len(tensor.shape))} "
+                    f"for {o.name}, which has no sharding rule",
+                    group=Group(axes),
+                )
+            )
+    return found
+
+
+def _gather(o: Operation, operand: int, dimension: int, extent: list[int], mesh: Mesh) -> Implied:
+    tensor = o.operands[operand]
+    axes = mesh.canonical(tensor.sharding[dimension])
+    elements = math.prod(extent)
+    target = (*tensor.sharding[:dimension], (), *tensor.sharding[dimension + 1 :])
+    others = elements // max(extent[dimension], 1)
+    return Implied(
+        Collective.ALL_GATHER,
+        "implied.all_gather",
+        operand,
+        _bytes(tensor, elements),
+        _bytes(tensor, others * tensor.global_shape[dimension]),
+        f"{show(tensor.sharding)} -> {show(target)} {_reason(o, dimension)}",
+        group=Group(axes),
+    )
+
+
+def _permute(
+    o: Operation, operand: int, dimension: int, hop: Hop, extent: list[int], mesh: Mesh
+) -> Implied:
+    tensor = o.operands[operand]
+    others = math.prod(extent[:dimension] + extent[dimension + 1 :])
+    sent = _bytes(tensor, others * hop.extent)
+    return Implied(
+        Collective.PERMUTE,
+        "implied.collective_permute",
+        operand,
+        sent,
+        sent,
+        f"{hop.extent} of {extent[dimension]} elements of dimension {dimension} of "
+        f"{show(tensor.sharding)} {_reason(o, dimension)}",
+        route=_route(hop, tensor.sharding[dimension], mesh),
+    )
+
+
+def _reason(o: Operation, dimension: int) -> str:
+    return f"for {o.name}, which reads across shards of dimension {dimension}"
+
+
+def _bytes(tensor: Tensor, elements: int) -> int:
+    return -(-elements * tensor.num_bytes // max(tensor.num_elements, 1))
+
+
+def _route(hop: Hop, axes: tuple[AxisRef, ...], mesh: Mesh) -> Route:
+    """Shard numbers to devices: along `axes` if they are in mesh order, else by pairs of ranks."""
+    order = {name: i for i, name in enumerate(mesh.names)}
+    if list(axes) == sorted(axes, key=lambda a: (order[a.name], a.pre_size)):
+        canonical = mesh.canonical(axes)
+        if not hop.pairs:
+            return Route(axes=canonical, offset=hop.offset, wrap=hop.wrap)
+        return Route(axes=canonical, pairs=hop.pairs)
+    holders = shard_holders(axes, mesh)
+    return pairs_to_route(
+        np.concatenate(
+            [np.stack([holders[s], holders[t]], axis=1) for s, t in _shard_pairs(hop, len(holders))]
+        ),
+        mesh,
+    )
+
+
+def _shard_pairs(hop: Hop, count: int) -> list[tuple[int, int]]:
+    if hop.pairs:
+        return list(hop.pairs)
+    targets = [(p, p + hop.offset) for p in range(count)]
+    return [(p, t % count) for p, t in targets if hop.wrap or 0 <= t < count]
