@@ -16,6 +16,7 @@ from flint.passes.columns import (
     carried,
     consumers,
     edges,
+    forwarded,
     kept,
     rewired,
     with_value,
@@ -31,6 +32,8 @@ from flint.passes.opcodes import (
 )
 from flint.program import Flag, Int64s, Kind, Program
 
+#: Changes of type, element by element.
+CONVERT = frozenset({"stablehlo.convert", "hlo.convert"})
 #: Opcode of a kernel of several element-wise operations.
 FUSION = "fusion"
 
@@ -49,7 +52,9 @@ class Role(IntEnum):
 class FuseKernels(Pass):
     """Merge rows into kernels with one result, by rules that compilers share.
 
-    Rows are taken last to first. A row joins the kernel of its readers if all of them are in one
+    First, layout changes and conversions that only element-wise operations and reductions of their
+    region read are done again by each reader (`_repeated`): they have no flops, and their operand
+    is no larger than what they would store. Then rows are taken last to first. A row joins the kernel of its readers if all of them are in one
     kernel of the same region and stream, no loop yields it, and
 
     * `element_joins`: it is element-wise or a layout change, and does not feed the product of
@@ -68,11 +73,57 @@ class FuseKernels(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with one row per kernel."""
+        program = _repeated(program)
         role = _roles(program)
         kernel = _kernels(program, role)
         if (kernel == np.arange(len(program))).all():
             return program
         return _merged(program, role, kernel)
+
+
+def _repeated(program: Program) -> Program:
+    """The program in which readers of cheap rows read what those rows read."""
+    gone = _cheap(program)
+    if not gone.any():
+        return program
+    owner, target = edges(program)
+    reads = gone[target] & ~gone[owner]
+    owner, target = owner[reads], target[reads]
+    before = np.minimum(program.operand_bytes[owner], program.result_bytes[target])
+    after = np.minimum(program.operand_bytes[owner], _bytes_read(program, gone)[target])
+    operand_bytes = program.operand_bytes.copy()
+    np.add.at(operand_bytes, owner, after - before)
+    flags = program.flags.copy()
+    flags[owner] &= ~np.uint8(Flag.IN_PLACE)  # its first operand may be another one now
+    adjusted = program.with_rows(operand_bytes=np.maximum(operand_bytes, 0), flags=flags)
+    return kept(forwarded(adjusted, gone), ~gone)
+
+
+def _cheap(program: Program) -> Mask:
+    """Rows without flops, of one operand or none, that each of their readers can do again."""
+    role = _roles(program)
+    cheap = (role == Role.LAYOUT) | (opcode_mask(program, CONVERT) & (role == Role.ELEMENT))
+    cheap &= (program.flops == 0) & (np.diff(program.dep_start) <= 1)
+    cheap &= (program.result_bytes >= program.operand_bytes) & _read_at_home(program)
+    does = (role == Role.ELEMENT) | (role == Role.LAYOUT) | (role == Role.REDUCE)
+    takes = (does & (program.kind == Kind.COMPUTE)).tolist()
+    start, rows = (column.tolist() for column in consumers(program))
+    gone = [False] * len(program)
+    for row in np.flatnonzero(cheap).tolist()[::-1]:
+        readers = rows[start[row] : start[row + 1]]
+        gone[row] = bool(readers) and all(takes[r] or gone[r] for r in readers)
+    return np.array(gone, dtype=np.bool_)
+
+
+def _bytes_read(program: Program, gone: Mask) -> Int64s:
+    """For each `gone` row, the bytes that doing it again reads, through chains of such rows."""
+    views = program.kind == Kind.VALUE
+    read = np.where(views, program.result_bytes, program.operand_bytes)
+    for row in np.flatnonzero(gone).tolist():
+        for inner in program.dependencies(row).tolist():
+            if gone[inner]:
+                read[row] = min(read[row], read[inner])
+    return read
 
 
 def _roles(program: Program) -> Int64s:
@@ -131,7 +182,7 @@ def _kernels(program: Program, role: Int64s) -> Int64s:
     """For each row, the last row of its kernel."""
     matmul = role == Role.MATMUL
     elements = np.array([math.prod(s) for s in program.shapes], dtype=object)[program.shape]
-    converts = opcode_mask(program, {"stablehlo.convert", "hlo.convert"})
+    converts = opcode_mask(program, CONVERT)
     work = _Kernels(
         role=role.tolist(),
         kernel=list(range(len(program))),
@@ -187,11 +238,13 @@ def _merged(program: Program, role: Int64s, kernel: Int64s) -> Program:
 def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
     """For each kernel, bytes that it reads from outside, each value once.
 
-    A row that reads less than a value (a slice of it) counts what it reads.
+    A row that reads less than a value (a slice of it) counts what it reads, and a kernel no more
+    than its rows read together.
     """
     n = len(program)
     owner, target = links
-    computes = program.kind[owner] != Kind.VALUE
+    computing = program.kind == Kind.COMPUTE
+    computes = computing[owner]
     seen = program.result_bytes[target]
     seen = np.where(computes, np.minimum(seen, program.operand_bytes[owner]), seen)
     key = kernel[owner] * n + target
@@ -199,7 +252,9 @@ def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
     last = np.append(np.diff(key[order]) != 0, True)[: len(order)]
     total = np.zeros(n, dtype=np.int64)
     np.add.at(total, kernel[owner[order[last]]], seen[order[last]])
-    return total
+    most = np.zeros(n, dtype=np.int64)
+    np.add.at(most, kernel[computing], program.operand_bytes[computing])
+    return np.minimum(total, most)
 
 
 def _opcodes(

@@ -139,14 +139,15 @@ class _State:
     def element(self) -> None:
         shape, dtype, size = self._type()
         deps = self._deps(3)
+        opcode = self.draw(st.sampled_from(ELEMENTWISE))
         self._add(
-            self.draw(st.sampled_from(ELEMENTWISE)),
+            opcode,
             deps=deps,
             shape=shape,
             dtype=dtype,
             result_bytes=size,
             operand_bytes=size * len(deps),
-            flops=math.prod(shape),
+            flops=0 if opcode == "stablehlo.convert" else math.prod(shape),
         )
 
     def layout(self) -> None:
