@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from flint.backends.chakra.deadlock import Operation, RankWork, find_deadlock
-from flint.backends.chakra.findings import CheckReport, Findings
+from flint.backends.chakra.findings import MAX_PER_CODE, CheckReport, Findings
 from flint.backends.chakra.matching import CollectiveMatcher, MessageMatcher, check_peers
 from flint.backends.chakra.membership import Membership
 from flint.backends.chakra.reader import is_compressed, read_bytes, unpack
@@ -170,9 +170,7 @@ class _Check:
     def report(self) -> CheckReport:
         """Compare the ranks with each other, then simulate."""
         if not self.traces.partial:
-            for rank in range(self.traces.world):
-                if rank not in self.traces.paths:
-                    self.findings.add("missing-rank", rank, -1, "there is no trace for it")
+            self._note_missing_ranks()
         self.collectives.report(self.membership, self.present, self.findings)
         self.messages.report(self.present, self.findings)
         complete = len(self.present) == self.traces.world
@@ -188,6 +186,17 @@ class _Check:
             findings=self.findings.sorted(),
             counts=dict(self.findings.counts),
         )
+
+    def _note_missing_ranks(self) -> None:
+        left = self.traces.world - len(self.traces.paths)
+        rank = 0
+        while left > 0:
+            if rank not in self.traces.paths:
+                listed = self.findings.counts["missing-rank"] < MAX_PER_CODE - 1
+                times = 1 if listed else left
+                self.findings.add("missing-rank", rank, -1, "there is no trace for it", times)
+                left -= times
+            rank += 1
 
     def _simulate(self) -> None:
         deadlock = find_deadlock(self.work, self.membership.members)

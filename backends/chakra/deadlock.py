@@ -9,7 +9,7 @@ Every node is looked at once: the work is that of reading the traces.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flint.backends.chakra.schema import NodeType
@@ -38,7 +38,9 @@ class Deadlock:
     sentence: str
 
 
-def find_deadlock(ranks: Mapping[int, RankWork], members: list[tuple[int, ...]]) -> Deadlock | None:
+def find_deadlock(
+    ranks: Mapping[int, RankWork], members: Sequence[Sequence[int]]
+) -> Deadlock | None:
     """Simulate; None if every rank ends, which is the proof. `members` by group number."""
     world = _World(ranks, members)
     world.run()
@@ -61,7 +63,7 @@ class _Rank:
 
 
 class _World:
-    def __init__(self, ranks: Mapping[int, RankWork], members: list[tuple[int, ...]]) -> None:
+    def __init__(self, ranks: Mapping[int, RankWork], members: Sequence[Sequence[int]]) -> None:
         self.ranks = {rank: _Rank(work) for rank, work in ranks.items()}
         self.members = members
         #: Members that have issued the n-th collective of a group: (group, n) -> (rank, position).

@@ -96,12 +96,12 @@ class Findings:
         self.counts: Counter[str] = Counter()
         self._kept: list[Finding] = []
 
-    def add(self, code: str, rank: int, node: int, sentence: str) -> None:
-        """Note one finding. `code` is one of CODES."""
+    def add(self, code: str, rank: int, node: int, sentence: str, times: int = 1) -> None:
+        """Note one finding, or the first of `times` alike. `code` is one of CODES."""
         assert code in CODES, f"unknown finding {code}"
-        self.counts[code] += 1
-        if self.counts[code] <= MAX_PER_CODE:
+        if self.counts[code] < MAX_PER_CODE:
             self._kept.append(Finding(code, rank, node, sentence))
+        self.counts[code] += times
 
     def sorted(self) -> tuple[Finding, ...]:
         """Findings in the order of CODES, then rank and node."""

@@ -37,8 +37,8 @@ class CollectiveMatcher:
             sequences = self._sequences[group]
             label, members = membership.labels[group], membership.members[group]
             seen = {rank for ranks in sequences.values() for rank in ranks}
-            for rank in members:
-                if rank in present and rank not in seen:
+            for rank in min((members, sorted(present)), key=len):
+                if rank not in seen and rank in present and rank in members:
                     sentence = f"it issues no collective on {label}, other members do"
                     findings.add("missing-participant", rank, -1, sentence)
             ordered = sorted(sequences.items(), key=lambda item: (-len(item[1]), item[1][0]))
@@ -57,7 +57,7 @@ def _difference(usual: Sequence, other: Sequence, rank: int) -> tuple[str, str]:
     if len(usual) != len(other):
         return (
             "collective-count",
-            f"it issues {len(other)} collectives, rank {rank} issues {len(usual)}",
+            f"its collectives number {len(other)}, those of rank {rank} {len(usual)}",
         )
     at = int(np.flatnonzero((usual != other).any(axis=1))[0])
     mine, theirs = _describe(other[at]), _describe(usual[at])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,20 +24,20 @@ class Membership:
     world: int
     named: Mapping[str, tuple[int, ...]]
     dimensions: tuple[int, ...] | None = None
-    members: list[tuple[int, ...]] = field(default_factory=list)
+    members: list[Sequence[int]] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     _numbers: dict[object, int] = field(default_factory=dict)
 
     def resolve(self, name: GroupName, rank: int) -> int | str:
         """Number of the group, or the sentence that says why there is none."""
         if name in ("", "0"):
-            return self._number("world", tuple(range(self.world)), "the world")
+            return self._number("world", range(self.world), "the world")
         if isinstance(name, str):
             if name not in self.named:
                 return f"group '{name}' is not in the communicator group file"
             return self._number(name, self.named[name], f"group {name}")
         if all(name) and (self.dimensions is None or len(self.dimensions) == len(name)):
-            return self._number("world", tuple(range(self.world)), "the world")
+            return self._number("world", range(self.world), "the world")
         if self.dimensions is None or len(self.dimensions) != len(name):
             known = "unknown" if self.dimensions is None else str(len(self.dimensions))
             return f"involved_dim has {len(name)} entries, network dimensions: {known}"
@@ -56,7 +55,7 @@ class Membership:
         label = f"ranks {members[0]} and on along dimensions {list(involved)}"
         return self._number((involved, members[0]), members, label)
 
-    def _number(self, key: object, members: tuple[int, ...], label: str) -> int:
+    def _number(self, key: object, members: Sequence[int], label: str) -> int:
         number = self._numbers.setdefault(key, len(self.members))
         if number == len(self.members):
             self.members.append(members)
@@ -91,11 +90,6 @@ def read_network(path: Path) -> tuple[int, ...] | None:
     except (OSError, UnicodeDecodeError):
         return None
     return tuple(int(n) for n in found[1].split(",") if n.strip()) if found else None
-
-
-def fits(dimensions: Sequence[int] | None, world: int) -> bool:
-    """Whether the dimensions hold `world` ranks."""
-    return dimensions is not None and math.prod(dimensions) == world
 
 
 def _not_groups(path: Path, why: str) -> FlintError:

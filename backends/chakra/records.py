@@ -127,7 +127,6 @@ class RecordTable:
     def _line(self, r: Record) -> tuple[int, ...]:
         shape = self.shapes.setdefault((r.id, r.type, r.deps), len(self.shapes))
         has_problem = int(bool(r.problems))
-        id_ = r.id if r.id < 1 << 63 else r.id - (1 << 64)
         return (
             r.kind,
             r.comm_bytes,
@@ -135,11 +134,16 @@ class RecordTable:
             r.target,
             r.tag % TAG_MODULUS,
             int(r.type),
-            id_,
+            signed64(r.id),
             self._group_number(r.group),
             shape,
             has_problem,
         )
+
+
+def signed64(value: int) -> int:
+    """The 64 bits of an unsigned number read as a signed one, which a column can hold."""
+    return value if value < 1 << 63 else value - (1 << 64)
 
 
 def examine(node: TraceNode) -> Record:
@@ -153,7 +157,7 @@ def examine(node: TraceNode) -> Record:
 
     def number(name: str, default: int) -> int:
         value = node.attributes.get(name, ("", default))[1]
-        return int(value) if isinstance(value, int | float) else default
+        return signed64(value) if isinstance(value, int) else default
 
     involved = node.attributes.get("involved_dim", ("", None))[1]
     name = node.attributes.get("pg_name", ("", ""))[1]

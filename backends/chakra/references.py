@@ -36,7 +36,7 @@ COLUMNS = (
 #: Files of one length that are kept to compare with.
 MAX_REFERENCES = 8
 
-#: Node.attr with a varint int32_val, or a short string_val of digits: (name, value).
+#: Node.attr comm_src or comm_dst as a varint int32_val, and pg_name as a string_val of digits.
 _RANK_FIELD = re.compile(rb"R.\n\x08comm_(src|dst)8([\x80-\xff]{0,4}[\x00-\x7f])", re.DOTALL)
 _GROUP_FIELD = re.compile(rb"R.\n\x07pg_name\xea\x01.([0-9]{1,9})", re.DOTALL)
 

@@ -273,3 +273,46 @@ def test_order_of_groups_in_the_file_does_not_matter(tmp_path: Path) -> None:
     folder = good_traces(tmp_path)
     (folder / "comm_group.json").write_text(json.dumps({"2": [0, 1], "1": [0, 1]}))
     assert check(folder).ok
+
+
+def test_huge_and_odd_numbers_are_findings_not_crashes(tmp_path: Path) -> None:
+    odd = [
+        comp(1 << 63, num_ops=("double_val", float("inf"))),
+        comp((1 << 64) - 1, (1 << 63,), tensor_size=(1 << 64) - 1),
+        coll(3, "1", comm_size=("uint64_val", (1 << 64) - 1), comm_tag=("int64_val", -(1 << 63))),
+        coll(4, "1", pg_name=("bytes_val", b"\xff"), comm_type=("string_val", "x")),
+    ]
+    report = check(put_traces(tmp_path, two(odd), PAIR))
+    assert {f.code for f in report.findings} == {
+        "attribute-type",
+        "negative-tag",
+        "unknown-group",
+    }
+
+
+def test_rank_far_beyond_the_others(tmp_path: Path) -> None:
+    folder = good_traces(tmp_path)
+    (folder / "t.999999999.et").write_bytes(trace_bytes([comp(1)]))
+    report = check(folder)
+    assert report.counts["missing-rank"] == 10**9 - 3
+    assert len([f for f in report.findings if f.code == "missing-rank"]) == 20
+
+
+@pytest.mark.parametrize("same_length", [True, False])
+def test_ranks_that_differ_in_more_than_peers_are_read_in_full(
+    same_length: bool, tmp_path: Path
+) -> None:
+    """Files like an earlier one are compared with it: a difference must not be overlooked."""
+    ranks: Ranks = [[comp(1), send(2, r, (r + 1) % 4), recv(3, r, (r - 1) % 4)] for r in range(4)]
+    ranks[2][0] = comp(1, num_ops=0 if same_length else 100_000, tensor_size=20)
+    codes = [(f.code, f.rank) for f in check(put_traces(tmp_path, ranks)).findings]
+    assert codes == ([("zero-num-ops", 2)] if same_length else [])
+
+
+def test_group_in_a_name_is_not_mistaken_for_the_group(tmp_path: Path) -> None:
+    """The bytes of an attribute may stand in a name; there a difference is no other group."""
+    ranks: Ranks = [[coll(1, "1")], [coll(1, "1")], [coll(1, "1")]]
+    for rank, nodes in enumerate(ranks):
+        nodes[0].name = "R\x0e\n\x08comm_dst8" + chr(1 + rank)
+    report = check(put_traces(tmp_path, ranks, {"1": [0, 1, 2]}))
+    assert report.ok and report.deadlock_examined
