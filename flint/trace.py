@@ -199,9 +199,11 @@ def _axis_names(arguments: Any) -> tuple[str, ...] | None:
     """Axis names of the mesh that some argument is sharded on, or None."""
     import jax
 
+    from flint.frontends.jax_program import own_sharding
+
     leaves = jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, jax.sharding.Sharding))
     for leaf in leaves:
-        sharding = leaf if isinstance(leaf, jax.sharding.Sharding) else getattr(leaf, "sharding", 0)
+        sharding = leaf if isinstance(leaf, jax.sharding.Sharding) else own_sharding(leaf)
         if isinstance(sharding, jax.sharding.NamedSharding):
             return tuple(map(str, sharding.mesh.axis_names))
     return None

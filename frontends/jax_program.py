@@ -161,7 +161,7 @@ def _abstract_tree(
         if isinstance(leaf, bool | int | float | complex):
             converted.append(leaf)  # a weakly typed scalar, or static for the user's own jit
             continue
-        chosen = leaf_sharding if leaf_sharding is not None else _own_sharding(leaf)
+        chosen = leaf_sharding if leaf_sharding is not None else own_sharding(leaf)
         spec = _spec_of(chosen)
         shape, dtype = _shape_and_dtype(leaf, name, place)
         _check_spec(spec, shape, dtype, name, mesh, place)
@@ -194,7 +194,7 @@ def _broadcast(sharding: Any, value: Any, count: int, prefix: str, place: str | 
     return leaves
 
 
-def _own_sharding(leaf: Any) -> Any:
+def own_sharding(leaf: Any) -> Any:
     """What an argument is sharded by. JAX resolves a bare PartitionSpec only inside a mesh."""
     jax = _import_jax()
     if isinstance(leaf, jax.ShapeDtypeStruct):

@@ -94,7 +94,9 @@ def decode_location(location: Any) -> tuple[str, str]:
             todo += reversed(list(here.locations))
         elif isinstance(here, ir.FileLineColLoc):
             file = file_name(here.filename)
-            place = place or ("" if file == _TRACER else f"{file}:{here.start_line}")
+            if file == _TRACER:
+                break  # what lies outside is who called Flint, not the step
+            place = place or f"{file}:{here.start_line}"
     return name, place
 
 
