@@ -83,8 +83,27 @@ def _present(attribute: Any, mesh: Mesh) -> list[AxisRef]:
 def _shardy(o: Operation, mesh: Mesh) -> Communication:
     kind, attribute = SHARDY[o.name]
     axes = mesh.canonical(_present(o.op.attributes[attribute], mesh))
+    if kind is Collective.ALL_REDUCE and _joins_several_results(o.op):
+        return _gather_of_partials(o, axes)
     opcode = o.name + _reduction_suffix(o.op) if kind is Collective.ALL_REDUCE else o.name
     return Communication(kind, opcode, o.operands[0].num_bytes, group=Group(axes))
+
+
+def _joins_several_results(op: Any) -> bool:
+    """Whether this reduces one result of a reduction with several (argmax: value and index)."""
+    producer = getattr(op.operands[0].owner, "operation", None)
+    return (
+        producer is not None and producer.name == "stablehlo.reduce" and len(producer.results) > 1
+    )
+
+
+def _gather_of_partials(o: Operation, axes: tuple[AxisRef, ...]) -> Communication:
+    """One all-reduce cannot see the other results: each device gets the partial ones of all.
+
+    Reducing them again costs little. XLA's partitioner does the same (`HandleReduce`).
+    """
+    payload = o.operands[0].num_bytes
+    return Communication(Collective.ALL_GATHER, "implied.all_gather", payload, group=Group(axes))
 
 
 def _reduction_suffix(op: Any) -> str:
