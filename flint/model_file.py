@@ -104,6 +104,7 @@ def load_step(
         function_name, function = _select_entry(module, target)
         if isinstance(function, Step):
             return LoadedStep(function, Mesh.parse(mesh), function.name or function_name, source)
+        _require_mesh_parameter(function, function_name, source)
         parsed = _mesh_for(function, mesh, f"{source}:{function_name}")
         options = options_of(function, settings or {}, place=f"{source}:{function_name}")
         step = _call(function, target.path, _abstract(parsed), **options)
@@ -298,6 +299,18 @@ def _binds(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     except ValueError:  # a builtin without a signature: only the call can tell
         return True
     return True
+
+
+def _require_mesh_parameter(function: Callable[..., Any], name: str, source: str) -> None:
+    try:
+        inspect.signature(function).bind_partial(None)
+    except TypeError:
+        raise FlintError(
+            "FL212",
+            f"entry '{name}' takes no positional argument, it is called with the mesh",
+            place=_place_of(function, source),
+            help=f"write def {name}(mesh, ...)",
+        ) from None
 
 
 def _mesh_for(function: object, text: str, entry_name: str) -> Mesh:

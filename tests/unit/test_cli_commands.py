@@ -151,6 +151,30 @@ def test_export_writes_what_it_prints(saved):
     assert target.read_text() == shown
 
 
+def test_rewriting_passes_are_noted_and_keep_the_work(tmp_path):
+    pytest.importorskip("jax", reason="captures a JAX program")
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import jax, jax.numpy as jnp\n"
+        "def f(x): return jnp.tanh(x @ x) * 2 + 1\n"
+        "def args(mesh): return (jax.ShapeDtypeStruct((8, 8), 'float32'),)\n"
+    )
+    found = {}
+    for granularity in ("op", "kernel"):
+        out = tmp_path / granularity
+        result = _flint(
+            "capture",
+            f"{model}:f",
+            *("--args", f"{model}:args", "-m", "4x2", "-o", str(out), "--json"),
+            *("--granularity", granularity, "--profile", "xla-gpu"),
+        )
+        (found[granularity],) = json.loads(result.stdout)["summary"]["classes"]
+        metadata = Workload.load(out / "workload.flint").metadata
+        assert (metadata["granularity"], metadata["profile"]) == (granularity, "xla-gpu")
+    assert found["kernel"]["flops"] == found["op"]["flops"] == 1024 + 3 * 64
+    assert found["kernel"]["ops"] < found["op"]["ops"]
+
+
 def test_capture_json_is_reproducible_without_timings(tmp_path):
     pytest.importorskip("jax", reason="captures a JAX program")
     model = tmp_path / "model.py"

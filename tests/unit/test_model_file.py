@@ -158,6 +158,15 @@ def test_an_entry_must_return_a_step(write):
     ]
 
 
+def test_an_entry_must_take_the_mesh(write):
+    path = write("import flint\n\n\n@flint.entry()\ndef make(*, size=1):\n    return 3\n")
+    assert _error(path) == [
+        "error[FL212]: entry 'make' takes no positional argument, it is called with the mesh",
+        "  --> model.py:4",
+        "  help: write def make(mesh, ...)",
+    ]
+
+
 def test_meshes_must_have_the_axes_of_the_entry(write):
     path = write(ENTRY)
     assert _error(path, mesh="4x2x2") == [
