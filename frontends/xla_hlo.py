@@ -112,9 +112,8 @@ def is_partitioned(module: HloModule) -> bool:
 
 def _to_captured(module: HloModule, mesh: Mesh, trip_counts: Mapping[str, int] | None) -> Captured:
     proto = module.proto
-    donors = (*proto.input_output_alias.entries, *proto.buffer_donor.entries)
-    donated = sorted({d.parameter_number for d in donors})
-    stablehlo = run_xla("import", {"donated": donated}, proto.SerializeToString())
+    options = {"donated": sorted(module.donated)}
+    stablehlo = run_xla("import", options, proto.SerializeToString())
     return Captured(stablehlo, mesh, proto.name, module.source, dict(trip_counts or {}))
 
 

@@ -35,6 +35,12 @@ class HloModule:
         """Computation id to instruction ids in the order in which they run, where scheduled."""
         return {e.key: list(e.value.instruction_ids) for e in self.proto.schedule.sequences}
 
+    @cached_property
+    def donated(self) -> frozenset[int]:
+        """Numbers of the parameters whose buffers the step may overwrite."""
+        donors = (*self.proto.input_output_alias.entries, *self.proto.buffer_donor.entries)
+        return frozenset(d.parameter_number for d in donors)
+
     @property
     def entry(self) -> Computation:
         """The computation that the step runs."""

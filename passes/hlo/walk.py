@@ -114,9 +114,7 @@ class _Walk:
         return scope.rows[self.module.root(scope.computation).id]
 
     def _parameter(self, p: Instruction) -> Rows:
-        proto = self.module.proto
-        donated = [*proto.input_output_alias.entries, *proto.buffer_donor.entries]
-        flags = Flag.DONATED if p.parameter_number in {d.parameter_number for d in donated} else 0
+        flags = Flag.DONATED if p.parameter_number in self.module.donated else 0
         return _tree(p.shape, lambda part: self.builder.add(
             "hlo.parameter", Kind.PARAMETER, dtype=shapes.first(part)[0],
             shape=shapes.first(part)[1], result_bytes=shapes.num_bytes(part),
@@ -359,7 +357,7 @@ class _Walk:
         )  # fmt: skip
 
     def _computation_flops(self, computation: Computation) -> int:
-        """Flops of everything that a computation runs; unknown loops count once."""
+        """About how much a computation does, in flops; unknown loops count once."""
         if computation.id not in self._flops:
             self._flops[computation.id] = 0  # ends a module that calls itself
             self._flops[computation.id] = sum(
@@ -372,7 +370,9 @@ class _Walk:
             return self._computation_flops(self.module.called(i)[0]) * (known_trip_count(i) or 1)
         if i.opcode in ("call", "async-start", "conditional"):
             return max(self._computation_flops(c) for c in self.module.called(i))
-        return work_of(i, computation, self.module).flops
+        work = work_of(i, computation, self.module)
+        # the unpriced may be the kernel that matters: one operation for each byte of its result
+        return work.flops + (shapes.num_bytes(i.shape) if work.unpriced else 0)
 
 
 class _Scope:
