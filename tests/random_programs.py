@@ -6,11 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from flint.builder import ProgramBuilder
 from flint.mesh import AxisRef, Group, Mesh, Route
 from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
+
+#: No limits of time: a loaded machine must not fail a test.
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Draw = Callable[[st.SearchStrategy], object]
 

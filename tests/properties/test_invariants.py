@@ -13,7 +13,7 @@ from flint import verify
 from flint.builder import ProgramBuilder
 from flint.mesh import AxisRef, Group, Mesh, Route
 from flint.program import Collective, Kind, Program, RegionKind
-from tests.random_programs import programs
+from tests.random_programs import QUICK, programs
 
 X, Y = Group((AxisRef("x"),)), Group((AxisRef("y"),))
 SHIFT = Route((AxisRef("x"),), 1)
@@ -180,6 +180,7 @@ CASES = [
 ]
 
 
+@QUICK
 @given(programs())
 def test_random_programs_verify(program: Program) -> None:
     program.verify()

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from flint.mesh import AxisRef, Mesh
 from flint.passes.axis_sets import subtract
-from tests.random_programs import axis_sets, meshes, routes
+from tests.random_programs import QUICK, axis_sets, meshes, routes
 
 
+@QUICK
 @given(st.data())
 def test_groups_tile_the_mesh(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -24,6 +25,7 @@ def test_groups_tile_the_mesh(data: st.DataObject) -> None:
     assert all(rank in groups[index[rank]] for rank in range(mesh.size))
 
 
+@QUICK
 @given(st.data())
 def test_members_of_a_group_differ_only_along_its_axes(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -46,6 +48,7 @@ def _parts(mesh: Mesh, axes: tuple[AxisRef, ...], place: dict[str, int]) -> list
     return found
 
 
+@QUICK
 @given(st.data())
 def test_rank_and_coordinates_are_inverse(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -57,6 +60,7 @@ def test_rank_and_coordinates_are_inverse(data: st.DataObject) -> None:
     assert row_major == rank
 
 
+@QUICK
 @given(st.data())
 def test_canonical_is_idempotent_and_means_the_same(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -68,6 +72,7 @@ def test_canonical_is_idempotent_and_means_the_same(data: st.DataObject) -> None
     assert np.array_equal(mesh.groups(canonical), mesh.groups(axes))
 
 
+@QUICK
 @given(st.data())
 def test_targets_and_sources_are_inverse(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -79,6 +84,7 @@ def test_targets_and_sources_are_inverse(data: st.DataObject) -> None:
     assert (targets >= 0).sum() == (sources >= 0).sum()
 
 
+@QUICK
 @given(st.data())
 def test_messages_stay_in_the_group_of_their_route(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -89,6 +95,7 @@ def test_messages_stay_in_the_group_of_their_route(data: st.DataObject) -> None:
     assert np.array_equal(index[sends], index[targets[sends]])
 
 
+@QUICK
 @given(st.data())
 def test_axes_without_a_part_are_its_complement(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -100,6 +107,7 @@ def test_axes_without_a_part_are_its_complement(data: st.DataObject) -> None:
     assert mesh.group_size(rest) * mesh.group_size(part) == mesh.group_size(axes)
 
 
+@QUICK
 @given(st.data())
 def test_a_part_that_is_not_inside_has_no_complement(data: st.DataObject) -> None:
     mesh = data.draw(meshes())

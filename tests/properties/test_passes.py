@@ -18,7 +18,7 @@ from flint.passes.reduce_scatter import FormReduceScatter
 from flint.passes.single_member_groups import DropSingleMemberGroups
 from flint.program import COLUMNS, TABLES, Collective, Kind, Program
 from flint.totals import totals
-from tests.random_programs import programs, with_single_member_groups
+from tests.random_programs import QUICK, programs, with_single_member_groups
 
 ALL = (
     DropDeadCode(),
@@ -69,6 +69,7 @@ def reachable_from(program: Program, row: int) -> set[int]:
 
 
 @pytest.mark.parametrize("p", ALL, ids=lambda p: p.name)
+@QUICK
 @given(data=st.data())
 def test_passes_keep_programs_valid_and_are_idempotent(p: Pass, data: st.DataObject) -> None:
     program = data.draw(programs())
@@ -77,6 +78,7 @@ def test_passes_keep_programs_valid_and_are_idempotent(p: Pass, data: st.DataObj
     assert equal(p.apply(program), once)
 
 
+@QUICK
 @given(programs())
 def test_dead_code_keeps_exactly_what_results_and_messages_need(program: Program) -> None:
     after = DropDeadCode().apply(program)
@@ -99,6 +101,7 @@ def test_dead_code_keeps_exactly_what_results_and_messages_need(program: Program
         assert after.trips[new] == program.trips[row]
 
 
+@QUICK
 @given(programs())
 def test_kernels_keep_flops_communication_and_parameters(program: Program) -> None:
     after = FuseKernels().apply(program)
@@ -110,6 +113,7 @@ def test_kernels_keep_flops_communication_and_parameters(program: Program) -> No
     assert new.op_count <= old.op_count
 
 
+@QUICK
 @given(programs())
 def test_kernels_keep_who_communicates_after_whom(program: Program) -> None:
     after = FuseKernels().apply(program)
@@ -123,6 +127,7 @@ def _communication_order(program: Program) -> list[set[int]]:
     return [{number[r] for r in reachable_from(program, row) if r in number} for row in rows]
 
 
+@QUICK
 @given(programs())
 def test_reassociation_removes_only_all_reduces(program: Program) -> None:
     after = ReassociateAllReduce().apply(program)
@@ -136,6 +141,7 @@ def test_reassociation_removes_only_all_reduces(program: Program) -> None:
     ).sum()
 
 
+@QUICK
 @given(programs())
 def test_reduce_scatter_bytes_are_those_of_the_all_reduce(program: Program) -> None:
     after = FormReduceScatter().apply(program)
@@ -160,6 +166,7 @@ def _opcodes(program: Program) -> list[str]:
     return [program.opcodes[i] for i in program.opcode]
 
 
+@QUICK
 @given(programs())
 def test_single_member_groups_all_go_and_nothing_else(program: Program) -> None:
     after = DropSingleMemberGroups().apply(with_single_member_groups(program))
@@ -174,6 +181,7 @@ def test_single_member_groups_all_go_and_nothing_else(program: Program) -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
+@QUICK
 @given(data=st.data())
 def test_profiles_run_and_end(name: str, data: st.DataObject) -> None:
     program = data.draw(programs())

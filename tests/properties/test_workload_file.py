@@ -18,7 +18,7 @@ from flint.mesh import AxisRef, Group, Mesh
 from flint.program import COLUMNS, TABLES, Kind
 from flint.workload import RankClass, Workload
 from tests.properties.test_invariants import entry, sample
-from tests.random_programs import meshes, programs
+from tests.random_programs import QUICK, meshes, programs
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
@@ -54,6 +54,7 @@ def assert_refused(data: bytes) -> str:
     return caught.value.message
 
 
+@QUICK
 @given(workloads())
 def test_a_workload_survives_its_file_exactly(workload: Workload) -> None:
     workload.verify()
@@ -72,6 +73,7 @@ def test_a_workload_survives_its_file_exactly(workload: Workload) -> None:
             assert not b.flags.writeable
 
 
+@QUICK
 @given(workloads())
 def test_each_rank_is_in_the_class_that_says_so(workload: Workload) -> None:
     found = workload.class_of_ranks()
@@ -85,12 +87,14 @@ def test_a_truncated_file_is_refused_at_every_offset() -> None:
         assert_refused(SAMPLE[:size])
 
 
+@QUICK
 @given(st.binary(max_size=400))
 def test_random_bytes_are_refused(data: bytes) -> None:
     assert_refused(data)
     assert_refused(b"PK\x03\x04" + data)
 
 
+@QUICK
 @given(at=st.integers(0, len(SAMPLE) - 1), value=st.integers(1, 255))
 def test_a_changed_byte_is_refused_or_changes_nothing(at: int, value: int) -> None:
     data = bytearray(SAMPLE)
