@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from flint.cli.capture_options import (
+    Arguments,
+    Granularity,
+    GranularityChoice,
+    Groups,
+    GroupsChoice,
+    Link,
+    MeshText,
+    Model,
+    Output,
+    Partitioner,
+    PartitionerChoice,
+    Profile,
+    ProfileChoice,
+    Ranks,
+    Settings,
+    TensorSize,
+    TensorSizeChoice,
+    TripCounts,
+)
 from flint.cli.console import print_json, print_result, progress_bar
 from flint.cli.options import Json, Quiet, Verbose
 
@@ -23,96 +42,20 @@ if TYPE_CHECKING:
 SCHEMA = "flint.capture/1"
 
 
-class Partitioner(StrEnum):
-    """Who splits the program over devices."""
-
-    SHARDY = "shardy"
-    XLA = "xla"
-
-
-class Granularity(StrEnum):
-    """What one node of a trace is."""
-
-    OP = "op"
-    KERNEL = "kernel"
-
-
-class Profile(StrEnum):
-    """Whose later rewrites of collectives to imitate."""
-
-    NONE = "none"
-    XLA_GPU = "xla-gpu"
-    XLA_TPU = "xla-tpu"
-
-
-class TensorSize(StrEnum):
-    """What `tensor_size` of a node counts."""
-
-    TOTAL = "total"
-    OUTPUT = "output"
-
-
-class Groups(StrEnum):
-    """How a node says who takes part in its collective."""
-
-    NAMES = "names"
-    DIMS = "dims"
-
-
 def capture(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL[:NAME]",
-            help="A model file (.py), StableHLO (.mlir, .mlirbc) or XLA HLO (.hlo, .txt, .pb).",
-        ),
-    ],
-    mesh: Annotated[
-        str | None,
-        typer.Option(
-            "--mesh",
-            "-m",
-            metavar="MESH",
-            help="64x8, or data=64,model=8 (dumps may hold their own).",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Write traces here (else: summary only)."
-        ),
-    ] = None,
-    args: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Arguments for a function that is not an entry."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Option of the entry (repeatable)."),
-    ] = None,
-    partitioner: Annotated[
-        Partitioner, typer.Option(help="Who splits the program over devices.")
-    ] = Partitioner.SHARDY,
-    trip_count: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=N", help="Trip count of a loop without a bound (repeatable)."),
-    ] = None,
-    granularity: Annotated[
-        Granularity, typer.Option(help="One node per operation or per kernel.")
-    ] = Granularity.OP,
-    profile: Annotated[
-        Profile, typer.Option(help="Rewrite collectives as this compiler does.")
-    ] = Profile.NONE,
-    ranks: Annotated[
-        str, typer.Option(metavar="RANKS", help="Ranks to write: all, classes or 0,8-15.")
-    ] = "all",
-    tensor_size: Annotated[
-        TensorSize, typer.Option(help="Bytes of operands and results, or of results.")
-    ] = TensorSize.TOTAL,
-    groups: Annotated[
-        Groups, typer.Option(help="Name communicator groups, or mark mesh dimensions.")
-    ] = Groups.NAMES,
-    link: Annotated[bool, typer.Option("--link", help="Hard-link ranks of equal bytes.")] = False,
+    model: Model,
+    mesh: MeshText = None,
+    output: Output = None,
+    args: Arguments = None,
+    set_: Settings = None,
+    partitioner: PartitionerChoice = Partitioner.SHARDY,
+    trip_count: TripCounts = None,
+    granularity: GranularityChoice = Granularity.OP,
+    profile: ProfileChoice = Profile.NONE,
+    ranks: Ranks = "all",
+    tensor_size: TensorSizeChoice = TensorSize.TOTAL,
+    groups: GroupsChoice = Groups.NAMES,
+    link: Link = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -179,7 +122,8 @@ def _trace_model(
     from flint.trace import trace_step
 
     given = Target.parse(args) if args is not None else None
-    with importable(target.path.parent):
+    # What the user's code prints is no result of ours: stdout may have to be one JSON document.
+    with importable(target.path.parent), contextlib.redirect_stdout(sys.stderr):
         loaded = load_step(target, mesh, args=given, settings=settings)
         return trace_step(
             loaded.step,

@@ -180,13 +180,14 @@ def test_capture_json_is_reproducible_without_timings(tmp_path):
     model = tmp_path / "model.py"
     model.write_text(
         "import jax\n"
+        "print('hello')\n"
         "def f(x): return x @ x\n"
         "def args(mesh): return (jax.ShapeDtypeStruct((8, 8), 'float32'),)\n"
     )
     documents = []
     for _ in range(2):
         result = _flint("capture", f"{model}:f", "--args", f"{model}:args", "-m", "4x2", "--json")
-        assert (result.exit_code, result.stderr) == (0, "")
+        assert (result.exit_code, result.stderr) == (0, "hello\n")
         documents.append(json.loads(result.stdout))
         assert min(documents[-1].pop("timings").values()) >= 0
     assert documents[0] == documents[1]

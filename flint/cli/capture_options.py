@@ -1,0 +1,101 @@
+"""The options of `flint capture`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Partitioner(StrEnum):
+    """Who splits the program over devices."""
+
+    SHARDY = "shardy"
+    XLA = "xla"
+
+
+class Granularity(StrEnum):
+    """What one node of a trace is."""
+
+    OP = "op"
+    KERNEL = "kernel"
+
+
+class Profile(StrEnum):
+    """Whose later rewrites of collectives to imitate."""
+
+    NONE = "none"
+    XLA_GPU = "xla-gpu"
+    XLA_TPU = "xla-tpu"
+
+
+class TensorSize(StrEnum):
+    """What `tensor_size` of a node counts."""
+
+    TOTAL = "total"
+    OUTPUT = "output"
+
+
+class Groups(StrEnum):
+    """How a node says who takes part in its collective."""
+
+    NAMES = "names"
+    DIMS = "dims"
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL[:NAME]",
+        help="A model file (.py), StableHLO (.mlir, .mlirbc) or XLA HLO (.hlo, .txt, .pb).",
+    ),
+]
+MeshText = Annotated[
+    str | None,
+    typer.Option(
+        "--mesh", "-m", metavar="MESH", help="64x8, or data=64,model=8 (dumps may hold their own)."
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Write traces here (else: summary only)."),
+]
+Arguments = Annotated[
+    str | None,
+    typer.Option(
+        "--args", metavar="FILE.py:NAME", help="Arguments for a function that is not an entry."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Option of the entry (repeatable)."),
+]
+PartitionerChoice = Annotated[
+    Partitioner, typer.Option("--partitioner", help="Who splits the program over devices.")
+]
+TripCounts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trip-count", metavar="NAME=N", help="Trip count of a loop without a bound (repeatable)."
+    ),
+]
+GranularityChoice = Annotated[
+    Granularity, typer.Option("--granularity", help="One node per operation or per kernel.")
+]
+ProfileChoice = Annotated[
+    Profile, typer.Option("--profile", help="Rewrite collectives as this compiler does.")
+]
+Ranks = Annotated[
+    str,
+    typer.Option("--ranks", metavar="RANKS", help="Ranks to write: all, classes or 0,8-15."),
+]
+TensorSizeChoice = Annotated[
+    TensorSize,
+    typer.Option("--tensor-size", help="Bytes of operands and results, or of results."),
+]
+GroupsChoice = Annotated[
+    Groups, typer.Option("--groups", help="Name communicator groups, or mark mesh dimensions.")
+]
+Link = Annotated[bool, typer.Option("--link", help="Hard-link ranks of equal bytes.")]
