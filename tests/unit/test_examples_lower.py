@@ -230,3 +230,17 @@ def test_decode_products(cache: str, tokens: int) -> None:
     found = products("decode_jax", "8x8", f"tokens={tokens} cache={cache}")
     assert found["linear"] == tokens * (7 * c.num_layers + 1)
     assert found["flops"] == tokens * llama_forward_flops(c, 16 * 8, 8192)
+
+
+def test_published_sizes() -> None:
+    """Parameters as the models' authors count them (the 8B model: 8.03 billion)."""
+
+    def size(name: str, options: str = "") -> int:
+        leaves = jax.tree.leaves(build(name, "2x2", options).args[0])
+        return sum(math.prod(leaf.shape) for leaf in leaves)
+
+    assert size("resnet50_jax") == 25_557_032
+    assert size("llama_jax") == size("decode_jax", "model=8b") == 8_030_261_248
+    assert size("llama_jax", "model=70b") == 70_553_706_496
+    assert size("llama_jax", "model=405b") == 405_853_388_800
+    assert size("mixtral_jax") == 46_702_792_704

@@ -1,0 +1,166 @@
+"""The example models compute what they claim: small sizes on four CPU devices, other ways to the
+same numbers. Each case runs in its own process, which must choose its devices before jax starts."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {"dim": 64, "num_layers": 2, "num_heads": 8, "num_kv_heads": 4, "ffn_dim": 128, "vocab": 96}
+TOKENS = np.random.default_rng(0).integers(0, SMALL["vocab"], (8, 16))
+
+
+def example(name: str) -> ModuleType:
+    path = ROOT / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    return jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))
+
+
+def random_like(tree: Any) -> Any:
+    """Small normal numbers on the host, the same for every layout; vectors are near one."""
+    random = np.random.default_rng(1)
+
+    def values(leaf: Any) -> Any:
+        return (random.normal(size=leaf.shape) * 0.1 + (leaf.shape[-1:] == leaf.shape)).astype("f4")
+
+    return jax.tree.map(values, tree)
+
+
+def losses(step: Callable[..., Any], params: Any) -> list[float]:
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    moments, count, found = {"m": zeros, "v": zeros}, jnp.int32(0), []
+    targets = np.roll(TOKENS, -1, axis=1)
+    for _ in range(4):
+        params, moments, count, loss = step(params, moments, count, TOKENS, targets)
+        found.append(float(loss))
+    return found
+
+
+def llama() -> None:
+    """Every way to shard, scan or recompute gives the same falling losses."""
+    module, found = example("llama_jax"), []
+    c = module.Config(**SMALL)
+    for parallel, layers, remat in [
+        ("dp", "scan", "none"),
+        ("fsdp+tp+sp", "unrolled", "full"),
+    ]:
+        at = module.Layout(mesh((2, 2), ("data", "model")), parallel)
+        params = random_like(module.abstract_params(c, at, "scan", jnp.float32))
+        if layers == "unrolled":
+            stacked = params["layers"]
+            params["layers"] = [jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(2)]
+        shapes = module.abstract_params(c, at, layers, jnp.float32)
+        params = jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), params, shapes)
+        step = jax.jit(functools.partial(module.train_step, c=c, at=at, remat=remat))
+        found.append(losses(step, params))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+    assert all(np.diff(found[0]) < 0)
+
+
+def mixtral() -> None:
+    """With room for all tokens, both ways to dispatch give the same falling losses."""
+    module, found = example("mixtral_jax"), []
+    devices = mesh((2, 2), ("data", "expert"))
+    for dispatch in module.DISPATCH:
+        c = module.Config(**SMALL, head_dim=8, capacity=8.0, dispatch=dispatch)
+        shapes = module.abstract_params(c, devices, jnp.float32)
+        params = jax.tree.map(
+            lambda a, s: jax.device_put(a, s.sharding), random_like(shapes), shapes
+        )
+        step = jax.jit(functools.partial(module.train_step, c=c, mesh=devices, remat="none"))
+        found.append(losses(step, params))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+    assert all(np.diff(found[0]) < 0)
+
+
+def ring_attention() -> None:
+    """Output and gradients of a ring of four are those of attention in one piece."""
+    module = example("ring_attention_jax")
+    c = module.Config(dim=64, num_heads=8, num_kv_heads=4, head_dim=8)
+    shapes = {"wq": (64, 8, 8), "wk": (64, 4, 8), "wv": (64, 4, 8), "wo": (8, 8, 64)}
+    random = np.random.default_rng(2)
+    params = {name: (random.normal(size=s) * 0.2).astype("f4") for name, s in shapes.items()}
+    x, gradient = (random.normal(size=(8, 32, 64)).astype("f4") for _ in range(2))
+
+    def whole(params: Any, x: Any) -> Any:
+        q, k, v = (jnp.einsum("bsd,dhk->bshk", x, params[n]) for n in ("wq", "wk", "wv"))
+        q, k = module.rotary(q, c.rope_theta), module.rotary(k, c.rope_theta)
+        k, v = jnp.repeat(k, 2, axis=2), jnp.repeat(v, 2, axis=2)
+        out = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        return jnp.einsum("bshk,hkd->bsd", out, params["wo"])
+
+    devices = mesh((1, 4), ("data", "seq"))
+    step = jax.jit(functools.partial(module.forward_backward, c=c, mesh=devices))
+    y, backward = jax.vjp(whole, params, x)
+    compare = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-3)
+    jax.tree.map(compare, step(params, x, gradient), (y, *backward(gradient)))
+
+
+def decode() -> None:
+    """Token by token through the cache, the most likely next tokens are those of the full model."""
+    module, full = example("decode_jax"), example("llama_jax")
+    devices = mesh((2, 2), ("data", "model"))
+    c, at = full.Config(**SMALL), full.Layout(devices, "tp")
+    params = random_like(full.abstract_params(c, at, "scan", jnp.float32))
+
+    def forward(params: Any, tokens: Any) -> Any:
+        x = params["embed"][tokens]
+        for i in range(c.num_layers):
+            x = full.layer(x, jax.tree.map(lambda a, i=i: a[i], params["layers"]), c, at)
+        return jnp.argmax(full.rms_norm(x, params["norm"], c.norm_eps) @ params["head"], axis=-1)
+
+    expected = np.asarray(jax.jit(forward)(params, TOKENS))
+    small = module.Config(**SMALL, head_dim=8)
+    for name, agree in [("bf16", 1.0), ("int8", 0.9), ("fp8", 0.9)]:
+        shape = (c.num_layers, *TOKENS.shape, c.num_kv_heads)
+        dtype = jnp.float32 if name == "bf16" else module.CACHE_DTYPES[name]
+        cache = {n: jnp.zeros((*shape, 8), dtype) for n in ("k", "v")}
+        if name != "bf16":
+            cache |= {n: jnp.zeros(shape) for n in ("k_scale", "v_scale")}
+        step, position = jax.jit(functools.partial(module.decode_step, c=small, mesh=devices)), 0
+        found = np.empty_like(expected)
+        for i in range(TOKENS.shape[1]):
+            cache, found[:, i], position = step(params, cache, TOKENS[:, i], position)
+        assert np.mean(found == expected) >= agree, name
+
+
+CASES = {case.__name__: case for case in (llama, mixtral, ring_attention, decode)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_example_computes(case: str) -> None:
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, __file__, case]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    CASES[sys.argv[1]]()
