@@ -226,7 +226,7 @@ class _Walk:
 
     def _compute(self, o: Operation, deps: list[int], origin: Origin) -> int:
         work = work_of(o)
-        doubt = doubt_about(o)
+        doubt = doubt_about(o, self.mesh)
         read = sum(t.num_bytes for t in o.operands)
         written = sum(t.num_bytes for t in o.results)
         flags = Flag(0)
