@@ -6,6 +6,9 @@ import errno
 import hashlib
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +385,40 @@ def test_interrupt_keeps_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out"]
     assert (tmp_path / "out" / "trace.0.et").read_bytes() == before
     assert check(tmp_path / "out").ranks == 8
+
+
+def test_file_that_may_not_grow_leaves_nothing(tmp_path: Path) -> None:
+    """The kernel itself cuts a write short, then refuses the rest."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700, before[1]))
+    try:
+        with pytest.raises(FlintError) as caught:
+            write(layered(), tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.code == "FL502"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+def test_killed_process_leaves_nothing_that_looks_whole(name: str, tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from flint.backends.chakra import write\n"
+        "from flint.workload import Workload\n"
+        "from tests.chakra_traces import layered_program\n"
+        f"kill = lambda done, total: os.kill(os.getpid(), signal.{name})\n"
+        "write(Workload.single(layered_program()), sys.argv[1], progress=kill)\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        check=False,
+    )
+    assert done.returncode == -getattr(signal, name)
+    assert not [p for p in os.listdir(tmp_path) if not p.startswith(".")]
 
 
 def test_foreign_directory_is_refused(tmp_path: Path) -> None:
