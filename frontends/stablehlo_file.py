@@ -9,6 +9,9 @@ from flint.errors import FlintError
 from flint.mesh import Mesh
 from flint.passes.partition.worker import the_worker
 
+_MLIR_BYTECODE = b"ML\xefR"
+_PORTABLE_ARTIFACT = _MLIR_BYTECODE + b"\rStableHLO_v"
+
 
 def capture_stablehlo(
     data: bytes,
@@ -21,10 +24,31 @@ def capture_stablehlo(
     `mesh` may be None when the module holds one. Raises FlintError FL302 for bytes that are no
     StableHLO, FL105 when the meshes differ or there is none.
     """
-    facts, bytecode = the_worker().request("import", data, {"source": name})
+    try:
+        facts, bytecode = the_worker().request("import", _artifact(data), {"source": name})
+    except FlintError as error:
+        if error.code != "FL401":
+            raise
+        raise FlintError(
+            "FL302",
+            f"{name} is not a StableHLO module: reading it made the MLIR parser crash",
+            help="it may be truncated or damaged; write it again",
+        ) from error
     return Captured(
         bytecode, _agreed_mesh(facts.get("mesh"), mesh, name), name, name, dict(trip_counts or {})
     )
+
+
+def _artifact(data: bytes) -> bytes:
+    """The portable artifact inside what `jax.export.Exported.serialize` returns, else `data`.
+
+    That is a FlatBuffer, in which a vector of bytes follows its length (32 bits, little endian).
+    """
+    start = data.find(_PORTABLE_ARTIFACT, 4)
+    if start < 0 or data.startswith(_MLIR_BYTECODE):
+        return data
+    length = int.from_bytes(data[start - 4 : start], "little")
+    return data[start : start + length]
 
 
 def _agreed_mesh(own: dict[str, int] | None, given: Mesh | None, name: str) -> Mesh:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flint.errors import FlintError
-from flint.passes.mlir import make_context, write_bytecode
+from flint.passes.mlir import decode_location, make_context, write_bytecode
 from flint.passes.partition.child import announce
 
 
@@ -20,6 +20,8 @@ def import_stablehlo(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
         module = _parse(data, source, context)
         _name_main(module, source)
         mesh = _mesh_of(module, source)
+        announce(f"read the names in {source}")
+        _read_text(module, source)
         return {"mesh": mesh}, write_bytecode(module)
 
 
@@ -59,6 +61,51 @@ def _unreadable(source: str, error: Any) -> FlintError:
         message = found[0].message
         place = str(found[0].location).removeprefix("loc(").removesuffix(")").replace('"-"', source)
     return FlintError("FL302", f"{source} is not a StableHLO module: {message}", place=place)
+
+
+def _read_text(module: Any, source: str) -> None:
+    """Read every name and location once, here, where it may crash; refuse dynamic dimensions.
+
+    Text that is no UTF-8 (a damaged file) ends the process that reads it, and the process that
+    extracts is the user's.
+    """
+    from jaxlib.mlir import ir
+
+    seen: set[Any] = set()
+
+    def read(location: Any) -> None:
+        if location not in seen:
+            seen.add(location)
+            decode_location(location)
+
+    dynamic: list[Any] = []
+
+    def check(value: Any) -> None:
+        if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
+            dynamic.append(value)
+
+    def visit(op: Any) -> Any:
+        read(op.location)
+        for result in op.results:
+            check(result)
+        for region in op.regions:
+            for block in region:
+                for argument in block.arguments:
+                    read(argument.location)
+                    check(argument)
+        for name in op.attributes:
+            if isinstance(op.attributes[name], ir.StringAttr):
+                _ = op.attributes[name].value
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if dynamic:
+        raise FlintError(
+            "FL302",
+            f"{source} has dynamic dimensions: {dynamic[0].type}",
+            place=decode_location(dynamic[0].location)[1] or None,
+            help="export it with static shapes: work and bytes depend on them",
+        )
 
 
 def _name_main(module: Any, source: str) -> None:

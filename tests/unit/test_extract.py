@@ -1,0 +1,297 @@
+"""Extraction: numbers per operation, and the same bytes whenever the same program is captured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import flint
+from flint.mesh import AxisRef, Mesh
+from flint.passes.extract.collectives import permutation_pairs
+from flint.passes.extract.tensors import dtype_name
+from flint.passes.mlir import split_name_stack
+from flint.program import Flag, Kind, Phase, Program, Row
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+
+
+def shaped(shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(MESH, P(*spec)))
+
+
+def the_row(opcode: str, function: Any, *args: Any) -> Row:
+    """The only row of an opcode. (For GPUs JAX lowers linear algebra to calls of cuSOLVER.)"""
+    program = flint.trace(function, MESH, *args, platform="tpu").program
+    (row,) = (r for r in map(program.row, range(len(program))) if r.opcode == opcode)
+    return row
+
+
+def convolve(x: Any, k: Any, **options: Any) -> Any:
+    return lax.conv_general_dilated(
+        x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), **options
+    )
+
+
+# (opcode, function, arguments) and the flops, dims, bytes read and bytes written by one device
+WORK = {
+    "batched product": (
+        ("stablehlo.dot_general", lambda a, b: jnp.einsum("bij,bjk->bik", a, b)),
+        (shaped((8, 3, 5), "data"), shaped((8, 5, 7), "data")),
+        (2 * 2 * 3 * 5 * 7, (2, 3, 7, 5), 4 * 2 * (15 + 35), 4 * 2 * 21),
+    ),
+    "convolution": (
+        ("stablehlo.convolution", convolve),
+        (shaped((8, 6, 6, 3), "data"), shaped((3, 3, 3, 4))),
+        (2 * (2 * 36 * 4) * 27, (1, 72, 4, 27), 4 * (2 * 36 * 3 + 108), 4 * 2 * 36 * 4),
+    ),
+    "grouped convolution": (
+        ("stablehlo.convolution", lambda x, k: convolve(x, k, feature_group_count=2)),
+        (shaped((8, 6, 6, 4), "data"), shaped((3, 3, 2, 4))),
+        (2 * (2 * 36 * 4) * 18, (2, 72, 2, 18), 4 * (2 * 36 * 4 + 72), 4 * 2 * 36 * 4),
+    ),
+    "sum": (
+        ("stablehlo.reduce", lambda x: x.sum(axis=1)),
+        (shaped((8, 16), "data"),),
+        (2 * 16, (1, 2, 1, 16), 4 * 32 + 4, 4 * 2),
+    ),
+    "sort": (
+        ("stablehlo.sort", lambda x: jnp.sort(x, axis=1)),
+        (shaped((8, 16), "data"),),
+        (2 * 16 * 4, (1, 2, 1, 16), 4 * 32, 4 * 32),
+    ),
+    "fft": (
+        ("stablehlo.fft", jnp.fft.fft),
+        (shaped((8, 16), "data", dtype=jnp.complex64),),
+        (5 * 32 * 4, (0, 0, 0, 0), 8 * 32, 8 * 32),
+    ),
+    "cholesky": (
+        ("stablehlo.cholesky", lambda x: lax.linalg.cholesky(x, symmetrize_input=False)),
+        (shaped((8, 6, 6), "data"),),
+        (2 * 6**3 // 3, (0, 0, 0, 0), 4 * 72, 4 * 72),
+    ),
+    "rows of a table": (
+        ("stablehlo.gather", lambda t, i: t.at[i].get(mode="clip")),
+        (shaped((100, 16)), shaped((8,), "data", dtype=jnp.int32)),
+        (0, (0, 0, 0, 0), 4 * 32 + 4 * 2, 4 * 32),
+    ),
+    "update in place": (
+        ("stablehlo.dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(x, u, (0, 3))),
+        (shaped((8, 64), "data"), shaped((8, 2), "data")),
+        (0, (0, 0, 0, 0), 4 * 4, 4 * 4),
+    ),
+    "slice": (
+        ("stablehlo.slice", lambda x: x[:, 2:6]),
+        (shaped((8, 64), "data"),),
+        (0, (0, 0, 0, 0), 4 * 8, 4 * 8),
+    ),
+    "addition to rows": (
+        ("stablehlo.scatter", lambda x, i, u: x.at[i].add(u, mode="drop")),
+        (shaped((100, 16)), shaped((6,), dtype=jnp.int32), shaped((6, 16))),
+        (6 * 16, (0, 0, 0, 0), 2 * 4 * 96 + 4 * 6, 4 * 96),
+    ),
+    "largest of windows": (
+        ("stablehlo.reduce_window", lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 4),
+                                                                (1, 4), "VALID")),
+        (shaped((8, 16), "data"),),
+        (2 * 4 * 4, (1, 8, 1, 4), 4 * 32 + 4, 4 * 8),
+    ),
+    "triangular solve": (
+        ("stablehlo.triangular_solve", lambda a, b: lax.linalg.triangular_solve(
+            a, b, left_side=True)),
+        (shaped((6, 6)), shaped((6, 4))),
+        (6 * 4 * 6, (0, 0, 0, 0), 4 * (36 + 24), 4 * 24),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(WORK))
+def test_work_of_one_operation(name: str) -> None:
+    (opcode, function), args, expected = WORK[name]
+    row = the_row(opcode, function, *args)
+    assert (row.flops, row.dims, row.operand_bytes, row.result_bytes) == expected
+    assert not row.flags & Flag.UNPRICED
+
+
+def test_an_unknown_custom_call_is_unpriced_and_keeps_its_bytes() -> None:
+    def step(x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct((8, 16), jnp.float32)
+        return jax.ffi.ffi_call("my_kernel", shape)(x)
+
+    row = the_row("custom_call.my_kernel", step, shaped((8, 16)))
+    assert row.flags & Flag.UNPRICED and row.flops == 0
+    assert row.operand_bytes == row.result_bytes == 8 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("stack", "scope", "phase"),
+    [
+        ("jit(step)/jvp(layers)/while/body/attention/dot_general", "layers/attention", "FORWARD"),
+        ("jit(step)/transpose(jvp(layers))/while/body/dot_general", "layers", "BACKWARD"),
+        (
+            "jit(step)/transpose(jvp(layers))/while/body/checkpoint/rematted_computation/mlp/tanh",
+            "layers/mlp",
+            "REMAT",
+        ),
+        ("jit(step)/optimizer/mul", "optimizer", "UNKNOWN"),
+        ("add", "", "UNKNOWN"),
+        ("", "", "UNKNOWN"),
+    ],
+)
+def test_scopes_and_phases(stack: str, scope: str, phase: str) -> None:
+    assert split_name_stack(stack) == (scope, Phase[phase])
+
+
+@pytest.mark.parametrize(
+    ("element", "name"),
+    [
+        ("f32", "float32"),
+        ("bf16", "bfloat16"),
+        ("i1", "bool"),
+        ("i4", "int4"),
+        ("ui8", "uint8"),
+        ("f8E4M3FN", "float8_e4m3fn"),
+        ("complex<f32>", "complex64"),
+        ("!quant.uniform<i8:f32, 0.5>", "!quant.uniform<i8:f32, 0.5>"),
+    ],
+)
+def test_element_type_names(element: str, name: str) -> None:
+    assert dtype_name(element) == name
+
+
+def test_permutations_bring_every_device_its_shard() -> None:
+    """After the messages each device holds what the target sharding says, whatever the axes."""
+    mesh = Mesh(("x", "y", "z"), (2, 4, 2))
+    x, y, z = map(AxisRef, mesh.names)
+    high, low = AxisRef("y", 1, 2), AxisRef("y", 2, 2)
+    for source, target in [
+        (((x,), (z,)), ((z,), (x,))),
+        (((x, z), ()), ((z, x), ())),
+        (((high,), (x,)), ((low,), (x,))),
+        (((y,), ()), ((low, high), ())),
+    ]:
+        pairs = permutation_pairs(source, target, mesh)
+        assert sorted(pairs[:, 1]) == list(range(mesh.size))
+        held, wanted = shards(source, mesh), shards(target, mesh)
+        assert all(held[s] == wanted[t] for s, t in pairs.tolist())
+
+
+def shards(sharding: tuple[tuple[AxisRef, ...], ...], mesh: Mesh) -> list[tuple[int, ...]]:
+    """For each rank, which part of each dimension it holds."""
+
+    def part(axis: AxisRef, rank: int) -> int:
+        along = mesh.coordinates(rank)[axis.name]
+        if axis.size is None:
+            return along
+        return along // (mesh.axis_size(axis.name) // (axis.pre_size * axis.size)) % axis.size
+
+    def position(axes: tuple[AxisRef, ...], rank: int) -> int:
+        found = 0
+        for axis in axes:
+            found = found * mesh.axis_size(axis) + part(axis, rank)
+        return found
+
+    return [tuple(position(axes, rank) for axes in sharding) for rank in range(mesh.size)]
+
+
+def test_a_function_that_is_called_often_is_walked_once() -> None:
+    """Layers under jax.jit stay calls; their copies depend on their own inputs only."""
+
+    @jax.jit
+    def layer(x: Any, w: Any) -> Any:
+        for _ in range(40):  # big enough to stay a call
+            x = jnp.tanh(x @ w) + x
+        return x
+
+    def step(x: Any, weights: list[Any]) -> Any:
+        for w in weights:
+            x = layer(x, w)
+        return x
+
+    program = flint.trace(
+        step, MESH, shaped((8, 16), "data"), [shaped((16, 16), None, "model")] * 3
+    ).program
+    program.verify()
+    dots = [i for i in range(len(program)) if program.row(i).opcode == "stablehlo.dot_general"]
+    assert len(dots) == 120
+    weights = [i for i in range(len(program)) if program.row(i).name.startswith("weights")]
+    for number, weight in enumerate(weights):
+        reached = reachable(program, weight)
+        mine = dots[40 * number : 40 * number + 40]
+        assert set(mine) <= reached
+        assert not reached & set(dots[: 40 * number])
+
+
+def reachable(program: Program, row: int) -> set[int]:
+    """Rows that depend on `row`, directly or not."""
+    found = {row}
+    for i in range(row + 1, len(program)):
+        if found & set(program.dependencies(i).tolist()):
+            found.add(i)
+    return found
+
+
+def test_program_rows_are_where_the_source_is() -> None:
+    def step(x: Any) -> Any:
+        with jax.named_scope("head"):
+            return jnp.exp(x)
+
+    row = the_row("stablehlo.exponential", step, shaped((8, 16), "data"))
+    assert row.scope == "head"
+    assert row.location == f"test_extract.py:{step.__code__.co_firstlineno + 2}"
+
+
+CAPTURE = """
+import sys
+import jax, jax.numpy as jnp
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+import flint
+mesh = AbstractMesh((4, 2), ("data", "model"))
+def shaped(shape, *spec):
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
+def loss(params, x):
+    def body(x, w):
+        return jnp.tanh(x @ w["in"]) @ w["out"], None
+    y, _ = jax.lax.scan(jax.checkpoint(body), x, params)
+    return jnp.mean(y ** 2) + jax.nn.logsumexp(y)
+params = {"in": shaped((3, 16, 32), None, "data", "model"),
+          "out": shaped((3, 32, 16), None, "model", "data")}
+trace = flint.trace(jax.value_and_grad(loss), mesh, params, shaped((8, 16), "data"))
+sys.stdout.buffer.write(trace.workload.to_bytes())
+"""
+
+
+def test_two_processes_give_the_same_bytes(tmp_path: Path) -> None:
+    def capture(seed: str) -> bytes:
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        file = tmp_path / f"dir{seed}" / "model.py"
+        file.parent.mkdir()
+        file.write_text(CAPTURE)
+        run = subprocess.run(
+            [sys.executable, str(file)], env=environment, capture_output=True, check=True
+        )
+        return run.stdout
+
+    first = capture("0")
+    assert capture("12345") == first
+    workload = flint.Workload.from_bytes(first)
+    workload.verify()
+    kinds = np.unique(workload.programs[0].kind)
+    assert Kind.COLLECTIVE in kinds and Kind.COMPUTE in kinds
+    assert workload.to_bytes() == first

@@ -1,0 +1,203 @@
+"""The compiler process: whatever happens to it, the user sees one error and the next call works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+import flint
+from flint.passes.partition.worker import Worker, the_worker
+
+MODULE = b"func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.stop()
+
+
+def ask(worker: Worker) -> bytes:
+    """One request that works."""
+    _, result = worker.request("import", MODULE, {"source": "model.mlir"})
+    assert result.startswith(b"ML\xefR")
+    return result
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists, a zombie included."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.01)
+
+
+def child_of(worker: Worker) -> int:
+    pid = worker.pid
+    assert pid is not None
+    return pid
+
+
+def test_one_child_serves_many_requests(worker: Worker) -> None:
+    assert ask(worker) == ask(worker)
+    first = worker.pid
+    ask(worker)
+    assert worker.pid == first
+
+
+def test_an_abort_is_one_error_that_names_the_step(worker: Worker) -> None:
+    ask(worker)
+    first = child_of(worker)
+    with pytest.raises(flint.FlintError) as caught:
+        worker.request("abort", b"")
+    assert caught.value.code == "FL401"
+    assert caught.value.message == "the compiler process died in 'abort-for-test' (SIGABRT)"
+    assert not is_alive(first)  # reaped: no zombie
+    ask(worker)
+    assert worker.pid != first
+
+
+def test_killed_between_requests_is_not_noticed(worker: Worker) -> None:
+    ask(worker)
+    first = child_of(worker)
+    os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    ask(worker)
+    assert worker.pid != first and not is_alive(first)
+
+
+def test_killed_during_a_request(worker: Worker) -> None:
+    ask(worker)
+    first = child_of(worker)
+    os.kill(first, signal.SIGSTOP)  # so that the request is surely under way
+    threading.Timer(0.3, os.kill, (first, signal.SIGKILL)).start()
+    with pytest.raises(flint.FlintError) as caught:
+        ask(worker)
+    assert caught.value.code == "FL401" and "SIGKILL" in caught.value.message
+    assert not is_alive(first)
+    ask(worker)
+
+
+def test_an_interrupt_leaves_no_stale_answer(worker: Worker) -> None:
+    expected = ask(worker)
+    first = child_of(worker)
+    os.kill(first, signal.SIGSTOP)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        ask(worker)
+    wait_for(lambda: not is_alive(first))
+    assert ask(worker) == expected
+
+
+def test_an_error_of_the_input_keeps_the_child(worker: Worker) -> None:
+    ask(worker)
+    first = worker.pid
+    with pytest.raises(flint.FlintError) as caught:
+        worker.request("import", b"func.func {", {"source": "broken.mlir"})
+    assert caught.value.code == "FL302"
+    ask(worker)
+    assert worker.pid == first
+
+
+def test_stopping_leaves_nothing(worker: Worker, tmp_path: Path) -> None:
+    ask(worker)
+    child = child_of(worker)
+    worker.stop()
+    worker.stop()  # twice is fine
+    assert worker.pid is None and not is_alive(child)
+
+
+def run_in_new_process(program: str, tmp_path: Path, **options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_the_child_ends_with_its_parent_and_leaves_no_files(tmp_path: Path) -> None:
+    program = (
+        "import time\n"
+        "from flint.passes.partition.worker import the_worker\n"
+        f"the_worker().request('import', {MODULE!r}, {{'source': 'model.mlir'}})\n"
+        "print(the_worker().pid, flush=True)\n"
+        "time.sleep(60 if KILLED else 0)\n"
+    )
+    for killed in (False, True):
+        parent = run_in_new_process(program.replace("KILLED", str(killed)), tmp_path)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        if killed:
+            parent.kill()
+        parent.wait(timeout=60)
+        parent.stdout.close()
+        wait_for(lambda pid=child: not is_alive(pid) or is_zombie(pid))  # type: ignore[misc]
+    assert list(tmp_path.iterdir()) == []
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended but its new parent (outside of this test) has not noticed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_crash_in_a_trace_is_one_error_and_the_next_trace_works() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    x = jax.ShapeDtypeStruct((8, 16), jnp.float32)
+
+    def step(x: Any) -> Any:
+        os.kill(child_of(the_worker()), signal.SIGKILL)  # tracing runs while the child starts
+        return x + 1
+
+    def fine(x: Any) -> Any:
+        return x + 1
+
+    try:
+        flint.trace(step, "4x2", x)
+    except flint.FlintError as error:
+        assert error.code == "FL401"
+    assert flint.trace(fine, "4x2", x).program is not None
+
+
+def test_traces_in_threads() -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import PartitionSpec as P
+
+    def capture(width: int) -> bytes:
+        x = jax.ShapeDtypeStruct((8, width), jnp.float32)
+        trace = flint.trace(lambda x: jnp.tanh(x @ x.T).sum(), "4x2", x, in_shardings=P("data"))
+        return trace.workload.to_bytes()
+
+    widths = [16, 32, 48, 64] * 2
+    alone = [capture(width) for width in widths]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(capture, widths))
+    assert together == alone
