@@ -209,24 +209,26 @@ def _facts_text(facts: list[tuple[str, str]]) -> str:
 
 def _facts_rich(facts: list[tuple[str, str]], title: str | None = None) -> RenderableType:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, show_header=False, box=None, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for label, value in facts:
-        table.add_row(label, value)
+        table.add_row(label, Text(value))  # plain: a name may hold what rich takes for markup
     return table
 
 
 def _collectives_rich(c: ClassSummary) -> RenderableType:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD)
     for column in _COLUMNS:
         table.add_column(column.title, justify="right" if column.right else "left")
     for cells in _collective_cells(c):
-        table.add_row(*cells)
+        table.add_row(*map(Text, cells))
     return table
 
 

@@ -102,9 +102,10 @@ def test_json_holds_exact_numbers(summary):
     }
 
 
-def test_rich_form_says_the_same_as_text(summary):
+def test_rich_form_says_the_same_as_text():
     from rich.console import Console
 
+    summary = summarize(Workload.single(_program(), {"name": "f[bold]", "source": "m.py"}))
     console = Console(width=200)
     with console.capture() as capture:
         console.print(summary.to_rich())
