@@ -4,6 +4,12 @@ ASTRA-sim simulates four collectives, sends and receives. So a permutation becom
 one receive without a dependency between them (nodes that used its result wait for the receive),
 and a broadcast becomes an all-gather whose parts add up to the message: a pipelined ring
 broadcast of S bytes puts S on each link, this all-gather S * (n - 1) / n, in as many hops.
+
+ASTRA-sim gives a rank one communication slot and issues what is ready first. Where ranks differ
+(one receives nothing at the end of a shift, another stage is slower) two of them could take their
+slots for different collectives and wait for each other for ever. Such workloads get dependencies
+that keep every collective and send in program order, which excludes that: the least that has not
+ended is ready on all its members. Ranks that all do the same at the same time need none.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from flint.backends.chakra.expand import Nodes, expand, occurrences
 from flint.backends.chakra.groups import GroupNumbers, involved_dimensions
 from flint.backends.chakra.schema import CommType, NodeType
 from flint.program import Collective, Int32s, Int64s, Kind, Program
+from flint.workload import Workload
 
 _COMM_TYPES = {
     Collective.ALL_REDUCE: CommType.ALL_REDUCE,
@@ -45,6 +52,7 @@ class Names:
 
     groups: GroupNumbers
     use_dimensions: bool = False
+    in_order: bool = False
     tags: dict[Hashable, int] = field(default_factory=dict)
 
     def tag(self, key: Hashable) -> int:
@@ -87,6 +95,8 @@ def lower(program: Program, names: Names) -> TraceNodes:
     row = nodes.row[origin]
     types = _node_types(program, row, is_second)
     dep_start, deps = _copy_dependencies(nodes, origin, np.cumsum(copies) - 1)
+    if names.in_order:
+        dep_start, deps = _chain(dep_start, deps, types)
     slots, slot, flags, dimensions = _ends(program, names, row, types)
     return TraceNodes(
         type=types,
@@ -101,6 +111,30 @@ def lower(program: Program, names: Names) -> TraceNodes:
         dimensions=dimensions,
         dimension_flags=flags,
     )
+
+
+def ranks_differ(workload: Workload) -> bool:
+    """Whether some ranks may communicate at other times than others; see above."""
+    return len(workload.programs) > 1 or any(map(_has_messages, workload.programs))
+
+
+def _has_messages(program: Program) -> bool:
+    """Whether there are sends and receives, or collectives that not every rank takes part in."""
+    used = [program.groups[i] for i in np.unique(program.group[program.group >= 0]).tolist()]
+    ragged = any(
+        sum(len(r) for r in g.ranks if len(r) > 1) < program.mesh.size for g in used if g.ranks
+    )
+    return ragged or bool((program.route >= 0).any())
+
+
+def _chain(dep_start: Int64s, deps: Int64s, types: NDArray[np.uint8]) -> tuple[Int64s, Int64s]:
+    """Let each collective and send wait for the one before it."""
+    count = len(types)
+    slotted = np.flatnonzero((types == NodeType.COMM_COLL) | (types == NodeType.COMM_SEND))
+    owners = np.concatenate((np.repeat(np.arange(count), np.diff(dep_start)), slotted[1:]))
+    keys = np.unique(owners * count + np.concatenate((deps, slotted[:-1])))
+    starts = np.concatenate(([0], np.cumsum(np.bincount(keys // count, minlength=count))))
+    return starts, keys % count
 
 
 def _node_types(program: Program, row: Int32s, is_second: NDArray[np.bool_]) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from flint.backends.chakra.encode import Encoder, metadata_record
 from flint.backends.chakra.groups import GroupNumbers
-from flint.backends.chakra.lower import Names, TraceNodes, lower
+from flint.backends.chakra.lower import Names, TraceNodes, lower, ranks_differ
 from flint.backends.chakra.selection import select_ranks
 from flint.backends.chakra.simulator_files import simulator_files
 from flint.errors import FlintError, nearest
@@ -93,7 +93,7 @@ def write(
     target = Path(directory)
     _refuse_ignored_path(target)
     selected = select_ranks(ranks, workload)
-    names = Names(GroupNumbers(workload.mesh), use_dimensions=groups == "dims")
+    names = Names(GroupNumbers(workload.mesh), groups == "dims", ranks_differ(workload))
     metadata = {"mesh": str(workload.mesh), "producer": "flint", "schema": SCHEMA}
     header = metadata_record({**metadata, "tensor_size": tensor_size})
     classes = _classes(workload, selected, names, header, tensor_size)

@@ -127,12 +127,12 @@ def test_rank_without_a_half_leaves_it_out_and_keeps_the_order(tmp_path: Path) -
     first = read(tmp_path / "out" / "trace.0.et").nodes
     last = read(tmp_path / "out" / "trace.7.et").nodes
     assert [(n.id, n.type, n.data_deps) for n in first[-3:]] == [
-        (12, NodeType.COMM_COLL, (11,)),
+        (12, NodeType.COMM_COLL, (10, 11)),
         (13, NodeType.COMM_SEND, (12,)),
         (15, NodeType.COMP, (12,)),
     ]
     assert [(n.id, n.type, n.data_deps) for n in last[-3:]] == [
-        (12, NodeType.COMM_COLL, (11,)),
+        (12, NodeType.COMM_COLL, (10, 11)),
         (14, NodeType.COMM_RECV, (12,)),
         (15, NodeType.COMP, (14,)),
     ]
@@ -264,6 +264,23 @@ def test_pipeline_of_two_classes(tmp_path: Path) -> None:
     ends = [attributes(n) for n in middle if n.type is not NodeType.COMP]
     assert [(e["comm_src"], e["comm_dst"]) for e in ends] == [(1, 3), (3, 5)] * 4
     assert [e["comm_tag"] for e in ends] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_ranks_at_the_end_of_a_shift_do_not_overtake_the_others(tmp_path: Path) -> None:
+    """Rank 0 receives nothing, so its first all-reduce is ready before that of rank 1, which could
+    begin with the second: each would hold its slot for the other."""
+    b = ProgramBuilder(Mesh.parse("data=4"))
+    dot = b.add("dot", flops=1, result_bytes=8)
+    route = Route((AxisRef("data"),), 1, wrap=False)
+    permute = {"collective": Collective.PERMUTE, "route": route, "comm_bytes": 8}
+    reduce = {"collective": Collective.ALL_REDUCE, "group": over("data"), "comm_bytes": 8}
+    moved = b.add("permute", Kind.COLLECTIVE, deps=[dot], **permute)
+    again = b.add("permute", Kind.COLLECTIVE, deps=[moved], **permute)
+    b.add("first", Kind.COLLECTIVE, deps=[again], **reduce)
+    b.add("second", Kind.COLLECTIVE, deps=[dot], **{**reduce, "comm_bytes": 16})
+    write(Workload.single(b.build()), tmp_path / "out")
+    report = check(tmp_path / "out")
+    assert report.ok and report.deadlock_examined, report.findings
 
 
 @pytest.mark.parametrize(
