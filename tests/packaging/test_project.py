@@ -1,0 +1,127 @@
+"""README, CI script, dependencies and docs agree with each other and with the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: Distribution -> what it is imported as, where the names differ.
+IMPORT_NAMES = {"protobuf": "google"}
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*.md")])
+
+
+def readme_commands() -> list[str]:
+    """Lines of README.md that set an environment up."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    return [line.strip() for line in lines if "-m venv" in line]
+
+
+def imported_names(folder: Path) -> set[str]:
+    """Top-level names that the Python files of a folder import."""
+    found: set[str] = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.split(".")[0])
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+                target = node.args[0]
+                if isinstance(target, ast.Constant):
+                    found.add(str(target.value).split(".")[0])
+    return found
+
+
+def requirement_name(requirement: str) -> str:
+    return re.split(r"[<>=!~\[; ]", requirement)[0]
+
+
+def test_readme_has_one_command_for_the_main_job_and_one_for_the_tests() -> None:
+    main, tests = readme_commands()
+    assert "flint capture examples/llama_jax.py --mesh 64x8 -o trace" in main
+    assert "-m pytest" in tests
+    assert all("-c constraints.txt" in command for command in (main, tests))
+
+
+def test_ci_runs_the_test_command_of_the_readme_as_it_is_written() -> None:
+    _, tests = readme_commands()
+    assert tests in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def readme_blocks(language: str) -> list[str]:
+    """Fenced blocks of README.md that begin with exactly this word."""
+    text = (ROOT / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def python(*arguments: str) -> str:
+    """Output of a new interpreter in the checkout."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_program_in_the_readme_prints_what_stands_below_it() -> None:
+    pytest.importorskip("jaxlib", reason="captures a JAX program")
+    (program,) = readme_blocks("python")
+    assert python("-c", program) == readme_blocks("text")[1]
+
+
+def test_the_main_command_of_the_readme_prints_what_stands_below_it() -> None:
+    pytest.importorskip("jaxlib", reason="captures a JAX program")
+    shown = python("-m", "flint", "capture", "examples/llama_jax.py", "--mesh", "64x8")
+    summary, _ = readme_blocks("text")[0].split("\ntime ")
+    assert shown.split("\ntime ")[0] == summary
+
+
+def test_every_dependency_is_imported_and_every_import_is_declared() -> None:
+    used = set().union(
+        *(imported_names(ROOT / f) for f in ("flint", "passes", "frontends", "backends"))
+    )
+    required = {requirement_name(r) for r in PROJECT["dependencies"]}
+    assert {IMPORT_NAMES.get(r, r) for r in required} <= used
+    optional = {"jax", "jaxlib", "torch"}
+    declared = {IMPORT_NAMES.get(r, r) for r in required} | optional | {"flint"}
+    standard = set(sys.stdlib_module_names)
+    assert used - standard - declared == set()
+
+
+def test_constraints_pin_everything_that_is_declared() -> None:
+    pins = re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = {name.lower().replace("_", "-") for name in pins}
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *extras["jax"], *extras["test"], *extras["dev"]]
+    names = {requirement_name(r).lower() for r in wanted} - {"flint-ir"}
+    assert names <= pinned
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_index_of_docs_lists_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
+    assert {p for p in pages if f"({p})" not in index} == {"README.md"}
+
+
+def test_the_page_on_programs_names_every_column_flag_and_invariant() -> None:
+    from flint.program import COLUMNS, TABLES, Flag, Kind
+    from flint.verify import INVARIANTS
+
+    page = (ROOT / "docs" / "program.md").read_text()
+    names = [*COLUMNS, *TABLES, *(k.name for k in Kind), *(f.name for f in Flag)]
+    names += [invariant.__name__ for invariant in INVARIANTS]
+    assert [name for name in names if f"`{name}`" not in page] == []
