@@ -23,7 +23,7 @@ from flint.program import (
 
 T = TypeVar("T", bound=Hashable)
 # Places in the tuple that `add` appends.
-_RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _COMM_BYTES, _REGION = 4, 5, 6, 10, 20
+_RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _COMM_BYTES, _REGION, _ALIAS = 4, 5, 6, 10, 20, 21
 
 
 class Table(dict[T, int]):
@@ -95,6 +95,7 @@ class ProgramBuilder:
         cause: str = "",
         phase: Phase = Phase.UNKNOWN,
         flags: Flag | int = 0,
+        alias: int = -1,
     ) -> int:
         """Append one row (see the columns of `Program`) and return its index.
 
@@ -124,6 +125,7 @@ class ProgramBuilder:
                 int(phase),
                 int(flags),
                 self._open[-1].index if self._open else -1,
+                alias,
             )
         )
         self._deps.extend(sorted({d for d in deps if d >= 0}))
@@ -209,13 +211,15 @@ class ProgramBuilder:
         for number, row in enumerate(range(start, stop)):
             values = list(self._rows[row])
             values[_REGION] = regions.get(values[_REGION], outer)
-            self._rows.append(tuple(values))
             if number < len(arguments):
                 deps: Iterable[int] = (arguments[number],)
+                values[_ALIAS] = arguments[number]
             else:
+                values[_ALIAS] += offset if values[_ALIAS] >= 0 else 0
                 old = self._deps[self._dep_start[row] : self._dep_start[row + 1]]
                 assert not old or old[0] >= start, "a row depends on one outside the copied range"
                 deps = (d + offset for d in old)
+            self._rows.append(tuple(values))
             self._deps.extend(deps)
             self._dep_start.append(len(self._deps))
 

@@ -60,8 +60,8 @@ class Flag(IntFlag):
     UNPRICED = 1  #: Flint knows shapes and bytes of this operation but not its work
     ASYNC = 2  #: the compiler said start/done: it overlaps whatever does not depend on it
     DONATED = 4  #: a parameter whose buffer the step may overwrite
-    IN_PLACE = 8  #: the result reuses the storage of the first dependency
-    VIEW = 16  #: the result is the first dependency seen differently: no bytes move
+    IN_PLACE = 8  #: the result is written into the storage of `alias`
+    VIEW = 16  #: the result is `alias` seen differently: no bytes move
     DOUBTFUL = 32  #: shardings around the operation contradict its rule: see its `cause`
 
 
@@ -122,6 +122,7 @@ class Row(NamedTuple):
     phase: Phase
     flags: Flag
     region: int
+    alias: int
     deps: tuple[int, ...]
 
 
@@ -146,6 +147,7 @@ class Program:
     |      | scope (`layers/attention`), `file:line`, and why a collective exists |
     | phase, flags | `Phase`, `Flag` |
     | region | index into `regions` of the innermost region, or -1 |
+    | alias | dependency whose storage the result shares (a view, an update in place), or -1 |
     | dep_start, deps | row i reads rows `deps[dep_start[i]:dep_start[i + 1]]`, ascending, unique |
     """
 
@@ -171,6 +173,7 @@ class Program:
     phase: NDArray[np.uint8]
     flags: NDArray[np.uint8]
     region: Int32s
+    alias: Int32s
     dep_start: Int64s
     deps: Int32s
     opcodes: tuple[str, ...]
@@ -221,6 +224,7 @@ class Program:
             phase=Phase(int(self.phase[at])),
             flags=Flag(int(self.flags[at])),
             region=int(self.region[at]),
+            alias=int(self.alias[at]),
             deps=tuple(int(d) for d in self.dependencies(at)),
         )
 
@@ -285,6 +289,7 @@ COLUMNS: tuple[str, ...] = (
     "phase",
     "flags",
     "region",
+    "alias",
     "dep_start",
     "deps",
 )
@@ -304,7 +309,19 @@ COLUMN_TYPES: dict[str, str] = {
     "comm_bytes": "int64",
     "dep_start": "int64",
 } | dict.fromkeys(
-    ("shape", "group", "route", "channel", "name", "scope", "location", "cause", "region", "deps"),
+    [
+        "shape",
+        "group",
+        "route",
+        "channel",
+        "name",
+        "scope",
+        "location",
+        "cause",
+        "region",
+        "alias",
+        "deps",
+    ],
     "int32",
 )
 #: Names of the lookup tables, in the order in which they are stored.

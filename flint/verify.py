@@ -76,6 +76,13 @@ def dependencies_point_back(p: Program) -> None:
     assert not repeated.any(), f"row {owner[1:][repeated][0]} has unsorted or repeated dependencies"
 
 
+def aliases_are_dependencies(p: Program) -> None:
+    """A row shares storage with one of its dependencies, or with none."""
+    found = np.zeros(len(p), dtype=np.bool_)
+    found[p.dep_owner[p.deps == p.alias[p.dep_owner]]] = True
+    _require(p, (p.alias == -1) | found, "alias is not a dependency")
+
+
 def only_work_has_work(p: Program) -> None:
     """PARAMETER and VALUE rows have no flops, and only communication rows have comm_bytes."""
     idle = (p.kind == Kind.PARAMETER) | (p.kind == Kind.VALUE)
@@ -134,6 +141,7 @@ INVARIANTS: tuple[Callable[[Program], None], ...] = (
     indices_are_in_their_tables,
     quantities_are_not_negative,
     dependencies_point_back,
+    aliases_are_dependencies,
     only_work_has_work,
     communication_is_complete,
     regions_nest,

@@ -79,17 +79,27 @@ def changed(program: Program, rows: NDArray[Any], **values: Any) -> Program:
 
 def permuted(program: Program, source: NDArray[np.int64]) -> Program:
     """A copy in which row i has the columns of row source[i]; regions and dependencies stay."""
-    names = [c for c in ROW_COLUMNS if c != "region"]
-    return replace(program, **{name: getattr(program, name)[source] for name in names})
+    names = [c for c in ROW_COLUMNS if c not in ("region", "alias")]
+    columns = {name: getattr(program, name)[source] for name in names}
+    stayed = source == np.arange(len(program))
+    columns["alias"] = np.where(stayed, program.alias, -1).astype(np.int32)
+    return replace(program, **columns)
 
 
 def rewired(program: Program, links: Edges) -> Program:
-    """A copy whose dependencies are `links` (any order, repeats allowed)."""
+    """A copy whose dependencies are `links` (any order, repeats allowed).
+
+    A row that no longer reads what it shared storage with shares it with none.
+    """
     n = max(len(program), 1)
     keys = np.unique(links[0] * n + links[1])
     start = np.zeros(len(program) + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys // n, minlength=len(program)), out=start[1:])
-    return replace(program, dep_start=start, deps=(keys % n).astype(np.int32))
+    owner, deps = keys // n, (keys % n).astype(np.int32)
+    shares = np.zeros(len(program), dtype=np.bool_)
+    shares[owner[program.alias[owner] == deps]] = True
+    alias = np.where(shares, program.alias, -1).astype(np.int32)
+    return replace(program, dep_start=start, deps=deps, alias=alias)
 
 
 def forwarded(program: Program, gone: Mask) -> Program:
@@ -127,6 +137,7 @@ def kept(program: Program, keep: Mask) -> Program:
     columns = {name: getattr(program, name)[keep] for name in ROW_COLUMNS}
     regions, number = _regions_left(program.regions, keep, before)
     columns["region"] = number[columns["region"]]
+    columns["alias"] = _renumbered(columns["alias"], keep, before)
     short = replace(
         program,
         **columns,
@@ -135,6 +146,12 @@ def kept(program: Program, keep: Mask) -> Program:
         deps=np.zeros(0, dtype=np.int32),
     )
     return compact_tables(rewired(short, (before[owner[stays]], before[target[stays]])))
+
+
+def _renumbered(rows: Int32s, keep: Mask, before: NDArray[np.int64]) -> Int32s:
+    """New numbers of rows; -1 for those that are gone and for -1."""
+    stays = (rows >= 0) & keep[rows]
+    return np.where(stays, before[rows], -1).astype(np.int32)
 
 
 def _regions_left(

@@ -158,10 +158,12 @@ class _State:
         shape, dtype, size = self._type()
         kind = self.draw(st.sampled_from((Kind.COMPUTE, Kind.VALUE)))
         flags = Flag.VIEW if kind is Kind.VALUE else Flag(0)
+        deps = self._deps(1)
         self._add(
             self.draw(st.sampled_from(LAYOUTS)),
             kind,
-            deps=self._deps(1),
+            deps=deps,
+            alias=deps[0] if deps and kind is Kind.VALUE else -1,
             shape=shape,
             dtype=dtype,
             result_bytes=size,
@@ -196,15 +198,18 @@ class _State:
 
     def opaque(self) -> None:
         shape, dtype, size = self._type()
+        deps = self._deps(3)
+        flags = self.draw(st.sampled_from((Flag(0), Flag.UNPRICED, Flag.IN_PLACE)))
         self._add(
             self.draw(st.sampled_from(OPAQUE)),
-            deps=self._deps(3),
+            deps=deps,
+            alias=deps[0] if deps and flags is Flag.IN_PLACE else -1,
             shape=shape,
             dtype=dtype,
             result_bytes=size,
             operand_bytes=self.draw(st.integers(0, 1 << 40)),
             flops=self.draw(st.integers(0, 1 << 55)),
-            flags=self.draw(st.sampled_from((Flag(0), Flag.UNPRICED, Flag.IN_PLACE))),
+            flags=flags,
         )
 
     def constant(self) -> None:

@@ -26,7 +26,6 @@ FREE = frozenset(
         "stablehlo.constant",
         "sdy.constant",
         "stablehlo.reshape",
-        "stablehlo.optimization_barrier",
         "stablehlo.tuple",
         "stablehlo.get_tuple_element",
         "stablehlo.create_token",
@@ -174,6 +173,7 @@ class _Walk:
             location=origin.location,
             phase=origin.phase,
             flags=Flag.VIEW if len(deps) == 1 else 0,
+            alias=deps[0] if len(deps) == 1 else -1,
         )
 
     # plain operations --------------------------------------------------------------------------
@@ -256,6 +256,7 @@ class _Walk:
             phase=origin.phase,
             cause=doubt,
             flags=flags,
+            alias=deps[0] if work.in_place else -1,
         )
 
     def _imply(self, o: Operation, deps: list[int], origin: Origin) -> list[int]:
@@ -336,6 +337,11 @@ class _Walk:
         # A result that is an argument of the caller would point outside of the copied rows.
         return _Stamp(start, len(self.builder), len(actual), tuple(results))
 
+    def barrier(self, op: Any) -> None:
+        """`optimization_barrier` holds back the compiler, not the device: each value passes."""
+        self._declare(op)
+        self._define(op, [self.rows[v] for v in op.operands])
+
     def nested(self, op: Any) -> None:
         """`sdy.manual_computation` and `sdy.named_computation`: the body runs once, in place."""
         self._declare(op)
@@ -412,6 +418,7 @@ _STRUCTURE = {
     "func.call": _Walk.call,
     "sdy.manual_computation": _Walk.nested,
     "sdy.named_computation": _Walk.nested,
+    "stablehlo.optimization_barrier": _Walk.barrier,
     "stablehlo.while": _Walk.loop,
     "stablehlo.case": _Walk.choice,
     "stablehlo.if": _Walk.choice,

@@ -131,6 +131,12 @@ MUTATIONS: dict[Callable[[Program], None], dict[str, Callable[[Program], Program
         "ends early": entry("dep_start", -1, 0),
         "start decreases": entry("dep_start", CARRIED + 1, 9),
     },
+    verify.aliases_are_dependencies: {
+        "itself": entry("alias", DOT, DOT),
+        "not read": entry("alias", LAST, PARAM),
+        "later": entry("alias", DOT, LAST),
+        "below": entry("alias", DOT, -2),
+    },
     verify.only_work_has_work: {
         "parameter": entry("flops", PARAM, 1),
         "value": entry("flops", LAST, 1),
