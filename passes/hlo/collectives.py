@@ -76,6 +76,32 @@ def point_to_point_message(
     return Message(Kind.SEND if sends else Kind.RECV, size, route=route)
 
 
+def holds_collective(fusion: Instruction, module: HloModule) -> bool:
+    """Whether a fusion communicates: TPU programs fuse collectives with what is around them."""
+    return any(
+        collective_kind(i.opcode) or (i.opcode == "fusion" and holds_collective(i, module))
+        for c in module.called(fusion)
+        for i in c.instructions
+    )
+
+
+def fused_reduce_scatter(fusion: Instruction, module: HloModule, mesh: Mesh) -> Message | None:
+    """The message of a fusion that reduces and keeps its part; None for any other fusion.
+
+    It holds one all-reduce, and its results are the operands divided by the size of the group.
+    """
+    computation = module.called(fusion)[0]
+    found = [i for i in computation.instructions if collective_kind(i.opcode)]
+    if len(found) != 1 or found[0].opcode != "all-reduce":
+        return None
+    reduced = collective_message(found[0], module.operands(computation, found[0]), module, mesh)
+    if reduced is None or reduced.group is None:
+        return None
+    if shapes.num_bytes(fusion.shape) * reduced.group.size(mesh) != reduced.comm_bytes:
+        return None
+    return Message(Kind.COLLECTIVE, reduced.comm_bytes, Collective.REDUCE_SCATTER, reduced.group)
+
+
 def reduction(instruction: Instruction, module: HloModule) -> str:
     """How an all-reduce or reduce-scatter combines, for its opcode: `[maximum]`, or "" for sums."""
     if not instruction.called_computation_ids:

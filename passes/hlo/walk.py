@@ -19,6 +19,8 @@ from flint.passes.hlo.collectives import (
     Message,
     collective_kind,
     collective_message,
+    fused_reduce_scatter,
+    holds_collective,
     point_to_point_message,
     reduction,
 )
@@ -145,6 +147,8 @@ class _Walk:
             return self._point_to_point(i, scope)
         if collective_kind(opcode):
             return self._collective(i, scope)
+        if opcode == "fusion" and holds_collective(i, self.module):
+            return self._communicating_fusion(i, operands, scope)
         return self._compute(i, scope)
 
     def _call(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
@@ -190,6 +194,13 @@ class _Walk:
         flags = Flag.ASYNC if i.opcode.endswith("-start") else Flag(0)
         return self._add(i, scope, message.kind, Work(), flags, message)
 
+    def _communicating_fusion(self, i: Instruction, operands: list[Rows], scope: _Scope) -> Rows:
+        """A reduce-scatter where it is one, else the rows of what is fused."""
+        message = fused_reduce_scatter(i, self.module, self.mesh)
+        if message is None:
+            return self._call(i, operands, scope)
+        return self._add(i, scope, message.kind, Work(), message=message)
+
     def _point_to_point(self, i: Instruction, scope: _Scope) -> Rows:
         operands = self.module.operands(scope.computation, i)
         message = point_to_point_message(i, operands, self.module, self.mesh)
@@ -212,7 +223,9 @@ class _Walk:
         source, phase = scope_and_phase(i)
         moved = sum(shapes.num_bytes(o.shape) for o in self._operands(i, scope))
         opcode = f"hlo.{i.opcode.removesuffix('-start')}"
-        if message is not None:
+        if message is not None and i.opcode == "fusion":
+            opcode = "hlo.reduce-scatter"
+        elif message is not None:
             opcode += reduction(i, self.module)
         idle = kind is Kind.VALUE
         row = self.builder.add(

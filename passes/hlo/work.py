@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
@@ -90,7 +92,40 @@ def _product(o: Operation, numbers: Any) -> Work:
 
 def convolution(o: Operation) -> Work:
     """As implicit GEMM: m = output positions, n = output features, k = window x input features."""
-    return _convolution(o.instruction, o.instruction.shape, o.operands[1].shape)
+    dense = _convolution(o.instruction, o.instruction.shape, o.operands[1].shape)
+    used, all_taps = _window_taps(o)
+    if used == all_taps or not all_taps:
+        return dense
+    batch, m, n, k = dense.dims
+    return Work(flops=dense.flops * used // all_taps, dims=(batch, m, n, k * used // all_taps))
+
+
+def _window_taps(o: Operation) -> tuple[int, int]:
+    """(Window taps that meet an element, all window taps) over all output positions.
+
+    Differs only for dimensions that are dilated or mostly padding: so TPU programs write batched
+    products of matrices, and gradients of strided convolutions are such. The thin padding of an
+    ordinary convolution is computed with, and counts.
+    """
+    numbers, instruction = o.instruction.convolution_dimension_numbers, o.instruction
+    inputs, outputs = o.operands[0].shape.dimensions, instruction.shape.dimensions
+    used = taps = 1
+    for window, i, r in zip(
+        instruction.window.dimensions,
+        numbers.input_spatial_dimensions,
+        numbers.output_spatial_dimensions,
+        strict=False,
+    ):
+        size, length = window.size, outputs[r]
+        taps *= size * length
+        hole = max(window.base_dilation, 1)
+        if hole == 1 and window.padding_low + window.padding_high < inputs[i]:
+            used *= size * length
+            continue
+        at = np.arange(length)[:, None] * max(window.stride, 1) - window.padding_low
+        at = at + np.arange(size) * max(window.window_dilation, 1)
+        used *= int(((at >= 0) & (at <= (inputs[i] - 1) * hole) & (at % hole == 0)).sum())
+    return used, taps
 
 
 def _convolution(instruction: Instruction, result: Any, kernel: Any) -> Work:
@@ -351,7 +386,8 @@ NO_ARITHMETIC = (
 #: Custom calls that are annotations and do not run.
 FREE_TARGETS = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
-     "LayoutConstraint", "AllocateBuffer", "CreateBuffer"}
+     "LayoutConstraint", "AllocateBuffer", "CreateBuffer", "AssumeGatherIndicesInBound",
+     "GatherScatterIndicesBitpacked"}
 )  # fmt: skip
 #: Opcode to rule.
 RULES: dict[str, WorkRule] = {

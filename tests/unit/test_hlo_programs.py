@@ -10,9 +10,10 @@ pytest.importorskip("jaxlib", reason="XLA's parser of HLO text is in jaxlib")
 
 from flint.errors import FlintError
 from flint.frontends.xla_hlo import hlo_to_program, load_hlo, read_hlo
-from flint.mesh import AxisRef, Mesh, Route
+from flint.mesh import AxisRef, Group, Mesh, Route
 from flint.passes.hlo.module import decode_module
 from flint.passes.hlo.schema import message_class
+from flint.passes.partition.xla_child import parse_text
 from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind, Row
 
 MESH = Mesh.parse("data=4,model=2")
@@ -28,7 +29,8 @@ max { a = f32[] parameter(0)
 
 def program(body: str, *, before: str = ADD, header: str = "", **options: Any) -> Program:
     text = f"HloModule m, num_partitions=8{header}\n{before}\nENTRY e {{\n{body}\n}}\n"
-    made = hlo_to_program(text.encode(), MESH, **options)
+    proto = parse_text(text.encode())  # in this process: these texts are good, and it is quick
+    made = hlo_to_program(proto, MESH, **options)
     made.verify()
     return made
 
@@ -277,6 +279,80 @@ def test_a_fusion_that_updates_in_place() -> None:
     assert (row.operand_bytes, row.result_bytes, row.flags) == (260, 256, Flag.IN_PLACE)
 
 
+@pytest.mark.parametrize(("kept", "expected"), [(16, "reduce-scatter"), (64, "all-reduce")])
+def test_a_collective_in_a_fusion_is_not_lost(kept: int, expected: str) -> None:
+    p = program(
+        f"""x = f32[64] parameter(0)
+        ROOT f = f32[{kept}] fusion(x), kind=kCustom, calls=fused""",
+        before=ADD
+        + f"""fused {{ p = f32[64] parameter(0)
+        r = f32[64] all-reduce(p), channel_id=1, replica_groups=[2,4]<=[4,2]T(1,0), use_global_device_ids=true, to_apply=add
+        i = u32[] partition-id()
+        s = s32[] convert(i)
+        ROOT d = f32[{kept}] dynamic-slice(r, s), dynamic_slice_sizes={{{kept}}} }}""",
+    )
+    row = only(p, f"hlo.{expected}")
+    assert row.kind == Kind.COLLECTIVE
+    assert (row.comm_bytes, row.group) == (256, Group(axes=(AxisRef("data"),)))
+    assert not rows(p, "hlo.fusion")
+
+
+@pytest.mark.parametrize(
+    ("line", "flops"),
+    [
+        # thin padding is computed with
+        (
+            (
+                "f32[1,8,8,3] convolution(image, kernel), window={size=3x3 pad=1_1x1_1}, "
+                "dim_labels=b01f_01io->b01f"
+            ),
+            2 * 64 * 3 * 18,
+        ),
+        # a batched product, as TPU programs write it: each output meets one tap of two
+        (
+            (
+                "f32[256,2,64] convolution(rows, heads), window={size=2 pad=1_1 rhs_reversal=1}, "
+                "dim_labels=bf0_i0o->b0f"
+            ),
+            2 * 256 * 2 * 64 * 512,
+        ),
+        # holes of a dilated input are skipped
+        (
+            (
+                "f32[1,15,15,3] convolution(image, kernel), "
+                "window={size=3x3 pad=1_1x1_1 lhs_dilate=2x2}, dim_labels=b01f_01io->b01f"
+            ),
+            2 * 3 * 2 * 22 * 22,
+        ),
+    ],
+)
+def test_convolutions_count_the_taps_that_meet_an_element(line: str, flops: int) -> None:
+    p = program(
+        f"""image = f32[1,8,8,2] parameter(0)
+        kernel = f32[3,3,2,3] parameter(1)
+        rows = f32[256,512,1] parameter(2)
+        heads = f32[512,2,64] parameter(3)
+        ROOT r = {line}"""
+    )
+    row = only(p, "hlo.convolution")
+    assert row.flops == flops
+    b, m, n, k = row.dims
+    assert 2 * b * m * n * k <= flops
+
+
+def test_an_unpriced_kernel_outweighs_bookkeeping() -> None:
+    p = program(
+        """x = f32[8,8] parameter(0)
+        i = s32[] parameter(1)
+        ROOT c = f32[8,8] conditional(i, x, x), branch_computations={cheap, kernel}""",
+        before="""cheap { a = f32[8,8] parameter(0)
+        ROOT b = f32[8,8] abs(a) }
+        kernel { a = f32[8,8] parameter(0)
+        ROOT b = f32[8,8] custom-call(a), custom_call_target="attention" }""",
+    )
+    assert [(r.name, r.trip_count) for r in p.regions] == [("cheap", 0), ("kernel", 1)]
+
+
 def loop(condition: str, step: str, first: int, config: str = "") -> tuple[str, str]:
     before = f"""{ADD}
     body {{ p = (s32[], f32[8], s32[]) parameter(0)
@@ -418,7 +494,7 @@ def _renamed(line: str) -> bytes:
         "HloModule m\nENTRY e {\nx = f32[8,16] parameter(0)\nw = f32[16,4] parameter(1)\n"
         f"ROOT r = {line}\n}}"
     )
-    proto = load_hlo(text.encode()).proto
+    proto = decode_module(parse_text(text.encode())).proto
     proto.computations[0].instructions[2].opcode = "some-new-op"
     return bytes(proto.SerializeToString())
 
