@@ -104,6 +104,7 @@ def _attributes(row: Row, trips: int) -> dict[str, Any]:
         "cause": row.cause,
         "phase": row.phase.name.lower(),
         "flags": ",".join(f.name.lower() for f in Flag if f in row.flags and f.name),
+        "alias": row.alias if row.alias >= 0 else None,
         "region": row.region if row.region >= 0 else None,
     }
     return {k: v for k, v in values.items() if v is not None and v != ""}

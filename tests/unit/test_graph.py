@@ -36,7 +36,7 @@ def program():
         comm_bytes=2048,
     )
     b.end_region([(c, r)])
-    b.add("stablehlo.add", deps=[r, w], dtype="f32")
+    b.add("stablehlo.add", deps=[r, w], dtype="f32", flags=Flag.IN_PLACE, alias=w)
     built = b.build()
     built.verify()
     return built
@@ -59,6 +59,8 @@ def test_networkx_has_rows_dependencies_and_carries(program):
     assert (graph.nodes[3]["trips"], graph.nodes[3]["region"]) == (3, 0)
     assert graph.nodes[0]["flags"] == "donated"
     assert "comm_bytes" not in graph.nodes[2]
+    assert (graph.nodes[4]["alias"], graph.nodes[4]["flags"]) == (0, "in_place")
+    assert "alias" not in graph.nodes[2]
 
 
 def test_without_carried_edges_the_graph_is_acyclic(program):
