@@ -159,19 +159,19 @@ class _World:
         stuck = [rank for rank, state in self.ranks.items() if state.left]
         if not stuck:
             return None
-        path: list[int] = [min(stuck)]
+        awaited: int | None = min(stuck)
+        path: dict[int, int] = {}
         steps: list[tuple[int, bool, str]] = []
-        while True:
-            node, awaited, receives, text = self._waits_for(path[-1])
+        while awaited is not None and awaited not in path:
+            path[awaited] = len(path)
+            node, following, receives, text = self._waits_for(awaited)
             steps.append((node, receives, text))
-            if awaited is None or awaited in path:
-                break
-            path.append(awaited)
-        first = path.index(awaited) if awaited is not None else 0
+            awaited = following
+        first = path[awaited] if awaited is not None else 0
         cycle, texts = steps[first:], [text for _, _, text in steps[first:]]
         shown = texts if len(texts) <= 6 else [*texts[:5], f"... {len(texts) - 5} more"]
         only_messages = all(receives for _, receives, _ in cycle)
-        return Deadlock(path[first], cycle[0][0], only_messages, "; ".join(shown))
+        return Deadlock(list(path)[first], cycle[0][0], only_messages, "; ".join(shown))
 
     def _waits_for(self, rank: int) -> tuple[int, int | None, bool, str]:
         """Node that holds `rank` up, the rank it waits for, whether by a receive, in words."""

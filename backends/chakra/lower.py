@@ -131,7 +131,9 @@ def _chain(dep_start: Int64s, deps: Int64s, types: NDArray[np.uint8]) -> tuple[I
     """Let each collective and send wait for the one before it."""
     count = len(types)
     slotted = np.flatnonzero((types == NodeType.COMM_COLL) | (types == NodeType.COMM_SEND))
-    owners = np.concatenate((np.repeat(np.arange(count), np.diff(dep_start)), slotted[1:]))
+    owners = np.concatenate(
+        (np.repeat(np.arange(count, dtype=np.int64), np.diff(dep_start)), slotted[1:])
+    )
     keys = np.unique(owners * count + np.concatenate((deps, slotted[:-1])))
     starts = np.concatenate(([0], np.cumsum(np.bincount(keys // count, minlength=count))))
     return starts, keys % count

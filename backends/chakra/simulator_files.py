@@ -84,5 +84,7 @@ ranks never end: count the {mesh.size} lines "sys[i] finished". `flint check` pr
 the ranks agree. Times are in ns; num_ops and tensor_size drive its roofline, durations are 0.
 {alone}
 comm_size is the bytes of one rank's input, for all collectives. A broadcast is written as an
-all-gather of its parts, a permutation as one send and one receive.
+all-gather of its parts, a permutation as one send and one receive. Where ranks may differ (messages,
+several rank classes) collectives and sends wait for each other in program order, so that no two
+ranks can take their communication slots for different ones.
 """

@@ -73,10 +73,11 @@ def _find_cycle(
     if not stuck:
         return
     parent = {child: p for p in sorted(stuck) for child in children[p] if child in stuck}
-    path = [min(stuck)]
-    while parent[path[-1]] not in path:
-        path.append(parent[path[-1]])
-    cycle = path[path.index(parent[path[-1]]) :]
+    at, step = min(stuck), dict[int, int]()
+    while at not in step:
+        step[at] = len(step)
+        at = parent[at]
+    cycle = [p for p, number in step.items() if number >= step[at]]
     ids = [nodes[p].id for p in reversed(cycle)]
     text = " -> ".join(map(str, [*ids[:8], "..."] if len(ids) > 8 else [*ids, ids[0]]))
     problems.append(("dependency-cycle", min(ids), f"nodes wait for each other: {text}"))
