@@ -53,6 +53,8 @@ def iota_groups(
 ) -> NDArray[np.int64]:
     """Expand `[groups,size]<=[reshape]T(transpose)`. Raises ValueError if sizes disagree."""
     dims = reshape or [groups * size]
+    if math.prod(dims) != groups * size:
+        raise ValueError(f"{groups} groups of {size} from an iota of {dims}")
     ranks = np.arange(math.prod(dims), dtype=np.int64).reshape(dims)
     return ranks.transpose(transpose or range(len(dims))).reshape(groups, size)
 
@@ -60,10 +62,15 @@ def iota_groups(
 def _listed(instruction: Instruction, mesh: Mesh) -> NDArray[np.int64] | list[list[int]]:
     devices = instruction.collective_device_list
     if instruction.HasField("mesh_axes_groups"):
-        return _whole_mesh(_mesh_axes(instruction.mesh_axes_groups), instruction, mesh)
+        groups = instruction.mesh_axes_groups
+        _require_devices(math.prod(a.size for a in groups.mesh.axes), instruction, mesh)
+        return _mesh_axes(groups)
     for holder, name in ((instruction, "iota_groups"), (devices, "iota_replica_group_list")):
         if holder.HasField(name):
             iota = getattr(holder, name)
+            count = iota.num_replica_groups * iota.num_devices_per_group
+            if count > mesh.size:  # less is possible: groups may count replicas or partitions
+                _require_devices(count, instruction, mesh)
             ranks = iota_groups(
                 iota.num_replica_groups,
                 iota.num_devices_per_group,
@@ -86,20 +93,22 @@ def _mesh_axes(groups: Any) -> NDArray[np.int64]:
     ]
     ranks = theirs.groups(chosen)
     order = np.array(groups.mesh.device_ids, dtype=np.int64)
+    if groups.mesh.HasField("iota_devices"):
+        iota = groups.mesh.iota_devices
+        order = iota_groups(
+            1, theirs.size, list(iota.reshape_dims), list(iota.transpose_perm)
+        ).reshape(-1)
     return order[ranks] if len(order) else ranks
 
 
-def _whole_mesh(
-    ranks: NDArray[np.int64], instruction: Instruction, mesh: Mesh
-) -> NDArray[np.int64]:
-    if ranks.size != mesh.size:
+def _require_devices(count: int, instruction: Instruction, mesh: Mesh) -> None:
+    if count != mesh.size:
         raise FlintError(
             "FL102",
-            f"'{instruction.name}' was compiled for {ranks.size} devices, the mesh {mesh} has "
+            f"'{instruction.name}' was compiled for {count} devices, the mesh {mesh} has "
             f"{mesh.size}",
             help="give the mesh that the program was compiled for",
         )
-    return ranks
 
 
 def _to_devices(

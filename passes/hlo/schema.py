@@ -33,7 +33,8 @@ _MESSAGES: dict[str, str] = {
     "IotaGroups": "num_replica_groups 1 int64, num_devices_per_group 2 int64, "
     "iota_reshape_dims 3 int64*, iota_transpose_perm 4 int64*",
     "MeshAxis": "name 1 string, size 2 int64",
-    "DeviceMesh": "axes 1 MeshAxis*, device_ids 2 int64*",
+    "IotaDevices": "reshape_dims 1 int64*, transpose_perm 2 int64*",
+    "DeviceMesh": "axes 1 MeshAxis*, device_ids 2 int64*, iota_devices 3 IotaDevices",
     "SubAxis": "pre_size 1 int64, size 2 int64",
     "MeshAxisRef": "mesh_axis_index 1 int64, sub_axis_info 2 SubAxis",
     "MeshAxesGroups": "mesh 1 DeviceMesh, axes 2 MeshAxisRef*",
