@@ -48,7 +48,13 @@ _MAX_DEPTH = 100  # computations inside computations; deeper means a module that
 
 #: What reading a module whose parts contradict each other raises.
 _INCONSISTENT = (
-    IndexError, KeyError, TypeError, ValueError, ZeroDivisionError, RecursionError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    ZeroDivisionError,
 )  # fmt: skip
 
 
@@ -64,9 +70,9 @@ def module_to_program(
     walk = _Walk(module, mesh, dict(trip_counts or {}))
     try:
         walk.run()
+        return with_phases(walk.builder.build())
     except _INCONSISTENT as error:
         raise malformed(module.source, f"{type(error).__name__}: {error}") from error
-    return with_phases(walk.builder.build())
 
 
 def _check_size(module: HloModule, mesh: Mesh) -> None:

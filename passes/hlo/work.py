@@ -119,7 +119,8 @@ def _window_taps(o: Operation) -> tuple[int, int]:
         size, length = window.size, outputs[r]
         taps *= size * length
         hole = max(window.base_dilation, 1)
-        if hole == 1 and window.padding_low + window.padding_high < inputs[i]:
+        thin = hole == 1 and window.padding_low + window.padding_high < inputs[i]
+        if thin or size * length > _MOST_TAPS:
             used *= size * length
             continue
         at = np.arange(length)[:, None] * max(window.stride, 1) - window.padding_low
@@ -370,6 +371,8 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
+#: Window taps of one dimension that are looked at one by one.
+_MOST_TAPS = 1 << 24
 #: Instructions that change a part of their first operand.
 _UPDATES = ("dynamic-update-slice", "scatter")
 #: Instructions that move, make or convert data without arithmetic.

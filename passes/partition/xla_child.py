@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,39 +22,37 @@ _PASS = "spmd-partitioning"
 _POLL_SECONDS = 0.005
 
 
-def run_spmd(module_bytecode: bytes, num_devices: int) -> bytes:
+def run_spmd(module_bytecode: bytes, num_devices: int, scratch: str) -> bytes:
     """Partition a StableHLO module with XLA's own partitioner; returns an HloProto.
 
     One CPU device stands for all `num_devices` of them: the device assignment is zeros, and the
-    compilation is left behind once the partitioned module has been dumped. Call it in a process
-    that may end afterwards. Raises FlintError FL402 with XLA's reason if it refuses the module.
+    compilation is left behind once the partitioned module has been dumped into the empty folder
+    `scratch`. Call it in a process that may end afterwards. Raises FlintError FL402 with XLA's
+    reason if it refuses the module.
     """
-    with tempfile.TemporaryDirectory(prefix="flint-xla-") as dump:
-        _dump_to(dump)
-        refused: list[str] = []
-        compiling = threading.Thread(
-            target=_compile, args=(module_bytecode, num_devices, refused), daemon=True
-        )
-        compiling.start()
-        while True:
-            finished = not compiling.is_alive()
-            data = _dumped(Path(dump))
-            if data is not None:
-                return data
-            if finished:
-                break
-            time.sleep(_POLL_SECONDS)
+    # The user's own flags are for other programs, and an unknown one would end this process.
+    os.environ["XLA_FLAGS"] = (
+        f"--xla_dump_to={scratch} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re={_PASS}"
+    )
+    refused: list[str] = []
+    compiling = threading.Thread(
+        target=_compile, args=(module_bytecode, num_devices, refused), daemon=True
+    )
+    compiling.start()
+    while True:
+        finished = not compiling.is_alive()
+        data = _dumped(Path(scratch))
+        if data is not None:
+            return data
+        if finished:
+            break
+        time.sleep(_POLL_SECONDS)
     reason = refused[0] if refused else "it wrote no partitioned module"
     raise FlintError(
         "FL402",
         f"XLA does not partition this program: {reason}",
         help="use --partitioner shardy, or change the operation that is named",
     )
-
-
-def _dump_to(folder: str) -> None:
-    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re={_PASS}"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
 
 
 def _compile(module: bytes, num_devices: int, refused: list[str]) -> None:
@@ -116,7 +113,7 @@ def _first_lines(error: Exception) -> str:
 
 
 def _partition(options: dict[str, Any], payload: bytes) -> bytes:
-    return run_spmd(payload, int(options["num_devices"]))
+    return run_spmd(payload, int(options["num_devices"]), str(options["scratch"]))
 
 
 def _import(options: dict[str, Any], payload: bytes) -> bytes:

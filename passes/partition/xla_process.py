@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from flint.errors import FlintError
@@ -25,24 +26,25 @@ def run_xla(
     Raises FlintError FL401 if the child dies or takes longer than `timeout_seconds`, and the
     child's own FlintError (FL303, FL402) if it says why it cannot do it.
     """
-    request = io.BytesIO()
-    write_message(request, {"task": task, **options}, payload)
     command = [sys.executable, "-P", "-m", "flint.passes.partition.xla_child"]
-    try:
-        done = subprocess.run(
-            command,
-            input=request.getvalue(),
-            capture_output=True,
-            timeout=timeout_seconds,
-            check=False,
-            env=child_environment(),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise FlintError(
-            "FL401",
-            f"XLA did not finish '{task}' in {timeout_seconds:g} seconds",
-            help="scan over layers instead of unrolling them, or use --partitioner shardy",
-        ) from error
+    with tempfile.TemporaryDirectory(prefix="flint-xla-") as scratch:
+        request = io.BytesIO()
+        write_message(request, {"task": task, "scratch": scratch, **options}, payload)
+        try:
+            done = subprocess.run(
+                command,
+                input=request.getvalue(),
+                capture_output=True,
+                timeout=timeout_seconds,
+                check=False,
+                env=child_environment(),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FlintError(
+                "FL401",
+                f"XLA did not finish '{task}' in {timeout_seconds:g} seconds",
+                help="scan over layers instead of unrolling them, or use --partitioner shardy",
+            ) from error
     try:
         header, result = read_message(io.BytesIO(done.stdout))
     except EOFError as error:

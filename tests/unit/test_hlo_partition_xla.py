@@ -228,10 +228,22 @@ def test_an_abort_of_the_compiler_is_an_error() -> None:
     assert error.value.help and "--partitioner shardy" in error.value.help
 
 
-def test_a_compiler_that_does_not_end_is_an_error() -> None:
+def test_a_compiler_that_does_not_end_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(FlintError, match="did not finish 'sleep' in 0.1 seconds") as error:
         run_xla("sleep", {"seconds": 30}, b"", timeout_seconds=0.1)
     assert error.value.code == "FL401"
+    assert not list(tmp_path.iterdir())
+
+
+def test_flags_for_other_programs_do_not_matter(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = collectives(partition_xla(captured))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
+    assert collectives(partition_xla(captured)) == expected
 
 
 def test_a_module_that_xla_refuses_is_an_error() -> None:

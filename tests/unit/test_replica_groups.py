@@ -59,8 +59,15 @@ def test_iota_expands_as_xla_prints_it() -> None:
     np.testing.assert_array_equal(iota_groups(2, 4, [8], []), np.arange(8).reshape(2, 4))
     expected = [[0, 2, 4, 6], [1, 3, 5, 7]]
     np.testing.assert_array_equal(iota_groups(2, 4, [4, 2], [1, 0]), expected)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="3 groups of 4"):
         iota_groups(3, 4, [8], [])
+
+
+def test_sizes_that_no_machine_has_are_refused_before_they_are_expanded() -> None:
+    i = instruction()
+    i.iota_groups.num_replica_groups = i.iota_groups.num_devices_per_group = 1 << 40
+    with pytest.raises(FlintError, match="compiled for"):
+        group_of(i, module(), MESH)
 
 
 @pytest.mark.parametrize("device_ids", [(), (0, 1, 2, 3, 4, 5, 6, 7)])
