@@ -182,7 +182,7 @@ class _Walk:
         scalar = all(not v.shape.dimensions and not v.shape.tuple_shapes for v in values)
         return scalar and f"hlo.{i.opcode}" in _SCALAR_OPCODES
 
-    def _value(self, i: Instruction, scope: _Scope, flags: Flag) -> Rows:
+    def _value(self, i: Instruction, scope: _Scope, flags: int) -> Rows:
         """A row without work: of tuples that are seen differently, one for each leaf."""
         leaves = list(_flat([scope.rows[o] for o in i.operand_ids]))
         if i.opcode in VIEWS and i.shape.element_type == shapes.TUPLE:
@@ -220,7 +220,7 @@ class _Walk:
         scope: _Scope,
         kind: Kind,
         work: Work,
-        flags: Flag = Flag(0),  # noqa: B008
+        flags: int = 0,
         message: Message | None = None,
     ) -> Rows:
         """Append the row of an instruction; all leaves of its result are that row."""
