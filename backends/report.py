@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flint.program import Flag, Program
+from flint.program import Flag, Kind, Program
 from flint.text_table import Column, text_table
 from flint.totals import CommunicationTotal, totals
 from flint.units import format_bytes, format_count, format_flops
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Version of the JSON form.
 SCHEMA = "flint.summary/1"
+_SHOWN_ARGUMENTS = 3
 _COLUMNS = (
     Column("collective"),
     Column("over"),
@@ -50,7 +52,8 @@ class ClassSummary:
     """One step of one device of a rank class.
 
     `ops` are rows that do work, `executions` the same with trip counts; flops are of one step.
-    `unpriced` counts executions of operations whose work Flint does not know, by opcode.
+    `parameter_bytes` are all that the step is given (weights, optimizer state, batch), and
+    `argument_bytes` the same by argument of the function. `unpriced` counts executions of operations whose work Flint does not know, by opcode.
     """
 
     name: str
@@ -60,6 +63,7 @@ class ClassSummary:
     flops: int
     matmul_flops: int
     parameter_bytes: int
+    argument_bytes: Mapping[str, int]
     collectives: tuple[CollectiveTotal, ...]
     unpriced: Mapping[str, int]
 
@@ -125,7 +129,7 @@ class Summary:
         facts = [
             ("ops", f"{format_count(c.ops)} ({format_count(c.executions)} executed per step)"),
             ("FLOPs per device", f"{format_flops(c.flops)} ({matmuls})"),
-            ("parameter bytes per device", format_bytes(c.parameter_bytes)),
+            ("parameter bytes per device", _parameter_text(c)),
         ]
         if len(self.classes) > 1:
             facts.insert(0, ("ranks", format_count(c.ranks)))
@@ -163,9 +167,31 @@ def _summarize_class(program: Program, name: str, ranks: int) -> ClassSummary:
         flops=total.flops,
         matmul_flops=total.matmul_flops,
         parameter_bytes=total.parameter_bytes,
+        argument_bytes=_argument_bytes(program),
         collectives=_collectives(program, total.communication),
         unpriced=_unpriced(program),
     )
+
+
+def _argument_bytes(program: Program) -> dict[str, int]:
+    """Bytes per device by argument of the step: `params['wq']` and `params['wo']` are `params`."""
+    found: Counter[str] = Counter()
+    for row in np.flatnonzero(program.kind == Kind.PARAMETER).tolist():
+        name = program.strings[program.name[row]]
+        found[re.split(r"[\[.]", name, maxsplit=1)[0]] += int(program.result_bytes[row])
+    return dict(found)
+
+
+def _parameter_text(c: ClassSummary) -> str:
+    """The total, and its largest arguments where there are several."""
+    whole = format_bytes(c.parameter_bytes)
+    if len(c.argument_bytes) < 2:
+        return whole
+    largest = sorted(c.argument_bytes.items(), key=lambda item: -item[1])
+    shown = [f"{name} {format_bytes(size)}" for name, size in largest[:_SHOWN_ARGUMENTS]]
+    if len(largest) > _SHOWN_ARGUMENTS:
+        shown.append(f"{len(largest) - _SHOWN_ARGUMENTS} more")
+    return f"{whole} ({', '.join(shown)})"
 
 
 def _unpriced(program: Program) -> dict[str, int]:

@@ -14,7 +14,7 @@ GRANULARITIES = ("op", "kernel")
 def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op") -> Workload:
     """Apply the passes of a target profile to every program, then merge rows into kernels.
 
-    The choices are noted in the metadata. Raises FlintError FL405 for an unknown profile, FL406
+    What was done is noted in the metadata. Raises FlintError FL405 for an unknown profile, FL406
     for an unknown granularity.
     """
     from flint.passes.base import run_passes
@@ -30,7 +30,9 @@ def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op
     passes = list(find_profile(profile).passes)
     if granularity == "kernel":
         passes.append(FuseKernels())
-    chosen = {"profile": profile, "granularity": granularity}
+    chosen = {"granularity": granularity}
+    if profile != "none":
+        chosen["profile"] = profile
     return replace(
         workload,
         programs=tuple(run_passes(p, passes) for p in workload.programs),

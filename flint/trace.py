@@ -56,11 +56,28 @@ class Trace:
 
         return summarize(self.workload)
 
-    def save(self, directory: str | Path, **options: Any) -> WriteReport:
-        """Write Chakra execution traces; `options` are those of `flint.backends.chakra.write`."""
-        from flint.backends.chakra import write
+    def rewritten(self, profile: str) -> Trace:
+        """The trace after the rewrites of a target profile ("xla-gpu", ...; FL405 if unknown)."""
+        from flint.rewrite import rewrite
 
-        return write(self.workload, Path(directory), **options)
+        with _timed(timings := dict(self.timings), "rewrite_seconds"):
+            workload = rewrite(self.workload, profile=profile)
+        return Trace(workload, timings)
+
+    def save(
+        self, directory: str | Path, *, granularity: str = "kernel", **options: Any
+    ) -> WriteReport:
+        """Write Chakra execution traces with one node per "kernel" or per "op".
+
+        `options` are those of `flint.backends.chakra.write`. The `.flint` file beside the traces
+        holds the workload as it is, whatever the granularity of the traces. Raises FlintError
+        FL406 for an unknown granularity, and what `write` raises.
+        """
+        from flint.backends.chakra import write
+        from flint.rewrite import rewrite
+
+        nodes = rewrite(self.workload, granularity=granularity)
+        return write(nodes, Path(directory), keep=self.workload, **options)
 
     def to_networkx(self) -> Any:
         """The program as a `networkx.DiGraph`, one node a row."""

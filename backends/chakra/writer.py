@@ -73,6 +73,7 @@ def write(
     tensor_size: str = "total",
     groups: str = "names",
     link: bool = False,
+    keep: Workload | None = None,
     progress: Progress | None = None,
 ) -> WriteReport:
     """Write `prefix`.<rank>.et, the group file and the simulator's configuration to `directory`.
@@ -81,7 +82,8 @@ def write(
     `tensor_size`: `total` bytes read and written (ASTRA-sim master), or `output` bytes written
     (its branch chakra_main_paper). `groups`: `names` numbers every group (pg_name), `dims` says
     which network dimensions a collective over whole axes spans (involved_dim), and numbers the
-    rest. `link`: ranks of equal bytes become hard links where the file system has them.
+    rest. `link`: ranks of equal bytes become hard links where the file system has them. `keep`: what
+    workload.flint holds, where `workload` is a coarser form of it made for writing.
 
     Raises FlintError FL501 (directory is someone else's), FL502 (cannot write, disk full), FL503
     (no such ranks), FL504 (an option has no such value), FL505 (ASTRA-sim ignores group files
@@ -99,10 +101,16 @@ def write(
     classes = _classes(workload, selected, names, header, tensor_size)
     with directory_atomically(target) as working:
         _write_traces(classes, working, prefix, link, progress)
-        options = {"groups": groups, "link": link, "ranks": ranks, "tensor_size": tensor_size}
+        options = {
+            "granularity": workload.metadata.get("granularity", "op"),
+            "groups": groups,
+            "link": link,
+            "ranks": ranks,
+            "tensor_size": tensor_size,
+        }
         others = {
             "comm_group.json": names.groups.to_json(),
-            "workload.flint": workload.to_bytes(),
+            "workload.flint": (keep or workload).to_bytes(),
             **simulator_files(workload.mesh, prefix),
         }
         others["manifest.json"] = _manifest(workload, prefix, options, classes, list(others))

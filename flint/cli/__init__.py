@@ -13,7 +13,7 @@ import typer
 
 from flint.cli.capture import capture
 from flint.cli.check import check
-from flint.cli.exits import guarded
+from flint.cli.exits import guarded, unwind_on_sigterm
 from flint.cli.explain import explain
 from flint.cli.export import export
 
@@ -59,6 +59,7 @@ for _command in (capture, check, explain, export):
 
 def main() -> None:
     """Run the command line and exit the process."""
+    unwind_on_sigterm()
     try:
         app(prog_name="flint")
     finally:

@@ -50,7 +50,7 @@ def capture(
     set_: Settings = None,
     partitioner: PartitionerChoice = Partitioner.SHARDY,
     trip_count: TripCounts = None,
-    granularity: GranularityChoice = Granularity.OP,
+    granularity: GranularityChoice = Granularity.KERNEL,
     profile: ProfileChoice = Profile.NONE,
     ranks: Ranks = "all",
     tensor_size: TensorSizeChoice = TensorSize.TOTAL,
@@ -66,10 +66,16 @@ def capture(
     """
     started = time.perf_counter()
     trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value)
-    trace = _rewritten(trace, profile.value, granularity.value)
+    if profile is not Profile.NONE:
+        trace = trace.rewritten(profile.value)
     files: dict[str, Any] | None = None
     if output is not None:
-        options = {"tensor_size": tensor_size.value, "groups": groups.value, "link": link}
+        options = {
+            "granularity": granularity.value,
+            "tensor_size": tensor_size.value,
+            "groups": groups.value,
+            "link": link,
+        }
         began = time.perf_counter()
         files = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
         trace = replace(trace, timings={**trace.timings, "write_seconds": _since(began)})
@@ -135,15 +141,6 @@ def _trace_model(
         )
 
 
-def _rewritten(trace: Trace, profile: str, granularity: str) -> Trace:
-    from flint.rewrite import rewrite
-
-    started = time.perf_counter()
-    workload = rewrite(trace.workload, profile=profile, granularity=granularity)
-    timings = {**trace.timings, "rewrite_seconds": _since(started)}
-    return replace(trace, workload=workload, timings=timings)
-
-
 def _since(started: float) -> float:
     return time.perf_counter() - started
 
@@ -155,6 +152,7 @@ def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> dict[s
         "directory": str(output),
         "files": report.files,
         "ranks": report.ranks,
+        "nodes": report.nodes,
         "trace_bytes": report.trace_bytes,
         "disk_bytes": report.disk_bytes,
     }
@@ -187,7 +185,7 @@ def _report(
 def _tail(
     files: dict[str, Any] | None, seconds: dict[str, float], verbose: bool
 ) -> list[tuple[str, str]]:
-    from flint.units import format_bytes, format_seconds, plural
+    from flint.units import format_bytes, format_count, format_seconds, plural
 
     lines = [("time", format_seconds(seconds["total_seconds"]))]
     if verbose:
@@ -202,5 +200,6 @@ def _tail(
         if files["disk_bytes"] != files["trace_bytes"]:
             size += f" ({format_bytes(files['disk_bytes'])} on disk)"
         count = f"{plural(files['ranks'], 'rank')} in {plural(files['files'], 'file')}"
-        lines.append(("wrote", f"{count}, {size}: {files['directory']}"))
+        nodes = " or ".join(sorted({format_count(n) for n in files["nodes"].values()}))
+        lines.append(("wrote", f"{count}, {nodes} nodes a rank, {size}: {files['directory']}"))
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,8 +19,23 @@ from flint.errors import FlintError
 FOUND = 1
 #: A bug of ours (EX_SOFTWARE of sysexits.h). 2 is `FlintError.exit_code`, and typer's usage errors.
 BUG = 70
-#: 128 + SIGINT, as shells report it.
+#: 128 + SIGINT and 128 + SIGTERM, as shells report them.
 INTERRUPTED = 130
+TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived: unwind, so that nothing half-written stays."""
+
+
+def unwind_on_sigterm() -> None:
+    """Let SIGTERM end the process through its `finally` blocks instead of at once."""
+
+    def unwind(signal_number: int, frame: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, unwind)
+
 
 C = TypeVar("C", bound=Callable[..., None])
 
@@ -42,6 +58,9 @@ def guarded(command: C) -> C:
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
+        except Terminated:
+            print("terminated", file=sys.stderr)
+            raise typer.Exit(TERMINATED) from None
         except BrokenPipeError:
             # The reader (`| head`) has what it wanted. Python would complain once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -151,7 +151,7 @@ def test_export_writes_what_it_prints(saved):
     assert target.read_text() == shown
 
 
-def test_rewriting_passes_are_noted_and_keep_the_work(tmp_path):
+def test_granularity_is_of_the_traces_and_the_workload_stays_whole(tmp_path):
     pytest.importorskip("jax", reason="captures a JAX program")
     model = tmp_path / "model.py"
     model.write_text(
@@ -168,11 +168,13 @@ def test_rewriting_passes_are_noted_and_keep_the_work(tmp_path):
             *("--args", f"{model}:args", "-m", "4x2", "-o", str(out), "--json"),
             *("--granularity", granularity, "--profile", "xla-gpu"),
         )
-        (found[granularity],) = json.loads(result.stdout)["summary"]["classes"]
-        metadata = Workload.load(out / "workload.flint").metadata
-        assert (metadata["granularity"], metadata["profile"]) == (granularity, "xla-gpu")
-    assert found["kernel"]["flops"] == found["op"]["flops"] == 1024 + 3 * 64
-    assert found["kernel"]["ops"] < found["op"]["ops"]
+        found[granularity] = json.loads(result.stdout)
+        options = json.loads((out / "manifest.json").read_text())["options"]
+        assert options["granularity"] == granularity
+        assert Workload.load(out / "workload.flint").metadata["profile"] == "xla-gpu"
+    assert found["kernel"]["summary"] == found["op"]["summary"]
+    assert found["op"]["summary"]["classes"][0]["flops"] == 1024 + 3 * 64
+    assert found["kernel"]["files"]["nodes"]["all"] < found["op"]["files"]["nodes"]["all"]
 
 
 def test_capture_json_is_reproducible_without_timings(tmp_path):

@@ -32,7 +32,7 @@ def test_nothing_is_rewritten_by_default():
     workload = Workload.single(_program(3), {"name": "f"})
     found = rewrite(workload)
     assert found.programs == workload.programs
-    assert found.metadata == {"name": "f", "profile": "none", "granularity": "op"}
+    assert found.metadata == {"name": "f", "granularity": "op"}
 
 
 def test_every_program_is_rewritten():
