@@ -12,6 +12,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.mlir import decode_location, make_context, write_bytecode
 from flint.passes.partition.child import announce
+from flint.passes.partition.dot_conflicts import resolve_dot_conflicts
 from flint.passes.partition.inline import inline_calls
 from flint.passes.partition.rules import attach_rules, make_rules_final
 
@@ -72,6 +73,7 @@ def partition_module(bytecode: bytes) -> bytes:
         attach_rules(module)
         _run(module, PROPAGATE)
         make_rules_final(module)
+        resolve_dot_conflicts(module)
         _run(module, EXPLICIT)
         return write_bytecode(module)
 
