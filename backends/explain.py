@@ -152,11 +152,11 @@ def communication_rows(program: Program) -> list[int]:
 
 
 def explain_collective(program: Program, number: int) -> Explanation:
-    """Explain communication row `number`, counted from 0. Raises FlintError FL305 if none."""
+    """Explain communication row `number`, counted from 0. Raises FlintError FL306 if none."""
     rows = communication_rows(program)
     if not 0 <= number < len(rows):
         known = f"they are 0 to {len(rows) - 1}" if rows else "the program has none"
-        raise FlintError("FL305", f"there is no collective {number}", help=known)
+        raise FlintError("FL306", f"there is no collective {number}", help=known)
     return _explain(program, number, rows[number])
 
 
@@ -169,7 +169,7 @@ def explain_scope(program: Program, pattern: str) -> ScopeExplanation:
     """Explain all rows whose scope matches `pattern`.
 
     A pattern with `*` or `?` must match the whole scope; one without matches consecutive parts of
-    it (`attention/wq` is in `layers/attention/wq/dot`). Raises FlintError FL305, with the nearest
+    it (`attention/wq` is in `layers/attention/wq/dot`). Raises FlintError FL306, with the nearest
     scope, if nothing matches.
     """
     matches = _matcher(pattern)
@@ -178,7 +178,7 @@ def explain_scope(program: Program, pattern: str) -> ScopeExplanation:
     if not inside.any():
         scopes = [program.strings[i] for i in sorted({int(s) for s in program.scope})]
         raise FlintError(
-            "FL305",
+            "FL306",
             f"no scope matches '{pattern}'{nearest(pattern, _candidates(scopes, pattern))}",
             help="`flint explain PATH --list` shows scopes of collectives",
         )

@@ -25,8 +25,9 @@ class CommunicationTotal:
 class Totals:
     """What one device does in one step; loops count as often as they run.
 
-    `matmul_flops` are those of products of matrices and convolutions, without what a kernel fuses
-    to them: at most 2 x batch x m x n x k per execution.
+    `matmul_flops` are those of products of matrices and convolutions, fused or not, without what a
+    kernel fuses to them: at most 2 x batch x m x n x k per execution. An attention kernel counts
+    whole: its dims hold the first of its products only.
     """
 
     op_count: int
@@ -73,14 +74,16 @@ def _exact_sum(values: NDArray[np.int64]) -> int:
 
 
 def _matmul_flops(program: Program) -> Int64s:
-    products = opcode_mask(program, MATMUL | CONVOLUTION)
-    rows = np.flatnonzero(products & (program.dims > 0).all(axis=1))
+    one_product = (program.dims > 0).all(axis=1)
+    library = np.array([o.startswith("custom_call.") for o in program.opcodes], dtype=np.bool_)
+    products = opcode_mask(program, MATMUL | CONVOLUTION) | (program.dims[:, 2] > 1)
+    rows = np.flatnonzero(products & one_product)
     flops = np.zeros(len(program), dtype=np.int64)
     exact = 2.0 * program.dims[rows].astype(np.float64).prod(axis=1)
     bound = 2 * program.dims[rows].prod(axis=1)
     bound = np.where(exact < 2**62, bound, program.flops[rows])  # the product would overflow
     flops[rows] = np.minimum(program.flops[rows], bound)
-    return flops
+    return np.where(library[program.opcode] & one_product, program.flops, flops)
 
 
 def _communication(program: Program) -> tuple[CommunicationTotal, ...]:

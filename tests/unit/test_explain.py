@@ -106,7 +106,7 @@ def test_a_number_that_is_not_there(program):
     with pytest.raises(FlintError) as caught:
         explain_collective(program, 2)
     assert str(caught.value).split("\n") == [
-        "error[FL305]: there is no collective 2",
+        "error[FL306]: there is no collective 2",
         "  help: they are 0 to 1",
     ]
 
@@ -130,7 +130,7 @@ def test_scope_patterns(program, pattern, ops):
 def test_scope_patterns_match_whole_parts(program, pattern):
     with pytest.raises(FlintError) as caught:
         explain_scope(program, pattern)
-    assert caught.value.code == "FL305"
+    assert caught.value.code == "FL306"
 
 
 def test_a_scope_that_is_not_there_names_the_nearest(program):
