@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import tempfile
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def directory_atomically(path: Path) -> Iterator[Path]:
     """Give an empty directory beside `path` that becomes `path` when the block ends well.
 
     If the block raises (an interrupt included), the directory is removed and `path` is as it was.
+    A process that is killed leaves its directory, under its hidden name; the next call removes it.
     A directory that exists at `path` is replaced only if Flint wrote it (it holds manifest.json)
     or it is empty. Raises FlintError FL501 otherwise, FL502 when writing fails.
     """
@@ -55,7 +57,9 @@ def directory_atomically(path: Path) -> Iterator[Path]:
     _refuse_foreign_directory(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        working = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.partial-"))
+        _remove_leftovers(path)
+        prefix = f".{path.name}.partial-{os.getpid()}-"
+        working = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix))
         os.chmod(working, 0o777 & ~_umask())
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -68,6 +72,28 @@ def directory_atomically(path: Path) -> Iterator[Path]:
         raise cannot_write(path, error) from error
     finally:
         shutil.rmtree(working, ignore_errors=True)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what processes that no longer live left of an earlier write to `path`."""
+    import shutil
+
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.partial-*-*"):
+        owner = leftover.name.rsplit("-", 2)[1]
+        if owner.isdigit() and not _is_alive(int(owner)):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _is_alive(process_id: int) -> bool:
+    if os.name == "nt":  # there, signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it lives and is someone else's
+        return True
+    return True
 
 
 def _refuse_foreign_directory(path: Path) -> None:
