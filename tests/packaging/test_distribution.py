@@ -189,5 +189,5 @@ try:
 except ModuleNotFoundError:
     print("passes is not a name of its own")
 """
-    shown = run(sys.executable, "-I", "-c", code, cwd=tmp_path)
+    shown = run(sys.executable, "-I", "-S", "-c", code, cwd=tmp_path)  # of all sites, that one
     assert shown.splitlines() == ["42 43", "passes is not a name of its own"]
