@@ -211,7 +211,7 @@ def transformers() -> Iterator[Example]:
     four = {"pod": 2, "data": 2, "fsdp": 4, "model": 4}
     yield Example("llama_4_axes", four, llama(FOUR, wide))
     yield Example("llama_fsdp_2_axes", {"x": 4, "y": 4}, llama(TWO_FSDP))
-    few = Shape(kv_heads=2)
+    few = Shape(kv_heads=8, heads=16)
     yield Example("llama_few_kv_heads", {"data": 2, "model": 8}, llama(DP_TP, few))
 
 
@@ -229,7 +229,7 @@ def moe_einsum(
         def loss(params: Any, x: Any) -> Any:
             gates = jax.nn.softmax(x @ params["router"], axis=-1)
             chosen = jax.nn.one_hot(jnp.argmax(gates, axis=-1), count)
-            place = jnp.cumsum(chosen, axis=1) * chosen
+            place = (jnp.cumsum(chosen, axis=1) * chosen).astype(jnp.int32)
             mask = jax.nn.one_hot(place - 1, capacity) * chosen[..., None]
             sent = jnp.einsum("gsec,gsd->egcd", mask, x)
             sent = lax.with_sharding_constraint(sent, P(experts))
