@@ -97,6 +97,18 @@ def _joins_several_results(op: Any) -> bool:
     )
 
 
+def parts_before(op: Any) -> list[Any]:
+    """All-reduced results of the same reduction that come before: argmax needs the maximum too."""
+    producer = op.operands[0].owner.operation
+    found = []
+    for result in producer.results:
+        if result == op.operands[0]:
+            break
+        users = (use.owner.operation for use in result.uses)
+        found += [u.results[0] for u in users if u.name == op.name]
+    return found
+
+
 def _gather_of_partials(o: Operation, axes: tuple[AxisRef, ...]) -> Communication:
     """One all-reduce cannot see the other results: each device gets the partial ones of all.
 

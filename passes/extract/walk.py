@@ -9,7 +9,7 @@ from typing import Any
 from flint.builder import ProgramBuilder
 from flint.errors import FlintError
 from flint.mesh import Mesh
-from flint.passes.extract.collectives import communication_of, slice_group
+from flint.passes.extract.collectives import communication_of, parts_before, slice_group
 from flint.passes.extract.consistency import doubt_about
 from flint.passes.extract.implied import implied_communication
 from flint.passes.extract.loops import TripCounts
@@ -18,7 +18,7 @@ from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
 from flint.passes.extract.work import Operation, work_of
 from flint.passes.mlir import make_context
-from flint.program import Flag, Kind, Program, RegionKind
+from flint.program import Collective, Flag, Kind, Program, RegionKind
 
 #: Operations that only name a value: nothing runs.
 FREE = frozenset(
@@ -205,6 +205,8 @@ class _Walk:
             return self._value(o.name, o.results[0], deps, origin)
         if o.name in _SERVES_CONSUMER:
             origin = self._consumer_origin(o.op) or origin
+        if o.name == "sdy.all_reduce" and c.collective is Collective.ALL_GATHER:
+            deps = [*deps, *(self.rows[v] for v in parts_before(o.op) if v in self.rows)]
         result = o.results[0]
         return self.builder.add(
             c.opcode,
