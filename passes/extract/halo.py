@@ -39,18 +39,22 @@ class _Piece:
     stop: int
 
 
-def hops(low: Indices, high: Indices, shard: int, size: int) -> list[Hop] | None:
+def hops(
+    low: Indices, high: Indices, shard: int, size: int, readers: int | None = None
+) -> list[Hop] | None:
     """Permutes that bring [low_i, high_i) to every shard i, or None if all must be gathered.
 
     `size` is the whole dimension, `shard` the elements of one shard; ranges may reach beyond both
-    ends, where there is padding.
+    ends, where there is padding. Only the first `readers` shards hold more than padding.
     """
     count = len(low)
     own = np.arange(count, dtype=np.int64) * shard
     left, right = own - low, high - own - shard
     window = int((high - low).max())
     if max(left.max(), right.max()) > 2 * window:
-        return None if 2 * window >= count * shard else messages(low, high, shard, size)
+        if 2 * window >= count * shard:
+            return None
+        return messages(low[:readers], high[:readers], shard, size)
     most_left, most_right = int(left[1:].max()), int(right[:-1].max())
     reaches_far = max(most_left, most_right) > shard
     if reaches_far and most_left + most_right + shard >= count * shard:

@@ -82,7 +82,10 @@ def _hops(reach: Reach, tensor: Tensor, axes: tuple[AxisRef, ...], mesh: Mesh) -
         return None
     low, high = reach.ranges(mesh)
     shard, size = tensor.shape[reach.dimension], tensor.global_shape[reach.dimension]
-    return (messages if reach.exactly else hops)(low, high, shard, size)
+    if reach.exactly:
+        return messages(low[: reach.count], high[: reach.count], shard, size)
+    # XLA sends into padding as well, except where there are fewer elements than shards.
+    return hops(low, high, shard, size, reach.count if reach.length == 1 else None)
 
 
 def _mirror(o: Operation, mesh: Mesh) -> Iterator[Implied]:

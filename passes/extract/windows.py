@@ -7,13 +7,14 @@ one dimension, with the arithmetic of the StableHLO specification.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from flint.mesh import AxisRef, Mesh
 from flint.passes.extract.halo import Indices
+from flint.passes.extract.tensors import Tensor
 from flint.passes.extract.work import Operation
 
 #: From first and last element that each shard makes to the range [low, high) that it reads.
@@ -24,7 +25,8 @@ Range = Callable[[Indices, Indices], tuple[Indices, Indices]]
 class Reach:
     """How shards of some result (or other operand) read one dimension of operand `operand`.
 
-    `readers` are the axes over which the reading dimension is sharded, `length` its local size.
+    `readers` are the axes over which the reading dimension is sharded, `length` its local size,
+    `count` how many of its shards hold more than padding.
     With `exactly`, only the shards that need something of each other talk.
     """
 
@@ -32,6 +34,7 @@ class Reach:
     dimension: int
     readers: tuple[AxisRef, ...]
     length: int
+    count: int
     reads: Range
     exactly: bool = False
 
@@ -44,8 +47,13 @@ class Reach:
 def _reach(o: Operation, operand: int, dimension: int, reads: Range, result: int = -1) -> Reach:
     """Reach of result dimension `result` (the same number by default) into an operand."""
     at = dimension if result < 0 else result
-    made = o.results[0]
-    return Reach(operand, dimension, made.sharding[at], made.shape[at], reads)
+    return _read_by(o.results[0], at, operand, dimension, reads)
+
+
+def _read_by(reader: Tensor, at: int, operand: int, dimension: int, reads: Range) -> Reach:
+    length = reader.shape[at]
+    count = -(-reader.global_shape[at] // max(length, 1))
+    return Reach(operand, dimension, reader.sharding[at], length, count, reads)
 
 
 def _affine(stride: int, start: int) -> Range:
@@ -145,7 +153,7 @@ def convolution(o: Operation) -> Iterator[Reach]:
         if kernel.sharding[tap]:
             span = (results - 1) * strides[n]
             reads = _taps(size if reversal[n] else 0, dilations[n], lows[n], span, bases[n])
-            yield Reach(0, d, kernel.sharding[tap], kernel.shape[tap], reads)
+            yield _read_by(kernel, tap, 0, d, reads)
         else:
             reads = _window(size, strides[n], lows[n], dilations[n], bases[n])
             yield _reach(o, 0, d, reads, out)
@@ -170,7 +178,7 @@ def concatenate(o: Operation) -> Iterator[Reach]:
     for operand, tensor in enumerate(o.operands):
         size = tensor.global_shape[dimension]
         reach = _reach(o, operand, dimension, _part(start, size))
-        yield Reach(operand, dimension, reach.readers, reach.length, reach.reads, exactly=True)
+        yield replace(reach, exactly=True)
         start += size
 
 
