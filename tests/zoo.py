@@ -97,8 +97,13 @@ def llama(
     scan: bool = True,
     train: bool = True,
     constrain: bool = True,
+    pinned: bool = False,
 ) -> Build:
-    """A Llama training step (SGD), or its forward pass."""
+    """A Llama training step (SGD), or its forward pass.
+
+    `constrain` pins activations between blocks; `pinned` also those inside, the token table and
+    what is saved for the backward pass, as careful programs do (examples/llama_jax.py).
+    """
     c = shape or Shape()
     batch = layout.batch or None
     fsdp = layout.fsdp or None
@@ -108,24 +113,34 @@ def llama(
         def pin(x: Any, *spec: Any) -> Any:
             return lax.with_sharding_constraint(x, P(*spec)) if constrain else x
 
+        def inner(x: Any, *spec: Any) -> Any:
+            return lax.with_sharding_constraint(x, P(*spec)) if pinned else x
+
+        def gathered(x: Any) -> Any:
+            x = inner(x, batch, layout.sequence, None)
+            return pin(x, batch, None, None)
+
         def norm(x: Any, scale: Any) -> Any:
             return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * scale
 
         def attention(x: Any, p: Any) -> Any:
-            y = pin(norm(x, p["n1"]), batch, None, None)
-            q = jnp.einsum("bsd,dhk->bshk", y, p["wq"])
-            k = jnp.einsum("bsd,dhk->bshk", y, p["wk"])
-            v = jnp.einsum("bsd,dhk->bshk", y, p["wv"])
+            y = gathered(norm(x, p["n1"]))
+            q, k, v = (
+                inner(jnp.einsum("bsd,dhk->bshk", y, p[w]), batch, None, t, None)
+                for w in ("wq", "wk", "wv")
+            )
             q = q.reshape(*q.shape[:2], c.kv_heads, -1, c.head_dim)
             scores = jnp.einsum("bsngk,btnk->bngst", q, k)
             weights = jax.nn.softmax(scores, axis=-1)
             out = jnp.einsum("bngst,btnk->bsngk", weights, v)
             out = out.reshape(*out.shape[:2], c.heads, c.head_dim)
+            out = inner(out, batch, None, t, None)
             return pin(jnp.einsum("bshk,hkd->bsd", out, p["wo"]), batch, layout.sequence, None)
 
         def mlp(x: Any, p: Any) -> Any:
-            y = pin(norm(x, p["n2"]), batch, None, None)
-            h = jax.nn.silu(y @ p["gate"]) * (y @ p["up"])
+            y = gathered(norm(x, p["n2"]))
+            gate, up = (inner(y @ p[w], batch, None, t) for w in ("gate", "up"))
+            h = jax.nn.silu(gate) * up
             return pin(h @ p["down"], batch, layout.sequence, None)
 
         def layer(x: Any, p: Any) -> Any:
@@ -133,21 +148,26 @@ def llama(
             return x + mlp(x, p)
 
         def loss(params: Any, tokens: Any, targets: Any) -> Any:
-            block = jax.checkpoint(layer) if remat else layer
-            x = pin(params["embed"][tokens], batch, layout.sequence, None)
+            block = layer
+            if remat or pinned:
+                block = jax.checkpoint(layer, policy=None if remat else keep_all_but_constraints)
+            table = inner(params["embed"], t, None)
+            x = pin(inner(table[tokens], batch, None, None), batch, layout.sequence, None)
             if scan:
                 x, _ = lax.scan(lambda x, p: (block(x, p), None), x, params["layers"])
             else:
                 for number in range(c.layers):
                     x = block(x, jax.tree.map(lambda w, n=number: w[n], params["layers"]))
-            x = pin(norm(x, params["norm"]), batch, None, None)
-            logits = x @ params["head"]
+            x = gathered(norm(x, params["norm"]))
+            logits = inner(x @ params["head"], batch, None, t)
             picked = jnp.sum(jax.nn.one_hot(targets, c.vocab) * logits, axis=-1)
             return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
 
         def train_step(params: Any, tokens: Any, targets: Any) -> Any:
             value, grads = jax.value_and_grad(loss)(params, tokens, targets)
             return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+        kv = t if t is None or c.kv_heads % mesh.shape[t] == 0 else None  # too few to shard
 
         def stacked(dims: tuple[int, ...], *spec: Any) -> Any:
             return shaped(mesh, (c.layers, *dims), None, *spec)
@@ -157,8 +177,8 @@ def llama(
             "layers": {
                 "n1": stacked((c.dim,)),
                 "wq": stacked((c.dim, c.heads, c.head_dim), fsdp, t),
-                "wk": stacked((c.dim, c.kv_heads, c.head_dim), fsdp, t),
-                "wv": stacked((c.dim, c.kv_heads, c.head_dim), fsdp, t),
+                "wk": stacked((c.dim, c.kv_heads, c.head_dim), fsdp, kv),
+                "wv": stacked((c.dim, c.kv_heads, c.head_dim), fsdp, kv),
                 "wo": stacked((c.heads, c.head_dim, c.dim), t, None, fsdp),
                 "n2": stacked((c.dim,)),
                 "gate": stacked((c.dim, c.ffn), fsdp, t),
@@ -172,6 +192,11 @@ def llama(
         return (train_step if train else loss), (params, tokens, tokens)
 
     return build
+
+
+def keep_all_but_constraints(primitive: Any, *_: Any, **__: Any) -> bool:
+    """What the backward pass recomputes: sharding constraints, so that what it reads has them."""
+    return bool(primitive.name != "sharding_constraint")
 
 
 DATA8, MODEL4 = {"data": 8}, {"model": 4}
@@ -211,7 +236,17 @@ def transformers() -> Iterator[Example]:
     four = {"pod": 2, "data": 2, "fsdp": 4, "model": 4}
     yield Example("llama_4_axes", four, llama(FOUR, wide))
     yield Example("llama_fsdp_2_axes", {"x": 4, "y": 4}, llama(TWO_FSDP))
-    few = Shape(kv_heads=8, heads=16)
+    for name, sizes, layout in (
+        ("fsdp", DATA8, FSDP),
+        ("tp_sp", MODEL4, TP_SP),
+        ("fsdp_tp", GRID, FSDP_TP),
+        ("fsdp_tp_sp", GRID, FSDP_TP_SP),
+        ("3_axes", {"pod": 2, "data": 4, "model": 4}, THREE),
+    ):
+        yield Example(f"llama_{name}_pinned", sizes, llama(layout, pinned=True))
+        build = llama(layout, pinned=True, remat=False)
+        yield Example(f"llama_{name}_pinned_noremat", sizes, build)
+    few = Shape(kv_heads=2)
     yield Example("llama_few_kv_heads", {"data": 2, "model": 8}, llama(DP_TP, few))
 
 
