@@ -64,9 +64,10 @@ def hops(
         return None
     from_left = _neighbours(most_left, shard, skip=-last)
     from_right = _neighbours(most_right, shard, skip=first - shard)
-    return [Hop(extent, step) for step, extent in reversed(from_left)] + [
+    found = [Hop(extent, step) for step, extent in reversed(from_left)] + [
         Hop(extent, -step) for step, extent in from_right
     ]
+    return [hop for hop in found if abs(hop.offset) < count]
 
 
 def _neighbours(reach: int, shard: int, skip: int) -> list[tuple[int, int]]:

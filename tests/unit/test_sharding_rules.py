@@ -1,0 +1,117 @@
+"""Rules for operations that Shardy has none for, from Flint and from other packages."""
+
+import pytest
+
+import flint
+from flint.passes.mlir import make_context
+from flint.passes.partition import rules
+from flint.passes.partition.rules import Rule, attach_rules, pointwise
+from flint.program import Collective, Kind
+
+jax = pytest.importorskip("jax")
+P = jax.sharding.PartitionSpec
+
+
+def rule_of(operation: str, function: str = "") -> str:
+    """The rule attached to the last operation of a function's body."""
+    from jaxlib.mlir import ir
+
+    with make_context():
+        module = ir.Module.parse(
+            f"func.func public @main({function}) {{\n {operation}\n return\n}}"
+        )
+        attach_rules(module)
+        body = list(module.body.operations[0].regions[0].blocks[0])
+        attributes = body[-2].operation.attributes
+        return str(attributes["sdy.sharding_rule"]) if "sdy.sharding_rule" in attributes else ""
+
+
+def test_elementwise_chlo() -> None:
+    operation = "%0 = chlo.erf %x : tensor<4x8xf32> -> tensor<4x8xf32>"
+    expected = "<([i, j])->([i, j]) {i=4, j=8}, custom>"
+    assert rule_of(operation, "%x: tensor<4x8xf32>").endswith(expected)
+
+
+def test_a_call_that_nothing_is_known_about_sees_its_operands_whole() -> None:
+    operation = "%0 = stablehlo.custom_call @my_kernel(%x) : (tensor<4x8xf32>) -> tensor<4xf32>"
+    found = rule_of(operation, "%x: tensor<4x8xf32>")
+    assert "([i, j])->([k])" in found
+    assert "need_replication={i, j, k}" in found
+
+
+def test_a_call_that_annotates_is_left_alone() -> None:
+    operation = "%0 = stablehlo.custom_call @Sharding(%x) : (tensor<4xf32>) -> tensor<4xf32>"
+    assert rule_of(operation, "%x: tensor<4xf32>") == ""
+
+
+def test_matrices_of_a_batch() -> None:
+    operation = (
+        "%0:2 = stablehlo.custom_call @Eigh(%x) : (tensor<2x4x4xf32>) "
+        "-> (tensor<2x4x4xf32>, tensor<2x4xf32>)"
+    )
+    found = rule_of(operation, "%x: tensor<2x4x4xf32>")
+    assert "([i, j, k])->([i, l, m], [i, n])" in found
+    assert "need_replication={j, k, l, m, n}" in found
+
+
+def test_rules_of_other_packages_come_from_entry_points(tmp_path, monkeypatch) -> None:
+    (tmp_path / "their_rules.py").write_text(
+        "from flint.passes.partition.rules import pointwise\nrule = pointwise\n"
+    )
+    info = tmp_path / "their-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[flint.sharding_rules]\ncustom_call:my_kernel = their_rules:rule\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rules.installed_rules.cache_clear()
+    try:
+        operation = "%0 = stablehlo.custom_call @my_kernel(%x) : (tensor<4xf32>) -> tensor<4xf32>"
+        found = rule_of(operation, "%x: tensor<4xf32>")
+    finally:
+        rules.installed_rules.cache_clear()
+    assert found.endswith("<([i])->([i]) {i=4}, custom>")
+
+
+def test_pointwise_wants_one_shape() -> None:
+    assert pointwise([(4, 8)], [(4, 8)], None) == Rule((4, 8), ((0, 1),), ((0, 1),))
+    assert pointwise([(8,)], [(4, 8)], None) is None
+
+
+def collectives(fn, operands, platform="tpu"):
+    mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
+    arguments = [
+        jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.NamedSharding(mesh, spec))
+        for shape, dtype, spec in operands
+    ]
+    program = flint.trace(fn, {"data": 2, "model": 4}, *arguments, platform=platform).program
+    program.verify()
+    rows = [program.row(int(i)) for i in (program.kind == Kind.COLLECTIVE).nonzero()[0]]
+    return [(r.collective, str(r.group), r.comm_bytes) for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        # rows over data, columns over model: group sizes are whole everywhere
+        (P("data"), P(None, None, "model"), []),
+        # contracted dimension over model: partial sums of 16 x 8 rows and columns
+        (P("data", "model"), P(None, "model"), [(Collective.ALL_REDUCE, "model", 16 * 8 * 4)]),
+        # one matrix of 16 x 8 on each device: all are gathered
+        (P("data"), P("model"), [(Collective.ALL_GATHER, "model", 16 * 8 * 4)]),
+    ],
+)
+def test_ragged_dot(left, right, expected) -> None:
+    f32, i32 = jax.numpy.float32, jax.numpy.int32
+    operands = [((32, 16), f32, left), ((4, 16, 8), f32, right), ((4,), i32, P())]
+    assert collectives(jax.lax.ragged_dot, operands) == expected
+
+
+def test_approximate_top_k_gathers_scores_and_indices() -> None:
+    def best(x):
+        return jax.lax.approx_max_k(x, 2)
+
+    operands = [((16, 32), jax.numpy.float32, P("data", "model"))]
+    gather = (Collective.ALL_GATHER, "model", 8 * 8 * 4)
+    assert collectives(best, operands) == [gather, gather]
