@@ -19,25 +19,45 @@ Axes = tuple[AxisRef, ...]
 REDUCERS = {"sdy.all_reduce": "reduction_axes", "sdy.reduce_scatter": "reduce_scatter_axes"}
 
 
-def doubt_about(o: Operation, mesh: Mesh) -> str:
-    """A sentence about the first factor whose axes disagree, or "" if all agree.
+class Doubts:
+    """Checks operations, each combination of rule and tensors once."""
 
-    Permutation factors are left out: implied communication covers them. So are dimensions whose
-    axes do not divide into their factors.
-    """
-    if "sdy.sharding_rule" not in o.op.attributes:
-        return ""
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._known: dict[tuple[Any, ...], tuple[str, Axes]] = {}
+
+    def about(self, o: Operation) -> str:
+        """A sentence about the first factor whose axes disagree, or "" if all agree.
+
+        Permutation factors are left out: implied communication covers them. So are dimensions
+        whose axes do not divide into their factors.
+        """
+        if "sdy.sharding_rule" not in o.op.attributes:
+            return ""
+        tensors = (*o.operands, *o.results)
+        if not any(any(t.sharding) for t in tensors):
+            return ""
+        attribute = o.op.attributes["sdy.sharding_rule"]
+        key = (attribute, *tensors)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _examine(o, tensors, attribute, self.mesh)
+        found, summed = known
+        found = found or _missing_reduction(o, summed, self.mesh)
+        if not found:
+            return ""
+        kinds = " ".join(show(t.sharding) for t in tensors)
+        return f"{found}: {kinds} under {attribute}"
+
+
+def _examine(
+    o: Operation, tensors: tuple[Tensor, ...], attribute: Any, mesh: Mesh
+) -> tuple[str, Axes]:
+    """What is wrong between the tensors, and the axes over which they are summed."""
     from jaxlib.mlir.dialects import sdy
 
-    tensors = (*o.operands, *o.results)
-    if not any(any(t.sharding) for t in tensors):
-        return ""
-    rule = sdy.OpShardingRuleAttr(o.op.attributes["sdy.sharding_rule"])
-    found = _disagreement(tensors, rule, mesh) or _missing_reduction(o, rule, mesh)
-    if not found:
-        return ""
-    kinds = " ".join(show(t.sharding) for t in tensors)
-    return f"{found}: {kinds} under {rule}"
+    rule = sdy.OpShardingRuleAttr(attribute)
+    return _disagreement(tensors, rule, mesh), _summed_axes(o, rule, mesh)
 
 
 def _disagreement(tensors: tuple[Tensor, ...], rule: Any, mesh: Mesh) -> str:
@@ -57,7 +77,8 @@ def _disagreement(tensors: tuple[Tensor, ...], rule: Any, mesh: Mesh) -> str:
     return ""
 
 
-def _missing_reduction(o: Operation, rule: Any, mesh: Mesh) -> str:
+def _summed_axes(o: Operation, rule: Any, mesh: Mesh) -> Axes:
+    """Axes that split a dimension which the operation sums over."""
     sizes = list(rule.factor_sizes)
     summed = {f for f in rule.reduction_factors if sizes[f] > 1}
     axes: set[AxisRef] = set()
@@ -65,10 +86,14 @@ def _missing_reduction(o: Operation, rule: Any, mesh: Mesh) -> str:
         for factor, over in _axes_of_factors(tensor, mapping, sizes, mesh):
             if factor in summed:
                 axes.update(over)
-    if not axes:
+    return mesh.canonical(axes)
+
+
+def _missing_reduction(o: Operation, summed: Axes, mesh: Mesh) -> str:
+    if not summed:
         return ""
     for result in o.op.results:
-        left = _uncovered(mesh.canonical(axes), _reduced_after(result), mesh)
+        left = _uncovered(summed, _reduced_after(result), mesh)
         if left:
             return f"a sum over {', '.join(map(str, left))} is never reduced"
     return ""

@@ -10,7 +10,7 @@ from flint.builder import ProgramBuilder
 from flint.errors import FlintError
 from flint.mesh import Mesh
 from flint.passes.extract.collectives import communication_of, parts_before, slice_group
-from flint.passes.extract.consistency import doubt_about
+from flint.passes.extract.consistency import Doubts
 from flint.passes.extract.implied import implied_communication
 from flint.passes.extract.loops import TripCounts
 from flint.passes.extract.names import Origin, Origins, parameter_name
@@ -89,6 +89,7 @@ class _Walk:
         self.functions = functions
         self.trips = trips
         self.tensors = Tensors(mesh)
+        self.doubts = Doubts(mesh)
         self.origins = Origins()
         self.rows: dict[Any, int] = {}
         self.shardings: dict[Any, Sharding] = {}
@@ -228,7 +229,7 @@ class _Walk:
 
     def _compute(self, o: Operation, deps: list[int], origin: Origin) -> int:
         work = work_of(o)
-        doubt = doubt_about(o, self.mesh)
+        doubt = self.doubts.about(o)
         read = sum(t.num_bytes for t in o.operands)
         written = sum(t.num_bytes for t in o.results)
         flags = Flag(0)
