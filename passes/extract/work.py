@@ -203,8 +203,23 @@ def custom_call(o: Operation) -> Work:
         return Work(operand_bytes=0, result_bytes=0)
     if target.startswith("__cudnn$fmha"):
         return _attention(o, backward="Backward" in target)
+    if target in FACTORIZATIONS:
+        *batch, m, n = o.operands[0].shape
+        return Work(flops=math.prod(batch) * FACTORIZATIONS[target](m, n))
     flops = _declared_flops(o.op)
     return Work(unpriced=True) if flops is None else Work(flops=flops)
+
+
+def _lu(m: int, n: int) -> int:
+    """m n^2 - n^3 / 3 for m >= n (Golub and Van Loan, section 3.2)."""
+    m, n = max(m, n), min(m, n)
+    return m * n**2 - n**3 // 3
+
+
+def _qr(m: int, n: int) -> int:
+    """2 n^2 (m - n / 3) for m >= n (Golub and Van Loan, section 5.2)."""
+    m, n = max(m, n), min(m, n)
+    return 2 * n**2 * m - 2 * n**3 // 3
 
 
 def _attention(o: Operation, *, backward: bool) -> Work:
@@ -268,6 +283,14 @@ NO_ARITHMETIC = (
 )
 #: Custom calls that are annotations and do not run.
 FREE_TARGETS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate"})
+#: Targets of custom calls that factor matrices: flops of one m x n matrix.
+FACTORIZATIONS: dict[str, Callable[[int, int], int]] = {
+    "cusolver_potrf_ffi": lambda _, n: n**3 // 3,
+    "cusolver_getrf_ffi": _lu,
+    "LuDecomposition": _lu,
+    "cusolver_geqrf_ffi": _qr,
+    "Qr": _qr,
+}
 #: Operation name to rule.
 RULES: dict[str, WorkRule] = {
     "stablehlo.dot_general": dot_general,

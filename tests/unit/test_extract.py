@@ -125,6 +125,26 @@ def test_work_of_one_operation(name: str) -> None:
     assert not row.flags & Flag.UNPRICED
 
 
+def test_factorizations_are_priced_on_every_platform() -> None:
+    """Two matrices of 6 x 6 on each device: Cholesky n^3 / 3, LU 2 n^3 / 3, QR 4 n^3 / 3."""
+
+    def cholesky(x: Any) -> Any:
+        return lax.linalg.cholesky(x, symmetrize_input=False)
+
+    for function, calls, flops in (
+        (cholesky, ("cusolver_potrf_ffi", None), 72),
+        (lax.linalg.lu, ("cusolver_getrf_ffi", "LuDecomposition"), 144),
+        (lax.linalg.qr, ("cusolver_geqrf_ffi", "Qr"), 288),
+    ):
+        for platform, call in zip(("cuda", "tpu"), calls, strict=True):
+            program = flint.trace(
+                function, MESH, shaped((8, 6, 6), "data"), platform=platform
+            ).program
+            opcode = f"custom_call.{call}" if call else "stablehlo.cholesky"
+            found = [r for r in map(program.row, range(len(program))) if r.opcode == opcode]
+            assert [(r.flops, bool(r.flags & Flag.UNPRICED)) for r in found] == [(2 * flops, False)]
+
+
 def test_an_unknown_custom_call_is_unpriced_and_keeps_its_bytes() -> None:
     def step(x: Any) -> Any:
         shape = jax.ShapeDtypeStruct((8, 16), jnp.float32)
