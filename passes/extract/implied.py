@@ -109,7 +109,7 @@ def _mirror(o: Operation, mesh: Mesh) -> Iterator[Implied]:
 
 
 def _rotate(o: Operation, mesh: Mesh) -> list[Implied]:
-    """`roll`: its two slices and the concatenation together move each element once."""
+    """`roll`: its two slices and the concatenation together are one shift around the ring."""
     found = rotation_of(o.op)
     assert found is not None, "checked by the caller"
     _, dimension, amount = found
@@ -119,23 +119,12 @@ def _rotate(o: Operation, mesh: Mesh) -> list[Implied]:
     if count == 1 or any(t.sharding[dimension] != axes for t in o.operands):
         return []
     shard, size = result.shape[dimension], result.global_shape[dimension]
-    if shard * count == size:
-        found_hops = rotation(amount, shard, count)
-    else:
-        found_hops = _uneven_rotation(amount, shard, count, size)
+    found_hops = rotation(amount, shard, count)
+    if padding := shard * count - size:  # what comes around the end also crosses the padding
+        found_hops = [*rotation(amount + padding, shard, count), *found_hops]
     # The slices are views of one value: the largest of them stands for it.
     operand = max(range(2), key=lambda n: o.operands[n].num_elements)
     return [_permute(o, operand, dimension, h, list(result.shape), mesh) for h in found_hops]
-
-
-def _uneven_rotation(amount: int, shard: int, count: int, size: int) -> list[Hop]:
-    """`roll` where the last shard is padded: its two parts moved one by one."""
-    first = np.arange(count, dtype=np.int64) * shard
-    last = np.minimum(first + shard, size)
-    head = messages(np.maximum(first - amount, 0), np.maximum(last - amount, 0), shard, size)
-    shift = size - amount
-    tail = messages(np.minimum(first + shift, size), np.minimum(last + shift, size), shard, size)
-    return [*tail, *head]
 
 
 def _gather_for_update(o: Operation, mesh: Mesh) -> list[Implied]:

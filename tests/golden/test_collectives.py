@@ -71,6 +71,11 @@ def pool(x: Any, window: int, stride: int) -> Any:
     return lax.reduce_window(x, -jnp.inf, lax.max, sizes, strides, "SAME")
 
 
+def thirty(x: Any) -> Any:
+    """30 of the 32 columns, sharded over both axes."""
+    return lax.with_sharding_constraint(x[:, :30], DATA_MODEL)
+
+
 def squared_sum(fn: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
     return jax.grad(lambda *args: jnp.sum(fn(*args) ** 2), argnums=argument)
 
@@ -395,6 +400,42 @@ SHIFTS = [
         [(AG, "model", 8 * 8 * F32)],
     ),
 ]
+# 30 columns over 4 devices: three shards of 8 and one of 6, padded; the result is gathered
+UNEVEN = [
+    Row(
+        "uneven window: one column from either side",
+        lambda x: lax.reduce_window(thirty(x), 0.0, lax.add, (1, 3), (1, 1), "SAME"),
+        (f32(X, "data"),),
+        P("data"),
+        [
+            (CP, "model+1 (no wrap)", 8 * 1 * F32),
+            (CP, "model-1 (no wrap)", 8 * 1 * F32),
+            (AG, "model", 8 * 8 * F32),
+        ],
+    ),
+    Row(
+        "uneven roll by 4: around the end 2 columns of padding are crossed as well",
+        lambda x: jnp.roll(thirty(x), 4, 1),
+        (f32(X, "data"),),
+        P("data"),
+        [
+            (CP, "model+1", 8 * (4 + 2) * F32),
+            (CP, "model+1", 8 * 4 * F32),
+            (AG, "model", 8 * 8 * F32),
+        ],
+    ),
+    Row(
+        "uneven reverse: padding moves to the front, then whole shards change places",
+        lambda x: thirty(x)[:, ::-1],
+        (f32(X, "data"),),
+        P("data"),
+        [
+            (CP, "model+1 (no wrap)", 8 * 2 * F32),
+            (CP, "4 pairs of model", 8 * 8 * F32),
+            (AG, "model", 8 * 8 * F32),
+        ],
+    ),
+]
 WINDOWS = [
     Row(
         "3 x 3 convolution on split height: a row from either side",
@@ -588,6 +629,7 @@ TABLE = [
     *RESHARDS,
     *LAYOUT,
     *SHIFTS,
+    *UNEVEN,
     *WINDOWS,
     *INDEXING,
     *ALGORITHMS,
