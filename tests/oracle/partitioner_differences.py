@@ -23,11 +23,13 @@ REASONS: dict[str, str] = {
         "all-gathers over parts of the axes) where Shardy reduces over `model`."
     ),
     "saved activations": (
-        "Without recomputation a scan stacks what the backward pass needs. Nothing in the "
-        "program says how the stack is sharded. Shardy's reshard in front of the update of the "
-        "stack makes it sharded over the hidden dimension, and the backward pass gathers it; "
-        "XLA keeps the batch dimension sharded. Pin what is saved with a sharding constraint "
-        "(`remat=none` of examples/llama_jax.py does)."
+        "Without recomputation a scan stacks what the backward pass needs, and nothing in the "
+        "program says how the stacks are sharded. Propagation can carry the batch's sharding "
+        "into them or that of the (FSDP) weights, and which it finds first depends on the order "
+        "of the operations; XLA hands the module over in another order. In ours two stacks are "
+        "sharded over the hidden dimension, and the backward pass gathers what is made of them. "
+        "Shardy's passes on the module in XLA's order give XLA's answer. Pin what is saved, as "
+        "in `..._pinned_noremat` and `remat=none` of examples/llama_jax.py: then both agree."
     ),
     "unpinned backward": (
         "Activations between blocks are sharded over the sequence, and nothing pins what is "
