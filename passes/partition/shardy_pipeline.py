@@ -11,6 +11,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.passes.mlir import decode_location, make_context, write_bytecode
+from flint.passes.partition.broadcasts import split_broadcasts
 from flint.passes.partition.child import announce
 from flint.passes.partition.dot_conflicts import resolve_dot_conflicts
 from flint.passes.partition.inline import inline_calls
@@ -70,6 +71,7 @@ def partition_module(bytecode: bytes) -> bytes:
         module = ir.Module.parse(bytecode)
         announce("inline")
         inline_calls(module)
+        split_broadcasts(module)
         attach_rules(module)
         _run(module, PROPAGATE)
         make_rules_final(module)
