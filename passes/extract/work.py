@@ -13,9 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from flint.passes.extract.tensors import Tensor
 from flint.passes.mlir import is_heads_first
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
+from flint.passes.sliding import Sliding, used_taps
 
 Dims = tuple[int, int, int, int]
 
@@ -76,7 +79,8 @@ def dot_general(o: Operation) -> Work:
 def convolution(o: Operation) -> Work:
     """As implicit GEMM: m = output positions, n = output features, k = window x input features.
 
-    For grouped convolutions batch is the number of groups.
+    For grouped convolutions batch is the number of groups. Of a dilated or mostly padded input
+    (the gradient of a strided convolution) only window elements that meet an element count.
     """
     from jaxlib.mlir.dialects import stablehlo
 
@@ -90,7 +94,48 @@ def convolution(o: Operation) -> Work:
     positions = math.prod(result) // max(features, 1)
     split = max(min(groups * batch_groups, features), 1)
     n = features // split
-    return Work(flops=2 * positions * features * k, dims=(split, positions, n, k))
+    used, taps = used_taps(_slidings(o, numbers))
+    k_used = -(-k * used // max(taps, 1))
+    flops = 2 * positions * features * k * used // max(taps, 1)
+    return Work(flops=flops, dims=(split, positions, n, k_used))
+
+
+def _slidings(o: Operation, numbers: Any) -> list[Sliding]:
+    """The spatial dimensions of a convolution, whole: a shard's share is the same."""
+    count = len(numbers.input_spatial_dimensions)
+    inputs, kernel = o.operands[0].global_shape, o.operands[1].global_shape
+    outputs = o.results[0].global_shape
+    strides, base, dilation = (
+        integers(o.op, name, [1] * count)
+        for name in ("window_strides", "lhs_dilation", "rhs_dilation")
+    )
+    padding = integers(o.op, "padding", [0] * 2 * count)
+    return [
+        Sliding(
+            kernel[numbers.kernel_spatial_dimensions[d]],
+            inputs[numbers.input_spatial_dimensions[d]],
+            outputs[numbers.output_spatial_dimensions[d]],
+            strides[d],
+            padding[2 * d],
+            padding[2 * d + 1],
+            base[d],
+            dilation[d],
+        )
+        for d in range(count)
+    ]
+
+
+def integers(op: Any, name: str, default: list[int]) -> list[int]:
+    """An attribute that holds integers, flat; `default` where it is left out."""
+    from jaxlib.mlir import ir
+
+    if name not in op.attributes:
+        return default
+    attribute = op.attributes[name]
+    try:
+        return [int(v) for v in ir.DenseI64ArrayAttr(attribute)]
+    except ValueError:
+        return [int(v) for v in np.array(ir.DenseIntElementsAttr(attribute)).ravel()]
 
 
 def reduce(o: Operation) -> Work:
@@ -103,10 +148,25 @@ def reduce(o: Operation) -> Work:
 
 
 def reduce_window(o: Operation) -> Work:
-    """Window size operations of the body for each result element."""
-    window = math.prod(int(w) for w in o.op.attributes["window_dimensions"])
+    """Window size operations of the body for each result element; one where it runs along.
+
+    A running reduction (cumsum) is written as windows that reach to the start, and done in one
+    pass.
+    """
+    window = math.prod(1 if s.is_running else s.size for s in _reduced_windows(o))
     elements = o.results[0].num_elements
     return Work(flops=elements * window * _body_operations(o.op), dims=(1, elements, 1, window))
+
+
+def _reduced_windows(o: Operation) -> list[Sliding]:
+    inputs, outputs = o.operands[0].global_shape, o.results[0].global_shape
+    sizes, strides, base, dilation = (
+        integers(o.op, name, [1] * len(inputs))
+        for name in ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+    )
+    padding = integers(o.op, "padding", [0] * 2 * len(inputs))
+    low, high = padding[::2], padding[1::2]
+    return list(map(Sliding, sizes, inputs, outputs, strides, low, high, base, dilation))
 
 
 def select_and_scatter(o: Operation) -> Work:

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
+from flint.passes.sliding import Sliding, used_taps
 
 Dims = tuple[int, int, int, int]
 NO_DIMS: Dims = (0, 0, 0, 0)
@@ -93,40 +92,39 @@ def _product(o: Operation, numbers: Any) -> Work:
 def convolution(o: Operation) -> Work:
     """As implicit GEMM: m = output positions, n = output features, k = window x input features."""
     dense = _convolution(o.instruction, o.instruction.shape, o.operands[1].shape)
-    used, all_taps = _window_taps(o)
+    used, all_taps = used_taps(_slidings(o))
     if used == all_taps or not all_taps:
         return dense
     batch, m, n, k = dense.dims
-    return Work(flops=dense.flops * used // all_taps, dims=(batch, m, n, k * used // all_taps))
+    return Work(flops=dense.flops * used // all_taps, dims=(batch, m, n, -(-k * used // all_taps)))
 
 
-def _window_taps(o: Operation) -> tuple[int, int]:
-    """(Window taps that meet an element, all window taps) over all output positions.
-
-    Differs only for dimensions that are dilated or mostly padding: so TPU programs write batched
-    products of matrices, and gradients of strided convolutions are such. The thin padding of an
-    ordinary convolution is computed with, and counts.
-    """
+def _slidings(o: Operation) -> list[Sliding]:
+    """The spatial dimensions of a convolution."""
     numbers, instruction = o.instruction.convolution_dimension_numbers, o.instruction
     inputs, outputs = o.operands[0].shape.dimensions, instruction.shape.dimensions
-    used = taps = 1
-    for window, i, r in zip(
-        instruction.window.dimensions,
-        numbers.input_spatial_dimensions,
-        numbers.output_spatial_dimensions,
-        strict=False,
-    ):
-        size, length = window.size, outputs[r]
-        taps *= size * length
-        hole = max(window.base_dilation, 1)
-        thin = hole == 1 and window.padding_low + window.padding_high < inputs[i]
-        if thin or size * length > _MOST_TAPS:
-            used *= size * length
-            continue
-        at = np.arange(length)[:, None] * max(window.stride, 1) - window.padding_low
-        at = at + np.arange(size) * max(window.window_dilation, 1)
-        used *= int(((at >= 0) & (at <= (inputs[i] - 1) * hole) & (at % hole == 0)).sum())
-    return used, taps
+    return [
+        _sliding(window, inputs[i], outputs[r])
+        for window, i, r in zip(
+            instruction.window.dimensions,
+            numbers.input_spatial_dimensions,
+            numbers.output_spatial_dimensions,
+            strict=False,
+        )
+    ]
+
+
+def _sliding(window: Any, inputs: int, outputs: int) -> Sliding:
+    return Sliding(
+        window.size,
+        inputs,
+        outputs,
+        max(window.stride, 1),
+        window.padding_low,
+        window.padding_high,
+        max(window.base_dilation, 1),
+        max(window.window_dilation, 1),
+    )
 
 
 def _convolution(instruction: Instruction, result: Any, kernel: Any) -> Work:
@@ -150,9 +148,12 @@ def reduce(o: Operation) -> Work:
 
 
 def reduce_window(o: Operation) -> Work:
-    """Window size operations of the body for each result element."""
-    window = math.prod(d.size for d in o.instruction.window.dimensions)
-    elements = math.prod(shapes.first(o.instruction.shape)[1])
+    """Window size operations of the body for each result element; one where it runs along."""
+    result = shapes.first(o.instruction.shape)[1]
+    inputs = shapes.first(o.operands[0].shape)[1]
+    slidings = map(_sliding, o.instruction.window.dimensions, inputs, result)
+    window = math.prod(1 if s.is_running else s.size for s in slidings)
+    elements = math.prod(result)
     return Work(flops=elements * window * _body_operations(o), dims=(1, elements, 1, window))
 
 
@@ -372,7 +373,6 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
 
 
 #: Window taps of one dimension that are looked at one by one.
-_MOST_TAPS = 1 << 24
 #: Instructions that change a part of their first operand.
 _UPDATES = ("dynamic-update-slice", "scatter")
 #: Instructions that move, make or convert data without arithmetic.
