@@ -150,10 +150,12 @@ def main() -> None:
         packages = " ".join(PACKAGES[c] for c in missing)
         raise SystemExit(
             f"{options.plugins} has no plugin for {', '.join(missing)}: "
-            f"pip install --target {options.plugins} --no-deps {packages}"
+            f"pip install --target {options.plugins} --no-deps {packages}, of the versions named in "
+            f"the docstring of {Path(__file__).name}"
         )
     small = [Small(name) for name in options.zoo.split(",") if name]
-    for case in small or list(_cases()):
+    cases: list[Case | Small] = [*small] if small else [*_cases()]
+    for case in cases:
         if options.only in case.name:
             print(_section(case, _columns(case, compilers, options)), flush=True)
 
