@@ -17,6 +17,10 @@ from flint.backends.chakra.lower import Slot, TraceNodes
 from flint.backends.chakra.schema import CHAKRA_VERSION, VALUE_FIELDS, NodeType
 from flint.program import Int64s, Program
 
+#: Least tensor_size of a computation that waits for nothing. ASTRA-sim's analytical backend stops
+#: with a failed assertion when the first event ends below 1 ns; at this size it lasts as long on
+#: memory of up to 16 TB/s.
+LEAST_STARTING_BYTES = 16 * 1024
 #: Longest scope that goes into a node's name; its first components are cut off.
 MAX_SCOPE_LENGTH = 40
 
@@ -102,7 +106,7 @@ class Encoder:
         self._program = program
         self._output_only = size == "output"
         self._heads: list[bytes] | None = None
-        self._fixed: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        self._fixed: dict[tuple[int, int, bool], tuple[bytes, bytes]] = {}
         own = _rank_column(nodes.slots, program.mesh.size)
         self.columns = (*map(_slot_column, nodes.slots), own)
 
@@ -189,11 +193,12 @@ class Encoder:
 
     def _body(self, node: int, deps: list[int]) -> bytes:
         row, node_type = int(self.nodes.row[node]), int(self.nodes.type[node])
-        fixed = self._fixed.get((row, node_type))
+        starts = node_type == NodeType.COMP and not deps
+        fixed = self._fixed.get((row, node_type, starts))
         if fixed is None:
-            fixed = self._fixed[row, node_type] = (
+            fixed = self._fixed[row, node_type, starts] = (
                 self._name(row, NodeType(node_type)),
-                self._attributes(node),
+                self._attributes(node, least_bytes=LEAST_STARTING_BYTES if starts else 1),
             )
         name, attributes = fixed
         body = (b"\x08" + varint(node) if node else b"") + name
@@ -213,7 +218,7 @@ class Encoder:
         name = f"{_NODE_NAMES[node_type]} {opcode}{' ' if scope else ''}{scope}"
         return field_bytes(2, name.encode()) + b"\x18" + varint(node_type)
 
-    def _attributes(self, node: int) -> bytes:
+    def _attributes(self, node: int, least_bytes: int) -> bytes:
         """All attributes that are the same for each node of a row and on each rank."""
         nodes, row = self.nodes, int(self.nodes.row[node])
         parts = [integer_attribute("is_cpu_op", "bool_val", 0)]
@@ -224,7 +229,7 @@ class Encoder:
                 moved += int(program.operand_bytes[row])
             flops = int(program.flops[row])
             parts.append(integer_attribute("num_ops", "int64_val", max(flops, 1)))
-            parts.append(integer_attribute("tensor_size", "uint64_val", max(moved, 1)))
+            parts.append(integer_attribute("tensor_size", "uint64_val", max(moved, least_bytes)))
         else:
             if nodes.type[node] == NodeType.COMM_COLL:
                 kind = int(nodes.comm_type[node])

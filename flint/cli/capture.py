@@ -201,5 +201,7 @@ def _tail(
             size += f" ({format_bytes(files['disk_bytes'])} on disk)"
         count = f"{plural(files['ranks'], 'rank')} in {plural(files['files'], 'file')}"
         nodes = " or ".join(sorted({format_count(n) for n in files["nodes"].values()}))
-        lines.append(("wrote", f"{count}, {nodes} nodes a rank, {size}: {files['directory']}"))
+        lines.append(
+            ("wrote", f"{count}, up to {nodes} nodes a rank, {size}: {files['directory']}")
+        )
     return lines

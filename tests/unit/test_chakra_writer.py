@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flint.backends.chakra import check, read, write
-from flint.backends.chakra.encode import short_scope, varint
+from flint.backends.chakra.encode import LEAST_STARTING_BYTES, short_scope, varint
 from flint.backends.chakra.reader import records
 from flint.backends.chakra.schema import CommType, NodeType, messages
 from flint.builder import ProgramBuilder
@@ -94,7 +94,7 @@ def test_types_of_attributes_are_those_that_feeders_read(tmp_path: Path) -> None
     assert compute.attributes == {
         "is_cpu_op": ("bool_val", False),
         "num_ops": ("int64_val", 4096),
-        "tensor_size": ("uint64_val", 1536),
+        "tensor_size": ("uint64_val", LEAST_STARTING_BYTES),  # it waits for nothing
     }
     assert collective.attributes == {
         "is_cpu_op": ("bool_val", False),
@@ -170,8 +170,20 @@ def test_group_file_is_dense_and_names_the_world(tmp_path: Path) -> None:
 def test_output_convention_of_tensor_size(tmp_path: Path) -> None:
     write(layered(), tmp_path / "out", tensor_size="output")
     trace = read(tmp_path / "out" / "trace.0.et")
-    assert attributes(trace.nodes[0])["tensor_size"] == 512
     assert trace.metadata["tensor_size"] == "output"
+    later = [n for n in trace.nodes if n.type is NodeType.COMP and n.data_deps]
+    assert attributes(later[0])["tensor_size"] == 512
+
+
+def test_only_computations_that_wait_for_nothing_are_made_larger(tmp_path: Path) -> None:
+    """ASTRA-sim asserts when its first event takes less than a nanosecond."""
+    b = ProgramBuilder(Mesh.parse("data=2"))
+    small = b.add("add", flops=1, result_bytes=8)
+    large = b.add("dot", flops=1, result_bytes=1 << 20)
+    b.add("mul", deps=[small, large], flops=1, result_bytes=8)
+    write(Workload.single(b.build()), tmp_path / "out")
+    nodes = read(tmp_path / "out" / "trace.0.et").nodes
+    assert [attributes(n)["tensor_size"] for n in nodes] == [LEAST_STARTING_BYTES, 1 << 20, 8]
 
 
 def collective_program(group: Group, mesh: str = "data=2,model=6") -> Workload:
