@@ -66,7 +66,7 @@ def _capture(model: str, layers: str, devices: str) -> None:
     """The measured process: capture, verify, end the child, print what it took as JSON."""
     from flint.model_file import Target, importable, load_step
     from flint.passes.partition.worker import the_worker
-    from flint.trace import trace_step
+    from flint.tracing import trace_step
 
     target = Target.parse(str(ROOT / "examples" / "llama_jax.py"))
     with importable(target.path.parent):

@@ -13,8 +13,8 @@ if _TYPE_CHECKING:
     from flint.program import Program as Program
     from flint.step import Step as Step
     from flint.step import entry as entry
-    from flint.trace import Trace as Trace
-    from flint.trace import trace as trace
+    from flint.tracing import Trace as Trace
+    from flint.tracing import trace as trace
     from flint.workload import Workload as Workload
 
 # Public names and the modules that define them: `import flint` loads none of them. There is no
@@ -24,10 +24,10 @@ _PUBLIC = {
     "Mesh": "flint.mesh",
     "Program": "flint.program",
     "Step": "flint.step",
-    "Trace": "flint.trace",
+    "Trace": "flint.tracing",
     "Workload": "flint.workload",
     "entry": "flint.step",
-    "trace": "flint.trace",
+    "trace": "flint.tracing",
 }
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605
 
@@ -37,11 +37,9 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'flint' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(_PUBLIC[name])
-    # All names of the module at once: importing flint.trace has just bound `trace` to the module.
-    for other in (n for n, home in _PUBLIC.items() if home == module.__name__):
-        globals()[other] = getattr(module, other)
-    return globals()[name]
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

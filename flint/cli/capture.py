@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from flint.backends.report import Summary
     from flint.model_file import Target
-    from flint.trace import Trace
+    from flint.tracing import Trace
 
 SCHEMA = "flint.capture/1"
 
@@ -110,7 +110,7 @@ def _trace(
             f"{target.path.name} is not a Python file: :NAME, --args and --set are for those",
         )
     from flint.mesh import Mesh
-    from flint.trace import trace_file
+    from flint.tracing import trace_file
 
     parsed = Mesh.parse(mesh) if mesh is not None else None
     return trace_file(target.path, parsed, partitioner=partitioner, trip_counts=counts)
@@ -125,7 +125,7 @@ def _trace_model(
     partitioner: str,
 ) -> Trace:
     from flint.model_file import Target, importable, load_step
-    from flint.trace import trace_step
+    from flint.tracing import trace_step
 
     given = Target.parse(args) if args is not None else None
     # What the user's code prints is no result of ours: stdout may have to be one JSON document.

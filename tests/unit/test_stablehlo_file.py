@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import flint
 from flint.errors import FlintError
 from flint.mesh import Mesh
-from flint.trace import Trace, trace_file
+from flint.tracing import Trace, trace_file
 
 GSPMD = b"""func.func @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"})
     -> tensor<8xf32> { return %x : tensor<8xf32> }"""

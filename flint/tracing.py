@@ -1,10 +1,12 @@
-"""`flint.trace`: from a program and a mesh to a Trace, in one call."""
+"""`flint.trace`: from a program and a mesh to a Trace, in one call.
+
+The file is not called trace.py: importing a module `flint.trace` would bind that name in the package
+to the module, in place of the function.
+"""
 
 from __future__ import annotations
 
-import sys
 import time
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -226,16 +228,3 @@ def _axis_names(arguments: Any) -> tuple[str, ...] | None:
         if isinstance(sharding, jax.sharding.NamedSharding):
             return tuple(map(str, sharding.mesh.axis_names))
     return None
-
-
-class _CallableModule(types.ModuleType):
-    """This module, which can be called like `trace`.
-
-    Importing `flint.trace` binds that name in the package to the module, whatever it was before.
-    """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Trace:
-        return trace(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _CallableModule
