@@ -25,18 +25,28 @@ def capture_stablehlo(
     StableHLO, FL105 when the meshes differ or there is none.
     """
     try:
-        facts, bytecode = the_worker().request("import", _artifact(data), {"source": name})
+        facts, bytecode = the_worker().request(
+            "import", _artifact(data), {"source": name}, seconds=_time_limit(data)
+        )
     except FlintError as error:
         if error.code != "FL401":
             raise
         raise FlintError(
             "FL302",
-            f"{name} is not a StableHLO module: reading it made the MLIR parser crash",
+            f"{name} is not a StableHLO module: reading it made the MLIR parser crash or hang",
             help="it may be truncated or damaged; write it again",
         ) from error
     return Captured(
         bytecode, _agreed_mesh(facts.get("mesh"), mesh, name), name, name, dict(trip_counts or {})
     )
+
+
+def _time_limit(data: bytes) -> float:
+    """Seconds to wait for the parser, which never ends on some damaged files.
+
+    Sound files parse at 10 MB/s or more; this waits twenty times as long, and at least 10 s.
+    """
+    return 10 + len(data) / 500_000
 
 
 def _artifact(data: bytes) -> bytes:

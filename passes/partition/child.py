@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -63,6 +64,8 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
                 "help": error.help,
             }
             write_message(sink, answer, b"")
+        except Exception:  # noqa: BLE001  the parent reports it as a bug, with this traceback
+            write_message(sink, {"bug": traceback.format_exc()}, b"")
         else:
             write_message(sink, facts, result)
 

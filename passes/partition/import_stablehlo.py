@@ -18,11 +18,14 @@ def import_stablehlo(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
     with make_context() as context:
         announce(f"parse {source}")
         module = _parse(data, source, context)
-        _name_main(module, source)
-        mesh = _mesh_of(module, source)
-        announce(f"read the names in {source}")
-        _read_text(module, source)
-        return {"mesh": mesh}, write_bytecode(module)
+        try:
+            _name_main(module, source)
+            mesh = _mesh_of(module, source)
+            announce(f"read the names in {source}")
+            _read_text(module, source)
+            return {"mesh": mesh}, write_bytecode(module)
+        except (RuntimeError, ValueError) as error:  # damaged text shows only when it is read
+            raise _unreadable(source, error) from error
 
 
 def _parse(data: bytes, source: str, context: Any) -> Any:

@@ -38,16 +38,24 @@ class Worker:
             self._ensure()
 
     def request(
-        self, task: str, payload: bytes, options: dict[str, Any] | None = None
+        self,
+        task: str,
+        payload: bytes,
+        options: dict[str, Any] | None = None,
+        seconds: float | None = None,
     ) -> tuple[dict[str, Any], bytes]:
         """Run `task` in the child; returns (facts about the result, result).
 
+        A child that has not answered after `seconds` is killed; None waits as long as it takes.
         Raises FlintError FL402 when the task says why it cannot be done, FL401 when the child
-        dies.
+        dies or is too slow, and RuntimeError with the child's traceback for a bug of ours.
         """
         with self._lock:
             process = self._ensure()
             assert process.stdin and process.stdout
+            limit = threading.Timer(seconds or 0, process.kill)
+            if seconds is not None:
+                limit.start()
             try:
                 write_message(process.stdin, {**(options or {}), "task": task}, payload)
                 header, result = read_message(process.stdout)
@@ -56,6 +64,10 @@ class Worker:
             except BaseException:
                 self.stop()  # an interrupt leaves an answer in the pipe that nobody will read
                 raise
+            finally:
+                limit.cancel()
+        if header.get("bug"):
+            raise RuntimeError(f"in the process of the compiler:\n{header['bug']}")
         if header.get("error"):
             raise FlintError(
                 header.get("code", "FL402"),

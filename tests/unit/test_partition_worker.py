@@ -201,3 +201,17 @@ def test_traces_in_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(capture, widths))
     assert together == alone
+
+
+def test_a_request_that_never_ends_is_cut_off(worker: Worker) -> None:
+    ask(worker)
+    os.kill(child_of(worker), signal.SIGSTOP)
+    with pytest.raises(flint.FlintError, match="FL401"):
+        worker.request("import", MODULE, {"source": "model.mlir"}, seconds=0.3)
+    ask(worker)
+
+
+def test_a_bug_in_the_child_comes_back_with_its_traceback(worker: Worker) -> None:
+    with pytest.raises(RuntimeError, match="(?s)Traceback.*KeyError: 'source'"):
+        worker.request("import", MODULE, {})
+    ask(worker)
