@@ -89,7 +89,10 @@ def _import_jax() -> Any:
 
 def _definition(function: Any) -> str | None:
     import inspect
+    from functools import partial
 
+    while isinstance(function, partial):
+        function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return None

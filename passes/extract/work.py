@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,7 @@ from flint.passes.extract.tensors import Tensor
 from flint.passes.mlir import is_heads_first
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
-
-Dims = tuple[int, int, int, int]
+from flint.passes.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +30,6 @@ class Operation:
     op: Any
     operands: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Work of one execution on one device. `None` bytes mean: all operands, all results."""
-
-    flops: int = 0
-    dims: Dims = (0, 0, 0, 0)
-    operand_bytes: int | None = None
-    result_bytes: int | None = None
-    in_place: bool = False
-    unpriced: bool = field(default=False)
 
 
 WorkRule = Callable[[Operation], Work]

@@ -33,8 +33,9 @@ from flint.passes.hlo.trip_counts import (
     counted_trips,
     known_trip_count,
 )
-from flint.passes.hlo.work import FREE_TARGETS, Work, work_of
+from flint.passes.hlo.work import FREE_TARGETS, work_of
 from flint.passes.opcodes import ELEMENTWISE
+from flint.passes.work import Work
 from flint.program import Collective, Flag, Kind, Program, RegionKind
 
 #: Rows that make up a value: one row, or a tuple of such. -1 stands for a token.

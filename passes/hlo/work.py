@@ -17,21 +17,7 @@ from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
-
-Dims = tuple[int, int, int, int]
-NO_DIMS: Dims = (0, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Work of one execution on one device. `None` bytes mean: all operands, all results."""
-
-    flops: int = 0
-    dims: Dims = NO_DIMS
-    operand_bytes: int | None = None
-    result_bytes: int | None = None
-    in_place: bool = False
-    unpriced: bool = False
+from flint.passes.work import Work
 
 
 @dataclass(frozen=True, slots=True)
