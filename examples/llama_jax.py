@@ -147,8 +147,8 @@ def layer(x, p, c: Config, at: Layout):
         return x + mlp(x, p, c, at)
 
 
-#: What the backward pass keeps. Shardings are set again on what was kept: without that, nothing
-#: tells the partitioner how the stacked activations of a scan are laid out.
+#: What the backward pass keeps. Shardings are set again on what was kept, so that the layout of the
+#: stacked activations of a scan does not hang on how the partitioner propagates.
 SAVED = {
     "full": jax.checkpoint_policies.nothing_saveable,
     "none": lambda primitive, *_, **__: primitive.name != "sharding_constraint",
