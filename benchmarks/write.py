@@ -20,7 +20,9 @@ from pathlib import Path
 from flint.backends.chakra import write
 from flint.builder import ProgramBuilder
 from flint.mesh import AxisRef, Group, Mesh
+from flint.passes.single_member_groups import DropSingleMemberGroups
 from flint.program import Collective, Kind, Program, RegionKind
+from flint.rewrite import rewrite
 from flint.workload import RankClass, Workload
 
 LAYERS = 32
@@ -81,14 +83,17 @@ def workload_for(ranks: int, source: Path | None) -> Workload:
     loaded = Workload.load(source)
     inner = loaded.mesh.size // loaded.mesh.sizes[0]
     mesh = Mesh(loaded.mesh.names, (max(ranks // inner, 1), *loaded.mesh.sizes[1:]))
-    programs = tuple(replace(p, mesh=mesh) for p in loaded.programs[:1])
+    programs = tuple(
+        DropSingleMemberGroups().apply(replace(p, mesh=mesh)) for p in loaded.programs[:1]
+    )
     return Workload(mesh, programs, (RankClass("all", 0),), loaded.metadata)
 
 
-def measure(workload: Workload, place: Path, groups: str, link: bool) -> str:
-    """One line of the table."""
+def measure(workload: Workload, place: Path, granularity: str, groups: str, link: bool) -> str:
+    """One line of the table. Merging operations into kernels is part of the time."""
     cpu, wall = time.process_time(), time.perf_counter()
-    report = write(workload, place / "traces", groups=groups, link=link)
+    nodes_of = rewrite(workload, granularity=granularity)
+    report = write(nodes_of, place / "traces", groups=groups, link=link, keep=workload)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     copy = time.perf_counter()
     if link:
@@ -109,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", nargs="?", type=Path, help="a .flint file")
     parser.add_argument("--ranks", default="8,64,512,4096", help="numbers of ranks")
+    parser.add_argument("--granularity", default="kernel", choices=("op", "kernel"))
     parser.add_argument("--groups", default="names", choices=("names", "dims"))
     parser.add_argument("--link", action="store_true", help="hard links for ranks of equal bytes")
     parser.add_argument("--directory", type=Path, help="where to write")
@@ -120,7 +126,8 @@ def main() -> None:
     for ranks in map(int, options.ranks.split(",")):
         workload = workload_for(ranks, options.source)
         with tempfile.TemporaryDirectory(prefix="flint-write-", dir=options.directory) as place:
-            print(measure(workload, Path(place), options.groups, options.link), flush=True)
+            line = measure(workload, Path(place), options.granularity, options.groups, options.link)
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
