@@ -286,6 +286,7 @@ class _Walk:
         return deps
 
     def _cause(self, o: Operation) -> str:
+        """The change of sharding, the operation that needs it, its operands' shardings, its rule."""
         change = f"{show(o.operands[0].sharding)} -> {show(o.results[0].sharding)}"
         uses = [use.owner.operation for use in o.op.results[0].uses]
         producer = _defining(o.op.operands[0])
@@ -299,7 +300,11 @@ class _Walk:
         rule = ""
         if "sdy.sharding_rule" in served.attributes:
             rule = " " + str(served.attributes["sdy.sharding_rule"])
-        return f"{change} {word} {served.name}{rule}"
+        for owner in map(_defining, served.operands):
+            if owner is not None and any(r not in self.shardings for r in owner.results):
+                self._declare(owner)  # an operand may come after the collective that is explained
+        operands = ", ".join(show(self.tensor(v).sharding) for v in served.operands)
+        return f"{change} {word} {served.name} of {operands}{rule}"
 
     def _consumer_origin(self, op: Any) -> Origin | None:
         """Where the first user of a gathered value comes from: its reason to exist."""
