@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from flint.errors import FlintError, nearest
 from flint.frontends.gpu_kernels import lowering_parameters, without_gpu
 from flint.frontends.user_code import user_error
 from flint.mesh import Mesh
+from flint.passes.mlir import missing_jax
 from flint.passes.partition.attention import attach_attention_rules
 from flint.step import Step
 
@@ -81,9 +82,7 @@ def _import_jax() -> Any:
     try:
         import jax
     except ImportError as error:
-        raise FlintError(
-            "FL206", "this needs jax, which is not installed", help='pip install "flint-ir[jax]"'
-        ) from error
+        raise missing_jax("jax") from error
     return jax
 
 
@@ -389,7 +388,3 @@ def _refuse_huge_constants(jaxpr: Any, place: str | None) -> None:
                 place=place,
                 help="pass it as an argument (jax.ShapeDtypeStruct): values are not needed",
             )
-
-
-#: Functions that make steps: what `flint.entry` marks.
-EntryFunction = Callable[..., Step]

@@ -10,11 +10,11 @@ from flint.errors import FlintError
 from flint.program import Phase
 
 
-def missing_jax() -> FlintError:
-    """The FlintError FL206 for an installation without the `jax` extra."""
+def missing_jax(package: str) -> FlintError:
+    """The FlintError FL206 for an installation without `package` (jax or jaxlib)."""
     return FlintError(
         "FL206",
-        "this needs jaxlib, which is not installed",
+        f"this needs {package}, which is not installed",
         help='pip install "flint-ir[jax]"',
     )
 
@@ -30,7 +30,7 @@ def make_context() -> Any:
         from jaxlib.mlir._mlir_libs import _jax_mlir_ext
         from jaxlib.mlir.dialects import chlo, sdy, stablehlo
     except ImportError as error:
-        raise missing_jax() from error
+        raise missing_jax("jaxlib") from error
     context = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
@@ -41,6 +41,30 @@ def make_context() -> Any:
     context.load_all_available_dialects()
     context.allow_unregistered_dialects = True
     return context
+
+
+def defining_operation(value: Any) -> Any:
+    """The `ir.Operation` that defines an MLIR value, or None for a block argument."""
+    from jaxlib.mlir import ir
+
+    if isinstance(value, ir.BlockArgument):
+        return None
+    return getattr(value.owner, "operation", value.owner)
+
+
+def operations_named(module: Any, name: str) -> list[Any]:
+    """All operations called `name` in a module, nested ones too: safe to change while iterated."""
+    from jaxlib.mlir import ir
+
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name == name:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
 
 
 def write_bytecode(module: Any) -> bytes:

@@ -17,6 +17,7 @@ from flint.mesh import AxisRef, Group, Mesh, Route
 from flint.passes.axes import groups_to_axes, pairs_to_route
 from flint.passes.extract.tensors import Sharding, axis_refs
 from flint.passes.extract.work import Operation
+from flint.passes.mlir import defining_operation
 from flint.program import Collective
 
 SHARDY = {
@@ -91,7 +92,7 @@ def _shardy(o: Operation, mesh: Mesh) -> Communication:
 
 def _joins_several_results(op: Any) -> bool:
     """Whether this reduces one result of a reduction with several (argmax: value and index)."""
-    producer = getattr(op.operands[0].owner, "operation", None)
+    producer = defining_operation(op.operands[0])
     return (
         producer is not None and producer.name == "stablehlo.reduce" and len(producer.results) > 1
     )
@@ -120,9 +121,8 @@ def _gather_of_partials(o: Operation, axes: tuple[AxisRef, ...]) -> Communicatio
 
 def _reduction_suffix(op: Any) -> str:
     """`[max]` for an all-reduce after a maximum: it must not be treated as a sum."""
-    owner = op.operands[0].owner
-    producer = getattr(owner, "operation", None)
-    if producer is None or not len(getattr(producer, "regions", ())):
+    producer = defining_operation(op.operands[0])
+    if producer is None or not len(producer.regions):
         return ""
     blocks = producer.regions[0].blocks
     names = [inner.operation.name for inner in blocks[0]] if len(blocks) else []

@@ -8,6 +8,7 @@ from typing import Any
 
 from flint.errors import FlintError, nearest
 from flint.passes.extract.names import Origin
+from flint.passes.mlir import defining_operation
 
 
 class TripCounts:
@@ -47,7 +48,7 @@ class TripCounts:
 def static_trip_count(op: Any) -> int | None:
     """Trip count from `i < bound` with constant start, bound and step, or None."""
     condition = op.regions[0].blocks[0]
-    decided = _owner(list(condition)[-1].operation.operands[0])
+    decided = defining_operation(list(condition)[-1].operation.operands[0])
     if decided is None or decided.name != "stablehlo.compare":
         return None
     direction = str(decided.attributes["comparison_direction"])
@@ -79,16 +80,6 @@ def _count(start: int, bound: int, step: int, direction: str) -> int | None:
     return max(math.ceil(distance / step), 0) if step > 0 else None
 
 
-def _owner(value: Any) -> Any:
-    """The operation that defines a value, or None for a block argument."""
-    owner = value.owner
-    return (
-        getattr(owner, "operation", owner)
-        if hasattr(owner, "operation")
-        else (owner if hasattr(owner, "name") else None)
-    )
-
-
 def _argument_number(value: Any) -> int | None:
     from jaxlib.mlir import ir
 
@@ -97,10 +88,10 @@ def _argument_number(value: Any) -> int | None:
 
 def constant_of(value: Any) -> int | None:
     """The integer that a value always has, seen through conversions and reshapes, or None."""
-    op = _owner(value)
+    op = defining_operation(value)
     while op is not None and op.name in _TRANSPARENT:
         value = op.operands[0]
-        op = _owner(value)
+        op = defining_operation(value)
     if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
         return None
     from jaxlib.mlir import ir
@@ -142,7 +133,7 @@ def _bound(op: Any, value: Any) -> int | None:
 def _step(op: Any, counter: int) -> int | None:
     """Constant that the body adds to a carried counter, or None."""
     body = op.regions[1].blocks[0]
-    updated = _owner(list(body)[-1].operation.operands[counter])
+    updated = defining_operation(list(body)[-1].operation.operands[counter])
     if updated is None or updated.name not in ("stablehlo.add", "stablehlo.subtract"):
         return None
     left, right = updated.operands

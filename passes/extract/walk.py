@@ -9,15 +9,20 @@ from typing import Any
 from flint.builder import ProgramBuilder
 from flint.errors import FlintError
 from flint.mesh import Mesh
-from flint.passes.extract.collectives import communication_of, parts_before, slice_group
+from flint.passes.extract.collectives import (
+    Communication,
+    communication_of,
+    parts_before,
+    slice_group,
+)
 from flint.passes.extract.consistency import Doubts
-from flint.passes.extract.implied import implied_communication
+from flint.passes.extract.implied import Implied, implied_communication
 from flint.passes.extract.loops import TripCounts
 from flint.passes.extract.names import Origin, Origins, parameter_name
 from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
 from flint.passes.extract.work import Operation, work_of
-from flint.passes.mlir import make_context
+from flint.passes.mlir import defining_operation, make_context
 from flint.program import Collective, Flag, Kind, Program, RegionKind
 
 #: Operations that only name a value: nothing runs.
@@ -201,21 +206,36 @@ class _Walk:
             row = self._compute(operation, deps, origin)
         self._define(op, [row] * len(op.results))
 
-    def _communicate(self, o: Operation, c: Any, deps: list[int], origin: Origin) -> int:
+    def _communicate(self, o: Operation, c: Communication, deps: list[int], origin: Origin) -> int:
         if not c.is_needed(self.mesh):
             return self._value(o.name, o.results[0], deps, origin)
         if o.name in _SERVES_CONSUMER:
             origin = self._consumer_origin(o.op) or origin
         if o.name == "sdy.all_reduce" and c.collective is Collective.ALL_GATHER:
             deps = [*deps, *(self.rows[v] for v in parts_before(o.op) if v in self.rows)]
-        result = o.results[0]
+        written = sum(r.num_bytes for r in o.results)
+        return self._collective(
+            c, deps, (o.operands[0].dtype, o.results[0].shape), written, self._cause(o), origin
+        )
+
+    def _collective(
+        self,
+        c: Communication | Implied,
+        deps: list[int],
+        first: tuple[str, tuple[int, ...]],
+        result_bytes: int,
+        cause: str,
+        origin: Origin,
+    ) -> int:
+        """One COLLECTIVE row; `first` is dtype and shape of its result."""
+        dtype, shape = first
         return self.builder.add(
             c.opcode,
             Kind.COLLECTIVE,
             deps=deps,
-            dtype=o.operands[0].dtype,
-            shape=result.shape,
-            result_bytes=sum(r.num_bytes for r in o.results),
+            dtype=dtype,
+            shape=shape,
+            result_bytes=result_bytes,
             operand_bytes=c.comm_bytes,
             collective=c.collective,
             group=c.group,
@@ -224,7 +244,7 @@ class _Walk:
             scope=origin.scope,
             location=origin.location,
             phase=origin.phase,
-            cause=self._cause(o),
+            cause=cause,
         )
 
     def _compute(self, o: Operation, deps: list[int], origin: Origin) -> int:
@@ -265,23 +285,9 @@ class _Walk:
     def _imply(self, o: Operation, deps: list[int], origin: Origin) -> list[int]:
         """Add the communication that an operation needs and Shardy does not spell out."""
         for c in implied_communication(o, self.mesh):
-            row = self.builder.add(
-                c.opcode,
-                Kind.COLLECTIVE,
-                deps=[deps[c.operand]],
-                dtype=o.operands[c.operand].dtype,
-                shape=o.operands[c.operand].shape,
-                result_bytes=c.result_bytes,
-                operand_bytes=c.comm_bytes,
-                collective=c.collective,
-                group=c.group,
-                route=c.route,
-                comm_bytes=c.comm_bytes,
-                scope=origin.scope,
-                location=origin.location,
-                phase=origin.phase,
-                cause=c.cause,
-            )
+            operand = o.operands[c.operand]
+            first = (operand.dtype, operand.shape)
+            row = self._collective(c, [deps[c.operand]], first, c.result_bytes, c.cause, origin)
             deps = [*deps, row]
         return deps
 
@@ -289,7 +295,7 @@ class _Walk:
         """The change of sharding, the operation that needs it, its operands' shardings, its rule."""
         change = f"{show(o.operands[0].sharding)} -> {show(o.results[0].sharding)}"
         uses = [use.owner.operation for use in o.op.results[0].uses]
-        producer = _defining(o.op.operands[0])
+        producer = defining_operation(o.op.operands[0])
         if o.name in _SERVES_CONSUMER or producer is None:
             served = next((u for u in uses if "sdy.sharding_rule" in u.attributes), None)
             word = "for"
@@ -300,7 +306,7 @@ class _Walk:
         rule = ""
         if "sdy.sharding_rule" in served.attributes:
             rule = " " + str(served.attributes["sdy.sharding_rule"])
-        for owner in map(_defining, served.operands):
+        for owner in map(defining_operation, served.operands):
             if owner is not None and any(r not in self.shardings for r in owner.results):
                 self._declare(owner)  # an operand may come after the collective that is explained
         operands = ", ".join(show(self.tensor(v).sharding) for v in served.operands)
@@ -433,16 +439,6 @@ _STRUCTURE = {
 }
 #: Collectives that exist because of the operation that reads them.
 _SERVES_CONSUMER = frozenset({"sdy.all_gather", "sdy.all_to_all", "sdy.collective_permute"})
-
-
-def _defining(value: Any) -> Any:
-    from jaxlib.mlir import ir
-
-    return (
-        None
-        if isinstance(value, ir.BlockArgument)
-        else getattr(value.owner, "operation", value.owner)
-    )
 
 
 def _manual_axes(op: Any) -> frozenset[str]:

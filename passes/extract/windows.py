@@ -16,6 +16,7 @@ from flint.mesh import AxisRef, Mesh
 from flint.passes.extract.halo import Indices
 from flint.passes.extract.tensors import Tensor
 from flint.passes.extract.work import Operation
+from flint.passes.mlir import defining_operation
 
 #: From first and last element that each shard makes to the range [low, high) that it reads.
 Range = Callable[[Indices, Indices], tuple[Indices, Indices]]
@@ -224,9 +225,9 @@ def _slice_along(value: Any, dimension: int) -> tuple[Any, int, int, int] | None
     """(source, start, limit, size) of a stride-1 slice that is whole in all other dimensions."""
     from jaxlib.mlir import ir
 
-    if isinstance(value, ir.BlockArgument) or value.owner.name != "stablehlo.slice":
+    op = defining_operation(value)
+    if op is None or op.name != "stablehlo.slice":
         return None
-    op = getattr(value.owner, "operation", value.owner)
     shape = list(ir.RankedTensorType(op.operands[0].type).shape)
     starts, limits = _numbers(op, "start_indices"), _numbers(op, "limit_indices")
     whole = all(

@@ -11,20 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from flint.passes.mlir import operations_named
+
 
 def split_broadcasts(module: Any) -> None:
     """Rewrite every `stablehlo.broadcast_in_dim` of a module, in place."""
-    from jaxlib.mlir import ir
-
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name == "stablehlo.broadcast_in_dim":
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    for op in found:
+    for op in operations_named(module, "stablehlo.broadcast_in_dim"):
         _split(op)
 
 

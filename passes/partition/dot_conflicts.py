@@ -12,21 +12,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from flint.passes.mlir import operations_named
+
 
 def resolve_dot_conflicts(module: Any) -> None:
     """Put reshards around every `dot_general` of which one tensor disagrees with the other two."""
-    from jaxlib.mlir import ir
-
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name == "stablehlo.dot_general" and "sdy.sharding_rule" in op.attributes:
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    for op in found:
-        _resolve(op)
+    for op in operations_named(module, "stablehlo.dot_general"):
+        if "sdy.sharding_rule" in op.attributes:
+            _resolve(op)
 
 
 def _resolve(op: Any) -> None:
