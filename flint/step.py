@@ -1,4 +1,4 @@
-"""What a model file hands to Flint: `Step`, and `entry` to mark the function that makes it."""
+"""What a model file hands to Flint: a step, and `entry` to mark the function that makes it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,63 @@ class Step:
 
 
 @dataclass(frozen=True)
+class TorchStep:
+    """A PyTorch module written for one device, what a step does with it, and how it is sharded.
+
+    `args` and `kwargs` are tensors on the `meta` device (of others, only shape and dtype are used).
+    The step is inference unless `loss`, `optimizer` or `backward` says otherwise: then it is the
+    forward pass, `loss(output, *loss_args)` (without `loss`, the output itself, or its `.loss`),
+    the backward pass to the parameters that require gradients, and the optimizer: "adamw", "sgd",
+    a `torch.optim.Optimizer` over parameters of the module, or a function from a list of parameters
+    to one. `clip_norm` clips the global norm of the gradients first.
+
+    `shardings` maps globs over parameter, buffer and argument names (`layers.*.wq.weight`) to
+    placements: a tuple with one entry per dimension (an axis, a tuple of axes or None), DTensor
+    placements with one entry per mesh axis, or a HuggingFace tensor-parallel plan under the key
+    "tp_plan". `activations` maps globs over module paths to placements of what the modules
+    return. `fsdp` names the axes over which parameters, gradients and optimizer state are sharded
+    at rest and gathered at use (ZeRO-3).
+    """
+
+    module: Any
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    loss: Callable[..., Any] | None = None
+    loss_args: Sequence[Any] = ()
+    backward: bool = False
+    optimizer: Any = None
+    clip_norm: float | None = None
+    shardings: Mapping[str, Any] = field(default_factory=dict)
+    activations: Mapping[str, Any] = field(default_factory=dict)
+    fsdp: str | Sequence[str] = ()
+    platform: str = "cuda"
+    name: str = ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the step has a backward pass."""
+        return self.backward or self.loss is not None or self.optimizer is not None
+
+
+@dataclass(frozen=True)
+class WorldStep:
+    """A function that trains or serves as one rank of a distributed PyTorch program.
+
+    `fn(*args, **kwargs)` does what a torchrun script does: `init_process_group`,
+    `init_device_mesh`, steps. `hints` gives values that depend on data, see
+    docs/torch-distributed.md. `steps` is the number of the optimizer step that ends the recorded
+    one: 2 leaves out the first, which sets up.
+    """
+
+    fn: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 2
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class EntryMark:
     """What `entry` leaves on a function: the names of the mesh axes that it expects."""
 
@@ -40,10 +97,11 @@ class EntryMark:
 
 
 def entry(*, axes: Sequence[str] = ()) -> Callable[[F], F]:
-    """Mark a function of a mesh that returns a `Step`, so that `flint capture FILE` finds it.
+    """Mark a function of a mesh that returns a step, so that `flint capture FILE` finds it.
 
     The function receives a `jax.sharding.AbstractMesh` (its axes named `axes`) and the options
-    given with `--set NAME=VALUE` as keyword arguments.
+    given with `--set NAME=VALUE` as keyword arguments. It returns a `Step`, `TorchStep` or
+    `WorldStep`.
     """
 
     def mark(function: F) -> F:

@@ -1,0 +1,1 @@
+"""A PyTorch module as graphs of ATen operators: exported, cut into blocks, differentiated."""

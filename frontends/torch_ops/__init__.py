@@ -1,0 +1,1 @@
+"""What each PyTorch operator computes, in JAX: one small function per ATen overload."""
