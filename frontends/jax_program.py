@@ -12,6 +12,7 @@ import numpy as np
 from flint.captured import Captured
 from flint.errors import FlintError, nearest
 from flint.frontends.gpu_kernels import lowering_parameters, without_gpu
+from flint.frontends.specs import check_spec, show_spec
 from flint.frontends.user_code import user_error
 from flint.mesh import Mesh
 from flint.passes.mlir import missing_jax
@@ -166,7 +167,7 @@ def _abstract_tree(
         chosen = leaf_sharding if leaf_sharding is not None else own_sharding(leaf)
         spec = _spec_of(chosen)
         shape, dtype = _shape_and_dtype(leaf, name, place)
-        _check_spec(spec, shape, dtype, name, mesh, place)
+        check_spec(spec, shape, dtype, name, mesh, place)
         on_mesh = jax.sharding.NamedSharding(abstract, spec) if spec is not None else None
         weak = bool(getattr(leaf, "weak_type", False))
         converted.append(jax.ShapeDtypeStruct(shape, dtype, sharding=on_mesh, weak_type=weak))
@@ -237,63 +238,6 @@ def _shape_and_dtype(leaf: Any, name: str, place: str | None) -> tuple[tuple[int
     )
 
 
-def _check_spec(
-    spec: Any, shape: tuple[int, ...], dtype: Any, name: str, mesh: Mesh, place: str | None
-) -> None:
-    """Raise FL102 for an axis that the mesh lacks, FL103 for a dimension that does not divide."""
-    if spec is None:
-        return
-    where = f"{place or name}  {dtype}[{','.join(map(str, shape))}], sharding {_show(spec)}"
-    if len(spec) > len(shape):
-        raise FlintError(
-            "FL103",
-            f"sharding of {name} has {len(spec)} dimensions, the array {len(shape)}",
-            place=where,
-        )
-    used: set[str] = set()
-    for number, (size, entry) in enumerate(zip(shape, spec, strict=False)):
-        if entry is None or not isinstance(entry, str | tuple):
-            continue
-        axes = (entry,) if isinstance(entry, str) else entry
-        for axis in axes:
-            if axis in used:
-                raise FlintError(
-                    "FL106",
-                    f"sharding of {name} uses mesh axis '{axis}' twice",
-                    place=where,
-                    help="an axis can shard one dimension only",
-                )
-            used.add(axis)
-            if axis not in mesh.names:
-                raise FlintError(
-                    "FL102",
-                    f"mesh has no axis '{axis}'{nearest(axis, mesh.names)}",
-                    place=where,
-                    help=f"the mesh is {mesh}",
-                )
-        factor = mesh.group_size(_refs(axes))
-        if size % factor:
-            shown = " and ".join(f"'{a}' ({mesh.axis_size(a)})" for a in axes)
-            plural = "mesh axes" if len(axes) > 1 else "mesh axis"
-            verb = "do not divide" if len(axes) > 1 else "does not divide"
-            raise FlintError(
-                "FL103",
-                f"{plural} {shown} {verb} dimension {number} ({size}) of {name}",
-                place=where,
-                help=f"pad the dimension to {-(-size // factor) * factor}, or leave it unsharded",
-            )
-
-
-def _refs(axes: tuple[str, ...]) -> Iterator[Any]:
-    from flint.mesh import AxisRef
-
-    return (AxisRef(a) for a in axes)
-
-
-def _show(spec: Any) -> str:
-    return "P(" + ", ".join(repr(e) for e in spec) + ")"
-
-
 # the function ---------------------------------------------------------------------------------
 
 
@@ -327,7 +271,7 @@ def _out_sharding(sharding: Any, abstract: Any, mesh: Mesh, place: str | None) -
                 raise FlintError(
                     "FL102",
                     f"mesh has no axis '{axis}'{nearest(axis, mesh.names)}",
-                    place=f"{place or 'out_shardings'}  out_shardings {_show(spec)}",
+                    place=f"{place or 'out_shardings'}  out_shardings {show_spec(spec)}",
                     help=f"the mesh is {mesh}",
                 )
     return jax.sharding.NamedSharding(abstract, spec)
