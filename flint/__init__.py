@@ -9,12 +9,16 @@ if not (_HERE / "passes").is_dir():  # checkout whose Git wrote links as files (
 
 if _TYPE_CHECKING:
     from flint.errors import FlintError as FlintError
+    from flint.frontends.torch_ops.registry import torch_op as torch_op
     from flint.mesh import Mesh as Mesh
     from flint.program import Program as Program
     from flint.step import Step as Step
+    from flint.step import TorchStep as TorchStep
+    from flint.step import WorldStep as WorldStep
     from flint.step import entry as entry
     from flint.tracing import Trace as Trace
     from flint.tracing import trace as trace
+    from flint.tracing import trace_distributed as trace_distributed
     from flint.workload import Workload as Workload
 
 # Public names and the modules that define them: `import flint` loads none of them. There is no
@@ -24,10 +28,14 @@ _PUBLIC = {
     "Mesh": "flint.mesh",
     "Program": "flint.program",
     "Step": "flint.step",
+    "TorchStep": "flint.step",
     "Trace": "flint.tracing",
     "Workload": "flint.workload",
+    "WorldStep": "flint.step",
     "entry": "flint.step",
+    "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",
+    "trace_distributed": "flint.tracing",
 }
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605
 

@@ -16,10 +16,11 @@ from types import ModuleType
 from typing import Any
 
 from flint.errors import FlintError, nearest
+from flint.frontends.torch_weights import without_weights
 from flint.frontends.user_code import user_place
 from flint.mesh import Mesh
 from flint.model_options import options_of
-from flint.step import Step, entry_mark
+from flint.step import AnyStep, Step, entry_mark
 from flint.units import plural
 
 _HOW_TO_MARK = (
@@ -51,7 +52,7 @@ class Target:
 class LoadedStep:
     """A step that a model file described for a mesh. `source` is the file's name, without path."""
 
-    step: Step
+    step: AnyStep
     mesh: Mesh
     name: str
     source: str
@@ -92,28 +93,36 @@ def load_step(
 
     Raises FlintError FL203 (the file's own code raised), FL206 (no JAX), FL211 (which entry),
     FL212 (not an entry), FL214 (axes), FL215 (arguments), FL216 (settings), FL101 (mesh), FL301
-    (cannot read).
+    (cannot read), FL226 (a PyTorch tensor with gigabytes of memory behind it).
     """
+    with without_weights(target.path):
+        return _load_step(target, mesh, args, settings or {})
+
+
+def _load_step(
+    target: Target, mesh: str, args: Target | None, settings: Mapping[str, str]
+) -> LoadedStep:
     module = import_file(target.path)
     source = target.path.name
+    step: AnyStep
     if args is not None:
         function_name, function = _plain_function(module, target, args)
         parsed = Mesh.parse(mesh)
-        step = _step_with_args(function, args, module, target, parsed, settings or {})
+        step = _step_with_args(function, args, module, target, parsed, settings)
     else:
         function_name, function = _select_entry(module, target)
-        if isinstance(function, Step):
+        if isinstance(function, AnyStep):
             return LoadedStep(function, Mesh.parse(mesh), function.name or function_name, source)
         _require_mesh_parameter(function, function_name, source)
         parsed = _mesh_for(function, mesh, f"{source}:{function_name}")
-        options = options_of(function, settings or {}, place=f"{source}:{function_name}")
+        options = options_of(function, settings, place=f"{source}:{function_name}")
         step = _call(function, target.path, _abstract(parsed), **options)
-        if not isinstance(step, Step):
+        if not isinstance(step, AnyStep):
             raise FlintError(
                 "FL212",
                 f"entry '{function_name}' returned {type(step).__name__}, not a flint.Step",
                 place=_place_of(function, source),
-                help="return flint.Step(fn, args)",
+                help="return flint.Step(fn, args), flint.TorchStep or flint.WorldStep",
             )
     return LoadedStep(step, parsed, step.name or function_name, source)
 
@@ -152,7 +161,7 @@ _PREFIX = "_flint_model_"
 def _select_entry(module: ModuleType, target: Target) -> tuple[str, Any]:
     if target.name is not None:
         found = _attribute(module, target)
-        if entry_mark(found) is None and not isinstance(found, Step):
+        if entry_mark(found) is None and not isinstance(found, AnyStep):
             raise FlintError(
                 "FL212",
                 f"'{target.name}' in {target.path.name} is not an entry",

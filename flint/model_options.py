@@ -41,6 +41,11 @@ def parse_trip_counts(pairs: Sequence[str]) -> dict[str, int]:
     return counts
 
 
+def parse_hints(pairs: Sequence[str]) -> dict[str, Any]:
+    """Split `WHERE=VALUE` texts of `--hint`; values are Python literals. Raises FlintError FL216."""
+    return {n: _literal(v) for n, v in parse_settings(pairs, "--hint").items()}
+
+
 def options_of(
     function: Callable[..., Any], settings: Mapping[str, str], *, place: str, skip: int = 1
 ) -> dict[str, Any]:

@@ -89,6 +89,10 @@ class WorldStep:
     name: str = ""
 
 
+#: Whatever an entry may return.
+AnyStep = Step | TorchStep | WorldStep
+
+
 @dataclass(frozen=True)
 class EntryMark:
     """What `entry` leaves on a function: the names of the mesh axes that it expects."""

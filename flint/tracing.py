@@ -6,10 +6,11 @@ to the module, in place of the function.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from flint.errors import FlintError
 from flint.input_kind import InputKind, input_kind
 from flint.mesh import Mesh
 from flint.program import Program
-from flint.step import Step
+from flint.step import AnyStep, Step, TorchStep, WorldStep
 from flint.workload import Workload
 
 if TYPE_CHECKING:
@@ -96,11 +97,12 @@ class Trace:
 
 
 def trace(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | AnyStep,
     mesh: object,
     *args: Any,
     in_shardings: Any = None,
     out_shardings: Any = None,
+    shardings: Mapping[str, Any] | None = None,
     donate_argnums: Sequence[int] = (),
     static_argnums: Sequence[int] = (),
     trip_counts: Mapping[str, int] | None = None,
@@ -108,16 +110,25 @@ def trace(
     platform: str = "cuda",
     **kwargs: Any,
 ) -> Trace:
-    """Trace a JAX function for a mesh that need not exist, without executing anything.
+    """Trace a step for a mesh that need not exist, without executing anything.
 
-    `fn` may be jitted or not. `mesh` is "64x8", {"data": 64, "model": 8} or a JAX mesh; without
-    names, the axes take those of the mesh that the arguments are sharded on. `args` and `kwargs`
-    are pytrees of `jax.ShapeDtypeStruct` (of arrays, only shape and dtype are used), sharded by
-    their own `NamedSharding` or by `in_shardings`. `trip_counts` gives loops whose bound depends
-    on data. `partitioner` is "shardy" or "xla"; `platform` is what JAX lowers for.
+    `fn` is a JAX function (jitted or not), a PyTorch module (its forward pass), or a step with
+    everything in it: `Step`, `TorchStep`, `WorldStep`. `mesh` is "64x8", {"data": 64, "model": 8}
+    or a JAX mesh; without names, the axes take those of the mesh that the arguments are sharded on.
+
+    For JAX, `args` and `kwargs` are pytrees of `jax.ShapeDtypeStruct` (of arrays, only shape and
+    dtype are used), sharded by their own `NamedSharding` or by `in_shardings`. For a module they
+    are tensors, and `shardings` maps globs over parameter and argument names to placements, see
+    `TorchStep`. `trip_counts` gives loops whose bound depends on data. `partitioner` is "shardy"
+    or "xla"; `platform` is what the program is lowered for.
 
     Raises FlintError for what the user can mend; see docs/errors.md.
     """
+    if isinstance(fn, AnyStep):
+        return trace_step(fn, Mesh.parse(mesh), partitioner=partitioner, trip_counts=trip_counts)
+    if _is_torch_module(fn):
+        module = TorchStep(fn, args, kwargs, shardings=dict(shardings or {}), platform=platform)
+        return trace_step(module, Mesh.parse(mesh), partitioner=partitioner)
     names = _axis_names((args, kwargs, in_shardings)) if isinstance(mesh, str) else None
     step = Step(
         fn,
@@ -133,8 +144,58 @@ def trace(
     return trace_step(step, Mesh.parse(mesh, names), partitioner=partitioner)
 
 
+def trace_distributed(
+    fn: Callable[..., Any] | WorldStep,
+    mesh: object,
+    *args: Any,
+    hints: Mapping[str, Any] | None = None,
+    steps: int = 2,
+    **kwargs: Any,
+) -> Trace:
+    """Trace a distributed PyTorch program as the ranks of a mesh that is not there would run it.
+
+    `fn(*args, **kwargs)` does what a torchrun script does (`init_process_group`,
+    `init_device_mesh`, steps of training); it runs on fake tensors in processes of its own. `mesh`
+    has as many devices as the program has ranks. `steps` and `hints` are those of `WorldStep`.
+
+    Raises FlintError FL230 (the program raised), FL231 (it took no step), FL232 (its world is not
+    the mesh), FL233 (a value depends on data) and others of docs/errors.md.
+    """
+    step = fn if isinstance(fn, WorldStep) else None
+    step = step or WorldStep(fn, args, kwargs, hints=dict(hints or {}), steps=steps)
+    return _trace_world(step, Mesh.parse(mesh), "", "")
+
+
+def trace_script(
+    path: str | Path,
+    mesh: object,
+    argv: Sequence[str] = (),
+    *,
+    hints: Mapping[str, Any] | None = None,
+    steps: int = 2,
+) -> Trace:
+    """Trace a torchrun script, run as `python path *argv` on every rank. See `trace_distributed`."""
+    from flint.frontends.torch_distributed import capture_script
+
+    timings: dict[str, float] = {}
+    with _timed(timings, "capture_seconds"):
+        workload = capture_script(
+            Path(path), tuple(argv), mesh, hints=dict(hints or {}), steps=steps
+        )
+    return Trace(workload, timings)
+
+
+def _trace_world(step: WorldStep, mesh: Mesh, name: str, source: str) -> Trace:
+    from flint.frontends.torch_distributed import capture_world
+
+    timings: dict[str, float] = {}
+    with _timed(timings, "capture_seconds"):
+        workload = capture_world(step, mesh, name=step.name or name, source=source)
+    return Trace(workload, timings)
+
+
 def trace_step(
-    step: Step,
+    step: AnyStep,
     mesh: Mesh,
     *,
     partitioner: str = "shardy",
@@ -142,21 +203,38 @@ def trace_step(
     source: str = "",
     trip_counts: Mapping[str, int] | None = None,
 ) -> Trace:
-    """Trace a `Step`. `trip_counts` add to those of the step; `name` is for a step without one."""
-    from dataclasses import replace
+    """Trace a step of any kind. `name` is for one without a name.
 
+    `trip_counts` add to those of a JAX step.
+    """
+    if isinstance(step, WorldStep):
+        return _trace_world(step, mesh, name, source)
     from flint.passes.partition.worker import the_worker
 
     if partitioner == "shardy":
-        the_worker().prestart()  # it imports MLIR while JAX traces
+        the_worker().prestart()  # it imports MLIR while the frontend traces
     timings: dict[str, float] = {}
     with _timed(timings, "capture_seconds"):
-        from flint.frontends.jax_program import capture_jax
-
-        counts = {**step.trip_counts, **(trip_counts or {})}
-        step = replace(step, trip_counts=counts, name=step.name or name)
-        captured = capture_jax(step, mesh, source)
+        captured = _capture(replace(step, name=step.name or name), mesh, source, trip_counts or {})
     return _finish(captured, partitioner, timings)
+
+
+def _capture(
+    step: Step | TorchStep, mesh: Mesh, source: str, trip_counts: Mapping[str, int]
+) -> Captured:
+    if isinstance(step, TorchStep):
+        from flint.frontends.torch_export import capture_torch
+
+        return capture_torch(step, mesh, source)
+    from flint.frontends.jax_program import capture_jax
+
+    step = replace(step, trip_counts={**step.trip_counts, **trip_counts})
+    return capture_jax(step, mesh, source)
+
+
+def _is_torch_module(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def trace_file(

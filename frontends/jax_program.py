@@ -310,11 +310,11 @@ def _refuse_callbacks(jaxpr: Any) -> None:
 
 
 def _equation_place(equation: Any) -> str | None:
-    from flint.frontends.user_code import _is_users
+    from flint.frontends.user_code import is_users
 
     traceback = getattr(equation.source_info, "traceback", None)
     for frame in traceback.frames if traceback is not None else ():
-        if _is_users(frame.file_name):
+        if is_users(frame.file_name):
             return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
     return None
 

@@ -24,12 +24,22 @@ _OWN = tuple(
 
 def user_place(error: BaseException) -> str | None:
     """`file.py:line  source` of the last frame of the user's code in a traceback, or None."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     if not frames:
         return None
     last = frames[-1]
     text = f"  {last.line}" if last.line else ""
     return f"{os.path.basename(last.filename)}:{last.lineno}{text}"
+
+
+def calling_place() -> str | None:
+    """`file.py:line` of the innermost frame of the user's code that is running, or None."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def user_error(error: BaseException, doing: str, place: str | None = None) -> FlintError:
@@ -44,7 +54,9 @@ def user_error(error: BaseException, doing: str, place: str | None = None) -> Fl
     )
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Whether a source file is neither Python's, an installed library's nor Flint's."""
+    """Whether a file is the user's own code: neither a library nor Flint."""
     if filename.startswith("<"):
         return False
     path = os.path.realpath(filename)

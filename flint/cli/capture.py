@@ -15,6 +15,7 @@ from flint.cli.capture_options import (
     GranularityChoice,
     Groups,
     GroupsChoice,
+    Hints,
     Link,
     MeshText,
     Model,
@@ -24,10 +25,13 @@ from flint.cli.capture_options import (
     Profile,
     ProfileChoice,
     Ranks,
+    ScriptArguments,
     Settings,
+    Steps,
     TensorSize,
     TensorSizeChoice,
     TripCounts,
+    World,
 )
 from flint.cli.console import print_json, print_result, progress_bar
 from flint.cli.options import Json, Quiet, Verbose
@@ -44,8 +48,12 @@ SCHEMA = "flint.capture/1"
 
 def capture(
     model: Model,
+    script_arguments: ScriptArguments = None,
     mesh: MeshText = None,
     output: Output = None,
+    world: World = False,
+    steps: Steps = None,
+    hint: Hints = None,
     args: Arguments = None,
     set_: Settings = None,
     partitioner: PartitionerChoice = Partitioner.SHARDY,
@@ -65,7 +73,12 @@ def capture(
     Prints a summary and, with -o, writes execution traces for every rank.
     """
     started = time.perf_counter()
-    trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value)
+    if world:
+        _only_without_world(args, set_, trip_count)
+        trace = _trace_script(model, mesh, script_arguments or [], hint or [], steps)
+    else:
+        _only_with_world(script_arguments, steps, hint)
+        trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value)
     if profile is not Profile.NONE:
         trace = trace.rewritten(profile.value)
     files: dict[str, Any] | None = None
@@ -81,6 +94,48 @@ def capture(
         trace = replace(trace, timings={**trace.timings, "write_seconds": _since(began)})
     seconds = {**trace.timings, "total_seconds": _since(started)}
     _report(trace.summary(), files, seconds, as_json=json_, verbose=verbose)
+
+
+def _only_with_world(*given: object) -> None:
+    from flint.errors import FlintError
+
+    if any(value not in (None, []) for value in given):
+        raise FlintError(
+            "FL218",
+            "--steps, --hint and arguments after the model are for scripts",
+            help="add --world",
+        )
+
+
+def _only_without_world(*given: object) -> None:
+    from flint.errors import FlintError
+
+    if any(value not in (None, []) for value in given):
+        raise FlintError(
+            "FL218",
+            "--args, --set and --trip-count are for model files with an entry",
+            help="leave out --world, or give a script's arguments after --",
+        )
+
+
+def _trace_script(
+    path: str, mesh: str | None, argv: list[str], hints: list[str], steps: int | None
+) -> Trace:
+    from flint.model_options import parse_hints
+    from flint.tracing import trace_script
+
+    steps = 2 if steps is None else steps
+    return trace_script(path, _required(mesh), argv, hints=parse_hints(hints), steps=steps)
+
+
+def _required(mesh: str | None) -> str:
+    from flint.errors import FlintError
+
+    if mesh is None:
+        raise FlintError(
+            "FL101", "no mesh is given", help="add --mesh 64x8, or --mesh data=64,model=8"
+        )
+    return mesh
 
 
 def _trace(
@@ -99,11 +154,7 @@ def _trace(
     target = Target.parse(model)
     values, counts = parse_settings(settings), parse_trip_counts(trip_counts)
     if input_kind(target.path) is InputKind.PYTHON:
-        if mesh is None:
-            raise FlintError(
-                "FL101", "no mesh is given", help="add --mesh 64x8, or --mesh data=64,model=8"
-            )
-        return _trace_model(target, mesh, args, values, counts, partitioner)
+        return _trace_model(target, _required(mesh), args, values, counts, partitioner)
     if args is not None or values or target.name is not None:
         raise FlintError(
             "FL218",

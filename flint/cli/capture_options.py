@@ -52,6 +52,35 @@ Model = Annotated[
         help="A model file (.py), StableHLO (.mlir, .mlirbc) or XLA HLO (.hlo, .txt, .pb).",
     ),
 ]
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGS]", help="Arguments of a script (with --world)."),
+]
+World = Annotated[
+    bool,
+    typer.Option(
+        "--world", help="Run MODEL as a torchrun script on every rank, on tensors without data."
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        metavar="N",
+        min=0,
+        help="Optimizer step of the script to record (default 2: after a warm-up; 0: the whole "
+        "script, for inference).",
+        show_default=False,
+    ),
+]
+Hints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hint",
+        metavar="WHERE=VALUE",
+        help="Value that depends on data, by FILE.py:LINE or module path (repeatable).",
+    ),
+]
 MeshText = Annotated[
     str | None,
     typer.Option(

@@ -12,7 +12,20 @@ import flint
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "jaxlib", "torch", "numpy", "pydantic", "networkx", "google.protobuf")
-PUBLIC = ["FlintError", "Mesh", "Program", "Step", "Trace", "Workload", "entry", "trace"]
+PUBLIC = [
+    "FlintError",
+    "Mesh",
+    "Program",
+    "Step",
+    "TorchStep",
+    "Trace",
+    "Workload",
+    "WorldStep",
+    "entry",
+    "torch_op",
+    "trace",
+    "trace_distributed",
+]
 
 
 def heavy_modules_after(statement: str, *, missing: str = "") -> list[str]:

@@ -17,8 +17,9 @@ from flint.workload import Workload
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
-    "capture": "--args --granularity --groups --json --link --mesh --output --partitioner "
-    "--profile --quiet --ranks --set --tensor-size --trip-count --verbose -m -o -q -v MODEL[:NAME]",
+    "capture": "--args --granularity --groups --hint --json --link --mesh --output --partitioner "
+    "--profile --quiet --ranks --set --steps --tensor-size --trip-count --verbose --world "
+    "-m -o -q -v MODEL[:NAME] [-- ARGS]",
     "check": "--json --quiet --verbose -q -v DIR",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
@@ -71,6 +72,12 @@ def test_every_command_takes_json():
         (["explain", "trace", "--collective", "one"], "Invalid value for '--collective'"),
         (["export", "trace", "-f", "svg"], "'svg' is not one of"),
         (["capture", "m.py", "--partitioner", "gspmd"], "'gspmd' is not one of"),
+        (["capture", "m.py", "--steps", "3"], "--steps, --hint and arguments after the model"),
+        (["capture", "m.py", "--", "--batch", "3"], "error[FL218]"),
+        (["capture", "m.py", "--world", "--set", "a=1"], "error[FL218]"),
+        (["capture", "m.py", "--world"], "error[FL101]: no mesh is given"),
+        (["capture", "m.py", "--world", "--hint", "a"], "error[FL101]"),
+        (["capture", "m.py", "--world", "-m", "8", "--hint", "a"], "error[FL216]: --hint a is not"),
     ],
 )
 def test_usage_errors_exit_2_on_stderr(arguments, said):

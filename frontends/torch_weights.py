@@ -1,0 +1,72 @@
+"""Models in a user's file are built without weights: PyTorch makes its tensors on `meta`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flint.errors import FlintError
+from flint.frontends.user_code import calling_place
+from flint.units import format_bytes
+
+#: A tensor with memory behind it may be this large: tables and test inputs, never weights.
+MAX_REAL_BYTES = 2**30
+
+
+@contextmanager
+def without_weights(path: Path) -> Iterator[None]:
+    """Inside, tensors that name no device are on `meta`, if the file at `path` uses PyTorch.
+
+    A file that uses PyTorch has the word `torch` in it: for others, PyTorch is not even imported.
+    Raises FlintError FL226, inside, for a tensor of more than `MAX_REAL_BYTES` on a real device.
+    """
+    if not _uses_torch(path):
+        yield
+        return
+    import torch
+
+    with _refuse_weights(), torch.device("meta"):
+        yield
+
+
+def _uses_torch(path: Path) -> bool:
+    """Whether PyTorch is installed and the file names it; reading and importing it comes later."""
+    return find_spec("torch") is not None and path.is_file() and b"torch" in path.read_bytes()
+
+
+def _refuse_weights() -> Any:
+    """A mode that looks at every tensor that is made, before it is."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class RefuseWeights(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            options = kwargs or {}
+            if args and isinstance(args[0], list | tuple) and "device" in options:
+                _check_size(args[0], options, torch)
+            return func(*args, **options)
+
+    return RefuseWeights()
+
+
+def _check_size(shape: Any, options: dict[str, Any], torch: Any) -> None:
+    device = options["device"] or torch.device("cpu")
+    if device.type == "meta" or not all(isinstance(n, int) for n in shape):
+        return
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    size = math.prod(shape) * int(dtype.itemsize)
+    if size > MAX_REAL_BYTES:
+        shown = f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
+        raise FlintError(
+            "FL226",
+            f"a tensor {shown} with real memory ({format_bytes(size)}) is made on {device}",
+            place=calling_place(),
+            help="leave the device out: the model file is run with torch.device('meta'), which "
+            "allocates nothing",
+        )
