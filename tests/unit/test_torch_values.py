@@ -1,0 +1,270 @@
+"""What fake tensors answer when a program reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from flint.errors import FlintError
+from flint.frontends.torch_world.values import (
+    Surroundings,
+    Values,
+    parse_hint,
+)
+
+PLACE = "train.py:88"
+
+
+class Through(TorchDispatchMode):  # type: ignore[misc]
+    """Sends every operator through a `Values`."""
+
+    def __init__(self, values: Values) -> None:
+        super().__init__()
+        self.values = values
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.values.run(func, args, kwargs or {})
+
+
+@contextmanager
+def world(
+    hints: Mapping[str, Any] | None = None, module: str = "layers.0.moe.router", size: int = 4
+) -> Iterator[Values]:
+    """Fake tensors whose reads are answered, as rank 1 of a group."""
+    around = Surroundings(
+        lambda: PLACE, lambda: module, _disable_current_modes, lambda g: (1, size)
+    )
+    values = Values(hints or {}, around)
+    with pytest.MonkeyPatch.context() as patch, FakeTensorMode(), Through(values):
+        patch.setattr(FakeTensor, "tolist", lambda tensor: values.tolist(tensor))
+        yield values
+
+
+def routed(tokens: int = 64, experts: int = 8, top: int = 2) -> Any:
+    """The experts that a router chose."""
+    return torch.rand(tokens, experts).softmax(-1).topk(top, dim=-1).indices
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda i: torch.histc(i.flatten().float(), bins=8, min=0, max=8),
+        lambda i: torch.bincount(i.flatten(), minlength=8),
+        lambda i: torch.bincount(i.flatten()),
+        lambda i: F.one_hot(i, 8).sum((0, 1)),
+        lambda i: torch.zeros(64, 8, dtype=torch.int64).scatter_(1, i, 1).sum(0),
+        lambda i: i.new_zeros((64, 8)).scatter_(1, i, 1).sum(dim=0),
+        lambda i: torch.zeros(8, dtype=torch.int64).scatter_add_(
+            0, i.flatten(), torch.ones(128, dtype=torch.int64)
+        ),
+        lambda i: torch.stack([(i == e).sum() for e in range(8)]),
+        lambda i: torch.unique(i, return_counts=True)[1],
+    ],
+    ids=[
+        "histc",
+        "bincount",
+        "bincount_free",
+        "one_hot",
+        "scatter",
+        "new_zeros",
+        "scatter_add",
+        "compare",
+        "unique",
+    ],
+)
+def test_counts_of_routed_tokens_are_balanced(count: Any) -> None:
+    with world() as values:
+        assert count(routed()).tolist() == [16] * 8
+    assert f"{PLACE}: .tolist() of 8 token counts: balanced, 16 each" in values.warnings
+
+
+def test_counts_that_do_not_divide_keep_their_total() -> None:
+    with world():
+        counts = torch.bincount(routed(tokens=9, top=1).flatten(), minlength=8).tolist()
+    assert sorted(counts) == [1] * 7 + [2] and sum(counts) == 9
+
+
+def test_split_sizes_follow_from_counts_through_arithmetic_and_to_the_host() -> None:
+    with world():
+        counts = torch.histc(routed().flatten().float(), bins=8, min=0, max=8).to(torch.int64)
+        assert counts.view(4, 2).sum(dim=1).to("cpu", non_blocking=True).tolist() == [32] * 4
+        assert torch.cumsum(counts, 0)[-1].item() == 128
+        assert int((counts > 0).sum()) == 8
+
+
+def test_every_expert_is_found_and_gets_its_share_of_tokens() -> None:
+    """The loop over experts of HuggingFace's mixtures."""
+    with world() as values:
+        mask = F.one_hot(routed(), 8).permute(2, 1, 0)
+        hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+        assert hit.shape == (8, 1)
+        hidden = torch.rand(64, 5)
+        for expert in hit:
+            _, token = torch.where(mask[expert[0]])
+            assert hidden[token].shape == (16, 5)
+    assert f"{PLACE}: nonzero() of a mask of 128: balanced, 16 are set" in values.warnings
+
+
+def test_mask_indexing_takes_the_balanced_number_of_rows() -> None:
+    with world():
+        chosen = routed(top=1).flatten()
+        assert torch.rand(64, 3)[chosen == 2].shape == (8, 3)
+        local = (chosen >= 2) & (chosen < 6)
+        assert torch.rand(64, 3)[local].shape == (32, 3)
+        assert torch.masked_select(torch.rand(64), local).shape == (32,)
+
+
+def test_all_to_all_of_counts_gives_each_rank_its_experts() -> None:
+    with world(size=4):
+        counts = torch.bincount(routed().flatten(), minlength=8)
+        swapped = torch.ops._c10d_functional.all_to_all_single(counts, [2] * 4, [2] * 4, "group")
+        done = torch.ops._c10d_functional.wait_tensor(swapped)
+        assert done.tolist() == [16] * 8
+
+
+def test_all_to_all_of_uneven_counts_repeats_what_this_rank_gets() -> None:
+    with world({"layers.*.moe": [1, 2, 3, 4]}):
+        counts = torch.bincount(routed(tokens=10, experts=4, top=1).flatten(), minlength=4)
+        swapped = torch.ops._c10d_functional.all_to_all_single(counts, [1] * 4, [1] * 4, "group")
+        assert swapped.tolist() == [2, 2, 2, 2]
+
+
+def test_a_sum_over_ranks_multiplies() -> None:
+    with world(size=4):
+        counts = torch.bincount(routed().flatten(), minlength=8)
+        total = torch.ops._c10d_functional.all_reduce(counts, "sum", "group")
+        assert total.tolist() == [64] * 8
+
+
+def test_hints_by_module_give_the_counts_of_experts() -> None:
+    uneven = [100, 4, 4, 4, 4, 4, 4, 4]
+    with world({"layers.*.moe": uneven}) as values:
+        counts = torch.bincount(routed().flatten(), minlength=8)
+        assert counts.tolist() == uneven
+    assert values.warnings == ()
+
+
+def test_a_hint_that_loses_tokens_is_an_error() -> None:
+    with world({"layers.*.moe": [1] * 8}), pytest.raises(FlintError) as caught:
+        torch.bincount(routed().flatten(), minlength=8)
+    assert caught.value.code == "FL237"
+    assert "counts 8 of 128 tokens" in caught.value.message
+
+
+def test_a_hint_by_line_answers_what_nothing_else_can() -> None:
+    with world({"train.py:88": 3}) as values:
+        assert torch.rand(10).int().sum().item() == 3
+        assert (torch.rand(4, 4) > 0.5).nonzero().shape == (3, 2)
+    assert values.warnings == ()
+
+
+def test_a_hint_that_nothing_asked_for_is_named() -> None:
+    with world({"train.py:99": 3}) as values:
+        pass
+    assert values.warnings == ("hint 'train.py:99' was never used",)
+
+
+def test_floats_read_for_logging_are_one() -> None:
+    with world() as values:
+        assert torch.rand(3).sum().item() == 1.0
+        assert float(torch.rand(())) == 1.0
+        assert torch.rand(2).tolist() == [1.0, 1.0]
+    assert values.warnings == (
+        f"{PLACE}: .item() of a float32 tensor: 1.0",
+        f"{PLACE}: .tolist() of 2 numbers: 1.0 each",
+    )
+
+
+def test_numbers_are_finite() -> None:
+    with world():
+        loss = torch.rand(5)
+        assert torch.isfinite(loss).all()
+        assert not torch.isnan(loss).any()
+        assert not torch.isinf(loss.sum())
+        assert not torch.logical_or(loss.sum().isnan(), loss.sum().isinf())
+
+
+def test_conditions_on_data_are_an_error_that_names_the_line() -> None:
+    with world(), pytest.raises(FlintError) as caught:
+        if torch.rand(()) > 0.5:
+            pass
+    error = caught.value
+    assert error.code == "FL233" and error.place == f"{PLACE}  layers.0.moe.router"
+    assert error.help is not None and '--hint "train.py:88=true"' in error.help
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: torch.rand(8).int().max().item(),
+        lambda: (torch.rand(8) > 0.5).nonzero(),
+        lambda: torch.rand(8)[torch.rand(8) > 0.5],
+        lambda: torch.unique(torch.rand(8).int()),
+        lambda: torch.repeat_interleave(torch.rand(8).int()),
+        lambda: torch.rand(8).int().tolist(),
+        lambda: torch.equal(torch.rand(2), torch.rand(2)),
+    ],
+    ids=["item", "nonzero", "mask", "unique", "repeat", "tolist", "equal"],
+)
+def test_what_has_no_policy_is_an_error(read: Any) -> None:
+    with world(), pytest.raises(FlintError) as caught:
+        read()
+    assert caught.value.code == "FL233"
+
+
+def test_ignored_labels_are_taken_not_to_occur() -> None:
+    with world():
+        labels = torch.randint(0, 100, (4, 7))
+        assert (labels != -100).sum().item() == 28
+
+
+def test_constants_are_read_exactly_and_without_a_word() -> None:
+    with world() as values:
+        offsets = torch.tensor([3, 1, 2])
+        assert offsets.cumsum(0).tolist() == [3, 4, 6]
+        assert torch.arange(5)[2:].sum().item() == 9
+        assert torch.rand(9).repeat_interleave(2).shape == (18,)
+        assert torch.repeat_interleave(torch.arange(4), torch.tensor([1, 0, 2, 1])).shape == (4,)
+        assert torch.unique(routed()).tolist() == list(range(8))
+    assert len(values.warnings) == 2
+
+
+def test_updates_in_place_are_followed() -> None:
+    with world():
+        offsets = torch.zeros(5, dtype=torch.int64)
+        offsets[1:] = torch.arange(4).cumsum(0)
+        offsets += 1
+        assert offsets.tolist() == [1, 1, 2, 4, 7]
+
+
+def test_an_unknown_update_in_place_forgets_the_value_and_its_views() -> None:
+    with world():
+        counts = torch.zeros(4, dtype=torch.int64)
+        view = counts[1:]
+        counts.add_(torch.rand(4).int())
+        with pytest.raises(FlintError):
+            view.tolist()
+
+
+def test_the_gradient_scaler_finds_no_overflow() -> None:
+    with world():
+        found = torch.full((1,), 0.0)
+        scale = torch.full((), 0.5)
+        torch._amp_foreach_non_finite_check_and_unscale_([torch.rand(3)], found, scale)
+        assert found.item() == 0.0
+
+
+def test_hints_of_the_command_line() -> None:
+    assert parse_hint("train.py:88=3") == ("train.py:88", 3)
+    assert parse_hint("layers.*.moe=[1, 2]") == ("layers.*.moe", [1, 2])
+    with pytest.raises(FlintError, match="not NAME=VALUE"):
+        parse_hint("train.py:88")
