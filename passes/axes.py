@@ -42,6 +42,33 @@ def groups_to_axes(groups: RankLists, mesh: Mesh) -> Group:
     return Group(ranks=tuple(map(tuple, table.tolist())))
 
 
+def axes_of_members(members: Ranks, mesh: Mesh) -> tuple[AxisRef, ...] | None:
+    """The canonical axes of which the ascending ranks `members` are one group, or None.
+
+    Only these ranks are looked at: the other groups over the axes are the same, moved along.
+    """
+    axes: list[AxisRef] = []
+    for stride, size in _runs(members - members[0]):
+        parts = _axes_of_run(stride, size, mesh)
+        if parts is None:
+            return None
+        axes.extend(parts)
+    found = mesh.canonical(axes)
+    return found if _first_is_first(int(members[0]), len(members), found, mesh) else None
+
+
+def _first_is_first(rank: int, count: int, axes: tuple[AxisRef, ...], mesh: Mesh) -> bool:
+    """Whether `axes` give groups of `count`, and `rank` is at position 0 of its own."""
+    if mesh.group_size(axes) != count:
+        return False
+    coordinates = mesh.coordinates(rank)
+    for axis in axes:
+        minor = mesh.axis_size(axis.name) // (axis.pre_size * mesh.axis_size(axis))
+        if coordinates[axis.name] // minor % mesh.axis_size(axis):
+            return False
+    return True
+
+
 def pairs_to_route(pairs: NDArray[np.int64] | Sequence[tuple[int, int]], mesh: Mesh) -> Route:
     """The Route that sends along every (source, target) of `pairs`, in the shortest form.
 

@@ -36,6 +36,8 @@ from flint.program import Flag, Int64s, Kind, Program
 CONVERT = frozenset({"stablehlo.convert", "hlo.convert"})
 #: Opcode of a kernel of several element-wise operations.
 FUSION = "fusion"
+#: Operators that PyTorch launched one by one.
+EAGER = "aten."
 
 
 class Role(IntEnum):
@@ -51,6 +53,8 @@ class Role(IntEnum):
 @dataclass(frozen=True)
 class FuseKernels(Pass):
     """Merge rows into kernels with one result, by rules that compilers share.
+
+    Operators of PyTorch that ran one by one (`aten.`) are kernels already and stay as they are.
 
     First, layout changes and conversions that only element-wise operations and reductions of their
     region read are done again by each reader (`_repeated`): they have no flops, and their operand
@@ -136,7 +140,8 @@ def _roles(program: Program) -> Int64s:
     role[opcode_mask(program, LAYOUT | iota) & (compute | views)] = Role.LAYOUT
     role[opcode_mask(program, REDUCTION) & compute] = Role.REDUCE
     role[opcode_mask(program, MATMUL | CONVOLUTION) & compute] = Role.MATMUL
-    return np.where(priced, role, Role.ALONE)
+    launched = np.array([o.startswith(EAGER) for o in program.opcodes], dtype=np.bool_)
+    return np.where(priced & ~launched[program.opcode], role, Role.ALONE)
 
 
 @dataclass

@@ -1,0 +1,313 @@
+"""Recording -> Program: one row for each event, dependencies from the memory that events share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flint.builder import ProgramBuilder
+from flint.frontends.torch_world.groups import Channels, Messages, group_of
+from flint.frontends.torch_world.memory import Memory
+from flint.frontends.torch_world.names import opcode_of
+from flint.frontends.torch_world.operands import made, read, results, written
+from flint.frontends.torch_world.recording import Comm, CommKind, Event, Recording, TensorInfo
+from flint.frontends.torch_world.streams import FUNCTIONAL, StreamOrder
+from flint.frontends.torch_world.work import work_of
+from flint.mesh import Group, Mesh
+from flint.passes.single_member_groups import IDENTITY
+from flint.program import Collective, Flag, Kind, Program
+
+#: Opcode of the arguments of a step: memory that it finds.
+ARGUMENT = "torch.argument"
+#: Roles of memory that a step may overwrite for the next one.
+_DONATED_ROLES = ("parameter", "buffer", "optimizer")
+#: Operators that allocate, rename or wait: nothing runs on the device.
+_IDLE = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"),
+        *("new_empty_strided", "resize_", "resize_as_", "set_", "detach_", "lift"),
+        *("lift_fresh", "alias", "detach", "record_stream", "is_pinned"),
+    )
+) | {"_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd"}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program, and for each event of its recording the row (-1: it needs none)."""
+
+    program: Program
+    rows: tuple[int, ...]
+
+
+def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = None) -> Built:
+    """Turn a recording into a Program of `mesh`; the result is not verified here.
+
+    Memory that the step finds becomes PARAMETER rows. A row depends on the rows that last wrote
+    what it reads, on those that still read what it writes, on the events that it waits for, and
+    on what its stream waited for. `channels` are shared by the rank classes of one workload.
+    """
+    work = _Build(recording, mesh, channels or Channels())
+    work.add_arguments()
+    for event in recording.events:
+        work.add(event)
+    return Built(work.builder.build(), tuple(work.rows))
+
+
+@dataclass
+class _Build:
+    recording: Recording
+    mesh: Mesh
+    channels: Channels
+    rows: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.builder = ProgramBuilder(self.mesh)
+        self.memory = Memory()
+        self.messages = Messages(self.recording.rank, self.mesh, self.channels)
+        self.streams = stream_names(self.recording.streams)
+        self.order = StreamOrder()
+        self.groups: dict[str, Group] = {}
+
+    def add_arguments(self) -> None:
+        """PARAMETER rows for memory with a role, and for what is read before it is written."""
+        changed = {s for e in self.recording.events for s in e.writes}
+        for storage, tensor in found_memory(self.recording).items():
+            info = self.recording.storages.get(storage)
+            named = info is not None and info.name
+            role = info.role if info else "other"
+            donated = role in _DONATED_ROLES and storage in changed
+            row = self.builder.add(
+                ARGUMENT,
+                Kind.PARAMETER,
+                dtype=tensor.dtype,
+                shape=tensor.shape,
+                result_bytes=tensor.num_bytes,
+                name=f"{role}.{info.name}" if info and named else role,
+                flags=Flag.DONATED if donated else 0,
+            )
+            self.memory.provide(storage, row, tensor.num_bytes)
+
+    def add(self, event: Event) -> None:
+        """The row of one event."""
+        if event.comm is not None:
+            row = self._communication(event, event.comm)
+        elif event.is_view or opcode_of(event) in _IDLE:
+            row = self._value(event, opcode_of(event))
+        else:
+            row = self._compute(event)
+        self.rows.append(row)
+
+    def _waited(self, event: Event) -> tuple[int, ...]:
+        """Rows of other events that must be over first, those of skipped events included."""
+        rows = tuple(self.rows[w] for w in event.waits)
+        return tuple(r for r in (*rows, *self.order.take_left_over(event.stream)) if r >= 0)
+
+    def _leave_waits(self, event: Event) -> None:
+        """What an event without work waits for, the next one of its stream waits for."""
+        if not event.op.startswith(FUNCTIONAL):
+            self.order.leave(event.stream, [self.rows[w] for w in event.waits])
+
+    def _value(self, event: Event, opcode: str) -> int:
+        """A row without work: a view, an allocation, a communication that moves nothing."""
+        sources = [self.memory.row_of(t) for t in event.inputs]
+        fresh = made(event)
+        self._leave_waits(event)
+        if not fresh and not event.outputs:
+            return -1
+        alias = -1 if fresh and not event.is_view else max(sources, default=-1)
+        if event.outputs and not fresh:
+            alias = self.memory.row_of(event.outputs[0])
+        row = self._row(
+            event,
+            opcode,
+            Kind.VALUE,
+            deps=[*sources, alias],
+            stored=event.outputs[:1],
+            flags=Flag.VIEW if alias >= 0 else 0,
+            alias=alias,
+        )
+        for tensor in fresh:
+            self.memory.provide(tensor.storage, row, tensor.num_bytes)
+        for tensor in event.outputs:
+            self.memory.see(tensor, row)
+        return row
+
+    def _compute(self, event: Event) -> int:
+        work = work_of(event)
+        stored = results(event)
+        sizes = self.memory.visible_bytes
+        operand_bytes = work.operand_bytes
+        if operand_bytes is None:
+            operand_bytes = sum(map(sizes, read(event)))
+        result_bytes = work.result_bytes
+        if result_bytes is None:
+            result_bytes = sum(t.num_bytes for t in stored)
+        return self._stored(
+            event,
+            opcode_of(event),
+            Kind.COMPUTE,
+            operand_bytes=operand_bytes,
+            result_bytes=result_bytes,
+            flops=work.flops,
+            dims=work.dims,
+            flags=Flag.UNPRICED if work.unpriced else Flag(0),
+        )
+
+    def _communication(self, event: Event, comm: Comm) -> int:
+        group = self._group(comm.group)
+        alone = not group.axes and not group.ranks
+        if comm.kind is CommKind.COLLECTIVE and (alone or comm.collective is Collective.NONE):
+            return self._alone(event)
+        flags = Flag.ASYNC if comm.is_async else Flag(0)
+        result_bytes = sum(t.num_bytes for t in results(event))
+        if comm.kind is CommKind.COLLECTIVE:
+            return self._stored(
+                event,
+                opcode_of(event),
+                Kind.COLLECTIVE,
+                collective=comm.collective,
+                group=group,
+                comm_bytes=comm.input_bytes,
+                operand_bytes=comm.input_bytes,
+                result_bytes=result_bytes,
+                flags=flags,
+            )
+        sends = comm.kind is CommKind.SEND
+        route, channel = self.messages.of(comm, group)
+        return self._stored(
+            event,
+            opcode_of(event),
+            Kind.SEND if sends else Kind.RECV,
+            route=route,
+            channel=channel,
+            comm_bytes=comm.input_bytes,
+            operand_bytes=comm.input_bytes if sends else 0,
+            result_bytes=result_bytes,
+            flags=flags,
+        )
+
+    def _alone(self, event: Event) -> int:
+        """A collective of one rank: its result is its input."""
+        self._leave_waits(event)
+        sources = [self.memory.row_of(t) for t in read(event)]
+        stored = [t for t in results(event) if t.storage not in {i.storage for i in read(event)}]
+        if not stored:
+            return max(sources, default=-1)
+        alias = max(sources, default=-1)
+        flags = Flag.VIEW if alias >= 0 else 0
+        row = self._row(
+            event, IDENTITY, Kind.VALUE, deps=sources, stored=stored[:1], flags=flags, alias=alias
+        )
+        for tensor in stored:
+            self.memory.provide(tensor.storage, row, tensor.num_bytes)
+        return row
+
+    def _group(self, key: str) -> Group:
+        if key not in self.groups:
+            self.groups[key] = group_of(key, self.recording, self.mesh)
+        return self.groups[key]
+
+    def _stored(self, event: Event, opcode: str, kind: Kind, **columns: Any) -> int:
+        """A row that works, and what it leaves in memory."""
+        sources = [self.memory.row_of(t) for t in read(event)]
+        updates = list(dict.fromkeys(t.storage for t in written(event)))
+        for storage in updates:
+            sources += self.memory.rows_before_write(storage)
+        waited = self._waited(event)
+        alias = self.memory.writer(updates[0]) if updates else -1
+        flags = Flag(int(columns.pop("flags", 0)))
+        if alias >= 0:
+            flags |= Flag.IN_PLACE
+        stored = results(event)
+        ordered = self.order.before(event, [*sources, *waited])
+        row = self._row(
+            event,
+            opcode,
+            kind,
+            deps=[*sources, *waited, *ordered],
+            stored=stored or event.inputs[:1],
+            flags=flags,
+            alias=alias,
+            **columns,
+        )
+        self.order.ran(event, row, bool(waited))
+        for tensor in read(event):
+            self.memory.was_read(tensor.storage, row)
+        for storage in updates:
+            self.memory.was_written(storage, row)
+        for tensor in stored:
+            self.memory.made(tensor, row)
+        return row
+
+    def _row(
+        self,
+        event: Event,
+        opcode: str,
+        kind: Kind,
+        *,
+        deps: Iterable[int],
+        stored: Iterable[TensorInfo],
+        **columns: Any,
+    ) -> int:
+        first = next(iter(stored), None)
+        shown: dict[str, Any] = {"dtype": first.dtype, "shape": first.shape} if first else {}
+        if kind is Kind.VALUE and first:
+            columns.setdefault("result_bytes", first.num_bytes)
+        return self.builder.add(
+            opcode,
+            kind,
+            deps=deps,
+            stream=self.streams[event.stream],
+            scope=event.module.replace(".", "/"),
+            location=event.location,
+            phase=event.phase,
+            **shown,
+            **columns,
+        )
+
+
+def found_memory(recording: Recording) -> dict[int, TensorInfo]:
+    """Memory that the step finds, by storage, in order of first use, untouched memory last.
+
+    That with a role, and what an event reads and none before it wrote. A gradient or input counts
+    only if it is read: between steps a gradient may be gone.
+    """
+    found: dict[int, TensorInfo] = {}
+    known: set[int] = set()
+    for event in recording.events:
+        for tensor in read(event):
+            if tensor.storage not in known:
+                known.add(tensor.storage)
+                found[tensor.storage] = _as_found(tensor, recording)
+        for tensor in results(event):
+            if tensor.storage not in known and tensor.storage in recording.storages:
+                _add_persistent(tensor.storage, recording, found)
+            known.add(tensor.storage)
+    for storage in recording.storages:
+        if storage not in known:
+            _add_persistent(storage, recording, found)
+    return found
+
+
+def _add_persistent(storage: int, recording: Recording, found: dict[int, TensorInfo]) -> None:
+    info = recording.storages[storage]
+    if info.role in _DONATED_ROLES:
+        found[storage] = TensorInfo(storage, info.shape, info.dtype, info.num_bytes)
+
+
+def _as_found(tensor: TensorInfo, recording: Recording) -> TensorInfo:
+    info = recording.storages.get(tensor.storage)
+    if info is None:
+        return tensor
+    return TensorInfo(tensor.storage, info.shape, info.dtype, info.num_bytes)
+
+
+def stream_names(streams: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of a program's streams: the first is `compute`, and no two are equal."""
+    names = ["compute"]
+    for index, name in enumerate(streams[1:], start=1):
+        wanted = name or f"stream{index}"
+        names.append(f"{wanted}.{index}" if wanted in names else wanted)
+    return tuple(names)

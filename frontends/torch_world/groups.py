@@ -1,0 +1,166 @@
+"""From PyTorch's process groups to mesh axes, and from peers to routes.
+
+A recording knows the ranks of the groups that its own rank is in. That every other rank has the
+same group, moved along the mesh, is how SPMD programs make them; it is checked where the program
+asked for the groups itself (`new_group`), and arithmetic on strides finds the axes, so that a
+mesh of a million devices costs no more than a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.frontends.torch_world.recording import Comm, CommKind, DeviceMeshInfo, Recording
+from flint.mesh import DEFAULT_AXIS_NAMES, AxisRef, Group, Mesh, Route
+from flint.passes.axes import axes_of_members
+
+#: What PyTorch puts before the dimension's name in the description of a mesh's group.
+_MESH_GROUP = "mesh_"
+#: Up to so many ranks, a match is compared with every group that the program asked for.
+_MOST_RANKS_COMPARED = 1 << 17
+
+
+def mesh_of(spec: object, recording: Recording) -> Mesh:
+    """The mesh that the user asked for; without names, with those of the program's own mesh.
+
+    Raises FlintError FL101 for a mesh that cannot be, FL232 if its size is not the world's.
+    """
+    names = _names_of_program(spec, recording) if isinstance(spec, str) else None
+    mesh = Mesh.parse(spec, names)
+    if mesh.size != recording.world_size:
+        raise FlintError(
+            "FL232",
+            f"the mesh {mesh} has {mesh.size} devices, the program's world has "
+            f"{recording.world_size}",
+            help="give a mesh with as many devices as the program asks for",
+        )
+    return mesh
+
+
+def _names_of_program(spec: str, recording: Recording) -> tuple[str, ...] | None:
+    """Dimension names of a mesh of the program over the whole world with the sizes of `spec`."""
+    if "=" in spec:
+        return None
+    count = spec.replace("×", "x").replace(",", "x").count("x") + 1
+    placeholder = Mesh.parse(spec, tuple(f"axis{i}" for i in range(count)))
+    for info in recording.meshes:
+        if info.sizes == placeholder.sizes and all(info.names) and _covers(info, placeholder.size):
+            return info.names
+    return None if count in DEFAULT_AXIS_NAMES else placeholder.names
+
+
+def _covers(info: DeviceMeshInfo, size: int) -> bool:
+    return len(info.ranks) == size and info.ranks == tuple(range(size))
+
+
+def group_of(key: str, recording: Recording, mesh: Mesh) -> Group:
+    """The Group of a process group; `Group()` for a group of one.
+
+    First an axis with the name that the description gives (`mesh_tp`), then the axes and
+    sub-axes that span its ranks, then the rank lists of the program.
+    """
+    info = recording.groups[key]
+    members = np.unique(np.array(info.ranks, dtype=np.int64))
+    if len(members) < 2:
+        return Group()
+    named = AxisRef(info.description.removeprefix(_MESH_GROUP))
+    if named.name in mesh.names and _is_along(members, (named,), mesh):
+        return Group(axes=mesh.canonical((named,)))
+    axes = axes_of_members(members, mesh)
+    made_by_mesh = info.description.startswith(_MESH_GROUP) or len(members) == mesh.size
+    if axes is not None and (made_by_mesh or _asked_for(axes, recording, mesh)):
+        return Group(axes=axes)
+    return Group(ranks=_siblings(tuple(members.tolist()), recording.world_groups))
+
+
+def _is_along(members: np.ndarray, axes: tuple[AxisRef, ...], mesh: Mesh) -> bool:
+    return axes_of_members(members, mesh) == mesh.canonical(axes)
+
+
+def _asked_for(axes: tuple[AxisRef, ...], recording: Recording, mesh: Mesh) -> bool:
+    """Whether the program asked for each group over `axes`; yes where it cannot be told."""
+    known = {tuple(sorted(g)) for g in recording.world_groups if len(g) == mesh.group_size(axes)}
+    if len(known) < 2 or mesh.size > _MOST_RANKS_COMPARED:
+        return True
+    return known.issuperset(map(tuple, mesh.groups(axes).tolist()))
+
+
+def _siblings(
+    members: tuple[int, ...], world_groups: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """The groups asked for around `members` that share no rank with each other: one partition."""
+    lists = [tuple(sorted(set(g))) for g in world_groups if len(g) > 1]
+    if members not in lists:
+        return (members,)
+    at = lists.index(members)
+    taken, found = set(members), [members]
+    for following in (lists[at + 1 :], lists[:at][::-1]):
+        for other in following:
+            if len(other) != len(members) or not taken.isdisjoint(other):
+                break
+            taken.update(other)
+            found.append(other)
+    return tuple(sorted(found))
+
+
+@dataclass
+class Channels:
+    """Numbers of messages, shared by the programs of all rank classes of a workload.
+
+    A message is known by its route, the place that sends it and how many that place sent before:
+    sender and receiver count the same, because messages between two ranks keep their order.
+    """
+
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+
+    def number(self, message: Hashable) -> int:
+        """The number of a message; both ends build the same key."""
+        return self.numbers.setdefault(message, len(self.numbers))
+
+
+@dataclass
+class Messages:
+    """Routes and channels of the messages of one rank."""
+
+    rank: int
+    mesh: Mesh
+    channels: Channels
+    _sent: dict[Hashable, int] = field(default_factory=dict)
+
+    def of(self, comm: Comm, group: Group) -> tuple[Route, int]:
+        """Route and channel of one SEND or RECV. `group` is the process group it goes through."""
+        source, target = (self.rank, comm.peer)
+        if comm.kind is CommKind.RECV:
+            source, target = target, source
+        axes = message_axes(self.rank, comm.peer, group, self.mesh)
+        start, stop = (position_along(r, axes, self.mesh) for r in (source, target))
+        turn = self._sent[source, target] = self._sent.get((source, target), -1) + 1
+        route = Route(axes=axes, offset=stop - start, wrap=False)
+        return route, self.channels.number((axes, start, stop, turn))
+
+
+def message_axes(rank: int, peer: int, group: Group, mesh: Mesh) -> tuple[AxisRef, ...]:
+    """Axes along which a message goes: those of its group, or the only one in which ends differ."""
+    mine, theirs = mesh.coordinates(rank), mesh.coordinates(peer)
+    differ = [name for name in mesh.names if mine[name] != theirs[name]]
+    inside = {a.name for a in group.axes}
+    if len(inside) == 1 and inside == set(differ):
+        return group.axes
+    if len(differ) == 1:
+        return (AxisRef(differ[0]),)
+    return group.axes or mesh.canonical(AxisRef(name) for name in mesh.names)
+
+
+def position_along(rank: int, axes: tuple[AxisRef, ...], mesh: Mesh) -> int:
+    """Position of a rank in its group over canonical `axes`, row-major."""
+    coordinates = mesh.coordinates(rank)
+    position = 0
+    for axis in axes:
+        whole, size = mesh.axis_size(axis.name), mesh.axis_size(axis)
+        minor = whole // (axis.pre_size * size)
+        position = position * size + coordinates[axis.name] // minor % size
+    return position

@@ -1,0 +1,71 @@
+"""What an event reads, makes and writes: its tensors by what happens to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from flint.frontends.torch_world.names import base_name
+from flint.frontends.torch_world.recording import CommKind, Event, TensorInfo
+from flint.program import Collective
+
+#: Operators that write without reading what was there.
+_OVERWRITING = frozenset(
+    ("bernoulli", "cauchy", "copy", "exponential", "fill", "geometric", "log_normal", "normal")
+    + ("random", "uniform", "zero")
+)
+#: Collectives whose result takes the place of their input.
+_UPDATING = (Collective.ALL_REDUCE, Collective.BROADCAST)
+
+
+def num_elements(tensor: TensorInfo) -> int:
+    """Elements of a local tensor."""
+    return math.prod(tensor.shape)
+
+
+def total_elements(tensors: Iterable[TensorInfo]) -> int:
+    """Elements of several tensors together."""
+    return sum(map(num_elements, tensors))
+
+
+def made(event: Event) -> tuple[TensorInfo, ...]:
+    """Results in memory of their own: neither views nor updates of an input."""
+    read = {t.storage for t in event.inputs}
+    return tuple(t for t in event.outputs if t.storage not in read)
+
+
+def written(event: Event) -> tuple[TensorInfo, ...]:
+    """The tensors that the event changes in place, as wide as it sees them.
+
+    An update returns what it wrote; operators that return nothing (`_foreach_add_`) wrote those
+    of their inputs that lie in the storages written.
+    """
+    changed = set(event.writes)
+    if not changed:
+        return ()
+    returned = {t.storage for t in event.outputs} & changed
+    found = [t for t in event.outputs if t.storage in returned]
+    rest = changed - returned
+    found += [t for t in event.inputs if t.storage in rest]
+    return tuple(found)
+
+
+def results(event: Event) -> tuple[TensorInfo, ...]:
+    """All that the event stores: new tensors, then updates."""
+    fresh = tuple(t for t in made(event) if t.storage not in event.writes)
+    return fresh + written(event)
+
+
+def read(event: Event) -> tuple[TensorInfo, ...]:
+    """The tensors that the event reads: its inputs without those that it only overwrites."""
+    if not event.writes or not _overwrites(event):
+        return event.inputs
+    return tuple(t for t in event.inputs if t.storage not in event.writes)
+
+
+def _overwrites(event: Event) -> bool:
+    if event.comm is not None:
+        updates = event.comm.collective in _UPDATING and event.comm.kind is CommKind.COLLECTIVE
+        return not updates and event.comm.kind is not CommKind.SEND
+    overload = event.op.rpartition(".")[2]
+    return base_name(event.op) in _OVERWRITING or overload == "out" or overload.endswith("_out")

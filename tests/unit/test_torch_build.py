@@ -1,0 +1,244 @@
+"""Recording -> Program: rows, dependencies by memory, groups, messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from flint.backends.chakra.expand import expand
+from flint.errors import FlintError
+from flint.frontends.torch_world.build import build_program
+from flint.frontends.torch_world.groups import Channels, group_of, mesh_of
+from flint.frontends.torch_world.recording import Comm, CommKind, DeviceMeshInfo, GroupInfo
+from flint.mesh import AxisRef, Mesh
+from flint.program import Collective, Flag, Kind, Phase
+from flint.totals import totals
+from tests.recordings import collective, event, recording, stored, tensor, update
+
+MESH = Mesh(("dp", "tp"), (2, 2))
+
+
+def build(*events, mesh=MESH, **fields):
+    program = build_program(recording(*events, **fields), mesh).program
+    program.verify()
+    return program
+
+
+def rows(program):
+    return [program.row(i) for i in range(len(program))]
+
+
+def named(program, opcode):
+    found = [r for r in rows(program) if r.opcode == opcode]
+    assert len(found) == 1, [r.opcode for r in rows(program)]
+    return found[0]
+
+
+def test_memory_that_is_read_first_is_an_argument():
+    weight, x, y = tensor(1, 3, 5), tensor(2, 4, 3), tensor(3, 4, 5)
+    program = build(
+        event("aten.mm", [x, weight], [y], module="layers.0.wq", phase=Phase.FORWARD),
+        update("aten.add_.Tensor", [weight, weight], phase=Phase.OPTIMIZER),
+        storages={1: stored("parameter", "layers.0.wq.weight", weight)},
+    )
+    first, second, product, step = rows(program)
+    assert {first.name, second.name} == {"parameter.layers.0.wq.weight", "other"}
+    weight_row = first if first.name.startswith("parameter") else second
+    assert weight_row.flags == Flag.DONATED and weight_row.kind is Kind.PARAMETER
+    assert product.scope == "layers/0/wq" and product.phase is Phase.FORWARD
+    assert (product.flops, product.operand_bytes, product.result_bytes) == (120, 108, 80)
+    assert step.flags == Flag.IN_PLACE and step.alias == weight_row.number
+    assert product.number in step.deps  # it must not be overwritten before it was read
+    assert totals(program).matmul_flops == 120
+
+
+def test_overwritten_memory_is_no_argument():
+    buffer, x = tensor(1, 4), tensor(2, 4)
+    program = build(update("aten.copy_", [buffer, x]), event("aten.neg", [buffer], [tensor(3, 4)]))
+    assert [r.name for r in rows(program) if r.kind is Kind.PARAMETER] == ["other"]
+    assert named(program, "aten.copy_").operand_bytes == 16
+
+
+def test_untouched_state_holds_memory():
+    idle = tensor(7, 10)
+    program = build(storages={7: stored("buffer", "cache", idle), 8: stored("gradient", "g", idle)})
+    assert [(r.name, r.result_bytes) for r in rows(program)] == [("buffer.cache", 40)]
+
+
+def test_views_are_no_work_and_forward_their_memory():
+    x, flat, y = tensor(1, 2, 3), tensor(1, 6), tensor(2, 6)
+    program = build(
+        event("aten.view", [x], [flat], is_view=True),
+        event("aten.exp", [flat], [y]),
+        update("aten.zero_", [x]),
+        event("aten.log", [flat], [tensor(3, 6)]),
+    )
+    view, exp = named(program, "aten.view"), named(program, "aten.exp")
+    assert (view.kind, view.flags, view.alias) == (Kind.VALUE, Flag.VIEW, 0)
+    assert exp.deps == (view.number,)
+    zero = named(program, "aten.zero_")
+    assert exp.number in zero.deps
+    assert named(program, "aten.log").deps == (zero.number,)  # the view is older than the write
+    assert len(expand(program)) == 3
+
+
+def test_a_storage_written_in_parts_waits_for_all_parts():
+    whole, part = tensor(1, 8), tensor(1, 4)
+    program = build(
+        event("aten.empty.memory_format", [], [whole]),
+        update("aten.copy_", [part, tensor(2, 4)], stream=1),
+        update("aten.copy_", [part, tensor(3, 4)]),
+        event("aten.neg", [whole], [tensor(4, 8)]),
+        streams=("compute", "copies"),
+    )
+    nodes = expand(program)
+    first, second, reader = range(3)
+    assert second in nodes.dependencies(reader) and first in nodes.dependencies(second)
+    assert program.streams == ("compute", "copies")
+
+
+def test_an_expanded_view_reads_no_more_than_its_storage():
+    row, wide = tensor(1, 1, 4), tensor(1, 1000, 4)
+    program = build(
+        event("aten.expand", [row], [wide], is_view=True),
+        event("aten.exp", [wide], [tensor(2, 1000, 4)]),
+    )
+    assert named(program, "aten.exp").operand_bytes == 16
+
+
+def test_waits_hold_for_the_rest_of_the_stream():
+    program = build(
+        event("aten.neg", [tensor(1, 4)], [tensor(2, 4)], stream=1),
+        event("aten.exp", [tensor(3, 4)], [tensor(4, 4)], waits=(0,)),
+        event("aten.log", [tensor(5, 4)], [tensor(6, 4)]),
+        event("aten.sin", [tensor(7, 4)], [tensor(8, 4)], stream=1),
+        streams=("compute", "side"),
+    )
+    neg, exp = named(program, "aten.neg").number, named(program, "aten.exp").number
+    assert neg in named(program, "aten.exp").deps
+    assert exp in named(program, "aten.log").deps
+    assert neg in named(program, "aten.sin").deps  # streams beside compute run in order
+
+
+def test_waits_of_an_event_without_a_row_pass_on():
+    program = build(
+        event("aten.neg", [tensor(1, 4)], [tensor(2, 4)], stream=1),
+        event("aten.view", [tensor(3, 4)], [tensor(3, 2, 2)], is_view=True, waits=(0,)),
+        event("aten.log", [tensor(5, 4)], [tensor(6, 4)]),
+        streams=("compute", "side"),
+    )
+    assert named(program, "aten.neg").number in named(program, "aten.log").deps
+
+
+def test_collectives_carry_group_bytes_and_reduction():
+    x, y = tensor(1, 4), tensor(2, 8)
+    program = build(
+        event(
+            "_c10d_functional.all_gather_into_tensor",
+            [x],
+            [y],
+            comm=collective(Collective.ALL_GATHER, "tp", 16, is_async=True),
+        ),
+        event("_c10d_functional.wait_tensor", [y], [y], is_view=True),
+        update(
+            "c10d.allreduce_",
+            [y],
+            comm=collective(Collective.ALL_REDUCE, "world", 32, reduction="max"),
+        ),
+    )
+    gather = named(program, "_c10d_functional.all_gather_into_tensor")
+    assert gather.kind is Kind.COLLECTIVE and gather.flags == Flag.ASYNC
+    assert (gather.comm_bytes, gather.operand_bytes, gather.result_bytes) == (16, 16, 32)
+    assert str(gather.group) == "tp"
+    wait = named(program, "_c10d_functional.wait_tensor")
+    assert wait.kind is Kind.VALUE and wait.alias == gather.number
+    reduce = named(program, "c10d.allreduce_[max]")
+    assert str(reduce.group) == "dp,tp" and reduce.flags == Flag.IN_PLACE
+    assert wait.number in reduce.deps
+
+
+def test_collectives_of_one_rank_vanish():
+    x, y = tensor(1, 4), tensor(2, 4)
+    alone = collective(Collective.ALL_GATHER, "self", 16)
+    program = build(
+        event("_c10d_functional.all_gather_into_tensor", [x], [y], comm=alone),
+        update("c10d.allreduce_", [y], comm=collective(Collective.ALL_REDUCE, "self", 16)),
+        event("aten.neg", [y], [tensor(3, 4)]),
+    )
+    assert not totals(program).communication
+    assert [r.opcode for r in rows(program)][1:] == ["flint.identity", "aten.neg"]
+    assert named(program, "aten.neg").deps == (1,)
+
+
+def test_unknown_operators_are_unpriced():
+    program = build(event("mylib.mystery", [tensor(1, 4)], [tensor(2, 4)]))
+    assert named(program, "mylib.mystery").flags == Flag.UNPRICED
+
+
+def test_names_of_the_programs_own_mesh():
+    assert mesh_of("2x2", recording()).names == ("dp", "tp")
+    assert mesh_of("4", recording()).names == ("data",)
+    assert mesh_of("a=2,b=2", recording()).names == ("a", "b")
+    with pytest.raises(FlintError, match="FL232"):
+        mesh_of("2x4", recording())
+
+
+def test_groups_are_axes_by_name_or_by_ranks():
+    own = recording()
+    assert group_of("tp", own, MESH).axes == (AxisRef("tp"),)
+    assert group_of("tp", own, Mesh(("a", "b"), (2, 2))).axes == (AxisRef("b"),)
+    assert group_of("dp", own, Mesh(("all",), (4,))).axes == (AxisRef("all", 1, 2),)
+    assert not group_of("self", own, MESH).axes
+    swapped = recording(groups={"tp": GroupInfo("mesh_tp", (0, 2))})
+    assert group_of("tp", swapped, MESH).axes == (AxisRef("dp"),)  # the ranks decide
+
+
+def test_groups_of_a_huge_mesh_are_arithmetic():
+    mesh = Mesh(("dp", "tp"), (1 << 17, 8))
+    info = {"g": GroupInfo("mesh_tp", tuple(range(8))), "w": GroupInfo("", (0, 4))}
+    big = recording(rank=0, world_size=mesh.size, groups=info)
+    assert group_of("g", big, mesh).axes == (AxisRef("tp"),)
+    assert group_of("w", big, mesh).axes == (AxisRef("tp", 1, 2),)
+
+
+def test_groups_that_match_no_axis_are_listed():
+    asked = ((0, 3), (1, 2), (0, 1))
+    own = recording(groups={"odd": GroupInfo("", (0, 3))}, world_groups=asked)
+    assert group_of("odd", own, MESH).ranks == ((0, 3), (1, 2))
+    half = recording(groups={"g": GroupInfo("", (0, 1))}, world_groups=((0, 1), (1, 3)))
+    assert group_of("g", half, MESH).ranks == ((0, 1),)  # (2, 3) was never asked for
+
+
+def send(peer, storage=1):
+    comm = Comm(CommKind.SEND, Collective.NONE, "dp", 16, peer=peer)
+    return event("c10d.send", [tensor(storage, 4)], [], comm=comm)
+
+
+def receive(peer, storage=2):
+    comm = Comm(CommKind.RECV, Collective.NONE, "dp", 16, peer=peer)
+    return update("c10d.recv_", [tensor(storage, 4)], comm=comm)
+
+
+def test_both_ends_of_a_message_share_route_and_channel():
+    channels = Channels()
+    first = build_program(recording(send(2), send(2), receive(2)), MESH, channels).program
+    groups = {"dp": GroupInfo("mesh_dp", (0, 2))}
+    other = recording(receive(0), receive(0, 3), send(0), rank=2, groups=groups)
+    second = build_program(other, MESH, channels).program
+    ends = [[(r.channel, r.route) for r in rows(p) if r.channel >= 0] for p in (first, second)]
+    assert ends[0] == ends[1]
+    assert len({channel for channel, _ in ends[0]}) == 3
+    route = ends[0][0][1]
+    assert route.axes == (AxisRef("dp"),) and route.offset == 1 and not route.wrap
+
+
+def test_messages_along_part_of_an_axis():
+    flat = Mesh(("data",), (4,))
+    program = build_program(recording(send(2)), flat).program
+    (message,) = [r for r in rows(program) if r.kind is Kind.SEND]
+    assert message.route.axes == (AxisRef("data", 1, 2),)
+    assert message.route.targets(flat).tolist() == [2, 3, -1, -1]
+
+
+def test_a_mesh_of_a_factor_that_the_script_splits():
+    meshes = (DeviceMeshInfo(("pp", "dp"), (2, 2), (0, 1, 2, 3)),)
+    assert mesh_of("2x2", recording(meshes=meshes)).names == ("pp", "dp")
