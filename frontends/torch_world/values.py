@@ -276,6 +276,10 @@ class Values:
             number: bool | int | float = value.data.item()
         return number
 
+    def _total(self, value: Known) -> int:
+        with self._around.without_modes():
+            return int(value.data.sum())
+
     def _nonzero(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         mask = args[0]
         value = self.lookup(mask)
