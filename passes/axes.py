@@ -6,6 +6,7 @@ numbers are matched against the axes and sub-axes of the mesh here; what matches
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -61,12 +62,19 @@ def _first_is_first(rank: int, count: int, axes: tuple[AxisRef, ...], mesh: Mesh
     """Whether `axes` give groups of `count`, and `rank` is at position 0 of its own."""
     if mesh.group_size(axes) != count:
         return False
-    coordinates = mesh.coordinates(rank)
+    return not positions_along(np.array([rank]), axes, mesh)[0]
+
+
+def positions_along(ranks: Ranks, axes: tuple[AxisRef, ...], mesh: Mesh) -> Ranks:
+    """Position of each rank in its group over canonical `axes`, row-major."""
+    position = np.zeros(len(ranks), dtype=np.int64)
     for axis in axes:
-        minor = mesh.axis_size(axis.name) // (axis.pre_size * mesh.axis_size(axis))
-        if coordinates[axis.name] // minor % mesh.axis_size(axis):
-            return False
-    return True
+        at = mesh.names.index(axis.name)
+        stride = math.prod(mesh.sizes[at + 1 :])
+        size = mesh.axis_size(axis)
+        minor = mesh.sizes[at] // (axis.pre_size * size)
+        position = position * size + ranks // (stride * minor) % size
+    return position
 
 
 def pairs_to_route(pairs: NDArray[np.int64] | Sequence[tuple[int, int]], mesh: Mesh) -> Route:

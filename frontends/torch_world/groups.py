@@ -16,7 +16,7 @@ import numpy as np
 from flint.errors import FlintError
 from flint.frontends.torch_world.recording import Comm, CommKind, DeviceMeshInfo, Recording
 from flint.mesh import DEFAULT_AXIS_NAMES, AxisRef, Group, Mesh, Route
-from flint.passes.axes import axes_of_members
+from flint.passes.axes import axes_of_members, positions_along
 
 #: What PyTorch puts before the dimension's name in the description of a mesh's group.
 _MESH_GROUP = "mesh_"
@@ -137,7 +137,7 @@ class Messages:
         if comm.kind is CommKind.RECV:
             source, target = target, source
         axes = message_axes(self.rank, comm.peer, group, self.mesh)
-        start, stop = (position_along(r, axes, self.mesh) for r in (source, target))
+        start, stop = positions_along(np.array([source, target]), axes, self.mesh).tolist()
         turn = self._sent[source, target] = self._sent.get((source, target), -1) + 1
         route = Route(axes=axes, offset=stop - start, wrap=False)
         return route, self.channels.number((axes, start, stop, turn))
@@ -153,14 +153,3 @@ def message_axes(rank: int, peer: int, group: Group, mesh: Mesh) -> tuple[AxisRe
     if len(differ) == 1:
         return (AxisRef(differ[0]),)
     return group.axes or mesh.canonical(AxisRef(name) for name in mesh.names)
-
-
-def position_along(rank: int, axes: tuple[AxisRef, ...], mesh: Mesh) -> int:
-    """Position of a rank in its group over canonical `axes`, row-major."""
-    coordinates = mesh.coordinates(rank)
-    position = 0
-    for axis in axes:
-        whole, size = mesh.axis_size(axis.name), mesh.axis_size(axis)
-        minor = whole // (axis.pre_size * size)
-        position = position * size + coordinates[axis.name] // minor % size
-    return position

@@ -1,0 +1,186 @@
+"""Which ranks must be recorded, and which ranks run which program.
+
+Ranks differ in the pipeline stage that they are (whoever sends messages along an axis is a class of
+its own at each position) and in the sizes of their shards. All else is the same on every rank of an
+SPMD program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.errors import FlintError
+from flint.frontends.torch_world.build import build_program
+from flint.frontends.torch_world.derive import derive
+from flint.frontends.torch_world.groups import Channels, group_of, message_axes
+from flint.frontends.torch_world.recording import Comm, CommKind, Recording
+from flint.frontends.torch_world.shards import Shards
+from flint.mesh import AxisRef, Mesh
+from flint.passes.axes import positions_along
+from flint.program import Int64s, Program
+from flint.workload import RankClass
+
+#: Records the given ranks, each in its own process.
+Record = Callable[[Sequence[int]], Sequence[Recording]]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Programs, the rank classes that run them, and what the user should know."""
+
+    programs: tuple[Program, ...]
+    classes: tuple[RankClass, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass
+class _Class:
+    """Ranks of one class and the recording that stands for them."""
+
+    mask: Mask
+    recording: Recording
+
+
+@dataclass
+class Recordings:
+    """Recordings by rank, made when they are needed."""
+
+    record: Record
+    by_rank: dict[int, Recording] = field(default_factory=dict)
+
+    def of(self, ranks: Sequence[int]) -> list[Recording]:
+        """Recordings of `ranks`; those that are missing are recorded together."""
+        missing = [r for r in dict.fromkeys(ranks) if r not in self.by_rank]
+        if missing:
+            self.by_rank.update(zip(missing, self.record(missing), strict=True))
+        return [self.by_rank[r] for r in ranks]
+
+
+def rank_classes(record: Record, first: Recording, mesh: Mesh) -> Classes:
+    """Record what the classes need and build their programs; `first` is the recording of rank 0.
+
+    Raises FlintError FL237 if pipeline stages keep appearing, and what `record` raises.
+    """
+    recordings = Recordings(record, {first.rank: first})
+    channels = Channels()
+    programs: list[Program] = []
+    classes: list[RankClass] = []
+    warnings: dict[str, None] = {}
+    for stage in _stages(recordings, first, mesh):
+        for found in _shard_classes(recordings, stage, mesh):
+            built = build_program(found.recording, mesh, channels)
+            classes.append(rank_class(found.mask, len(programs), mesh))
+            programs.append(built.program)
+            warnings.update(dict.fromkeys(found.recording.warnings))
+    return Classes(tuple(programs), tuple(classes), tuple(warnings))
+
+
+def _stages(recordings: Recordings, first: Recording, mesh: Mesh) -> list[_Class]:
+    """One class for each position along the axes of messages, with its recording."""
+    axes: tuple[AxisRef, ...] = ()
+    seen = [first]
+    every = np.arange(mesh.size, dtype=np.int64)
+    for _ in range(len(mesh.names) + 1):
+        wider = mesh.canonical((*axes, *(a for r in seen for a in stage_axes(r, mesh))))
+        position = positions_along(every, wider, mesh)
+        ranks = [int(np.argmax(position == p)) for p in range(mesh.group_size(wider))]
+        seen = recordings.of(ranks)
+        if wider == axes or len(ranks) == 1:
+            return [_Class(position == p, r) for p, r in enumerate(seen)]
+        axes = wider
+    raise FlintError(
+        "FL237",
+        f"the ranks send messages along ever more axes of the mesh {mesh}",
+        help="name the pipeline's axis in the mesh: --mesh pipe=4,data=16,model=8",
+    )
+
+
+def stage_axes(recording: Recording, mesh: Mesh) -> set[AxisRef]:
+    """Axes along which the rank sends or receives messages."""
+    ends: dict[tuple[str, int], Comm] = {}
+    for event in recording.events:
+        if event.comm is not None and event.comm.kind is not CommKind.COLLECTIVE:
+            ends.setdefault((event.comm.group, event.comm.peer), event.comm)
+    found: set[AxisRef] = set()
+    for group, peer in ends:
+        members = group_of(group, recording, mesh)
+        found.update(message_axes(recording.rank, peer, members, mesh))
+    return found
+
+
+def _shard_classes(recordings: Recordings, stage: _Class, mesh: Mesh) -> list[_Class]:
+    """The ranks of a stage by the sizes of their shards.
+
+    Two classes are recorded: that of the stage's rank and the last. The others are derived, or
+    recorded too where they cannot be.
+    """
+    labels = shard_labels(stage.recording, mesh)
+    masks = [stage.mask & (labels == label) for label in _in_order(labels[stage.mask])]
+    if len(masks) == 1:
+        return [stage]
+    ranks = [int(np.argmax(mask)) for mask in masks]
+    home = next(i for i, mask in enumerate(masks) if mask[stage.recording.rank])
+    ranks[home] = stage.recording.rank
+    far = len(masks) - 1 if home != len(masks) - 1 else 0
+    (other,) = recordings.of([ranks[far]])
+    derived = {home: stage.recording, far: other}
+    missing = []
+    for i, rank in enumerate(ranks):
+        if i not in derived:
+            found = derive(stage.recording, other, rank, mesh)
+            if found is None:
+                missing.append(i)
+            else:
+                derived[i] = found
+    derived.update(zip(missing, recordings.of([ranks[i] for i in missing]), strict=True))
+    return [_Class(mask, derived[i]) for i, mask in enumerate(masks)]
+
+
+def shard_labels(recording: Recording, mesh: Mesh) -> Int64s:
+    """A number for each rank of the mesh; ranks with equal numbers have shards of equal shapes."""
+    labels = np.zeros(mesh.size, dtype=np.int64)
+    for sizes in Shards(recording, mesh).uneven_sizes():
+        combined = labels * (int(sizes.max()) + 1) + sizes
+        labels = np.unique(combined, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return labels
+
+
+def _in_order(labels: Int64s) -> list[int]:
+    """Distinct labels in order of their first rank."""
+    found, first = np.unique(labels, return_index=True)
+    return [int(label) for label in found[np.argsort(first)]]
+
+
+def rank_class(mask: Mask, program: int, mesh: Mesh) -> RankClass:
+    """The class of the ranks in `mask`: by coordinates if they are a product of them, or listed."""
+    if mask.all():
+        return RankClass("all", program)
+    grid = mask.reshape(mesh.sizes)
+    where: dict[str, tuple[int, ...]] = {}
+    for i, name in enumerate(mesh.names):
+        others = tuple(d for d in range(len(mesh.sizes)) if d != i)
+        used = np.flatnonzero(grid.any(axis=others))
+        if len(used) < mesh.sizes[i]:
+            where[name] = tuple(used.tolist())
+    candidate = RankClass(_name(where), program, where)
+    if np.array_equal(candidate.mask(mesh), mask):
+        return candidate
+    ranks = tuple(np.flatnonzero(mask).tolist())
+    return RankClass(f"ranks {_ranges(ranks)}", program, {}, ranks)
+
+
+def _name(where: dict[str, tuple[int, ...]]) -> str:
+    return ",".join(f"{axis}={_ranges(at)}" for axis, at in where.items())
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-3` for 0, 1, 2, 3; the first three runs of many."""
+    array = np.array(list(numbers))
+    runs = np.split(array, np.flatnonzero(np.diff(array) != 1) + 1)
+    shown = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs[:3]]
+    return " ".join([*shown, *(["..."] if len(runs) > 3 else [])])
