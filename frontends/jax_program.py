@@ -34,7 +34,7 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
     FL207 (unknown platform), FL208 (a symbolic dimension).
     """
     jax = _import_jax()
-    platform = _platform(step.platform)
+    platform = platform_name(step.platform)
     abstract = abstract_mesh(mesh)
     place = _definition(step.fn)
     args, kwargs = _abstract_arguments(step, abstract, mesh, place)
@@ -62,7 +62,7 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
     return Captured(out.getvalue(), mesh, name, source, dict(step.trip_counts))
 
 
-def _platform(name: str) -> str:
+def platform_name(name: str) -> str:
     """JAX's name of a platform. Raises FlintError FL207 for one that JAX does not lower for."""
     if name not in PLATFORMS:
         raise FlintError(

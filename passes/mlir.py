@@ -100,29 +100,49 @@ def decode_location(location: Any) -> tuple[str, str]:
 
     The name is JAX's name stack with the primitive at its end. The file is the innermost frame:
     of `callsite(A at B)` A is asked before B. Flint's own call of JAX is no place: constants that
-    JAX hoists carry it.
+    JAX hoists carry it. In PyTorch programs the name stack says phase and place itself (see
+    `split_name_stack`); it is then read from the outermost call to the primitive.
     """
+    names: list[str] = []
+    place = _read_location(location, names) or ""
+    names = [n for n in names if n]
+    if not any(map(_TORCH_STACK.search, names)):
+        return (names[-1] if names else ""), place
+    name = "/".join(names)
+    written = _PLACE.findall(name)
+    return name, (written[-1] if written else "")
+
+
+def _read_location(location: Any, names: list[str]) -> str | None:
+    """Add the names in a location, the primitive's last; returns its place, "" if it has none."""
     from jaxlib.mlir import ir
 
-    name, place = "", ""
-    todo = [location]
-    while todo and not (name and place):
-        here = todo.pop()
-        if isinstance(here, ir.NameLoc):
-            if not name:
-                name = here.name_str
-            todo.append(here.child_loc)
-        elif isinstance(here, ir.CallSiteLoc):
-            todo += [here.caller, here.callee]
-        elif isinstance(here, ir.FusedLoc):
-            todo += reversed(list(here.locations))
-        elif isinstance(here, ir.FileLineColLoc):
-            file = file_name(here.filename)
-            if file == _TRACER:
-                break  # what lies outside is who called Flint, not the step
-            place = place or f"{file}:{here.start_line}"
-    return name, place
+    if isinstance(location, ir.NameLoc):
+        place = _read_location(location.child_loc, names)
+        names.append(location.name_str)
+        return place
+    if isinstance(location, ir.CallSiteLoc):
+        outer = _read_location(location.caller, names)
+        inner = _read_location(location.callee, names)
+        return outer if inner is None else inner
+    if isinstance(location, ir.FusedLoc):
+        found = None
+        for part in location.locations:
+            more: list[str] = []
+            place = _read_location(part, more)
+            names += more if not names else []
+            found = place if found is None else found
+        return found
+    if isinstance(location, ir.FileLineColLoc):
+        file = file_name(location.filename)
+        return "" if file == _TRACER else f"{file}:{location.start_line}"
+    return None
 
+
+#: The phases that begin the part of a name stack that a PyTorch program wrote.
+_TORCH_STACK = re.compile(r"(?:^|/)@(?:forward|backward|optimizer)(?=/|$)")
+#: A place that a frontend wrote into the name stack: a part like `@model.py:41`.
+_PLACE = re.compile(r"(?:^|/)@([^/@]+:\d+)(?=/|$)")
 
 #: The file in which Flint calls JAX.
 _TRACER = "jax_program.py"
@@ -134,8 +154,20 @@ def file_name(location_file: Any) -> str:
     return text.rsplit("/", 1)[-1]
 
 
+def is_attention(target: str) -> bool:
+    """Whether a custom call is attention: cuDNN's, or Flint's own for PyTorch programs."""
+    return target.startswith(("__cudnn$fmha", "flint.attention"))
+
+
+def is_attention_backward(target: str) -> bool:
+    """Whether an attention call computes gradients."""
+    return target.startswith("flint.attention_backward") or "Backward" in target
+
+
 def is_heads_first(op: Any) -> bool:
-    """Whether queries of a cuDNN attention call are (batch, heads, sequence, size)."""
+    """Whether queries of an attention call are (batch, heads, sequence, size)."""
+    if op.attributes["call_target_name"].value.startswith("flint.attention"):
+        return True
     config = json.loads(op.attributes["backend_config"].value)["cudnn_fmha_backend_config"]
     numbers = (
         config.get("bmm1_dot_dimension_numbers") or config["bmm2_grad_gemm2_dot_dimension_numbers"]
@@ -171,8 +203,11 @@ def split_name_stack(name: str) -> tuple[str, Phase]:
     `("layers/attention", Phase.BACKWARD)`. Names that JAX adds itself (transformations, loop
     bodies, the primitive at the end) are dropped; what `jax.named_scope` and jitted functions
     added stays. The phase is FORWARD under `jvp`, BACKWARD under `transpose`, REMAT under
-    `rematted_computation`, and UNKNOWN outside of any of them.
+    `rematted_computation`, and UNKNOWN outside of any of them. Of a PyTorch program, what
+    `@forward`, `@backward` or `@optimizer` begins and a place (`@model.py:41`) ends is the scope.
     """
+    if _TORCH_STACK.search(name):
+        return _split_torch_stack(name)
     if "rematted_computation" in name:
         phase = Phase.REMAT
     elif "transpose(" in name:
@@ -189,4 +224,26 @@ def split_name_stack(name: str) -> tuple[str, Phase]:
         text = _WRAPPERS.sub("", part).strip("()")
         if text and text not in _NOISE and "->" not in text and "," not in text:
             kept.append(text)
+    return "/".join(kept), phase
+
+
+_TORCH_PHASES = {
+    "@forward": Phase.FORWARD,
+    "@backward": Phase.BACKWARD,
+    "@optimizer": Phase.OPTIMIZER,
+}
+
+
+def _split_torch_stack(name: str) -> tuple[str, Phase]:
+    phase, inside = Phase.UNKNOWN, False
+    kept: list[str] = []
+    for part in name.split("/")[:-1]:
+        if part in _TORCH_PHASES:
+            phase, inside = _TORCH_PHASES[part], True
+        elif part == "@":
+            inside = False
+        elif inside and not part.startswith("@"):
+            kept.append(part)
+        else:
+            inside = False
     return "/".join(kept), phase

@@ -1,0 +1,90 @@
+"""PyTorch modules in: exported on meta tensors, differentiated, and lowered through JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flint.captured import Captured
+from flint.errors import FlintError
+from flint.frontends.gpu_kernels import lowering_parameters, without_gpu
+from flint.frontends.jax_program import abstract_mesh, platform_name
+from flint.mesh import Mesh
+from flint.passes.mlir import write_bytecode
+from flint.passes.partition.attention import attach_attention_rules
+from flint.step import TorchStep
+
+
+def capture_torch(step: TorchStep, mesh: Mesh, source: str = "") -> Captured:
+    """Export a module, its loss, its gradients and the optimizer, as a program for `mesh`.
+
+    Nothing of it is computed and no weight is allocated. Raises FlintError: FL207 (platform), FL220
+    (operators that are not known), FL221 and FL222 (shardings), FL223 (the module cannot be
+    exported), FL224 (no PyTorch), FL225 (the optimizer), FL227 (no scalar loss).
+    """
+    platform = platform_name(step.platform)
+    _require_torch()
+    from flint.frontends.torch_graph.program import torch_program
+
+    program = torch_program(step, mesh)
+    name = step.name or type(step.module).__name__
+    return Captured(_lowered(program, mesh, platform, name), mesh, name, source)
+
+
+def _require_torch() -> None:
+    try:
+        import torch
+    except ImportError as error:
+        raise FlintError(
+            "FL224", "this needs PyTorch, which is not installed", help='pip install "torch>=2.13"'
+        ) from error
+    if tuple(int(p) for p in torch.__version__.split("+")[0].split(".")[:2]) < (2, 13):
+        raise FlintError(
+            "FL224",
+            f"PyTorch {torch.__version__} is too old to capture with",
+            help='pip install "torch>=2.13"',
+        )
+
+
+def _lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
+    """StableHLO bytecode of the step."""
+    import jax
+    from jax._src import config
+
+    abstract = abstract_mesh(mesh)
+    step, arguments = program.function, program.arguments
+    step.__name__ = step.__qualname__ = name
+    with (
+        jax.sharding.use_abstract_mesh(abstract),
+        jax.enable_x64(True),
+        config.include_full_tracebacks_in_locations(False),
+        without_gpu(),
+    ):
+        jitted = jax.jit(
+            step,
+            donate_argnums=[i for i, a in enumerate(arguments) if a.donated],
+            keep_unused=True,
+        )
+        lowered = jitted.trace(*(_abstract(a, abstract) for a in arguments)).lower(
+            lowering_platforms=(platform,), _private_parameters=lowering_parameters(platform)
+        )
+    module = lowered.compiler_ir("stablehlo")
+    _name_arguments(module, [a.name for a in arguments])
+    attach_attention_rules(module)
+    return write_bytecode(module)
+
+
+def _abstract(argument: Any, abstract: Any) -> Any:
+    import jax
+
+    sharding = jax.sharding.NamedSharding(abstract, argument.spec)
+    return jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=sharding)
+
+
+def _name_arguments(module: Any, names: list[str]) -> None:
+    """Locations of arguments hold PyTorch's names, dots and all."""
+    from jaxlib.mlir import ir
+
+    main = next(f for f in module.body if f.operation.attributes["sym_name"].value == "main")
+    with module.context:
+        for argument, name in zip(main.regions[0].blocks[0].arguments, names, strict=True):
+            argument.set_location(ir.Location.name(name))

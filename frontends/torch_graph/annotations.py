@@ -1,0 +1,127 @@
+"""What the user said about shardings, written into an exported graph as operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flint.frontends.torch_graph.constraints import text_of
+from flint.frontends.torch_graph.export import Exported
+from flint.frontends.torch_graph.interpreter import DTYPES
+from flint.frontends.torch_graph.names import module_path, without_root
+from flint.frontends.torch_graph.shardings import NamedTensor, Shardings
+from flint.frontends.torch_ops.attention import scaled_dot_product_attention
+
+_TYPES = {"bfloat16": "bf16", "bool": "i1"}
+
+
+def tensors_of(exported: Exported) -> dict[str, Any]:
+    """What `plan_shardings` asks about a module: its tensors by kind, and its modules."""
+    nodes = [n for n in exported.graph_module.graph.nodes if n.op == "placeholder"]
+    aliases = _aliases(exported.module)
+    kinds: dict[str, list[NamedTensor]] = {"parameter": [], "buffer": [], "input": []}
+    for described, node in zip(exported.inputs, nodes, strict=True):
+        value = node.meta["val"]
+        names = aliases.get(described.name, (described.name,))
+        tensor = NamedTensor(
+            names, tuple(value.shape), DTYPES[value.dtype], value.dtype.is_floating_point
+        )
+        if described.kind in kinds:
+            kinds[described.kind].append(tensor)
+    return {
+        "parameters": kinds["parameter"],
+        "buffers": kinds["buffer"],
+        "inputs": kinds["input"],
+        "modules": [name for name, _ in exported.module.named_modules()],
+    }
+
+
+def _aliases(module: torch.nn.Module) -> dict[str, tuple[str, ...]]:
+    """By first name, all names of tensors that several modules share."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ):
+        names.setdefault(id(tensor), []).append(name)
+    return {n[0]: tuple(n) for n in names.values()}
+
+
+def annotate(exported: Exported, shardings: Shardings) -> None:
+    """Keep attention whole, and put constraints where parameters are used and modules return."""
+    graph = exported.graph_module.graph
+    _keep_attention(exported.graph_module)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    for described, node in zip(exported.inputs, placeholders, strict=True):
+        if described.kind == "parameter":
+            _at_use(graph, node, described.name, shardings)
+    _activations(graph, shardings)
+    exported.graph_module.recompile()
+
+
+def _keep_attention(graph_module: torch.fx.GraphModule) -> None:
+    for part in graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+                    node.target = scaled_dot_product_attention
+
+
+def _at_use(graph: Any, parameter: Any, name: str, shardings: Shardings) -> None:
+    """One constraint for each module that uses a parameter; its gradient is constrained too."""
+    value = parameter.meta["val"]
+    shape = tuple(value.shape)
+    use = text_of(shardings.at_use(name, shape))
+    gradient = text_of(shardings.gradient(name, shape)) if use else ""
+    if not use:
+        return
+    made: dict[str, Any] = {}
+    for user in list(parameter.users):
+        path = module_path(user)
+        if path not in made:
+            with graph.inserting_before(user):
+                made[path] = _constraint(graph, parameter, use, gradient, user)
+        user.replace_input_with(parameter, made[path])
+
+
+def _constraint(graph: Any, value: Any, spec: str, gradient: str, like: Any) -> Any:
+    node = graph.call_function(torch.ops.flint.constrain.default, (value, spec, gradient))
+    node.meta = {
+        k: v for k, v in like.meta.items() if k in ("nn_module_stack", "stack_trace", "custom")
+    }
+    node.meta["val"] = value.meta["val"]
+    return node
+
+
+def _activations(graph: Any, shardings: Shardings) -> None:
+    """Constrain what modules return: the values that leave them, in the order they are made."""
+    wanted = {path for path, _ in shardings.outputs}
+    if not wanted:
+        return
+    left: dict[tuple[str, str], list[Any]] = {}
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack") or {}
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        for key, (path, _) in stack.items():
+            path = without_root(path)
+            if path in wanted and any(_outside(u, key) for u in node.users):
+                left.setdefault((key, path), []).append(node)
+    for (key, path), nodes in left.items():
+        for index, node in enumerate(nodes):
+            spec = text_of(shardings.activation(path, index, tuple(node.meta["val"].shape)))
+            if spec:
+                _constrain_outside(graph, node, key, spec)
+
+
+def _outside(user: Any, key: str) -> bool:
+    return key not in (user.meta.get("nn_module_stack") or {})
+
+
+def _constrain_outside(graph: Any, node: Any, key: str, spec: str) -> None:
+    users = [u for u in node.users if _outside(u, key)]
+    with graph.inserting_after(node):
+        constrained = _constraint(graph, node, spec, spec, node)
+    for user in users:
+        user.replace_input_with(node, constrained)

@@ -1,0 +1,54 @@
+"""A fault of PyTorch's tracing on meta tensors, worked around while a graph is traced.
+
+Composite operators that also have a Python kernel for meta tensors (`nll_loss`, `where.Scalar`,
+`prelu`, ...) take that kernel under the Python dispatcher, which autograd knows nothing about:
+their gradients vanish. Made for torch 2.13, where `OpOverload.py_kernels` holds those kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def composites_decompose() -> Iterator[None]:
+    """Hide the meta kernels of composite operators, so that their own decomposition is traced."""
+    meta = torch._C.DispatchKey.Meta
+    hidden = {op: op.py_kernels.pop(meta) for op in _shadowed() if meta in op.py_kernels}
+    _forget(hidden)
+    try:
+        yield
+    finally:
+        for op, kernel in hidden.items():
+            op.py_kernels[meta] = kernel
+        _forget(hidden)
+
+
+def _forget(ops: Any) -> None:
+    for op in ops:
+        op._dispatch_cache.clear()
+
+
+@cache
+def _shadowed() -> tuple[Any, ...]:
+    """Operators whose decomposition is known to C++ only and shadowed by a Python meta kernel."""
+    import torch._meta_registrations
+
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        if not name.startswith("aten::") or not torch._C._dispatch_has_kernel_for_dispatch_key(
+            name, "CompositeImplicitAutograd"
+        ):
+            continue
+        base, _, overload = name.removeprefix("aten::").partition(".")
+        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        kernels = getattr(op, "py_kernels", {})
+        if torch._C.DispatchKey.Meta in kernels and composite not in kernels:
+            found.append(op)
+    return tuple(found)

@@ -1,0 +1,127 @@
+"""A graph of ATen operators, run on JAX arrays: this is where PyTorch becomes JAX."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from flint.errors import FlintError
+from flint.frontends.torch_graph.names import module_path, name_stack, place_of
+from flint.frontends.torch_ops.registry import find_op
+
+#: JAX's names of PyTorch's types.
+DTYPES = {
+    torch.bool: "bool",
+    torch.uint8: "uint8",
+    torch.uint16: "uint16",
+    torch.uint32: "uint32",
+    torch.uint64: "uint64",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2: "float8_e5m2",
+}
+
+#: What Python itself computes in a graph.
+_PLAIN = {operator.getitem: operator.getitem}
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """Runs nodes of a graph. `calls` are functions for targets that stand for whole blocks.
+
+    `inside` is the module path of the block that the graph is, "" for the whole program.
+    """
+
+    inside: str = ""
+    calls: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
+
+    def run(self, nodes: Iterable[Any], values: dict[Any, Any], phase: str) -> None:
+        """Compute `nodes` in order. `values` has what they read, and receives what they give."""
+        import jax
+
+        for node in nodes:
+            if node.op != "call_function":
+                continue
+            with jax.named_scope(name_stack(node, phase, self.inside)):
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                found = self._function(node)(*args, **kwargs)
+            if node.target not in self.calls:
+                _check(node, found)
+            values[node] = found
+
+    def _function(self, node: Any) -> Callable[..., Any]:
+        function = self.calls.get(node.target) or function_of(node.target)
+        assert function is not None, f"{node.target} was not checked for"
+        return function
+
+
+def function_of(target: Any) -> Callable[..., Any] | None:
+    """What computes a node's target in JAX, or None."""
+    if target in _PLAIN:
+        return _PLAIN[target]
+    if isinstance(target, torch._ops.OpOverload):
+        return find_op(target.name())
+    return None
+
+
+def refuse_unknown(nodes: Iterable[Any], known: Iterable[Any] = ()) -> None:
+    """Raise FlintError FL220 that lists every operator that no table knows, and who uses it."""
+    missing: dict[str, dict[str, None]] = {}
+    place = ""
+    known = set(known)
+    for node in nodes:
+        if node.op != "call_function" or node.target in known:
+            continue
+        if function_of(node.target) is None:
+            users = missing.setdefault(_name(node.target), {})
+            users[module_path(node) or "the loss"] = None
+            place = place or place_of(node)
+    if not missing:
+        return
+    listed = "; ".join(f"{op} in {_few(list(users))}" for op, users in sorted(missing.items()))
+    one = next(iter(sorted(missing)))
+    raise FlintError(
+        "FL220",
+        f"{len(missing)} operator{'s are' if len(missing) > 1 else ' is'} not known: {listed}",
+        place=place or None,
+        help=f'register what it computes in JAX: @flint.torch_op("{one}")',
+    )
+
+
+def _few(paths: list[str]) -> str:
+    shown = ", ".join(paths[:3])
+    return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
+
+
+def _name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target.name())
+    return str(getattr(target, "__name__", target))
+
+
+def _check(node: Any, found: Any) -> None:
+    """Assert that shape and type of a result are those that PyTorch gives it."""
+    expected = node.meta.get("val")
+    many = isinstance(expected, tuple | list)
+    pairs = zip(expected, found, strict=True) if many else [(expected, found)]
+    for one, other in pairs:
+        if isinstance(one, torch.Tensor):
+            given = (tuple(getattr(other, "shape", ())), str(getattr(other, "dtype", "")))
+            wanted = (tuple(one.shape), DTYPES[one.dtype])
+            assert given == wanted, (
+                f"{_name(node.target)} gives {given[1]}{list(given[0])}, "
+                f"PyTorch {wanted[1]}{list(wanted[0])}, at {place_of(node)}"
+            )

@@ -1,0 +1,102 @@
+"""Forward and backward of a graph in one: traced by AOTAutograd on meta tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flint.frontends.torch_graph import constraints as _constraints  # noqa: F401 - registers ops
+from flint.frontends.torch_graph.decompositions import decompositions
+from flint.frontends.torch_graph.dispatch import composites_decompose
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A graph of plain ATen operators without mutation; nodes by what they are.
+
+    `primals` are the placeholders of the inputs, `tangents` those of the gradients of outputs, by
+    number. `gradients` and `mutations` say which node is the gradient, or the new value, of which
+    input.
+    """
+
+    graph_module: torch.fx.GraphModule
+    primals: dict[int, Any]
+    tangents: dict[int, Any]
+    outputs: dict[int, Any]
+    gradients: dict[int, Any]
+    mutations: dict[int, Any]
+
+
+def trace_joint(graph_module: torch.fx.GraphModule, trainable: Sequence[bool]) -> Joint:
+    """Trace a flat graph; `trainable` says which inputs get gradients (none: forward only).
+
+    Every output of the graph becomes a tensor of its own, no view of another.
+    """
+    _separate_outputs(graph_module)
+    examples = tuple(
+        _example(node, wanted)
+        for node, wanted in zip(
+            [n for n in graph_module.graph.nodes if n.op == "placeholder"], trainable, strict=True
+        )
+    )
+    gradients = contextlib.nullcontext() if any(trainable) else torch.no_grad()
+    with gradients, composites_decompose(), contextlib.ExitStack() as stack:
+        joint = torch._functorch.aot_autograd.aot_export_joint_with_descriptors(
+            stack, graph_module, examples, decompositions=decompositions()
+        )
+    return _sorted_out(joint.graph_module)
+
+
+def _separate_outputs(graph_module: torch.fx.GraphModule) -> None:
+    graph = graph_module.graph
+    output = graph.output_node()
+    fresh = []
+    for node in output.args[0]:
+        with graph.inserting_before(output):
+            fresh.append(graph.call_function(torch.ops.flint.identity.default, (node,)))
+        fresh[-1].meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "val")}
+    output.args = (tuple(fresh),)
+    graph_module.recompile()
+
+
+def _example(node: Any, trainable: bool) -> torch.Tensor:
+    value = node.meta["val"]
+    return torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device="meta", requires_grad=trainable
+    )
+
+
+def _sorted_out(graph_module: torch.fx.GraphModule) -> Joint:
+    from torch._functorch._aot_autograd import descriptors as d
+
+    found = Joint(graph_module, {}, {}, {}, {}, {})
+    for node in graph_module.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        what = node.meta["desc"]
+        if isinstance(what, d.PlainAOTInput):
+            found.primals[what.idx] = node
+        else:
+            assert isinstance(what, d.TangentAOTInput), f"unexpected input of a joint graph: {what}"
+            found.tangents[what.output.idx] = node
+    output = graph_module.graph.output_node()
+    for node, what in zip(output.args[0], output.meta["desc"], strict=True):
+        if node is not None:
+            _place_output(found, node, what)
+    return found
+
+
+def _place_output(found: Joint, node: Any, what: Any) -> None:
+    from torch._functorch._aot_autograd import descriptors as d
+
+    if isinstance(what, d.PlainAOTOutput):
+        found.outputs[what.idx] = node
+    elif isinstance(what, d.GradAOTOutput) and isinstance(what.grad_of, d.PlainAOTInput):
+        found.gradients[what.grad_of.idx] = node
+    else:
+        assert isinstance(what, d.InputMutationAOTOutput), f"unexpected output: {what}"
+        found.mutations[what.mutated_input.idx] = node

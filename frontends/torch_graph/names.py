@@ -1,0 +1,75 @@
+"""Where a graph node comes from: module path, line of the user's code, phase.
+
+JAX carries one string of names per operation, so all three go into it as parts between slashes:
+`@forward/layers/0/attention/@model.py:41` (`@` where no line is known). `flint.passes.mlir` reads them back.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from flint.errors import FlintError
+from flint.frontends.user_code import is_users
+from flint.passes.mlir import file_name
+
+#: Name of the wrapped module inside of the exported one; every path starts with it.
+ROOT = "module"
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def name_stack(node: Any, phase: str, inside: str = "") -> str:
+    """The parts that a node adds to JAX's name stack; `inside` is the path of its block."""
+    path = module_path(node)
+    if inside and (path == inside or path.startswith(inside + ".")):
+        path = path[len(inside) + 1 :]
+    parts = [f"@{phase}", *path.split(".")] if path else [f"@{phase}"]
+    place = place_of(node)
+    return "/".join([*parts, f"@{place}"])
+
+
+def module_path(node: Any) -> str:
+    """Dotted path of the module whose forward made this node (or its gradient), or ""."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path: str = next(reversed(stack.values()))[0]
+    return without_root(path)
+
+
+def without_root(name: str) -> str:
+    """A name inside of the exported module as the user knows it: without the wrapper's part."""
+    return name[len(ROOT) + 1 :] if name.startswith(ROOT + ".") else "" if name == ROOT else name
+
+
+def place_of(node: Any) -> str:
+    """`file.py:line` of the innermost frame of the user's code, or ""."""
+    return _place(node.meta.get("stack_trace") or "")
+
+
+@cache
+def _place(stack_trace: str) -> str:
+    frames = _FRAME.findall(stack_trace)
+    users = [f for f in frames if is_users(f[0])]
+    others = [f for f in frames if "/torch/" not in f[0].replace("\\", "/")]
+    for found in (users, others, frames):
+        if found:
+            return f"{file_name(found[-1][0])}:{found[-1][1]}"
+    return ""
+
+
+def export_failure(error: BaseException, place: str | None) -> FlintError:
+    """FlintError FL223: what the module raised while it was exported, and where."""
+    from flint.frontends.user_code import user_place
+
+    lines = [ln.strip() for ln in str(error).strip().splitlines() if ln.strip()]
+    reason = lines[0] if lines else "no message"
+    return FlintError(
+        "FL223",
+        f"the module cannot be exported: {type(error).__name__}: {reason}",
+        place=user_place(error) or _place(str(error)) or place,
+        help="the forward pass must not depend on values of tensors; a distributed or "
+        "data-dependent script is captured with --world",
+    )

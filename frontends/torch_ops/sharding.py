@@ -1,0 +1,23 @@
+"""Flint's own operators in PyTorch's graphs: constraints on shardings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flint.frontends.torch_graph.constraints import spec_of
+from flint.frontends.torch_ops.registry import torch_op
+
+
+@torch_op("flint::constrain")
+def constrain(x: Any, spec: str, gradient_spec: str) -> Any:
+    """The same values, sharded as `spec` says on the mesh that is traced for."""
+    import jax
+
+    found = spec_of(spec)
+    return x if found is None else jax.lax.with_sharding_constraint(x, found)
+
+
+@torch_op("flint::identity")
+def identity(x: Any) -> Any:
+    """The same values."""
+    return x
