@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,9 @@ class _Build:
     mesh: Mesh
     channels: Channels
     rows: list[int] = field(default_factory=list)
+    #: For each event, the last row up to it that works on its stream.
+    ends: list[int] = field(default_factory=list)
+    last_work: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = ProgramBuilder(self.mesh)
@@ -98,16 +101,17 @@ class _Build:
         else:
             row = self._compute(event)
         self.rows.append(row)
+        self.ends.append(self.last_work.get(event.stream, -1))
 
     def _waited(self, event: Event) -> tuple[int, ...]:
         """Rows of other events that must be over first, those of skipped events included."""
-        rows = tuple(self.rows[w] for w in event.waits)
+        rows = tuple(self.ends[w] for w in event.waits)
         return tuple(r for r in (*rows, *self.order.take_left_over(event.stream)) if r >= 0)
 
     def _leave_waits(self, event: Event) -> None:
         """What an event without work waits for, the next one of its stream waits for."""
         if not event.op.startswith(FUNCTIONAL):
-            self.order.leave(event.stream, [self.rows[w] for w in event.waits])
+            self.order.leave(event.stream, [self.ends[w] for w in event.waits])
 
     def _value(self, event: Event, opcode: str) -> int:
         """A row without work: a view, an allocation, a communication that moves nothing."""
@@ -136,18 +140,19 @@ class _Build:
 
     def _compute(self, event: Event) -> int:
         work = work_of(event)
-        stored = results(event)
-        sizes = self.memory.visible_bytes
+        reads, stored = read(event), results(event)
         operand_bytes = work.operand_bytes
         if operand_bytes is None:
-            operand_bytes = sum(map(sizes, read(event)))
+            operand_bytes = sum([self.memory.visible_bytes(t) for t in reads])
         result_bytes = work.result_bytes
         if result_bytes is None:
-            result_bytes = sum(t.num_bytes for t in stored)
-        return self._stored(
+            result_bytes = sum([t.num_bytes for t in stored])
+        return self._works(
             event,
             opcode_of(event),
             Kind.COMPUTE,
+            reads,
+            stored,
             operand_bytes=operand_bytes,
             result_bytes=result_bytes,
             flops=work.flops,
@@ -161,12 +166,15 @@ class _Build:
         if comm.kind is CommKind.COLLECTIVE and (alone or comm.collective is Collective.NONE):
             return self._alone(event)
         flags = Flag.ASYNC if comm.is_async else Flag(0)
-        result_bytes = sum(t.num_bytes for t in results(event))
+        reads, stored = read(event), results(event)
+        result_bytes = sum(t.num_bytes for t in stored)
         if comm.kind is CommKind.COLLECTIVE:
-            return self._stored(
+            return self._works(
                 event,
                 opcode_of(event),
                 Kind.COLLECTIVE,
+                reads,
+                stored,
                 collective=comm.collective,
                 group=group,
                 comm_bytes=comm.input_bytes,
@@ -176,10 +184,12 @@ class _Build:
             )
         sends = comm.kind is CommKind.SEND
         route, channel = self.messages.of(comm, group)
-        return self._stored(
+        return self._works(
             event,
             opcode_of(event),
             Kind.SEND if sends else Kind.RECV,
+            reads,
+            stored,
             route=route,
             channel=channel,
             comm_bytes=comm.input_bytes,
@@ -209,31 +219,39 @@ class _Build:
             self.groups[key] = group_of(key, self.recording, self.mesh)
         return self.groups[key]
 
-    def _stored(self, event: Event, opcode: str, kind: Kind, **columns: Any) -> int:
-        """A row that works, and what it leaves in memory."""
-        sources = [self.memory.row_of(t) for t in read(event)]
-        updates = list(dict.fromkeys(t.storage for t in written(event)))
+    def _works(
+        self,
+        event: Event,
+        opcode: str,
+        kind: Kind,
+        reads: tuple[TensorInfo, ...],
+        stored: tuple[TensorInfo, ...],
+        *,
+        flags: Flag,
+        **columns: Any,
+    ) -> int:
+        """A row that works: it reads `reads` and leaves `stored` in memory."""
+        deps = [self.memory.row_of(t) for t in reads]
+        updates = dict.fromkeys(t.storage for t in written(event)) if event.writes else ()
+        alias = -1
         for storage in updates:
-            sources += self.memory.rows_before_write(storage)
+            deps += self.memory.rows_before_write(storage)
+            alias = self.memory.writer(storage) if alias < 0 else alias
         waited = self._waited(event)
-        alias = self.memory.writer(updates[0]) if updates else -1
-        flags = Flag(int(columns.pop("flags", 0)))
-        if alias >= 0:
-            flags |= Flag.IN_PLACE
-        stored = results(event)
-        ordered = self.order.before(event, [*sources, *waited])
+        deps += waited
         row = self._row(
             event,
             opcode,
             kind,
-            deps=[*sources, *waited, *ordered],
+            deps=deps + self.order.before(event, deps),
             stored=stored or event.inputs[:1],
-            flags=flags,
+            flags=flags | Flag.IN_PLACE if alias >= 0 else flags,
             alias=alias,
             **columns,
         )
         self.order.ran(event, row, bool(waited))
-        for tensor in read(event):
+        self.last_work[event.stream] = row
+        for tensor in reads:
             self.memory.was_read(tensor.storage, row)
         for storage in updates:
             self.memory.was_written(storage, row)
@@ -248,13 +266,13 @@ class _Build:
         kind: Kind,
         *,
         deps: Iterable[int],
-        stored: Iterable[TensorInfo],
+        stored: Sequence[TensorInfo],
         **columns: Any,
     ) -> int:
-        first = next(iter(stored), None)
-        shown: dict[str, Any] = {"dtype": first.dtype, "shape": first.shape} if first else {}
-        if kind is Kind.VALUE and first:
-            columns.setdefault("result_bytes", first.num_bytes)
+        if stored:
+            columns["dtype"], columns["shape"] = stored[0].dtype, stored[0].shape
+            if kind is Kind.VALUE:
+                columns["result_bytes"] = stored[0].num_bytes
         return self.builder.add(
             opcode,
             kind,
@@ -263,7 +281,6 @@ class _Build:
             scope=event.module.replace(".", "/"),
             location=event.location,
             phase=event.phase,
-            **shown,
             **columns,
         )
 

@@ -8,6 +8,7 @@ mesh of a million devices costs no more than a small one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -27,30 +28,44 @@ _MOST_RANKS_COMPARED = 1 << 17
 def mesh_of(spec: object, recording: Recording) -> Mesh:
     """The mesh that the user asked for; without names, with those of the program's own mesh.
 
-    Raises FlintError FL101 for a mesh that cannot be, FL232 if its size is not the world's.
+    Raises FlintError FL101 for a mesh that cannot be, FL232 if the program's is smaller.
     """
-    names = _names_of_program(spec, recording) if isinstance(spec, str) else None
-    mesh = Mesh.parse(spec, names)
-    if mesh.size != recording.world_size:
-        raise FlintError(
-            "FL232",
-            f"the mesh {mesh} has {mesh.size} devices, the program's world has "
-            f"{recording.world_size}",
-            help="give a mesh with as many devices as the program asks for",
-        )
+    mesh = mesh_before(spec)
+    if isinstance(spec, str) and "=" not in spec:
+        for info in recording.meshes:
+            if info.sizes == mesh.sizes and all(info.names) and _covers(info, mesh.size):
+                mesh = Mesh(info.names, mesh.sizes)
+                break
+    _check_extent(recording, mesh)
     return mesh
 
 
-def _names_of_program(spec: str, recording: Recording) -> tuple[str, ...] | None:
-    """Dimension names of a mesh of the program over the whole world with the sizes of `spec`."""
-    if "=" in spec:
-        return None
-    count = spec.replace("×", "x").replace(",", "x").count("x") + 1
-    placeholder = Mesh.parse(spec, tuple(f"axis{i}" for i in range(count)))
-    for info in recording.meshes:
-        if info.sizes == placeholder.sizes and all(info.names) and _covers(info, placeholder.size):
-            return info.names
-    return None if count in DEFAULT_AXIS_NAMES else placeholder.names
+def mesh_before(spec: object) -> Mesh:
+    """The mesh of `spec` before the program ran: unnamed axes have stand-ins for names."""
+    if not isinstance(spec, str) or "=" in spec:
+        return Mesh.parse(spec)
+    count = len(re.split(r"[,x×]", spec))
+    names = DEFAULT_AXIS_NAMES.get(count) or tuple(f"axis{i}" for i in range(count))
+    return Mesh.parse(spec, names)
+
+
+def _check_extent(recording: Recording, mesh: Mesh) -> None:
+    """Whether the program knows of the whole world; a mesh written into it may be smaller."""
+    if not recording.meshes:
+        return
+    largest = max(recording.meshes, key=lambda info: len(info.ranks))
+    used = {e.comm.group for e in recording.events if e.comm is not None}
+    reach = max((len(recording.groups[g].ranks) for g in used), default=0)
+    messages = any(e.comm and e.comm.kind is not CommKind.COLLECTIVE for e in recording.events)
+    if messages or max(len(largest.ranks), reach) == mesh.size:
+        return
+    sizes = ",".join(f"{n}={s}" for n, s in zip(largest.names, largest.sizes, strict=False))
+    raise FlintError(
+        "FL232",
+        f"the program uses a mesh {sizes or largest.sizes} of {len(largest.ranks)} ranks, "
+        f"--mesh {mesh} has {mesh.size} devices",
+        help="capture with the program's mesh, or let the program take its sizes from WORLD_SIZE",
+    )
 
 
 def _covers(info: DeviceMeshInfo, size: int) -> bool:

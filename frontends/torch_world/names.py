@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from flint.frontends.torch_world.recording import Event
 
 #: Lists of tensors in one call.
@@ -29,11 +31,13 @@ def is_causal(event: Event) -> bool:
     return bool(event.attributes.get("custom_mask_type"))
 
 
+@lru_cache(maxsize=4096)
 def without_overload(op: str) -> str:
     """`aten.mm` for `aten.mm.default`; names without an overload stay."""
     return ".".join(op.split(".")[:2])
 
 
+@lru_cache(maxsize=4096)
 def base_name(op: str) -> str:
     """`add` for `aten.add_.Tensor`, `aten._foreach_add_.List` and `aten.add.out`.
 

@@ -30,8 +30,11 @@ def total_elements(tensors: Iterable[TensorInfo]) -> int:
 
 def made(event: Event) -> tuple[TensorInfo, ...]:
     """Results in memory of their own: neither views nor updates of an input."""
+    outputs = event.outputs
+    if not outputs:
+        return ()
     read = {t.storage for t in event.inputs}
-    return tuple(t for t in event.outputs if t.storage not in read)
+    return tuple([t for t in outputs if t.storage not in read])
 
 
 def written(event: Event) -> tuple[TensorInfo, ...]:
@@ -52,6 +55,8 @@ def written(event: Event) -> tuple[TensorInfo, ...]:
 
 def results(event: Event) -> tuple[TensorInfo, ...]:
     """All that the event stores: new tensors, then updates."""
+    if not event.writes:
+        return made(event)
     fresh = tuple(t for t in made(event) if t.storage not in event.writes)
     return fresh + written(event)
 

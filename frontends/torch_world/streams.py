@@ -31,10 +31,10 @@ class StreamOrder:
         """What was left for the next row of a stream, once."""
         return self._left_over.pop(stream, [])
 
-    def before(self, event: Event, sources: Sequence[int]) -> tuple[int, ...]:
+    def before(self, event: Event, sources: Sequence[int]) -> list[int]:
         """Rows that `event` must follow besides `sources`, which may say it already."""
         fence = self._fences.get(event.stream, -1)
-        return () if fence < 0 or fence in sources else (fence,)
+        return [] if fence < 0 or fence in sources else [fence]
 
     def ran(self, event: Event, row: int, waited: bool) -> None:
         """`row` is of `event`; `waited` if it had to wait for another event."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from flint.backends.chakra import check, write
 from flint.backends.chakra.expand import expand
+from flint.backends.explain import explain_collective, explain_scope
+from flint.backends.report import summarize
 from flint.errors import FlintError
 from flint.frontends.torch_world.build import build_program
 from flint.frontends.torch_world.groups import Channels, group_of, mesh_of
 from flint.frontends.torch_world.recording import Comm, CommKind, DeviceMeshInfo, GroupInfo
 from flint.mesh import AxisRef, Mesh
 from flint.program import Collective, Flag, Kind, Phase
+from flint.rewrite import rewrite
 from flint.totals import totals
+from flint.workload import Workload
 from tests.recordings import collective, event, recording, stored, tensor, update
 
 MESH = Mesh(("dp", "tp"), (2, 2))
@@ -119,6 +124,16 @@ def test_waits_hold_for_the_rest_of_the_stream():
     assert neg in named(program, "aten.sin").deps  # streams beside compute run in order
 
 
+def test_waiting_for_a_view_is_waiting_for_the_work_before_it():
+    program = build(
+        event("aten.neg", [tensor(1, 4)], [tensor(2, 4)], stream=1),
+        event("aten.view", [tensor(3, 4)], [tensor(3, 2, 2)], is_view=True, stream=1),
+        event("aten.log", [tensor(5, 4)], [tensor(6, 4)], waits=(1,)),
+        streams=("compute", "side"),
+    )
+    assert named(program, "aten.neg").number in named(program, "aten.log").deps
+
+
 def test_waits_of_an_event_without_a_row_pass_on():
     program = build(
         event("aten.neg", [tensor(1, 4)], [tensor(2, 4)], stream=1),
@@ -178,8 +193,21 @@ def test_names_of_the_programs_own_mesh():
     assert mesh_of("2x2", recording()).names == ("dp", "tp")
     assert mesh_of("4", recording()).names == ("data",)
     assert mesh_of("a=2,b=2", recording()).names == ("a", "b")
-    with pytest.raises(FlintError, match="FL232"):
-        mesh_of("2x4", recording())
+    assert mesh_of(MESH, recording()) is MESH
+    many = DeviceMeshInfo(("a", "b", "c", "d"), (1, 2, 2, 1), (0, 1, 2, 3))
+    assert mesh_of("1x2x2x1", recording(meshes=(many,))).names == ("a", "b", "c", "d")
+    assert mesh_of("1x2x2x1", recording()).names == ("axis0", "axis1", "axis2", "axis3")
+
+
+def test_a_mesh_that_the_program_does_not_fill():
+    with pytest.raises(FlintError, match="mesh dp=2,tp=2 of 4 ranks, --mesh data=2,model=4") as at:
+        mesh_of("2x4", recording(world_size=8))
+    assert at.value.code == "FL232"
+    whole = update(
+        "c10d.allreduce_", [tensor(1, 4)], comm=collective(Collective.ALL_REDUCE, "all", 16)
+    )
+    groups = {"all": GroupInfo("", tuple(range(8)))}
+    assert mesh_of("2x4", recording(whole, world_size=8, groups=groups)).size == 8
 
 
 def test_groups_are_axes_by_name_or_by_ranks():
@@ -242,3 +270,39 @@ def test_messages_along_part_of_an_axis():
 def test_a_mesh_of_a_factor_that_the_script_splits():
     meshes = (DeviceMeshInfo(("pp", "dp"), (2, 2), (0, 1, 2, 3)),)
     assert mesh_of("2x2", recording(meshes=meshes)).names == ("pp", "dp")
+
+
+def small_step():
+    """A product, two element-wise operators that a compiler would merge, a sum over `tp`."""
+    x, w, y = tensor(1, 4, 8), tensor(2, 8, 8), tensor(3, 4, 8)
+    reduced = collective(Collective.ALL_REDUCE, "tp", y.num_bytes)
+    return build(
+        event("aten.mm", [x, w], [y], module="mlp", phase=Phase.FORWARD),
+        event("aten.silu", [y], [tensor(4, 4, 8)]),
+        event("aten.mul.Tensor", [tensor(4, 4, 8), y], [tensor(5, 4, 8)]),
+        event("aten.view", [tensor(5, 4, 8)], [tensor(5, 32)], is_view=True),
+        update("c10d.allreduce_", [tensor(5, 32)], comm=reduced),
+        storages={2: stored("parameter", "mlp.weight", w)},
+    )
+
+
+def test_eager_operators_are_kernels_already():
+    workload = Workload.single(small_step(), {"producer": "flint", "name": "step"})
+    kernels = rewrite(workload, granularity="kernel").programs[0]
+    works = [r.opcode for r in rows(kernels) if r.kind >= Kind.COMPUTE]
+    assert works == ["aten.mm", "aten.silu", "aten.mul", "c10d.allreduce_"]
+
+
+@pytest.mark.parametrize("granularity", ["op", "kernel"])
+def test_recorded_programs_go_through_every_backend(granularity, tmp_path):
+    workload = Workload.single(small_step(), {"producer": "flint", "name": "step"})
+    read_back = Workload.from_bytes(workload.to_bytes())
+    assert read_back.to_bytes() == workload.to_bytes()
+    write(rewrite(read_back, granularity=granularity), tmp_path / "traces")
+    assert not check(tmp_path / "traces").findings
+    summary = summarize(workload).to_text()
+    assert "all_reduce" in summary and "tp" in summary and "unpriced" not in summary
+    program = workload.programs[0]
+    told = explain_collective(program, 0).to_text()
+    assert "over      tp: 2 groups of 2 ranks" in told and "aten.mul" in told
+    assert explain_scope(program, "mlp").flops == 2 * 4 * 8 * 8
