@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flint.passes.extract.tensors import Tensor
-from flint.passes.mlir import is_heads_first
+from flint.passes.mlir import is_attention, is_attention_backward, is_heads_first
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
 from flint.passes.work import Work
@@ -248,8 +248,8 @@ def custom_call(o: Operation) -> Work:
     target = o.op.attributes["call_target_name"].value
     if target in FREE_TARGETS:
         return Work(operand_bytes=0, result_bytes=0)
-    if target.startswith("__cudnn$fmha"):
-        return _attention(o, backward="Backward" in target)
+    if is_attention(target):
+        return _attention(o, backward=is_attention_backward(target))
     if target in FACTORIZATIONS:
         *batch, m, n = o.operands[0].shape
         return Work(flops=math.prod(batch) * FACTORIZATIONS[target](m, n))

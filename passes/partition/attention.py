@@ -1,24 +1,25 @@
-"""The sharding rule and the layout of cuDNN attention calls (`__cudnn$fmha...`)."""
+"""The sharding rule and the layout of attention calls (`__cudnn$fmha...`, `flint.attention`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from flint.passes.mlir import is_heads_first
+from flint.passes.mlir import is_attention, is_attention_backward, is_heads_first
 
 Shape = tuple[int, ...]
 
 
 def attach_attention_rules(module: Any) -> None:
-    """Give every cuDNN attention call a Shardy rule: batch and heads shard, all else is whole."""
+    """Give every attention call a Shardy rule: batch and heads shard, all else is whole."""
     from jaxlib.mlir import ir
 
     def visit(op: Any) -> Any:
         if op.name == "stablehlo.custom_call":
             target = op.attributes["call_target_name"].value
-            if target.startswith("__cudnn$fmha") and "sdy.sharding_rule" not in op.attributes:
-                op.attributes["sdy.sharding_rule"] = _attention_rule(op, "Backward" in target)
+            if is_attention(target) and "sdy.sharding_rule" not in op.attributes:
+                backward = is_attention_backward(target)
+                op.attributes["sdy.sharding_rule"] = _attention_rule(op, backward)
         return ir.WalkResult.ADVANCE
 
     with module.context:
