@@ -107,3 +107,68 @@ def test_unknown_operators_are_unpriced_and_never_free():
     assert work_of(event("mylib.mystery", [t(4)], [t(4, storage=9)])).unpriced
     assert work_of(event("aten._brand_new", [t(4)], [t(4, storage=9)])).unpriced
     assert not work_of(event("aten.cat", [t(4)], [t(4, storage=9)])).unpriced
+
+
+def _record(function):
+    """The operators of `function` on meta tensors as events, and PyTorch's own count of each."""
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.flop_counter import flop_registry
+
+    found = []
+
+    def seen(values):
+        tensors = [v for v in tree_leaves(values) if isinstance(v, torch.Tensor)]
+        return [tensor(id(x.untyped_storage()), *x.shape) for x in tensors]
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            out = func(*args, **kwargs)
+            names = [a.name for a in func._schema.arguments]
+            plain = {**dict(zip(names, args, strict=False)), **kwargs}
+            attributes = {n: v for n, v in plain.items() if not isinstance(v, torch.Tensor)}
+            if func._overloadpacket in flop_registry:
+                count = flop_registry[func._overloadpacket]
+                theirs = count(*args, **kwargs, out_val=out)
+                e = event(str(func), seen((args, kwargs)), seen(out), attributes=attributes)
+                found.append((e, theirs))
+            return out
+
+    with Mode(), torch.device("meta"):
+        function(torch)
+    assert found
+    return found
+
+
+def _products(torch):
+    a, b = torch.empty(4, 6), torch.empty(6, 5)
+    torch.mm(a, b)
+    torch.bmm(torch.empty(2, 4, 6), torch.empty(2, 6, 5))
+    x = torch.empty(2, 7, 6, requires_grad=True)
+    torch.nn.functional.linear(x, torch.empty(3, 6, requires_grad=True)).sum().backward()
+
+
+def _convolutions(torch):
+    for groups, transposed in ((1, False), (2, False), (1, True), (2, True)):
+        make = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
+        layer = make(4, 6, 3, stride=2, padding=1, groups=groups, bias=False)
+        data = torch.empty(2, 4, 9, 9, requires_grad=True)
+        out = layer(data)
+        if groups == 1:  # PyTorch's counter forgets the groups of a weight's gradient
+            out.sum().backward()
+
+
+def _attentions(torch):
+    q = torch.empty(2, 4, 8, 16, requires_grad=True)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    flash(q, q, q, is_causal=True)[0].sum().backward()
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    efficient(q, q, q, None, True)[0].sum().backward()
+
+
+@pytest.mark.parametrize("function", [_products, _convolutions, _attentions])
+def test_products_count_what_pytorch_counts(function):
+    for e, theirs in _record(function):
+        assert work_of(e).flops == theirs, e.op
