@@ -10,7 +10,7 @@ from flint.builder import ProgramBuilder
 from flint.frontends.torch_world.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.memory import Memory
 from flint.frontends.torch_world.names import opcode_of
-from flint.frontends.torch_world.operands import made, read, results, written
+from flint.frontends.torch_world.operands import is_view, made, read, results, written
 from flint.frontends.torch_world.recording import Comm, CommKind, Event, Recording, TensorInfo
 from flint.frontends.torch_world.streams import FUNCTIONAL, StreamOrder
 from flint.frontends.torch_world.work import work_of
@@ -96,7 +96,7 @@ class _Build:
         """The row of one event."""
         if event.comm is not None:
             row = self._communication(event, event.comm)
-        elif event.is_view or opcode_of(event) in _IDLE:
+        elif is_view(event) or opcode_of(event) in _IDLE:
             row = self._value(event, opcode_of(event))
         else:
             row = self._compute(event)
@@ -120,7 +120,7 @@ class _Build:
         self._leave_waits(event)
         if not fresh and not event.outputs:
             return -1
-        alias = -1 if fresh and not event.is_view else max(sources, default=-1)
+        alias = -1 if fresh and not is_view(event) else max(sources, default=-1)
         if event.outputs and not fresh:
             alias = self.memory.row_of(event.outputs[0])
         row = self._row(

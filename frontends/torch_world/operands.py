@@ -74,3 +74,13 @@ def _overwrites(event: Event) -> bool:
         return not updates and event.comm.kind is not CommKind.SEND
     overload = event.op.rpartition(".")[2]
     return base_name(event.op) in _OVERWRITING or overload == "out" or overload.endswith("_out")
+
+
+def is_view(event: Event) -> bool:
+    """Whether no bytes move: all results lie in memory of inputs, and nothing is written.
+
+    `aten._unsafe_view` is one, though PyTorch does not call it so.
+    """
+    if event.is_view:
+        return True
+    return bool(event.outputs) and not event.writes and not made(event) and event.comm is None

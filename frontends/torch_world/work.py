@@ -27,7 +27,7 @@ def work_of(event: Event) -> Work:
         return rule(event)
     if f"aten.{name}" in NO_ARITHMETIC or name in CONVERSIONS:
         return Work()
-    if f"aten.{name}" in ELEMENTWISE:
+    if f"aten.{name}" in ELEMENTWISE or name in PER_ELEMENT:
         return Work(flops=elements_out(event) * PER_ELEMENT.get(name, 1))
     return Work(unpriced=bool(event.inputs or event.outputs))
 
@@ -330,8 +330,11 @@ def fft(e: Event) -> Work:
 
 #: Copies, and results made from nothing.
 NO_ARITHMETIC = DATA_MOVEMENT | GENERATED
-#: Changes of type: no arithmetic.
-CONVERSIONS = frozenset({"_to_copy", "_conj_physical", "conj_physical", "complex"})
+#: Changes of type, and elements at other places: no arithmetic.
+CONVERSIONS = frozenset(
+    ("_to_copy", "_conj_physical", "conj_physical", "complex", "pixel_unshuffle")
+    + ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+)
 #: Products that add their result to their first operand.
 ADDED_PRODUCTS = frozenset({"addmm", "baddbmm", "addmv", "addbmm"})
 #: Operations for each element where there are several.
@@ -339,19 +342,27 @@ PER_ELEMENT: Mapping[str, int] = {
     "addcdiv": 3,  # self + value * (a / b)
     "addcmul": 3,
     "clamp": 2,
+    "binary_cross_entropy_backward": 6,
     "elu": 3,
     "gelu": 5,  # x * (1 + erf(x / sqrt 2)) / 2
     "gelu_backward": 9,  # the derivative: erf, exp and their sum
     "glu": 2,
     "glu_backward": 6,
     "hardswish": 4,
+    "huber_loss_backward": 6,
     "lerp": 3,  # a + weight * (b - a)
+    "mse_loss_backward": 3,
     "sigmoid_backward": 3,
     "silu": 2,
     "silu_backward": 6,  # g * s * (1 + x * (1 - s)), s = sigmoid(x)
+    "smooth_l1_loss_backward": 6,
     "softplus": 3,
     "tanh_backward": 3,
     "threshold_backward": 2,
+    "upsample_bicubic2d": 40,  # 16 values, their weights and sums
+    "upsample_bilinear2d": 11,  # four values with weights, and the weights
+    "upsample_linear1d": 5,
+    "upsample_trilinear3d": 23,
 }
 #: What softmax costs for each element: maximum, difference, exponential, sum, quotient.
 _SOFTMAX, _SOFTMAX_BACKWARD = 5, 4
@@ -392,6 +403,10 @@ RULES: Mapping[str, WorkRule] = {
         reduction(1),
     ),
     **dict.fromkeys(("aminmax", "mse_loss", "count_nonzero"), reduction(2)),
+    **dict.fromkeys(("median", "nanmedian", "kthvalue", "mode"), sort),
+    **dict.fromkeys(("smooth_l1_loss", "huber_loss"), reduction(5)),
+    "binary_cross_entropy": reduction(7),
+    "binary_cross_entropy_with_logits": reduction(8),
     **dict.fromkeys(("var", "var_mean", "std", "std_mean"), reduction(3)),
     **dict.fromkeys(("linalg_vector_norm", "norm"), reduction(2)),
     "logsumexp": reduction(4),
@@ -451,7 +466,11 @@ RULES: Mapping[str, WorkRule] = {
     "topk": top_k,
     **dict.fromkeys(("searchsorted", "bucketize"), search),
     **dict.fromkeys(
-        ("cumsum", "cumprod", "cummax", "cummin", "bincount", "histc", "nonzero"), running
+        ("cumsum", "cumprod", "cummax", "cummin", "bincount", "histc", "nonzero", "col2im"), running
+    ),
+    **dict.fromkeys(
+        (f"upsample_{kind}_backward" for kind in ("bilinear2d", "bicubic2d", "trilinear3d")),
+        lambda e: Work(flops=11 * num_elements(e.inputs[0])),
     ),
     "logcumsumexp": lambda e: Work(flops=4 * num_elements(e.inputs[0])),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), nll_loss),

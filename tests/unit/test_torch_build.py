@@ -86,6 +86,11 @@ def test_views_are_no_work_and_forward_their_memory():
     assert len(expand(program)) == 3
 
 
+def test_results_in_memory_of_inputs_are_views():
+    program = build(event("aten._unsafe_view", [tensor(1, 2, 3)], [tensor(1, 6)]))
+    assert named(program, "aten._unsafe_view").kind is Kind.VALUE
+
+
 def test_a_storage_written_in_parts_waits_for_all_parts():
     whole, part = tensor(1, 8), tensor(1, 4)
     program = build(
