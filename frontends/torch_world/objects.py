@@ -1,0 +1,129 @@
+"""Collectives of Python objects, which PyTorch pickles into tensors and back.
+
+Fake tensors cannot carry a pickle, so `Objects` answers them. Every rank runs the same program, so
+what the others contribute to a gather is a copy of this rank's object. What a rank sends to all
+(`broadcast_object_list`, `scatter_object_list`) is known where that rank is this one, or was
+recorded before: `found` of one process is `known` to the next. They set a program up or log, and
+are not recorded.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from flint.errors import FlintError
+
+
+class Objects:
+    """Answers to object collectives.
+
+    `known` maps "rank of the sender, its count of such calls" to pickles. Raises FL235 for an
+    object that comes from a rank that was not recorded before.
+    """
+
+    def __init__(self, known: Mapping[tuple[int, int], bytes] | None = None) -> None:
+        self._known = dict(known or {})
+        self.found: dict[tuple[int, int], bytes] = {}
+        self._calls: dict[int, int] = {}
+
+    def replacements(self) -> dict[str, Callable[..., Any]]:
+        """What takes the place of which function of `torch.distributed`."""
+        return {
+            "all_gather_object": self.all_gather_object,
+            "gather_object": self.gather_object,
+            "broadcast_object_list": self.broadcast_object_list,
+            "scatter_object_list": self.scatter_object_list,
+            "send_object_list": self.send_object_list,
+            "recv_object_list": self.recv_object_list,
+            "monitored_barrier": self.monitored_barrier,
+        }
+
+    def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
+        """Every rank has an object like this one."""
+        _fill(object_list, obj, group)
+
+    def gather_object(
+        self,
+        obj: Any,
+        object_gather_list: list[Any] | None = None,
+        dst: int | None = None,
+        group: Any = None,
+        group_dst: int | None = None,
+    ) -> None:
+        """Every rank has an object like this one, where they are gathered."""
+        if object_gather_list is not None and _global(dst, group_dst, group) == dist.get_rank():
+            _fill(object_gather_list, obj, group)
+
+    def broadcast_object_list(
+        self,
+        object_list: list[Any],
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_src: int | None = None,
+    ) -> None:
+        """The objects of rank `src`."""
+        sender = _global(src, group_src, group)
+        object_list[:] = self._from(sender, object_list, "broadcast_object_list")
+
+    def scatter_object_list(
+        self,
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: list[Any] | None = None,
+        src: int | None = None,
+        group: Any = None,
+        group_src: int | None = None,
+    ) -> None:
+        """This rank's object of those that rank `src` has."""
+        sender = _global(src, group_src, group)
+        objects = self._from(sender, scatter_object_input_list or [], "scatter_object_list")
+        scatter_object_output_list[0] = objects[dist.get_rank(group)]
+
+    def send_object_list(self, object_list: list[Any], *args: Any, **kwargs: Any) -> None:
+        """Nobody is there to receive."""
+
+    def recv_object_list(self, object_list: list[Any], *args: Any, **kwargs: Any) -> int:
+        """Nobody is there to send."""
+        raise FlintError(
+            "FL235",
+            "recv_object_list() waits for an object of another rank, which does not run",
+            help="send tensors, or make the object on every rank",
+        )
+
+    def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
+        """All ranks are always there."""
+
+    def _from(self, sender: int, objects: list[Any], name: str) -> list[Any]:
+        call = self._calls[sender] = self._calls.get(sender, -1) + 1
+        if sender == dist.get_rank():
+            try:
+                self.found[sender, call] = pickle.dumps(objects)
+            except (pickle.PicklingError, TypeError, AttributeError, RuntimeError):
+                return objects  # fake tensors are among them: other ranks make their own
+            return objects
+        if (sender, call) in self._known:
+            return list(pickle.loads(self._known[sender, call]))
+        if objects and all(entry is not None for entry in objects):
+            return objects
+        raise FlintError(
+            "FL235",
+            f"{name}() gets objects from rank {sender}, which was not recorded",
+            help="make the objects on every rank; each runs the same program",
+        )
+
+
+def _fill(target: list[Any], obj: Any, group: Any) -> None:
+    rank = dist.get_rank(group)
+    for index in range(dist.get_world_size(group)):
+        target[index] = obj if index == rank else copy.deepcopy(obj)
+
+
+def _global(rank: int | None, group_rank: int | None, group: Any) -> int:
+    if group_rank is not None:
+        return int(dist.get_global_rank(group or dist.group.WORLD, group_rank))
+    return rank or 0
