@@ -12,6 +12,7 @@ import torch
 
 _LIBRARY = torch.library.Library("flint", "FRAGMENT")
 _LIBRARY.define("constrain(Tensor x, str spec, str gradient_spec) -> Tensor")
+_LIBRARY.define("gather_again(Tensor x, str spec) -> Tensor")
 _LIBRARY.define("identity(Tensor x) -> Tensor")
 
 #: The spec of a constraint that constrains nothing.
@@ -50,7 +51,7 @@ def _constrain_gradient(ctx: Any, gradient: torch.Tensor) -> Any:
     return constrained, None, None
 
 
-for _name in ("constrain", "identity"):
+for _name in ("constrain", "gather_again", "identity"):
     torch.library.register_fake(f"flint::{_name}", _same, lib=_LIBRARY)
 torch.library.register_autograd(
     "flint::constrain", _constrain_gradient, setup_context=_remember, lib=_LIBRARY

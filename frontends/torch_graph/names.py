@@ -39,6 +39,11 @@ def module_path(node: Any) -> str:
     return without_root(path)
 
 
+def scope_of_parameter(name: str, phase: str) -> str:
+    """The name stack of what is done to a parameter: that of the module that holds it."""
+    return "/".join([f"@{phase}", *name.split(".")[:-1], "@"])
+
+
 def without_root(name: str) -> str:
     """A name inside of the exported module as the user knows it: without the wrapper's part."""
     return name[len(ROOT) + 1 :] if name.startswith(ROOT + ".") else "" if name == ROOT else name

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from flint.frontends.torch_graph.annotations import annotate, tensors_of
-from flint.frontends.torch_graph.export import Exported, Input, export_step
+from flint.frontends.torch_graph.block_calls import (
+    block_functions,
+    blocks_as_operators,
+    mark_calls,
+)
+from flint.frontends.torch_graph.export import Input, export_step
 from flint.frontends.torch_graph.interpreter import DTYPES, Interpreter, refuse_unknown
 from flint.frontends.torch_graph.joint import Joint, trace_joint
+from flint.frontends.torch_graph.names import scope_of_parameter
+from flint.frontends.torch_graph.optimizer import Update, optimizer_update
+from flint.frontends.torch_graph.partition import Parts, partition
 from flint.frontends.torch_graph.shardings import Shardings, plan_shardings
 from flint.frontends.torch_ops.table import load_table
 from flint.mesh import Mesh
@@ -35,54 +44,131 @@ class TorchProgram:
     arguments: tuple[Argument, ...]
 
 
-def torch_program(step: TorchStep, mesh: Mesh) -> TorchProgram:
-    """Export a step, place what the user said about shardings, and differentiate it."""
+def torch_program(step: TorchStep, mesh: Mesh, *, blocks: bool = True) -> TorchProgram:
+    """Export a step, place what the user said about shardings, and differentiate it.
+
+    Without `blocks`, layers that repeat are traced each by itself: the same program, slower.
+    """
     load_table()
     exported = export_step(step)
     shardings = plan_shardings(step, mesh, **tensors_of(exported))
     annotate(exported, shardings)
     trainable = [step.trains and i.trainable for i in exported.inputs]
-    joint = trace_joint(exported.graph_module, trainable)
-    refuse_unknown(joint.graph_module.graph.nodes)
-    return TorchProgram(_function(exported, joint), _arguments(exported, joint, shardings))
+    with blocks_as_operators(exported.graph_module, trainable, blocks) as found:
+        joint = trace_joint(exported.graph_module, trainable)
+        mark_calls(joint, found)
+        parts = partition(joint)
+    functions = block_functions(found)
+    refuse_unknown(
+        chain(parts.forward, parts.backward, *(b.graphs() for b in found)), known=functions
+    )
+    body = _Body(exported.inputs, joint, parts, Interpreter(calls=functions), shardings)
+    if step.optimizer is None:
+        return TorchProgram(body.without_optimizer, body.arguments())
+    named = dict(step.module.named_parameters())
+    update = optimizer_update(step.optimizer, body.stepped(named), step.clip_norm)
+    return _with_optimizer(body, update)
 
 
-def _arguments(exported: Exported, joint: Joint, shardings: Shardings) -> tuple[Argument, ...]:
-    found = []
-    for number, described in enumerate(exported.inputs):
-        value = joint.primals[number].meta["val"]
-        shape = tuple(value.shape)
-        spec = _spec(described, shape, shardings)
-        donated = number in joint.mutations
-        found.append(Argument(described.name, shape, DTYPES[value.dtype], spec, donated))
-    return tuple(found)
+@dataclass(frozen=True)
+class _Body:
+    """The forward and backward pass as a function of the inputs of the exported graph."""
 
+    inputs: tuple[Input, ...]
+    joint: Joint
+    parts: Parts
+    interpreter: Interpreter
+    shardings: Shardings
 
-def _spec(described: Input, shape: Sequence[int], shardings: Shardings) -> Any:
-    from jax.sharding import PartitionSpec
+    def arguments(self, donated: Collection[str] = ()) -> tuple[Argument, ...]:
+        """The inputs; those that change, and those in `donated`, give their memory away."""
+        found = []
+        for number, described in enumerate(self.inputs):
+            value = self.joint.primals[number].meta["val"]
+            shape = tuple(value.shape)
+            gone = number in self.joint.mutations or described.name in donated
+            spec = self._spec(described, shape)
+            found.append(Argument(described.name, shape, DTYPES[value.dtype], spec, gone))
+        return tuple(found)
 
-    if described.kind == "constant":
-        return PartitionSpec()
-    return shardings.argument(described.name, shape)
+    def _spec(self, described: Input, shape: tuple[int, ...]) -> Any:
+        from jax.sharding import PartitionSpec
 
+        if described.kind == "constant":
+            return PartitionSpec()
+        return self.shardings.argument(described.name, shape)
 
-def _function(exported: Exported, joint: Joint) -> Callable[..., Any]:
-    """(outputs, gradients by number, new values of mutated inputs by number) of the inputs."""
-    nodes = [n for n in joint.graph_module.graph.nodes if n.op == "call_function"]
-    forward = [n for n in nodes if n.meta.get("partitioner_tag") != "is_backward"]
-    backward = [n for n in nodes if n.meta.get("partitioner_tag") == "is_backward"]
+    def stepped(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Those parameters that get a gradient: PyTorch's optimizers leave out all others."""
+        with_gradient = {self.inputs[i].name for i in self.joint.gradients}
+        return {name: p for name, p in parameters.items() if name in with_gradient}
 
-    def step(*inputs: Any) -> Any:
+    def run(self, inputs: Sequence[Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Outputs, gradients by name of the parameter, new values of what changed by name."""
         import jax.numpy as jnp
 
+        joint = self.joint
         values = {node: inputs[number] for number, node in joint.primals.items()}
         for node in joint.tangents.values():
             values[node] = jnp.ones((), DTYPES[node.meta["val"].dtype])
-        interpreter = Interpreter()
-        interpreter.run(forward, values, "forward")
-        interpreter.run(backward, values, "backward")
-        outputs = tuple(values[n] for n in joint.outputs.values())
-        gradients = {i: values[n] for i, n in joint.gradients.items()}
-        return outputs, gradients, {i: values[n] for i, n in joint.mutations.items()}
+        self.interpreter.run(self.parts.forward, values, "forward")
+        self.interpreter.run(self.parts.backward, values, "backward")
+        gradients = {self.inputs[i].name: values[n] for i, n in joint.gradients.items()}
+        return (
+            tuple(values[n] for n in joint.outputs.values()),
+            {name: self._placed(name, g) for name, g in gradients.items()},
+            {self.inputs[i].name: values[n] for i, n in joint.mutations.items()},
+        )
 
-    return step
+    def _placed(self, name: str, gradient: Any) -> Any:
+        """A gradient as it is sharded at rest."""
+        import jax
+
+        with jax.named_scope(scope_of_parameter(name, "backward")):
+            spec = self.shardings.gradient(name, gradient.shape)
+            return jax.lax.with_sharding_constraint(gradient, spec)
+
+    def without_optimizer(self, *inputs: Any) -> Any:
+        """(outputs, gradients, changed buffers)."""
+        return self.run(inputs)
+
+
+def _with_optimizer(body: _Body, update: Update) -> TorchProgram:
+    """The body, then the update. Parameters and state are donated, and come back."""
+    specs = update.state_specs
+    names = [(name, key) for name, of in specs.items() for key in of]
+    steps = {name: _scoped(name, step) for name, step in update.steps.items()}
+    update = replace(update, steps=steps)
+    count = len(body.inputs)
+    trained = {i.name: n for n, i in enumerate(body.inputs) if i.name in specs}
+    state_arguments = tuple(
+        _state_argument(name, key, specs[name][key], body.shardings) for name, key in names
+    )
+
+    def step(*arrays: Any) -> Any:
+        outputs, gradients, changed = body.run(arrays[:count])
+        state: dict[str, dict[str, Any]] = {}
+        for (name, key), array in zip(names, arrays[count:], strict=True):
+            state.setdefault(name, {})[key] = array
+        params = {name: arrays[n] for name, n in trained.items()}
+        grad_specs = {n: body.shardings.gradient(n, g.shape) for n, g in gradients.items()}
+        params, state = update.apply(params, gradients, state, grad_specs)
+        return outputs, params, state, changed
+
+    return TorchProgram(step, (*body.arguments(donated=trained), *state_arguments))
+
+
+def _scoped(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+    def scoped(*arrays: Any) -> Any:
+        import jax
+
+        with jax.named_scope(scope_of_parameter(name, "optimizer")):
+            return step(*arrays)
+
+    return scoped
+
+
+def _state_argument(name: str, key: str, spec: Any, shardings: Shardings) -> Argument:
+    shape = tuple(spec.shape)
+    placed = shardings.argument(name, shape)
+    return Argument(f"optimizer.{name}.{key}", shape, spec.dtype, placed, donated=True)

@@ -21,3 +21,11 @@ def constrain(x: Any, spec: str, gradient_spec: str) -> Any:
 def identity(x: Any) -> Any:
     """The same values."""
     return x
+
+
+@torch_op("flint::gather_again")
+def gather_again(x: Any, spec: str) -> Any:
+    """A parameter as it is used, gathered once more: not shared with an earlier gathering."""
+    import jax
+
+    return constrain(jax.lax.optimization_barrier(x), spec, "")
