@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from flint.backends.chakra import check, write
@@ -311,3 +313,55 @@ def test_recorded_programs_go_through_every_backend(granularity, tmp_path):
     told = explain_collective(program, 0).to_text()
     assert "over      tp: 2 groups of 2 ranks" in told and "aten.mul" in told
     assert explain_scope(program, "mlp").flops == 2 * 4 * 8 * 8
+
+
+def random_events(random, count):
+    """Operators that read, make, view and overwrite a few storages on three streams."""
+    alive, events = [1, 2], []
+    for number in range(count):
+        reads = random.choices(alive, k=random.randint(1, 3))
+        kind, stream = (
+            random.choice(["make", "make", "view", "add", "copy", "part"]),
+            random.randrange(3),
+        )
+        inputs = [tensor(s, 4) for s in reads]
+        if kind == "make":
+            alive.append(1000 + number)
+            events.append(event("aten.cat", inputs, [tensor(alive[-1], 4)], stream=stream))
+        elif kind == "view":
+            events.append(event("aten.view", inputs[:1], [tensor(reads[0], 2, 2)], is_view=True))
+        elif kind == "part":
+            events.append(update("aten.copy_", [tensor(reads[0], 2), *inputs[1:]], stream=stream))
+        else:
+            op = "aten.add_.Tensor" if kind == "add" else "aten.copy_"
+            events.append(update(op, inputs, stream=stream))
+    return events
+
+
+def run(events, order):
+    """Memory after the events ran in `order`: what is stored is told by all that was read."""
+    memory = {}
+    for number in order:
+        e = events[number]
+        if not e.is_view:
+            seen = tuple(memory.get(t.storage, t.storage) for t in e.inputs)
+            for storage in e.writes or (e.outputs[0].storage,):
+                memory[storage] = hash((number, seen))
+    return memory
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_order_that_dependencies_allow_computes_the_same(seed):
+    random = Random(seed)
+    events = random_events(random, 40)
+    built = build_program(recording(*events, streams=("c", "a", "b")), MESH)
+    event_of = {row: number for number, row in enumerate(built.rows)}
+    waits = {
+        row: set(built.program.dependencies(row).tolist()) for row in range(len(built.program))
+    }
+    order = []
+    while waits:
+        row = random.choice([r for r, deps in waits.items() if not deps & waits.keys()])
+        del waits[row]
+        order += [event_of[row]] if row in event_of else []
+    assert run(events, order) == run(events, range(len(events)))
