@@ -64,7 +64,7 @@ class Recordings:
 def rank_classes(record: Record, first: Recording, mesh: Mesh) -> Classes:
     """Record what the classes need and build their programs; `first` is the recording of rank 0.
 
-    Raises FlintError FL237 if pipeline stages keep appearing, and what `record` raises.
+    Raises FlintError FL238 if pipeline stages keep appearing, and what `record` raises.
     """
     recordings = Recordings(record, {first.rank: first})
     channels = Channels()
@@ -94,7 +94,7 @@ def _stages(recordings: Recordings, first: Recording, mesh: Mesh) -> list[_Class
             return [_Class(position == p, r) for p, r in enumerate(seen)]
         axes = wider
     raise FlintError(
-        "FL237",
+        "FL238",
         f"the ranks send messages along ever more axes of the mesh {mesh}",
         help="name the pipeline's axis in the mesh: --mesh pipe=4,data=16,model=8",
     )

@@ -32,10 +32,8 @@ def mesh_of(spec: object, recording: Recording) -> Mesh:
     """
     mesh = mesh_before(spec)
     if isinstance(spec, str) and "=" not in spec:
-        for info in recording.meshes:
-            if info.sizes == mesh.sizes and all(info.names) and _covers(info, mesh.size):
-                mesh = Mesh(info.names, mesh.sizes)
-                break
+        names = (_axis_names(info, mesh) for info in recording.meshes)
+        mesh = Mesh(next((n for n in names if n), mesh.names), mesh.sizes)
     _check_extent(recording, mesh)
     return mesh
 
@@ -68,8 +66,18 @@ def _check_extent(recording: Recording, mesh: Mesh) -> None:
     )
 
 
-def _covers(info: DeviceMeshInfo, size: int) -> bool:
-    return len(info.ranks) == size and info.ranks == tuple(range(size))
+def _axis_names(info: DeviceMeshInfo, mesh: Mesh) -> tuple[str, ...]:
+    """Dimension names of a device mesh over the whole world with the sizes of `mesh`, or ().
+
+    Dimensions of size 1 may be left out.
+    """
+    if info.ranks != tuple(range(mesh.size)) or len(info.names) != len(info.sizes):
+        return ()
+    larger = [(n, s) for n, s in zip(info.names, info.sizes, strict=True) if s > 1]
+    for dims in (list(zip(info.names, info.sizes, strict=True)), larger):
+        if tuple(s for _, s in dims) == mesh.sizes and all(n for n, _ in dims):
+            return tuple(n for n, _ in dims)
+    return ()
 
 
 def group_of(key: str, recording: Recording, mesh: Mesh) -> Group:

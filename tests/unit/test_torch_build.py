@@ -201,6 +201,8 @@ def test_names_of_the_programs_own_mesh():
     assert mesh_of("4", recording()).names == ("data",)
     assert mesh_of("a=2,b=2", recording()).names == ("a", "b")
     assert mesh_of(MESH, recording()) is MESH
+    wide = DeviceMeshInfo(("pp", "dp", "tp"), (1, 2, 2), (0, 1, 2, 3))
+    assert mesh_of("2x2", recording(meshes=(wide,))).names == ("dp", "tp")
     many = DeviceMeshInfo(("a", "b", "c", "d"), (1, 2, 2, 1), (0, 1, 2, 3))
     assert mesh_of("1x2x2x1", recording(meshes=(many,))).names == ("a", "b", "c", "d")
     assert mesh_of("1x2x2x1", recording()).names == ("axis0", "axis1", "axis2", "axis3")
