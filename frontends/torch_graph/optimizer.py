@@ -56,14 +56,14 @@ class Update:
 
         new_params = dict(params)
         new_state = {name: dict(of) for name, of in state.items()}
-        found = {name: grads[name] for name in self.steps if grads.get(name) is not None}
+        found = {name: gradient for name, gradient in grads.items() if gradient is not None}
         if self.clip_norm is not None and found:
             with jax.named_scope(_CLIP_SCOPE):
                 found = clip_gradients(found, self.clip_norm, grad_specs)
-        for name, gradient in found.items():
+        for name in (n for n in self.steps if n in found):
             keys = list(self.state_specs[name])
             old = [state[name][key] for key in keys]
-            new_params[name], *new = self.steps[name](params[name], gradient, *old)
+            new_params[name], *new = self.steps[name](params[name], found[name], *old)
             new_state[name] = dict(zip(keys, new, strict=True))
         return new_params, new_state
 

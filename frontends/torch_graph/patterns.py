@@ -31,6 +31,11 @@ def no_match(pattern: str, names: Sequence[str], what: str, where: str) -> Flint
     )
 
 
+def without_numbers(name: str) -> str:
+    """A name with stars for the numbers of layers: `layers.*.norm.weight`."""
+    return re.sub(r"(?<=\.)\d+(?=\.|\Z)", "*", name)
+
+
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     *front, last = pattern.split(".")
@@ -50,7 +55,7 @@ def _part(part: str) -> str:
 
 def _suggestion(pattern: str, names: Sequence[str]) -> str:
     """The nearest name, its numbers as stars where the pattern has stars."""
-    general = {_general(name): name for name in reversed(names)}
+    general = {without_numbers(name): name for name in reversed(names)}
     if "*" in pattern:
         return nearest(pattern, list(reversed(general)))
     return nearest(pattern, list(names))
@@ -58,9 +63,5 @@ def _suggestion(pattern: str, names: Sequence[str]) -> str:
 
 def _shortened(names: Sequence[str], limit: int = 12) -> list[str]:
     """Names with the numbers of layers as stars, each once, at most `limit`."""
-    general = list(dict.fromkeys(map(_general, names)))
+    general = list(dict.fromkeys(map(without_numbers, names)))
     return general[:limit] + (["..."] if len(general) > limit else [])
-
-
-def _general(name: str) -> str:
-    return re.sub(r"(?<=\.)\d+(?=\.|\Z)", "*", name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.fsdp import fsdp_axes, fully_sharded
-from flint.frontends.torch_graph.patterns import matching, no_match
+from flint.frontends.torch_graph.patterns import matching, no_match, without_numbers
 from flint.frontends.torch_graph.placements import partition_spec
 from flint.frontends.torch_graph.tp_plan import (
     STYLES,
@@ -157,7 +157,7 @@ class _Planner:
         self.placed: dict[str, Any] = {}
         self.outputs: dict[tuple[str, int], Constraint] = {}
         self.of_inputs: dict[tuple[str, int], Constraint] = {}
-        self.warnings: list[str] = []
+        self.warnings: dict[str, None] = {}
 
     def plan(self) -> Shardings:
         for key, value in self.step.shardings.items():
@@ -220,7 +220,7 @@ class _Planner:
             modules |= dict.fromkeys(of_modules, STYLES[name])
             parameters |= dict.fromkeys(of_parameters, STYLES[name])
             if not of_modules and not of_parameters:
-                self.warnings.append(f"'{pattern}' of the tensor-parallel plan matches nothing")
+                self.warnings[f"'{pattern}' of the tensor-parallel plan matches nothing"] = None
         if not modules and not parameters:
             raise no_match(next(iter(plan)), self.modules, "module or parameter", where)
         for name in self._parameter_names():
@@ -264,15 +264,16 @@ class _Planner:
             return
         size, over = tensor.shape[dimension], self.mesh.axis_size(axis)
         if size % over:
-            self.warnings.append(
-                f"{name} stays whole: '{axis}' ({over}) does not divide dimension {dimension} "
-                f"({size})"
+            self._warn(
+                name,
+                f"stays whole: '{axis}' ({over}) does not divide dimension {dimension} ({size})",
             )
             return
         if style.packed and len(tensor.shape) > 1:
-            self.warnings.append(
-                f"{name} joins two weights and is sharded as one: splitting what it computes "
-                "moves data that HuggingFace's interleaved shards would not"
+            self._warn(
+                name,
+                "joins two weights and is sharded as one: splitting what it computes moves data "
+                "that HuggingFace's interleaved shards would not",
             )
         self.placed[tensor.names[0]] = PartitionSpec(*[None] * dimension, axis)
 
@@ -283,6 +284,10 @@ class _Planner:
             self.outputs[path, 0] = Constraint(None, where, style.output, axis, sequence)
         if style.input is not None and sequence:
             self.of_inputs[path, 0] = Constraint(None, where, style.input, axis, sequence)
+
+    def _warn(self, name: str, message: str) -> None:
+        """Once for tensors of all layers that differ in their number alone."""
+        self.warnings[f"{without_numbers(name)} {message}"] = None
 
     # at rest ----------------------------------------------------------------------------------
 
@@ -308,10 +313,8 @@ class _Planner:
             placed = rest[name]
             sharded = fully_sharded(placed, tensor.shape, axes, self.mesh)
             if sharded is None:
-                self.warnings.append(
-                    f"{name} is not fully sharded: {' and '.join(axes)} divide none of its "
-                    f"dimensions {list(tensor.shape)}"
-                )
+                shown = f"{' and '.join(axes)} divide none of its dimensions {list(tensor.shape)}"
+                self._warn(name, f"is not fully sharded: {shown}")
             elif sharded != placed:
                 rest[name], use[name] = sharded, placed
 
