@@ -236,10 +236,16 @@ def rng_bit_generator(o: Operation) -> Work:
 
 
 def ragged_dot(o: Operation) -> Work:
-    """Each row of the left side meets one group's matrix: 2 x m x n x k."""
+    """Each row of the left side meets one group's matrix: 2 x m x n x k.
+
+    Where the contracted dimension is ragged, each group's share of k makes its own result.
+    """
+    from jaxlib.mlir.dialects import chlo
+
+    numbers = chlo.RaggedDotDimensionNumbers(o.op.attributes["ragged_dot_dimension_numbers"])
     lhs, result = o.operands[0].shape, o.results[0].shape
-    k = lhs[-1]
-    m, n = math.prod(lhs[:-1]), result[-1]
+    k = math.prod(lhs[d] for d in numbers.lhs_contracting_dimensions)
+    m, n = math.prod(lhs) // max(k, 1), result[-1]
     return Work(flops=2 * m * n * k, dims=(1, m, n, k))
 
 
