@@ -23,7 +23,15 @@ from flint.program import (
 
 T = TypeVar("T", bound=Hashable)
 # Places in the tuple that `add` appends.
-_RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _COMM_BYTES, _REGION, _ALIAS = 4, 5, 6, 10, 20, 21
+_RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _COMM_BYTES, _SCOPE, _REGION, _ALIAS = (
+    4,
+    5,
+    6,
+    10,
+    15,
+    20,
+    21,
+)
 
 
 class Table(dict[T, int]):
@@ -199,18 +207,23 @@ class ProgramBuilder:
             inner = region.parent
         return times
 
-    def repeat(self, start: int, stop: int, arguments: Sequence[int]) -> None:
+    def repeat(
+        self, start: int, stop: int, arguments: Sequence[int], scopes: tuple[str, str] = ("", "")
+    ) -> None:
         """Append a copy of rows `start:stop`, all of one region level, with other inputs.
 
         Row `start + i` for i < len(arguments) stands for argument i: its copy depends on
         `arguments[i]`. Dependencies inside the range move with it; regions inside are copied.
+        Scopes that begin with the first of `scopes` begin with the second in the copy.
         """
         offset = len(self) - start
+        renamed = self._renamed(start, stop, *scopes)
         outer = self._open[-1].index if self._open else -1
         regions = self._copy_regions(start, stop, offset, outer)
         for number, row in enumerate(range(start, stop)):
             values = list(self._rows[row])
             values[_REGION] = regions.get(values[_REGION], outer)
+            values[_SCOPE] = renamed.get(values[_SCOPE], values[_SCOPE])
             if number < len(arguments):
                 deps: Iterable[int] = (arguments[number],)
                 values[_ALIAS] = arguments[number]
@@ -222,6 +235,18 @@ class ProgramBuilder:
             self._rows.append(tuple(values))
             self._deps.extend(deps)
             self._dep_start.append(len(self._deps))
+
+    def _renamed(self, start: int, stop: int, old: str, new: str) -> dict[int, int]:
+        """By index, the scopes of `start:stop` under `old`, as they are under `new`."""
+        if old == new:
+            return {}
+        strings = list(self._strings)
+        found = {}
+        for index in sorted({row[_SCOPE] for row in self._rows[start:stop]}):
+            scope = strings[index]
+            if scope == old or scope.startswith(f"{old}/"):
+                found[index] = self._strings.index(new + scope[len(old) :])
+        return found
 
     def _copy_regions(self, start: int, stop: int, offset: int, outer: int) -> dict[int, int]:
         """Copy the regions inside `start:stop`; returns old index to new index."""

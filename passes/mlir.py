@@ -135,7 +135,7 @@ def _read_location(location: Any, names: list[str]) -> str | None:
         return found
     if isinstance(location, ir.FileLineColLoc):
         file = file_name(location.filename)
-        return "" if file == _TRACER else f"{file}:{location.start_line}"
+        return "" if file in _TRACERS else f"{file}:{location.start_line}"
     return None
 
 
@@ -144,8 +144,8 @@ _TORCH_STACK = re.compile(r"(?:^|/)@(?:forward|backward|optimizer)(?=/|$)")
 #: A place that a frontend wrote into the name stack: a part like `@model.py:41`.
 _PLACE = re.compile(r"(?:^|/)@([^/@]+:\d+)(?=/|$)")
 
-#: The file in which Flint calls JAX.
-_TRACER = "jax_program.py"
+#: The files in which Flint calls JAX.
+_TRACERS = ("jax_program.py", "torch_export.py")
 
 
 def file_name(location_file: Any) -> str:

@@ -48,7 +48,7 @@ def export_step(step: TorchStep) -> Exported:
     outputs: list[list[str]] = []
     wrapper = _Wrapper(module, step.loss, step.trains, place, outputs.append)
     try:
-        with without_fast_paths():
+        with without_fast_paths(), frames_of_users():
             program = torch.export.export(wrapper, arguments, strict=False)
     except FlintError:
         raise
@@ -76,6 +76,24 @@ def without_fast_paths() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def frames_of_users() -> Iterator[None]:
+    """Record all frames inside of the exported forward, not only those of functions `forward`."""
+    tracer = torch.fx.proxy.TracerBase
+    before = tracer._filter_traceback_frames
+
+    def inside(_: Any, summary: Any) -> Any:
+        start = next((i for i, f in enumerate(summary) if f.filename == __file__), -1)
+        kept = [f for f in summary[start + 1 :] if "/torch/" not in f.filename]
+        return type(summary).from_list(kept)
+
+    tracer._filter_traceback_frames = inside
+    try:
+        yield
+    finally:
+        tracer._filter_traceback_frames = before
 
 
 class _Wrapper(torch.nn.Module):  # type: ignore[misc]

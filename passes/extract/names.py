@@ -17,10 +17,11 @@ class Origin(NamedTuple):
 
 
 class Origins:
-    """Decodes locations once each."""
+    """Decodes locations once each. `inside` is the scope of the call that is being walked."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Origin] = {}
+        self.inside = ""
 
     def of(self, location: Any) -> Origin:
         """Origin of one `ir.Location`."""
@@ -29,6 +30,9 @@ class Origins:
             name, place = decode_location(location)
             scope, phase = split_name_stack(name)
             found = self._known[location] = Origin(scope, place, phase)
+        if self.inside:
+            scope = f"{self.inside}/{found.scope}" if found.scope else self.inside
+            return found._replace(scope=scope)
         return found
 
 

@@ -83,6 +83,7 @@ class _Stamp:
     stop: int
     arguments: int
     results: tuple[int, ...]
+    scope: str
 
 
 class _Walk:
@@ -323,20 +324,26 @@ class _Walk:
     # structure ---------------------------------------------------------------------------------
 
     def call(self, op: Any) -> None:
-        """A function that is called often is walked once; later calls copy its rows."""
+        """A function that is called often is walked once; later calls copy its rows.
+
+        Scopes inside begin with that of the call.
+        """
         self._declare(op)
         name = op.attributes["callee"].value
         actual = [self.rows[v] for v in op.operands]
+        scope = self.origins.of(op.location).scope
         stamp = self.stamps.get(name)
         if stamp is None:
-            stamp = self.stamps[name] = self._first_call(name, op, actual)
+            outside, self.origins.inside = self.origins.inside, scope
+            stamp = self.stamps[name] = self._first_call(name, scope, actual)
+            self.origins.inside = outside
             offset = 0
         else:
             offset = len(self.builder) - stamp.start
-            self.builder.repeat(stamp.start, stamp.stop, actual)
+            self.builder.repeat(stamp.start, stamp.stop, actual, scopes=(stamp.scope, scope))
         self._define(op, [r + offset for r in stamp.results])
 
-    def _first_call(self, name: str, op: Any, actual: list[int]) -> _Stamp:
+    def _first_call(self, name: str, scope: str, actual: list[int]) -> _Stamp:
         function = self.functions[name]
         block = function.regions[0].blocks[0]
         attributes = function.attributes.get("arg_attrs", ())
@@ -349,7 +356,7 @@ class _Walk:
             )
         results = self.block(block)
         # A result that is an argument of the caller would point outside of the copied rows.
-        return _Stamp(start, len(self.builder), len(actual), tuple(results))
+        return _Stamp(start, len(self.builder), len(actual), tuple(results), scope)
 
     def barrier(self, op: Any) -> None:
         """`optimization_barrier` holds back the compiler, not the device: each value passes."""
