@@ -27,7 +27,7 @@ from flint.frontends.torch_world.value_kinds import (
     balanced_counts,
     even_counts,
 )
-from flint.frontends.torch_world.value_rules import Call, Found, rule_of
+from flint.frontends.torch_world.value_rules import Call, Found, Rule, rule_of
 
 aten = torch.ops.aten
 _PLACE = re.compile(r"\.py:\d+$")
@@ -61,7 +61,8 @@ class Values:
         self._used: set[str] = set()
         self._around = around
         self._told: dict[str, None] = {}
-        self._writes: dict[int, int] = {}
+        self._writes: dict[int, int] = {}  # into the memory of known tensors
+        self._ops: dict[Any, _Operator] = {}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -115,36 +116,39 @@ class Values:
     def set(self, tensor: Any, value: Value) -> None:
         """Say what is known of a tensor, until something writes into its memory."""
         storage = int(tensor.untyped_storage()._cdata)
-        setattr(tensor, _SLOT, (value, storage, self._writes.get(storage, 0)))
+        setattr(tensor, _SLOT, (value, storage, self._writes.setdefault(storage, 0)))
 
     def _follow(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        written = _written(func, args, kwargs)
-        tensors = _tensors(args) + _tensors(kwargs.values())
-        if not tensors and not isinstance(result, torch.Tensor):
-            return
-        name = func._schema.name
-        if written and (_moves(name)):
-            self._collective(name, args, written)
-            return
+        op = self._ops.get(func) or self._ops.setdefault(func, _Operator.of(func))
+        tensors = _tensors(args)
+        if kwargs:
+            tensors += _tensors(kwargs.values())
         known = [self.lookup(tensor) for tensor in tensors]
-        found = self._compute(func, args, kwargs, result, known)
-        if found is None:
-            rule = rule_of(name)
-            if rule is not None and (any(known) or name in _UNASKED or _makes(name)):
+        any_known = any(value is not None for value in known)
+        if not any_known and not op.always:
+            self._forget(op.written(args, kwargs))
+            return
+        if op.is_c10d:
+            self._collective(op.name, args)
+            return
+        found: Found = None
+        if op.is_functional_collective:
+            found = self._functional(op.name, args, result)
+        else:
+            found = self._compute(op, args, kwargs, result, known)
+            if found is None and op.rule is not None:
                 with self._around.without_modes():
-                    found = rule(Call(args, kwargs, result, self.lookup))
-        if name.startswith("_c10d_functional::") and not name.endswith("wait_tensor"):
-            found = self._functional(name, args, result)
+                    found = op.rule(Call(args, kwargs, result, self.lookup))
         mirrored = bool(known) and all(isinstance(value, Known) for value in known)
-        for tensor in () if mirrored and found is not None else written:
-            self._forget(tensor)
+        if not mirrored or found is None:
+            self._forget(op.written(args, kwargs))
         self._store(result, found)
 
     def _compute(
         self,
-        func: Any,
+        op: _Operator,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         result: Any,
@@ -152,7 +156,7 @@ class Values:
     ) -> Found:
         """The operator on real tensors, where all of its inputs are known."""
         exact = [value for value in known if isinstance(value, Known)]
-        if len(exact) != len(known) or not _computable(func, result, bool(known)):
+        if len(exact) != len(known) or not op.is_computable(result, bool(known)):
             return None
         if "device" not in kwargs and not known:
             kwargs = {**kwargs, "device": "cpu"}
@@ -160,7 +164,7 @@ class Values:
         real_kwargs = {key: self._real(arg) for key, arg in kwargs.items() if key != "pin_memory"}
         try:
             with self._around.without_modes(), torch.no_grad():
-                real = func(*real_args, **real_kwargs)
+                real = op.func(*real_args, **real_kwargs)
         except (RuntimeError, NotImplementedError, TypeError):
             return None  # the host has no kernel for these types: nothing is known, then
         made_up = any(value.made_up for value in exact)
@@ -179,13 +183,12 @@ class Values:
             return [self._real(entry) for entry in arg]
         return "cpu" if isinstance(arg, torch.device) else arg
 
-    def _collective(self, name: str, args: Sequence[Any], written: list[Any]) -> None:
+    def _collective(self, name: str, args: Sequence[Any]) -> None:
         """c10d operators, which write into tensors that they are given."""
         outputs, inputs, group = _c10d_operands(name, args)
         rank, size = self._around.group_position(group)
         values = [self.lookup(tensor) for tensor in inputs]
-        for tensor in written:
-            self._forget(tensor)
+        self._forget(outputs)
         base = name.rpartition("::")[2]
         for index, output in enumerate(outputs):
             source = values[index % len(values)] if values else None
@@ -216,9 +219,11 @@ class Values:
                 if isinstance(tensor, torch.Tensor) and value is not None:
                     self.set(tensor, value)
 
-    def _forget(self, tensor: Any) -> None:
-        storage = int(tensor.untyped_storage()._cdata)
-        self._writes[storage] = self._writes.get(storage, 0) + 1
+    def _forget(self, written: Sequence[Any]) -> None:
+        for tensor in written:
+            storage = int(tensor.untyped_storage()._cdata)
+            if storage in self._writes:
+                self._writes[storage] += 1
 
     def _tell(self, sentence: str) -> None:
         place = self._around.place() or self._around.module() or "?"
@@ -478,42 +483,61 @@ _MAKERS = frozenset(
 _COMPUTED_MAKERS = _MAKERS | {f"aten::{n}" for n in ("arange", "eye", "scalar_tensor", "linspace")}
 
 
-def _makes(name: str) -> bool:
-    return name in _MAKERS
+@dataclass(frozen=True, slots=True, eq=False)
+class _Operator:
+    """What there is to know of an operator before it runs.
 
+    `always` says that its results may be known when nothing is known of its inputs.
+    """
 
-def _moves(name: str) -> bool:
-    return name.startswith("c10d::")
+    func: Any
+    name: str
+    rule: Rule | None
+    always: bool
+    is_c10d: bool
+    is_functional_collective: bool
+    reproducible: bool
+    writes: tuple[tuple[int, str], ...]
 
+    @staticmethod
+    def of(func: Any) -> _Operator:
+        """Look it up, once for each operator."""
+        schema = func._schema
+        name: str = schema.name
+        collective = name.startswith("_c10d_functional::") and not name.endswith("wait_tensor")
+        writes = (
+            (index, argument.name)
+            for index, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+        return _Operator(
+            func=func,
+            name=name,
+            rule=rule_of(name),
+            always=name in _UNASKED or name in _COMPUTED_MAKERS or name.endswith("lift_fresh"),
+            is_c10d=name.startswith("c10d::"),
+            is_functional_collective=collective,
+            reproducible=name.startswith(("aten::", "prims::"))
+            and "empty" not in name
+            and torch.Tag.nondeterministic_seeded not in func.tags,
+            writes=tuple(writes),
+        )
 
-def _computable(func: Any, result: Any, has_inputs: bool) -> bool:
-    """Whether a small, reproducible result comes out of computing for real."""
-    name = func._schema.name
-    if not name.startswith(("aten::", "prims::")):
-        return False
-    if not has_inputs and name not in _COMPUTED_MAKERS:
-        return False
-    if "empty" in name or torch.Tag.nondeterministic_seeded in func.tags:
-        return False
-    results = result if isinstance(result, (list, tuple)) else (result,)
-    return all(not isinstance(r, torch.Tensor) or r.numel() <= KNOWN_LIMIT for r in results)
+    def is_computable(self, result: Any, has_inputs: bool) -> bool:
+        """Whether a small, reproducible result comes out of computing for real."""
+        if not self.reproducible or not (has_inputs or self.name in _COMPUTED_MAKERS):
+            return False
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        return all(not isinstance(r, torch.Tensor) or r.numel() <= KNOWN_LIMIT for r in results)
 
-
-def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Tensors that the operator changes in place."""
-    schema = func._schema
-    if _moves(schema.name):
-        outputs, _, _ = _c10d_operands(schema.name, args)
-        return outputs
-    if not schema.is_mutable:
-        return []
-    found: list[Any] = []
-    for index, argument in enumerate(schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = args[index] if index < len(args) else kwargs.get(argument.name)
-        found += _tensors([given])
-    return found
+    def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Tensors that the operator changes in place."""
+        if self.is_c10d:
+            return _c10d_operands(self.name, args)[0]
+        given = (
+            args[index] if index < len(args) else kwargs.get(name) for index, name in self.writes
+        )
+        return _tensors(given)
 
 
 def _tensors(arguments: Any) -> list[Any]:
