@@ -60,7 +60,6 @@ class Shardings:
     use: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
     outputs: Mapping[tuple[str, int], Constraint] = field(default_factory=dict)
-    inputs: Mapping[tuple[str, int], Constraint] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def argument(self, name: str, shape: Sequence[int]) -> Any:
@@ -89,21 +88,14 @@ class Shardings:
 
         Raises FlintError: FL102, FL103, FL106 and FL222 for a placement that cannot be.
         """
-        what = f"what {module or 'the module'} returns"
-        return self._constrain(self.outputs.get((module, index)), what, tuple(shape))
-
-    def activation_input(self, module: str, index: int, shape: Sequence[int]) -> Any:
-        """The constraint on tensor argument `index` of `module`, or None: from plans only."""
-        what = f"the input of {module or 'the module'}"
-        return self._constrain(self.inputs.get((module, index)), what, tuple(shape))
-
-    def _constrain(self, found: Constraint | None, what: str, shape: tuple[int, ...]) -> Any:
+        found, size = self.outputs.get((module, index)), tuple(shape)
         if found is None:
             return None
         if found.layout is not None:
-            return layout_spec(found.layout, shape, found.axis, self.mesh, sequence=found.sequence)
+            return layout_spec(found.layout, size, found.axis, self.mesh, sequence=found.sequence)
+        what = f"what {module or 'the module'} returns"
         return partition_spec(
-            found.placement, shape, "", what, self.mesh, found.where, may_be_open=True
+            found.placement, size, "", what, self.mesh, found.where, may_be_open=True
         )
 
 
@@ -156,7 +148,6 @@ class _Planner:
         self.by_name = {name: t for t in self.tensors for name in t.names}
         self.placed: dict[str, Any] = {}
         self.outputs: dict[tuple[str, int], Constraint] = {}
-        self.of_inputs: dict[tuple[str, int], Constraint] = {}
         self.warnings: dict[str, None] = {}
 
     def plan(self) -> Shardings:
@@ -174,7 +165,6 @@ class _Planner:
             _spread(use, self.tensors),
             {name: t.shape for name, t in self.by_name.items()},
             self.outputs,
-            self.of_inputs,
             tuple(self.warnings),
         )
 
@@ -282,8 +272,6 @@ class _Planner:
     ) -> None:
         if style.output is not None:
             self.outputs[path, 0] = Constraint(None, where, style.output, axis, sequence)
-        if style.input is not None and sequence:
-            self.of_inputs[path, 0] = Constraint(None, where, style.input, axis, sequence)
 
     def _warn(self, name: str, message: str) -> None:
         """Once for tensors of all layers that differ in their number alone."""

@@ -26,15 +26,15 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class Style:
-    """What a style shards: a dimension of weights and of vectors, what goes in and what comes out.
+    """What a style shards: a dimension of weights and of vectors, and what the module returns.
 
     Dimensions count from the end when negative; None is not sharded. A layout of None says
-    nothing. `packed` is a weight that joins two (gate and up), each sharded by itself in PyTorch.
+    nothing. What goes into the module follows from both. `packed` is a weight that joins two
+    (gate and up), each sharded by itself in PyTorch.
     """
 
     weight: int | None = None
     vector: int | None = None
-    input: Layout | None = None
     output: Layout | None = None
     packed: bool = False
 
@@ -43,21 +43,21 @@ _WHOLE, _FEATURES, _SEQUENCE = Layout.WHOLE, Layout.FEATURES, Layout.SEQUENCE
 
 #: Style by name. A linear weight is (out, in); one of experts is (expert, out, in).
 STYLES: dict[str, Style] = {
-    "colwise": Style(-2, -1, input=_WHOLE, output=_FEATURES),
-    "colwise_gather_output": Style(-2, -1, input=_WHOLE, output=_WHOLE),
-    "colwise_rep": Style(-2, -1, input=_WHOLE, output=_WHOLE),
+    "colwise": Style(-2, -1, output=_FEATURES),
+    "colwise_gather_output": Style(-2, -1, output=_WHOLE),
+    "colwise_rep": Style(-2, -1, output=_WHOLE),
     "local_colwise": Style(-2, -1),
     "packed_colwise": Style(-2, -1, packed=True),
     "local_packed_colwise": Style(-2, -1, packed=True),
-    "rowwise": Style(-1, input=_FEATURES, output=_WHOLE),
-    "rowwise_split_input": Style(-1, input=_FEATURES, output=_WHOLE),
-    "rowwise_rep": Style(-1, input=_FEATURES, output=_WHOLE),
+    "rowwise": Style(-1, output=_WHOLE),
+    "rowwise_split_input": Style(-1, output=_WHOLE),
+    "rowwise_rep": Style(-1, output=_WHOLE),
     "local_rowwise": Style(-1),
     "packed_rowwise": Style(-1, packed=True),
     "local_packed_rowwise": Style(-1, packed=True),
     "embedding_rowwise": Style(-2, output=_WHOLE),
     "embedding_colwise": Style(-1, output=_WHOLE),
-    "sequence_parallel": Style(input=_SEQUENCE, output=_SEQUENCE),
+    "sequence_parallel": Style(output=_SEQUENCE),
     "grouped_gemm": Style(0, 0),
     # What these do beyond their weights' shardings (sums of partial results and of partial
     # gradients) follows from the shardings of what they compute with.

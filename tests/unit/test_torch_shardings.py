@@ -321,7 +321,6 @@ def test_activations_by_module_and_index() -> None:
     assert found.activation("model.layers.0", 1, (16, 128, 32)) is None
     assert found.activation("model.layers.0.self_attn", 1, (8, 8)) == P(OPEN, "model")
     assert found.activation("model.layers.0.norm", 0, (16, 128, 32)) is None
-    assert found.activation_input("model.layers.0", 0, (16, 128, 32)) is None
 
 
 def test_an_activation_that_cannot_be_placed_names_the_module() -> None:
@@ -351,7 +350,6 @@ def test_a_plan_shards_weights_biases_and_outputs() -> None:
     assert found.activation(f"{at}.q_proj", 0, shape) == P(OPEN, OPEN, "model")
     assert found.activation(f"{at}.o_proj", 0, shape) == P(OPEN, OPEN, None)
     assert found.activation("lm_head", 0, shape) == P(OPEN, OPEN, None)
-    assert found.activation_input(f"{at}.q_proj", 0, shape) is None
     assert found.activation(f"{at}.q_proj", 0, (16, 128, 6)) is None
     assert found.warnings == ()
 
@@ -373,8 +371,6 @@ def test_sequence_parallel_plans_constrain_dimension_1() -> None:
     found = plan({"tp_plan": {**LLAMA, "model.layers.*.norm": "sequence_parallel"}})
     at, shape = "model.layers.0", (16, 128, 32)
     assert found.activation(f"{at}.norm", 0, shape) == P(OPEN, "model", None)
-    assert found.activation_input(f"{at}.norm", 0, shape) == P(OPEN, "model", None)
-    assert found.activation_input(f"{at}.self_attn.q_proj", 0, shape) == P(OPEN, None, None)
     assert found.activation(f"{at}.self_attn.q_proj", 0, shape) == P(OPEN, None, "model")
     assert at_rest(found, f"{at}.norm.weight") == P()
 
