@@ -3,32 +3,29 @@
 Fake tensors cannot carry a pickle, so `Objects` answers them. Every rank runs the same program, so
 what the others contribute to a gather is a copy of this rank's object. What a rank sends to all
 (`broadcast_object_list`, `scatter_object_list`) is known where that rank is this one, or was
-recorded before: `found` of one process is `known` to the next. They set a program up or log, and
-are not recorded.
+recorded before. They set a program up or log, and are not recorded.
 """
 
 from __future__ import annotations
 
 import copy
-import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.handover import Handover
 
 
 class Objects:
     """Answers to object collectives.
 
-    `known` maps "rank of the sender, its count of such calls" to pickles. Raises FL235 for an
-    object that comes from a rank that was not recorded before.
+    Raises FL235 for an object that comes from a rank that was not recorded before.
     """
 
-    def __init__(self, known: Mapping[tuple[int, int], bytes] | None = None) -> None:
-        self._known = dict(known or {})
-        self.found: dict[tuple[int, int], bytes] = {}
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
         self._calls: dict[int, int] = {}
 
     def replacements(self) -> dict[str, Callable[..., Any]]:
@@ -100,14 +97,12 @@ class Objects:
 
     def _from(self, sender: int, objects: list[Any], name: str) -> list[Any]:
         call = self._calls[sender] = self._calls.get(sender, -1) + 1
+        fact = f"objects {call} of rank {sender}"
         if sender == dist.get_rank():
-            try:
-                self.found[sender, call] = pickle.dumps(objects)
-            except (pickle.PicklingError, TypeError, AttributeError, RuntimeError):
-                return objects  # fake tensors are among them: other ranks make their own
+            self._handover.tell(fact, objects)
             return objects
-        if (sender, call) in self._known:
-            return list(pickle.loads(self._known[sender, call]))
+        if self._handover.knows(fact):
+            return list(self._handover.ask(fact))
         if objects and all(entry is not None for entry in objects):
             return objects
         raise FlintError(

@@ -1,17 +1,15 @@
 """Shapes of activations between the stages of `torch.distributed.pipelining`.
 
 Before its first step a schedule sends descriptions of activations from stage to stage. On a fake
-process group nothing arrives, so `StageShapes` answers: with what an earlier capture process found
-out for the stage before, else with the output of the nearest stage before that one, as the layers
-of a transformer keep their shape. What was taken on trust is in `assumed`; when the stage itself
-was recorded, `wrong_assumptions` compares. The job records ranks in ascending order (so that the
-first stage comes first), passes on what they found, and repeats those that assumed wrongly.
+process group nothing arrives, so `StageShapes` answers: with what an earlier process found out for
+the stage before, else with the output of the nearest stage before that one, as the layers of a
+transformer keep their shape. Ranks are recorded in ascending order, so that the first stage comes
+first; what was assumed is compared with what the stage's own process found.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,70 +20,65 @@ from torch.distributed.pipelining._utils import (
     _StageForwardMeta,
 )
 
+from flint.errors import FlintError
+from flint.frontends.torch_world.handover import Handover
 
-class StageInputUnknown(Exception):
-    """The shape of a stage's input is not known: record the rank that has the stage before, first.
-
-    `stage` is the stage whose output is missing, `rank` the rank of the world that has it, and
-    `found` what this process found out until then.
-    """
-
-    def __init__(self, stage: int, rank: int, found: Mapping[int, bytes]) -> None:
-        super().__init__(stage, rank, found)
-        self.stage = stage
-        self.rank = rank
-        self.found = dict(found)
+#: Methods of `PipelineStage` that `StageShapes` has replacements for, under the same names.
+STAGE_METHODS = ("_send_meta", "_recv_meta", "_forward_metadata_inference")
 
 
 class StageShapes:
-    """Outputs of stages, by index: `known` from other processes, `found` in this one.
+    """Tells stages what their neighbours send, from a `Handover`.
 
-    Descriptions are pickled: the process that runs the job has no PyTorch.
+    Raises FL235 where the shape of a stage's input cannot be known.
     """
 
-    def __init__(self, known: Mapping[int, bytes] | None = None) -> None:
-        self.known = dict(known or {})
-        self.found: dict[int, bytes] = {}
-        self.assumed: dict[int, bytes] = {}
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
 
-    def replacements(self) -> dict[tuple[Any, str], Callable[..., Any]]:
-        """What to install: for each (class, attribute), the function that takes its place.
+    def replacement(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What takes the place of a method of `PipelineStage`."""
+        if name == "_send_meta":
+            return lambda stage, meta, to: self._send(stage, meta)
+        if name == "_recv_meta":
+            return lambda stage, source: self._receive(stage, source)
+        return lambda stage, *args, **kwargs: self._infer(original, stage, *args, **kwargs)
 
-        `_PipelineSchedule._warmup_p2p`, `PipelineStage._send_meta` and `PipelineStage._recv_meta`.
-        """
-        from torch.distributed.pipelining.schedules import _PipelineSchedule
-
-        return {
-            (_PipelineSchedule, "_warmup_p2p"): warm_up,
-            (PipelineStage, "_send_meta"): lambda stage, meta, to: self.send(stage, meta, to),
-            (PipelineStage, "_recv_meta"): lambda stage, source: self.receive(stage, source),
-        }
-
-    def send(self, stage: Any, meta: Any, to: int) -> None:
-        """A stage says what it sends to stage `to`."""
+    def _send(self, stage: Any, meta: Any) -> None:
         if isinstance(meta, _StageForwardMeta):
-            self.found[stage.stage_index] = pickle.dumps(meta)
+            self._handover.tell(_fact(stage.stage_index), meta)
 
-    def receive(self, stage: Any, source: int) -> Any:
-        """What stage `source` sends: activations of the stage before, or gradients of the next.
-
-        Raises StageInputUnknown where no stage before is known.
-        """
+    def _receive(self, stage: Any, source: int) -> Any:
+        """What stage `source` sends: activations of the stage before, or gradients of the next."""
         if source > stage.stage_index:
             return _gradients(stage)
-        outputs = {**self.known, **self.found}
-        if source not in outputs:
-            before = [index for index in outputs if index < source]
-            if not before:
-                rank = int(stage._resolve_peer_global_rank(source))
-                raise StageInputUnknown(source, rank, self.found)
-            self.assumed[source] = outputs[max(before)]
-        return pickle.loads(outputs.get(source, self.assumed.get(source, b"")))
+        if self._handover.knows(_fact(source)):
+            return self._handover.ask(_fact(source))
+        before = [index for index in range(source) if self._handover.knows(_fact(index))]
+        if not before:
+            raise _unknown_input(stage)
+        return self._handover.assume(_fact(source), _fact(max(before)))
+
+    def _infer(self, original: Callable[..., Any], stage: Any, *args: Any, **kwargs: Any) -> Any:
+        """A stage's outputs from its inputs."""
+        try:
+            return original(stage, *args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if _fact(stage.stage_index - 1) not in self._handover.assumed:
+                raise
+            raise _unknown_input(stage) from error
 
 
-def wrong_assumptions(assumed: Mapping[int, bytes], found: Mapping[int, bytes]) -> list[int]:
-    """Stages whose output is not what another process took it to be."""
-    return [stage for stage, meta in sorted(assumed.items()) if found.get(stage, meta) != meta]
+def _fact(stage: int) -> str:
+    return f"output of pipeline stage {stage}"
+
+
+def _unknown_input(stage: Any) -> FlintError:
+    return FlintError(
+        "FL235",
+        f"the shape of the input of pipeline stage {stage.stage_index} is not known",
+        help="give input_args and output_args (a microbatch) to PipelineStage",
+    )
 
 
 def warm_up(schedule: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:

@@ -14,20 +14,20 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.handover import Handover
 from flint.frontends.torch_world.objects import Objects
 
 
 @contextmanager
-def rank_of_four(
-    rank: int, known: Mapping[tuple[int, int], bytes] | None = None
-) -> Iterator[Objects]:
+def rank_of_four(rank: int, known: Mapping[str, bytes] | None = None) -> Iterator[Handover]:
     dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
-    objects = Objects(known)
+    handover = Handover(known or {})
+    objects = Objects(handover)
     try:
         with pytest.MonkeyPatch.context() as patch:
             for name, function in objects.replacements().items():
                 patch.setattr(dist, name, function)
-            yield objects
+            yield handover
     finally:
         dist.destroy_process_group()
 
