@@ -85,7 +85,8 @@ def frames_of_users() -> Iterator[None]:
     before = tracer._filter_traceback_frames
 
     def inside(_: Any, summary: Any) -> Any:
-        start = next((i for i, f in enumerate(summary) if f.filename == __file__), -1)
+        own = [i for i, f in enumerate(summary) if f.filename == __file__ and f.name == "forward"]
+        start = own[-1] if own else -1
         kept = [f for f in summary[start + 1 :] if "/torch/" not in f.filename]
         return type(summary).from_list(kept)
 
@@ -290,6 +291,8 @@ def _merged(
     for node in reversed(list(graph.nodes)):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             graph.erase_node(node)
+        elif node.target is torch.ops.aten.detach_.default:
+            node.target = torch.ops.aten.detach.default  # writes no data, but looks as if it did
     kept: dict[str, Any] = {}
     found: list[Input] = []
     for node, described in zip(placeholders, inputs, strict=True):

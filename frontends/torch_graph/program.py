@@ -64,7 +64,7 @@ def torch_program(step: TorchStep, mesh: Mesh, *, blocks: bool = True) -> TorchP
     )
     body = _Body(exported.inputs, joint, parts, Interpreter(calls=functions), shardings)
     if step.optimizer is None:
-        return TorchProgram(body.without_optimizer, body.arguments())
+        return TorchProgram(lambda *inputs: body.run(inputs), body.arguments())
     named = dict(step.module.named_parameters())
     update = optimizer_update(step.optimizer, body.stepped(named), step.clip_norm)
     return _with_optimizer(body, update)
@@ -127,10 +127,6 @@ class _Body:
         with jax.named_scope(scope_of_parameter(name, "backward")):
             spec = self.shardings.gradient(name, gradient.shape)
             return jax.lax.with_sharding_constraint(gradient, spec)
-
-    def without_optimizer(self, *inputs: Any) -> Any:
-        """(outputs, gradients, changed buffers)."""
-        return self.run(inputs)
 
 
 def _with_optimizer(body: _Body, update: Update) -> TorchProgram:

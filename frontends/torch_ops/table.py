@@ -1,18 +1,21 @@
-"""The whole table of operators: importing these modules registers them."""
+"""The whole table of operators: importing the modules of this package registers them."""
 
 from __future__ import annotations
 
+import pkgutil
+from functools import cache
 from importlib import import_module
 
-#: Modules of this package that register operators.
-TABLES = (
-    "elementwise",
-    "attention",
-    "sharding",
-)
+from flint.frontends import torch_ops
+from flint.frontends.torch_ops.registry import find_op, known_ops, torch_op
 
 
+@cache
 def load_table() -> None:
-    """Register every operator of this package. Operators that users registered already stay."""
-    for name in TABLES:
-        import_module(f"flint.frontends.torch_ops.{name}")
+    """Register every operator of this package. What users registered before stays."""
+    before = {name: find_op(name) for name in known_ops()}
+    for module in pkgutil.iter_modules(torch_ops.__path__):
+        import_module(f"{torch_ops.__name__}.{module.name}")
+    for name, function in before.items():
+        assert function is not None
+        torch_op(name)(function)
