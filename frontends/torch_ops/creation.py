@@ -1,0 +1,195 @@
+"""Tensors made from nothing: filled, counted, or with the shape of another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.types import cast, jax_dtype, torch_dtype
+
+Array = jax.Array
+
+# filled with one value ------------------------------------------------------------------------
+
+
+@torch_op("aten::full")
+def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """One value everywhere, in its own type unless another is given."""
+    dtype = dtype or torch_dtype(fill_value)
+    if isinstance(fill_value, jax.Array):
+        return lax.broadcast(cast(fill_value, dtype), tuple(size))
+    return lax.full(tuple(size), fill_value, jax_dtype(dtype))
+
+
+@torch_op("aten::full_like")
+def full_like(x: Any, fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """One value everywhere, in the shape of another tensor."""
+    return full(x.shape, fill_value, dtype=dtype or torch_dtype(x))
+
+
+@torch_op("aten::new_full")
+def new_full(x: Any, size: Sequence[int], fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """One value everywhere, in the type of another tensor."""
+    return full(size, fill_value, dtype=dtype or torch_dtype(x))
+
+
+@torch_op("aten::fill.Scalar", "aten::fill.Tensor")
+def fill(x: Any, value: Any) -> Array:
+    """One value everywhere, in the shape and type of another tensor."""
+    return full(x.shape, value, dtype=torch_dtype(x))
+
+
+@torch_op("aten::zeros", "aten::empty.memory_format")
+def zeros(size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
+    """Zeros; also where PyTorch leaves the values open."""
+    return full(size, 0, dtype=dtype or torch.get_default_dtype())
+
+
+@torch_op("aten::empty_permuted", "aten::empty_strided")
+def empty_strided(size: Sequence[int], layout: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """Zeros: PyTorch leaves the values open; the order in memory plays no part."""
+    return zeros(size, dtype=dtype)
+
+
+@torch_op("aten::ones")
+def ones(size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
+    """Ones."""
+    return full(size, 1, dtype=dtype or torch.get_default_dtype())
+
+
+@torch_op("aten::zeros_like", "aten::empty_like", "aten::zero")
+def zeros_like(x: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """Zeros in the shape of another tensor; also where PyTorch leaves the values open."""
+    return full_like(x, 0, dtype=dtype)
+
+
+@torch_op("aten::ones_like")
+def ones_like(x: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """Ones in the shape of another tensor."""
+    return full_like(x, 1, dtype=dtype)
+
+
+@torch_op("aten::new_zeros", "aten::new_empty")
+def new_zeros(x: Any, size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
+    """Zeros in the type of another tensor; also where PyTorch leaves the values open."""
+    return new_full(x, size, 0, dtype=dtype)
+
+
+@torch_op("aten::new_empty_strided")
+def new_empty_strided(
+    x: Any, size: Sequence[int], stride: Any, *, dtype: Any = None, **_: Any
+) -> Array:
+    """Zeros: PyTorch leaves the values open; the order in memory plays no part."""
+    return new_full(x, size, 0, dtype=dtype)
+
+
+@torch_op("aten::new_ones")
+def new_ones(x: Any, size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
+    """Ones in the type of another tensor."""
+    return new_full(x, size, 1, dtype=dtype)
+
+
+@torch_op("aten::scalar_tensor")
+def scalar_tensor(value: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """A number as a tensor without dimensions, floating unless a type is given."""
+    return full((), value, dtype=dtype or torch.get_default_dtype())
+
+
+# counted --------------------------------------------------------------------------------------
+
+
+@torch_op("aten::arange.start_step")
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, **_: Any) -> Array:
+    """start, start + step, ... below end."""
+    whole = all(isinstance(number, int) for number in (start, end, step))
+    wanted = dtype or (torch.int64 if whole else torch.get_default_dtype())
+    count = math.ceil((end - start) / step)
+    fractions = not whole and not wanted.is_floating_point
+    exact = torch.get_default_dtype() if fractions else wanted
+    return cast(_line(count, start, step, exact), wanted)
+
+
+@torch_op("aten::arange.start")
+def arange_start(start: Any, end: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """start, start + 1, ... below end."""
+    return arange(start, end, dtype=dtype)
+
+
+@torch_op("aten::arange")
+def arange_end(end: Any, *, dtype: Any = None, **_: Any) -> Array:
+    """0, 1, ... below end."""
+    return arange(0, end, dtype=dtype)
+
+
+@torch_op("prims::iota")
+def iota(length: int, *, start: int, step: int, dtype: torch.dtype, **_: Any) -> Array:
+    """start, start + step, ...: so many of them."""
+    return _line(length, start, step, dtype)
+
+
+@torch_op("aten::linspace")
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **_: Any) -> Array:
+    """Numbers at equal distances from start to end, both included."""
+    wanted = dtype or torch.get_default_dtype()
+    exact = wanted if wanted.is_floating_point else torch.float64
+    return cast(_line(steps, start, (end - start) / max(steps - 1, 1), exact), wanted)
+
+
+@torch_op("aten::logspace")
+def logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, **_: Any
+) -> Array:
+    """Powers of `base` with exponents at equal distances."""
+    exponents = linspace(start, end, steps, dtype=dtype)
+    return lax.exp(lax.mul(exponents, lax.full_like(exponents, math.log(base))))
+
+
+# matrices -------------------------------------------------------------------------------------
+
+
+@torch_op("aten::eye")
+def eye(n: int, *, dtype: Any = None, **_: Any) -> Array:
+    """The square matrix of ones on the diagonal."""
+    return eye_m(n, n, dtype=dtype)
+
+
+@torch_op("aten::eye.m")
+def eye_m(n: int, m: int, *, dtype: Any = None, **_: Any) -> Array:
+    """The matrix of ones on the diagonal."""
+    rows, columns = (lax.broadcasted_iota(jnp.int32, (n, m), axis) for axis in (0, 1))
+    wanted = jax_dtype(dtype or torch.get_default_dtype())
+    return lax.convert_element_type(lax.eq(rows, columns), wanted)
+
+
+@torch_op("aten::tril_indices")
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, **_: Any) -> Array:
+    """Rows and columns of what lies on and below a diagonal."""
+    return _index_pairs(np.tril_indices(row, offset, col), dtype)
+
+
+@torch_op("aten::triu_indices")
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, **_: Any) -> Array:
+    """Rows and columns of what lies on and above a diagonal."""
+    return _index_pairs(np.triu_indices(row, offset, col), dtype)
+
+
+# shared ---------------------------------------------------------------------------------------
+
+
+def _line(count: int, start: Any, step: Any, dtype: torch.dtype) -> Array:
+    numbers = lax.iota(jax_dtype(dtype), count)
+    if step != 1:
+        numbers = lax.mul(numbers, lax.full_like(numbers, step))
+    return numbers if start == 0 else lax.add(numbers, lax.full_like(numbers, start))
+
+
+def _index_pairs(pairs: Any, dtype: torch.dtype | None) -> Array:
+    return jnp.asarray(np.stack(pairs).astype(jax_dtype(dtype or torch.int64)))

@@ -1,0 +1,916 @@
+"""Arithmetic, comparisons and functions of one number after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.types import (
+    broadcast,
+    cast,
+    floating,
+    is_floating,
+    jax_dtype,
+    operands,
+    result_type,
+    torch_dtype,
+)
+
+Array = jax.Array
+
+# sums and products ----------------------------------------------------------------------------
+
+
+@torch_op("aten::add.Tensor", "aten::add.Scalar")
+def add(x: Any, y: Any, alpha: Any = 1) -> Array:
+    """x + alpha y."""
+    x, y = operands(x, y)
+    if x.dtype == jnp.bool_:
+        return lax.bitwise_or(x, y)
+    return lax.add(x, _times(y, alpha))
+
+
+@torch_op("aten::sub.Tensor", "aten::sub.Scalar")
+def sub(x: Any, y: Any, alpha: Any = 1) -> Array:
+    """X - alpha y."""
+    x, y = operands(x, y)
+    return lax.sub(x, _times(y, alpha))
+
+
+@torch_op("aten::rsub.Tensor", "aten::rsub.Scalar")
+def rsub(x: Any, y: Any, alpha: Any = 1) -> Array:
+    """Y - alpha x."""
+    return sub(y, x, alpha=alpha)
+
+
+@torch_op("aten::mul.Tensor", "aten::mul.Scalar")
+def mul(x: Any, y: Any) -> Array:
+    """X times y."""
+    x, y = operands(x, y)
+    return lax.bitwise_and(x, y) if x.dtype == jnp.bool_ else lax.mul(x, y)
+
+
+@torch_op("aten::div.Tensor", "aten::div.Scalar", "aten::true_divide.Tensor")
+def div(x: Any, y: Any) -> Array:
+    """X / y, floating also for integers."""
+    return lax.div(*_float_operands(x, y))
+
+
+@torch_op("aten::div.Tensor_mode", "aten::div.Scalar_mode")
+def div_mode(x: Any, y: Any, *, rounding_mode: str | None) -> Array:
+    """X / y, and then rounded down or towards zero."""
+    if rounding_mode is None:
+        return div(x, y)
+    if rounding_mode == "floor":
+        return floor_divide(x, y)
+    x, y = operands(x, y)
+    quotient = lax.div(x, y)
+    return trunc(quotient)
+
+
+@torch_op("aten::floor_divide", "aten::floor_divide.Scalar")
+def floor_divide(x: Any, y: Any) -> Array:
+    """X / y rounded down."""
+    divisor = y
+    x, y = operands(x, y)
+    quotient = lax.div(x, y)
+    if is_floating(x):
+        return lax.floor(quotient)
+    if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+        return quotient
+    remaining = lax.rem(x, y)
+    if isinstance(divisor, int) and divisor > 0:
+        too_large = lax.lt(remaining, lax.full_like(remaining, 0))
+    else:
+        too_large = _opposite_signs(remaining, y)
+    return lax.sub(quotient, lax.convert_element_type(too_large, quotient.dtype))
+
+
+@torch_op("aten::fmod.Tensor", "aten::fmod.Scalar")
+def fmod(x: Any, y: Any) -> Array:
+    """What remains of x / y rounded towards zero."""
+    return lax.rem(*operands(x, y))
+
+
+@torch_op("aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor")
+def remainder(x: Any, y: Any) -> Array:
+    """What remains of x / y rounded down: it has the sign of y."""
+    x, y = operands(x, y)
+    remaining = lax.rem(x, y)
+    if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+        return remaining
+    return lax.select(_opposite_signs(remaining, y), lax.add(remaining, y), remaining)
+
+
+@torch_op("aten::lerp.Scalar", "aten::lerp.Tensor")
+def lerp(start: Any, end: Any, weight: Any) -> Array:
+    """Start + weight (end - start)."""
+    start, end, weight = operands(start, end, weight, dtype=torch_dtype(start))
+    return lax.add(start, lax.mul(weight, lax.sub(end, start)))
+
+
+@torch_op("aten::addcmul")
+def addcmul(x: Any, y: Any, z: Any, *, value: Any = 1) -> Array:
+    """X + value y z."""
+    x, y, z = operands(x, y, z)
+    return lax.add(x, _times(lax.mul(y, z), value))
+
+
+@torch_op("aten::addcdiv")
+def addcdiv(x: Any, y: Any, z: Any, *, value: Any = 1) -> Array:
+    """X + value y / z."""
+    x, y, z = operands(x, y, z)
+    return lax.add(x, _times(lax.div(y, z), value))
+
+
+@torch_op("aten::hypot")
+def hypot(x: Any, y: Any) -> Array:
+    """The square root of x² + y²."""
+    x, y = _float_operands(x, y)
+    return lax.sqrt(lax.add(lax.mul(x, x), lax.mul(y, y)))
+
+
+# powers ---------------------------------------------------------------------------------------
+
+
+@torch_op("aten::pow.Tensor_Scalar")
+def pow_scalar(x: Any, exponent: Any) -> Array:
+    """X to the power of a number; small whole powers are multiplications."""
+    x = cast(x, result_type(x, exponent))
+    if exponent == 1:
+        return x
+    if exponent == 0.5:
+        return lax.sqrt(x)
+    if exponent == -0.5:
+        return lax.rsqrt(x)
+    if not isinstance(exponent, complex) and exponent == int(exponent) and abs(exponent) <= 4:
+        return lax.integer_pow(x, int(exponent))
+    return pow_tensor(x, exponent)
+
+
+@torch_op("aten::pow.Tensor_Tensor", "aten::pow.Scalar")
+def pow_tensor(x: Any, exponent: Any) -> Array:
+    """X to the power of the exponents."""
+    x, exponent = operands(x, exponent)
+    return lax.pow(x, exponent) if is_floating(x) else jnp.power(x, exponent)
+
+
+@torch_op("aten::square")
+def square(x: Any) -> Array:
+    """X times x."""
+    return mul(x, x)
+
+
+@torch_op("aten::sqrt")
+def sqrt(x: Any) -> Array:
+    """The square root."""
+    return lax.sqrt(floating(x))
+
+
+@torch_op("aten::rsqrt")
+def rsqrt(x: Any) -> Array:
+    """One over the square root."""
+    return lax.rsqrt(floating(x))
+
+
+@torch_op("aten::reciprocal")
+def reciprocal(x: Any) -> Array:
+    """One over x."""
+    return div(1, x)
+
+
+# exponentials and logarithms ------------------------------------------------------------------
+
+
+@torch_op("aten::exp")
+def exp(x: Any) -> Array:
+    """E to the power x."""
+    return lax.exp(floating(x))
+
+
+@torch_op("aten::exp2", "aten::special_exp2")
+def exp2(x: Any) -> Array:
+    """Two to the power x."""
+    return lax.exp2(floating(x))
+
+
+@torch_op("aten::expm1", "aten::special_expm1")
+def expm1(x: Any) -> Array:
+    """E to the power x, minus one, exact near zero."""
+    return lax.expm1(floating(x))
+
+
+@torch_op("aten::log")
+def log(x: Any) -> Array:
+    """The natural logarithm."""
+    return lax.log(floating(x))
+
+
+@torch_op("aten::log2")
+def log2(x: Any) -> Array:
+    """The logarithm of base 2."""
+    return mul(log(x), 1 / math.log(2))
+
+
+@torch_op("aten::log10")
+def log10(x: Any) -> Array:
+    """The logarithm of base 10."""
+    return mul(log(x), 1 / math.log(10))
+
+
+@torch_op("aten::log1p", "aten::special_log1p")
+def log1p(x: Any) -> Array:
+    """The natural logarithm of one plus x, exact near zero."""
+    return lax.log1p(floating(x))
+
+
+@torch_op("aten::logaddexp")
+def logaddexp(x: Any, y: Any) -> Array:
+    """log(exp x + exp y), without overflow."""
+    x, y = _float_operands(x, y)
+    return lax.add(lax.max(x, y), lax.log1p(lax.exp(lax.neg(lax.abs(lax.sub(x, y))))))
+
+
+@torch_op("aten::logaddexp2")
+def logaddexp2(x: Any, y: Any) -> Array:
+    """log2(2^x + 2^y), without overflow."""
+    x, y = _float_operands(x, y)
+    smaller = lax.log1p(lax.exp2(lax.neg(lax.abs(lax.sub(x, y)))))
+    return lax.add(lax.max(x, y), mul(smaller, 1 / math.log(2)))
+
+
+@torch_op("aten::xlogy.Tensor", "aten::xlogy.Scalar_Self", "aten::xlogy.Scalar_Other")
+def xlogy(x: Any, y: Any) -> Array:
+    """X log y, which is 0 where x is 0."""
+    x, y = _float_operands(x, y)
+    zero = lax.full_like(x, 0)
+    return lax.select(lax.eq(x, zero), zero, lax.mul(x, lax.log(y)))
+
+
+@torch_op("aten::logit", "aten::special_logit")
+def logit(x: Any, eps: float | None = None) -> Array:
+    """log(x / (1 - x)), with x first kept away from 0 and 1 by `eps`."""
+    x = floating(x)
+    if eps is not None:
+        x = clamp(x, eps, 1 - eps)
+    return lax.sub(lax.log(x), lax.log1p(lax.neg(x)))
+
+
+# circular and hyperbolic functions ------------------------------------------------------------
+
+
+@torch_op("aten::sin")
+def sin(x: Any) -> Array:
+    """The sine."""
+    return lax.sin(floating(x))
+
+
+@torch_op("aten::cos")
+def cos(x: Any) -> Array:
+    """The cosine."""
+    return lax.cos(floating(x))
+
+
+@torch_op("aten::tan")
+def tan(x: Any) -> Array:
+    """The tangent."""
+    return lax.tan(floating(x))
+
+
+@torch_op("aten::asin", "aten::arcsin")
+def asin(x: Any) -> Array:
+    """The inverse of the sine."""
+    return lax.asin(floating(x))
+
+
+@torch_op("aten::acos", "aten::arccos")
+def acos(x: Any) -> Array:
+    """The inverse of the cosine."""
+    return lax.acos(floating(x))
+
+
+@torch_op("aten::atan", "aten::arctan")
+def atan(x: Any) -> Array:
+    """The inverse of the tangent."""
+    return lax.atan(floating(x))
+
+
+@torch_op("aten::atan2", "aten::arctan2")
+def atan2(y: Any, x: Any) -> Array:
+    """The angle of the point (x, y)."""
+    return lax.atan2(*_float_operands(y, x))
+
+
+@torch_op("aten::sinh")
+def sinh(x: Any) -> Array:
+    """The hyperbolic sine."""
+    return lax.sinh(floating(x))
+
+
+@torch_op("aten::cosh")
+def cosh(x: Any) -> Array:
+    """The hyperbolic cosine."""
+    return lax.cosh(floating(x))
+
+
+@torch_op("aten::tanh")
+def tanh(x: Any) -> Array:
+    """The hyperbolic tangent."""
+    return lax.tanh(floating(x))
+
+
+@torch_op("aten::asinh", "aten::arcsinh")
+def asinh(x: Any) -> Array:
+    """The inverse of the hyperbolic sine."""
+    return lax.asinh(floating(x))
+
+
+@torch_op("aten::acosh", "aten::arccosh")
+def acosh(x: Any) -> Array:
+    """The inverse of the hyperbolic cosine."""
+    return lax.acosh(floating(x))
+
+
+@torch_op("aten::atanh", "aten::arctanh")
+def atanh(x: Any) -> Array:
+    """The inverse of the hyperbolic tangent."""
+    return lax.atanh(floating(x))
+
+
+@torch_op("aten::deg2rad")
+def deg2rad(x: Any) -> Array:
+    """Degrees as radians."""
+    return mul(x, math.pi / 180)
+
+
+@torch_op("aten::rad2deg")
+def rad2deg(x: Any) -> Array:
+    """Radians as degrees."""
+    return mul(x, 180 / math.pi)
+
+
+# functions of probability ---------------------------------------------------------------------
+
+
+@torch_op("aten::erf", "aten::special_erf")
+def erf(x: Any) -> Array:
+    """The error function."""
+    return lax.erf(floating(x))
+
+
+@torch_op("aten::erfc", "aten::special_erfc")
+def erfc(x: Any) -> Array:
+    """One minus the error function."""
+    return lax.erfc(floating(x))
+
+
+@torch_op("aten::erfinv", "aten::special_erfinv")
+def erfinv(x: Any) -> Array:
+    """The inverse of the error function."""
+    return lax.erf_inv(floating(x))
+
+
+@torch_op("aten::lgamma", "aten::special_gammaln")
+def lgamma(x: Any) -> Array:
+    """The logarithm of the gamma function."""
+    return lax.lgamma(floating(x))
+
+
+@torch_op("aten::digamma", "aten::special_digamma")
+def digamma(x: Any) -> Array:
+    """The derivative of the logarithm of the gamma function."""
+    return lax.digamma(floating(x))
+
+
+@torch_op("aten::sigmoid", "aten::special_expit")
+def sigmoid(x: Any) -> Array:
+    """1 / (1 + exp(-x))."""
+    return lax.logistic(floating(x))
+
+
+@torch_op("aten::sigmoid_backward")
+def sigmoid_backward(grad: Any, output: Any) -> Array:
+    """The gradient through `sigmoid`, from its result."""
+    grad, output = operands(grad, output)
+    one = lax.full_like(output, 1)
+    return lax.mul(grad, lax.mul(lax.conj(output) if _is_complex(output) else output, one - output))
+
+
+@torch_op("aten::tanh_backward")
+def tanh_backward(grad: Any, output: Any) -> Array:
+    """The gradient through `tanh`, from its result."""
+    grad, output = operands(grad, output)
+    return lax.mul(grad, lax.sub(lax.full_like(output, 1), lax.mul(output, output)))
+
+
+# signs and rounding ---------------------------------------------------------------------------
+
+
+@torch_op("aten::neg", "aten::negative")
+def neg(x: Any) -> Array:
+    """Minus x."""
+    return lax.neg(x)
+
+
+@torch_op("aten::positive")
+def positive(x: Any) -> Array:
+    """X itself."""
+    return x  # type: ignore[no-any-return]
+
+
+@torch_op("aten::abs", "aten::absolute")
+def absolute(x: Any) -> Array:
+    """X without its sign."""
+    return lax.abs(x)
+
+
+@torch_op("aten::sign", "aten::sgn")
+def sign(x: Any) -> Array:
+    """-1, 0 or 1; of a complex number the one of its direction and length 1."""
+    return x if x.dtype == jnp.bool_ else lax.sign(x)
+
+
+@torch_op("aten::signbit")
+def signbit(x: Any) -> Array:
+    """Whether x is negative, minus zero included."""
+    if not is_floating(x):
+        return lax.lt(x, lax.full_like(x, 0))
+    return jnp.signbit(x)
+
+
+@torch_op("aten::copysign.Tensor", "aten::copysign.Scalar")
+def copysign(x: Any, y: Any) -> Array:
+    """The size of x with the sign of y."""
+    x, y = _float_operands(x, y)
+    size = lax.abs(x)
+    return lax.select(signbit(y), lax.neg(size), size)
+
+
+@torch_op("aten::heaviside")
+def heaviside(x: Any, values: Any) -> Array:
+    """0 for negative numbers, 1 for positive ones, and `values` for zero."""
+    x, values = operands(x, values)
+    zero = lax.full_like(x, 0)
+    step = lax.convert_element_type(lax.gt(x, zero), x.dtype)
+    return lax.select(lax.eq(x, zero), values, step)
+
+
+@torch_op("aten::nextafter")
+def nextafter(x: Any, y: Any) -> Array:
+    """The next number that the type has, from x towards y."""
+    return lax.nextafter(*operands(x, y))
+
+
+@torch_op("aten::floor")
+def floor(x: Any) -> Array:
+    """The largest whole number that is not larger."""
+    return lax.floor(x) if is_floating(x) else x
+
+
+@torch_op("aten::ceil")
+def ceil(x: Any) -> Array:
+    """The smallest whole number that is not smaller."""
+    return lax.ceil(x) if is_floating(x) else x
+
+
+@torch_op("aten::trunc", "aten::fix")
+def trunc(x: Any) -> Array:
+    """The whole number towards zero."""
+    if not is_floating(x):
+        return x  # type: ignore[no-any-return]
+    return lax.select(lax.lt(x, lax.full_like(x, 0)), lax.ceil(x), lax.floor(x))
+
+
+@torch_op("aten::frac")
+def frac(x: Any) -> Array:
+    """What `trunc` takes away."""
+    return lax.sub(x, trunc(x))
+
+
+@torch_op("aten::round")
+def round_(x: Any) -> Array:
+    """The nearest whole number, the even one of two that are as near."""
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) if is_floating(x) else x
+
+
+@torch_op("aten::round.decimals")
+def round_decimals(x: Any, *, decimals: int = 0) -> Array:
+    """The nearest number of so many decimals."""
+    if decimals == 0:
+        return round_(x)
+    return div(round_(mul(x, 10.0**decimals)), 10.0**decimals)
+
+
+# comparisons ----------------------------------------------------------------------------------
+
+
+@torch_op("aten::eq.Tensor", "aten::eq.Scalar")
+def eq(x: Any, y: Any) -> Array:
+    """Whether x equals y."""
+    return lax.eq(*operands(x, y))
+
+
+@torch_op("aten::ne.Tensor", "aten::ne.Scalar", "aten::not_equal.Tensor")
+def ne(x: Any, y: Any) -> Array:
+    """Whether x differs from y."""
+    return lax.ne(*operands(x, y))
+
+
+@torch_op("aten::lt.Tensor", "aten::lt.Scalar")
+def lt(x: Any, y: Any) -> Array:
+    """Whether x is less than y."""
+    return lax.lt(*operands(x, y))
+
+
+@torch_op("aten::le.Tensor", "aten::le.Scalar")
+def le(x: Any, y: Any) -> Array:
+    """Whether x is not greater than y."""
+    return lax.le(*operands(x, y))
+
+
+@torch_op("aten::gt.Tensor", "aten::gt.Scalar")
+def gt(x: Any, y: Any) -> Array:
+    """Whether x is greater than y."""
+    return lax.gt(*operands(x, y))
+
+
+@torch_op("aten::ge.Tensor", "aten::ge.Scalar")
+def ge(x: Any, y: Any) -> Array:
+    """Whether x is not less than y."""
+    return lax.ge(*operands(x, y))
+
+
+@torch_op("aten::isclose")
+def isclose(
+    x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Array:
+    """Whether |x - y| <= atol + rtol |y|."""
+    x, y = operands(x, y)
+    allowed = add(mul(lax.abs(y), rtol), atol)
+    close = lax.bitwise_or(lax.eq(x, y), le(absolute(lax.sub(x, y)), allowed))
+    if is_floating(x):
+        close = lax.bitwise_and(close, lax.bitwise_or(lax.is_finite(y), lax.eq(x, y)))
+    if equal_nan:
+        return lax.bitwise_or(close, lax.bitwise_and(isnan(x), isnan(y)))
+    return close
+
+
+@torch_op("aten::isnan")
+def isnan(x: Any) -> Array:
+    """Whether x is not a number."""
+    return lax.ne(x, x)
+
+
+@torch_op("aten::isinf")
+def isinf(x: Any) -> Array:
+    """Whether x is plus or minus infinity."""
+    return eq(lax.abs(x), math.inf) if is_floating(x) else ne(x, x)
+
+
+@torch_op("aten::isfinite")
+def isfinite(x: Any) -> Array:
+    """Whether x is a number and not infinite."""
+    return lax.is_finite(x) if is_floating(x) else eq(x, x)
+
+
+@torch_op("aten::isposinf")
+def isposinf(x: Any) -> Array:
+    """Whether x is plus infinity."""
+    return eq(x, math.inf) if is_floating(x) else ne(x, x)
+
+
+@torch_op("aten::isneginf")
+def isneginf(x: Any) -> Array:
+    """Whether x is minus infinity."""
+    return eq(x, -math.inf) if is_floating(x) else ne(x, x)
+
+
+@torch_op("aten::nan_to_num")
+def nan_to_num(
+    x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Array:
+    """Finite numbers in place of what is not a number and of infinities."""
+    if not is_floating(x):
+        return x  # type: ignore[no-any-return]
+    largest = float(jnp.finfo(x.dtype).max)
+    x = where(isnan(x), 0.0 if nan is None else nan, x)
+    x = where(isposinf(x), largest if posinf is None else posinf, x)
+    return where(isneginf(x), -largest if neginf is None else neginf, x)
+
+
+# logic and bits -------------------------------------------------------------------------------
+
+
+@torch_op("aten::logical_and")
+def logical_and(x: Any, y: Any) -> Array:
+    """Whether both are not zero."""
+    return lax.bitwise_and(*operands(cast(x, torch.bool), cast(y, torch.bool)))
+
+
+@torch_op("aten::logical_or")
+def logical_or(x: Any, y: Any) -> Array:
+    """Whether one is not zero."""
+    return lax.bitwise_or(*operands(cast(x, torch.bool), cast(y, torch.bool)))
+
+
+@torch_op("aten::logical_xor")
+def logical_xor(x: Any, y: Any) -> Array:
+    """Whether exactly one is not zero."""
+    return lax.bitwise_xor(*operands(cast(x, torch.bool), cast(y, torch.bool)))
+
+
+@torch_op("aten::logical_not")
+def logical_not(x: Any) -> Array:
+    """Whether x is zero."""
+    return lax.bitwise_not(x) if x.dtype == jnp.bool_ else lax.eq(x, lax.full_like(x, 0))
+
+
+@torch_op(
+    "aten::bitwise_and.Tensor",
+    "aten::bitwise_and.Scalar",
+    "aten::__and__.Tensor",
+    "aten::__and__.Scalar",
+)
+def bitwise_and(x: Any, y: Any) -> Array:
+    """The bits that both have."""
+    return lax.bitwise_and(*operands(x, y))
+
+
+@torch_op(
+    "aten::bitwise_or.Tensor",
+    "aten::bitwise_or.Scalar",
+    "aten::__or__.Tensor",
+    "aten::__or__.Scalar",
+)
+def bitwise_or(x: Any, y: Any) -> Array:
+    """The bits that one has."""
+    return lax.bitwise_or(*operands(x, y))
+
+
+@torch_op(
+    "aten::bitwise_xor.Tensor",
+    "aten::bitwise_xor.Scalar",
+    "aten::__xor__.Tensor",
+    "aten::__xor__.Scalar",
+)
+def bitwise_xor(x: Any, y: Any) -> Array:
+    """The bits that exactly one has."""
+    return lax.bitwise_xor(*operands(x, y))
+
+
+@torch_op("aten::bitwise_not")
+def bitwise_not(x: Any) -> Array:
+    """The bits that x does not have."""
+    return lax.bitwise_not(x)
+
+
+@torch_op(
+    "aten::bitwise_left_shift.Tensor",
+    "aten::bitwise_left_shift.Tensor_Scalar",
+    "aten::__lshift__.Tensor",
+    "aten::__lshift__.Scalar",
+)
+def bitwise_left_shift(x: Any, y: Any) -> Array:
+    """Bits moved up by y places."""
+    return lax.shift_left(*operands(x, y))
+
+
+@torch_op(
+    "aten::bitwise_right_shift.Tensor",
+    "aten::bitwise_right_shift.Tensor_Scalar",
+    "aten::__rshift__.Tensor",
+    "aten::__rshift__.Scalar",
+)
+def bitwise_right_shift(x: Any, y: Any) -> Array:
+    """Bits moved down by y places, the sign kept."""
+    x, y = operands(x, y)
+    unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
+    return (lax.shift_right_logical if unsigned else lax.shift_right_arithmetic)(x, y)
+
+
+# choices --------------------------------------------------------------------------------------
+
+
+@torch_op("aten::where.self", "aten::where.ScalarSelf")
+@torch_op("aten::where.ScalarOther", "aten::where.Scalar")
+def where(condition: Any, x: Any, y: Any) -> Array:
+    """X where the condition holds, and y elsewhere."""
+    x, y = operands(x, y)
+    shape = jnp.broadcast_shapes(condition.shape, x.shape)
+    condition = broadcast(cast(condition, torch.bool), shape)
+    return lax.select(condition, broadcast(x, shape), broadcast(y, shape))
+
+
+@torch_op("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
+def masked_fill(x: Any, mask: Any, value: Any) -> Array:
+    """X with `value` where the mask holds."""
+    return where(mask, cast(value, torch_dtype(x)), x)
+
+
+@torch_op("aten::maximum", "aten::max.other")
+def maximum(x: Any, y: Any) -> Array:
+    """The larger of two, not a number if one is not."""
+    return lax.max(*operands(x, y))
+
+
+@torch_op("aten::minimum", "aten::min.other")
+def minimum(x: Any, y: Any) -> Array:
+    """The smaller of two, not a number if one is not."""
+    return lax.min(*operands(x, y))
+
+
+@torch_op("aten::fmax")
+def fmax(x: Any, y: Any) -> Array:
+    """The larger of two; a number if one is a number."""
+    return _number_of_two(lax.max, *operands(x, y))
+
+
+@torch_op("aten::fmin")
+def fmin(x: Any, y: Any) -> Array:
+    """The smaller of two; a number if one is a number."""
+    return _number_of_two(lax.min, *operands(x, y))
+
+
+@torch_op("aten::clamp", "aten::clamp.Tensor", "aten::clip", "aten::clip.Tensor")
+def clamp(x: Any, min: Any = None, max: Any = None) -> Array:
+    """X, but not less than `min` and not more than `max`."""
+    low = None if isinstance(min, float) and min == -math.inf else min
+    high = None if isinstance(max, float) and max == math.inf else max
+    common = result_type(*(value for value in (x, min, max) if value is not None))
+    x = cast(x, common)
+    if low is not None:
+        x = lax.max(*operands(x, low, dtype=common))
+    return x if high is None else lax.min(*operands(x, high, dtype=common))
+
+
+@torch_op("aten::clamp_min", "aten::clamp_min.Tensor")
+def clamp_min(x: Any, min: Any) -> Array:
+    """X, but not less than `min`."""
+    return lax.max(*operands(x, min))
+
+
+@torch_op("aten::clamp_max", "aten::clamp_max.Tensor")
+def clamp_max(x: Any, max: Any) -> Array:
+    """X, but not more than `max`."""
+    return lax.min(*operands(x, max))
+
+
+# complex numbers ------------------------------------------------------------------------------
+
+
+@torch_op("aten::_conj", "aten::_conj_physical", "aten::conj_physical", "aten::conj")
+def conj(x: Any) -> Array:
+    """The complex conjugate."""
+    return lax.conj(x) if _is_complex(x) else x
+
+
+@torch_op("aten::resolve_conj", "aten::resolve_neg")
+def resolved(x: Any) -> Array:
+    """X itself: conjugates and negatives are computed at once here."""
+    return x  # type: ignore[no-any-return]
+
+
+@torch_op("aten::real")
+def real(x: Any) -> Array:
+    """The real part."""
+    return lax.real(x) if _is_complex(x) else x
+
+
+@torch_op("aten::imag")
+def imag(x: Any) -> Array:
+    """The imaginary part."""
+    return lax.imag(x)
+
+
+@torch_op("aten::angle")
+def angle(x: Any) -> Array:
+    """The angle of a complex number; of a negative one pi."""
+    if _is_complex(x):
+        return lax.atan2(lax.imag(x), lax.real(x))
+    x = floating(x)
+    return where(lax.lt(x, lax.full_like(x, 0)), math.pi, lax.full_like(x, 0))
+
+
+@torch_op("aten::complex")
+def complex_(real: Any, imag: Any) -> Array:
+    """Complex numbers from their parts."""
+    return lax.complex(*operands(real, imag))
+
+
+@torch_op("aten::polar")
+def polar(size: Any, angle: Any) -> Array:
+    """Complex numbers from sizes and angles."""
+    size, angle = operands(size, angle)
+    return lax.complex(lax.mul(size, lax.cos(angle)), lax.mul(size, lax.sin(angle)))
+
+
+@torch_op("aten::view_as_real")
+def view_as_real(x: Any) -> Array:
+    """Real and imaginary parts in a new last dimension."""
+    parts = [lax.expand_dims(part, (x.ndim,)) for part in (lax.real(x), lax.imag(x))]
+    return lax.concatenate(parts, x.ndim)
+
+
+@torch_op("aten::view_as_complex")
+def view_as_complex(x: Any) -> Array:
+    """Complex numbers from a last dimension of two parts."""
+    last = x.ndim - 1
+    return lax.complex(*(lax.index_in_dim(x, i, last, keepdims=False) for i in (0, 1)))
+
+
+# types and copies -----------------------------------------------------------------------------
+
+
+@torch_op(
+    "aten::_to_copy",
+    "aten::to.dtype",
+    "aten::to.dtype_layout",
+    "prims::convert_element_type",
+)
+def to_copy(x: Any, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> Array:
+    """X in another type; where it lies plays no part."""
+    return cast(x, dtype)
+
+
+@torch_op("aten::to.device")
+def to_device(x: Any, device: Any, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> Array:
+    """X in another type; where it lies plays no part."""
+    return cast(x, dtype)
+
+
+@torch_op("aten::to.other", "aten::type_as")
+def to_other(x: Any, other: Any, *_: Any, **__: Any) -> Array:
+    """X in the type of another."""
+    return cast(x, torch_dtype(other))
+
+
+@torch_op(
+    "aten::alias",
+    "aten::clone",
+    "aten::contiguous",
+    "aten::detach",
+    "aten::lift_fresh",
+    "aten::lift_fresh_copy",
+    "aten::lift",
+)
+def same(x: Any, **_: Any) -> Array:
+    """X itself: arrays are never written to."""
+    return x  # type: ignore[no-any-return]
+
+
+@torch_op("aten::copy")
+def copy(x: Any, source: Any, non_blocking: bool = False) -> Array:
+    """The source, in x's type and shape."""
+    return broadcast(cast(source, torch_dtype(x)), x.shape)
+
+
+@torch_op("aten::view.dtype")
+def view_dtype(x: Any, dtype: torch.dtype) -> Array:
+    """The same bits as numbers of another type, joined or split in the last dimension."""
+    wanted = jax_dtype(dtype)
+    ratio = wanted.itemsize // x.dtype.itemsize
+    if ratio > 1:
+        x = lax.reshape(x, (*x.shape[:-1], x.shape[-1] // ratio, ratio))
+    y = lax.bitcast_convert_type(x, wanted)
+    return lax.reshape(y, (*x.shape[:-1], -1)) if y.ndim > x.ndim else y
+
+
+# shared ---------------------------------------------------------------------------------------
+
+
+def _times(x: Array, factor: Any) -> Array:
+    return (
+        x
+        if not isinstance(factor, jax.Array) and factor == 1
+        else lax.mul(x, lax.full_like(x, factor))
+    )
+
+
+def _float_operands(x: Any, y: Any) -> list[Array]:
+    common = result_type(x, y)
+    is_float = common.is_floating_point or common.is_complex
+    return operands(x, y, dtype=common if is_float else torch.get_default_dtype())
+
+
+def _opposite_signs(remaining: Array, divisor: Array) -> Array:
+    zero = lax.full_like(remaining, 0)
+    differ = lax.ne(lax.lt(remaining, zero), lax.lt(divisor, zero))
+    return lax.bitwise_and(differ, lax.ne(remaining, zero))
+
+
+def _number_of_two(choose: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
+    chosen = choose(x, y)
+    if not is_floating(x):
+        return chosen
+    return lax.select(isnan(x), y, lax.select(isnan(y), x, chosen))
+
+
+def _is_complex(x: Any) -> bool:
+    return torch_dtype(x).is_complex

@@ -1,0 +1,370 @@
+"""Numbers taken from and put to places that other tensors name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from flint.errors import FlintError
+from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.types import (
+    broadcast,
+    cast,
+    dimension,
+    is_floating,
+    operands,
+    torch_dtype,
+)
+
+Array = jax.Array
+Index = Sequence[Any]
+
+# Indices of valid programs are in bounds: nothing has to be computed to make sure.
+_IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+
+# x[i, :, j] -----------------------------------------------------------------------------------
+
+
+@torch_op("aten::index.Tensor", "aten::_unsafe_index.Tensor")
+def index(x: Any, indices: Index) -> Array:
+    """x[indices]: None keeps a dimension; indices may count from the end."""
+    return _at(x, indices).get(mode=_IN_BOUNDS, wrap_negative_indices=False)
+
+
+@torch_op("aten::index_put", "aten::_unsafe_index_put", "aten::_index_put_impl")
+def index_put(
+    x: Any, indices: Index, values: Any, accumulate: bool = False, unsafe: bool = False
+) -> Array:
+    """x with x[indices] replaced by values, or with values added there."""
+    values = cast(values, torch_dtype(x))
+    if _is_mask(indices):
+        return _masked_put(x, indices, values, accumulate)
+    place = _at(x, indices)
+    if accumulate and x.dtype != jnp.bool_:
+        return place.add(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
+    return place.set(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
+
+
+@torch_op("aten::take")
+def take_flat(x: Any, index: Any) -> Array:
+    """Numbers by their places in the flattened tensor."""
+    flat = lax.reshape(x, (x.size,))
+    return take(flat, _from_front(index, x.size), 0)
+
+
+@torch_op("aten::put")
+def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Array:
+    """x with numbers replaced by their places in the flattened tensor."""
+    flat = lax.reshape(x, (x.size,))
+    return lax.reshape(index_put(flat, [index], source, accumulate), x.shape)
+
+
+# whole slices ---------------------------------------------------------------------------------
+
+
+@torch_op("aten::index_select")
+def index_select(x: Any, dim: int, index: Any) -> Array:
+    """The slices of a dimension that an index lists."""
+    if not x.ndim:
+        return x  # type: ignore[no-any-return]
+    return take(x, lax.reshape(index, (index.size,)), dimension(dim, x.ndim))
+
+
+@torch_op("aten::index_add")
+def index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Array:
+    """x with slices added to those that an index lists."""
+    source = cast(source, torch_dtype(x))
+    if alpha != 1:
+        source = lax.mul(source, lax.full_like(source, alpha))
+    return _slices(x, dim, index).add(source, mode=_IN_BOUNDS, wrap_negative_indices=False)
+
+
+@torch_op("aten::index_copy")
+def index_copy(x: Any, dim: int, index: Any, source: Any) -> Array:
+    """x with the slices that an index lists replaced."""
+    return _slices(x, dim, index).set(source, mode=_IN_BOUNDS, wrap_negative_indices=False)
+
+
+@torch_op("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
+def index_fill(x: Any, dim: int, index: Any, value: Any) -> Array:
+    """x with one value in the slices that an index lists."""
+    value = cast(value, torch_dtype(x))
+    index = _from_front(index, x.shape[dim] if x.ndim else 1)
+    return _slices(x, dim, index).set(value, mode=_IN_BOUNDS, wrap_negative_indices=False)
+
+
+@torch_op("aten::index_reduce")
+def index_reduce(
+    x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Array:
+    """x with slices combined with those that an index lists."""
+    axis = dimension(dim, x.ndim)
+    shape = [1] * source.ndim
+    shape[axis] = index.size
+    places = broadcast(lax.reshape(index, shape), source.shape)
+    return scatter_reduce(x, axis, places, source, reduce, include_self=include_self)
+
+
+# one number at a time along a dimension -------------------------------------------------------
+
+
+@torch_op("aten::gather")
+def gather(x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Array:
+    """y[i, j, ...] = x[i, index[i, j, ...], ...], the index in the place of `dim`."""
+    if not x.ndim or not index.ndim:
+        x, index, shape = _at_least_1d(x), _at_least_1d(index), index.shape
+        return lax.reshape(gather(x, 0, index), shape)
+    axis = dimension(dim, x.ndim)
+    others = tuple(d for d in range(x.ndim) if d != axis)
+    x = _cut(x, [x.shape[d] if d == axis else n for d, n in enumerate(index.shape)])
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(),
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+        operand_batching_dims=others,
+        start_indices_batching_dims=others,
+    )
+    starts = lax.expand_dims(index, (index.ndim,))
+    return lax.gather(x, starts, numbers, (1,) * x.ndim, mode=_IN_BOUNDS)
+
+
+@torch_op("aten::take_along_dim")
+def take_along_dim(x: Any, indices: Any, dim: int | None = None) -> Array:
+    """`gather` of tensors that are first broadcast against each other."""
+    if dim is None:
+        return take(lax.reshape(x, (x.size,)), lax.reshape(indices, (indices.size,)), 0)
+    axis = dimension(dim, x.ndim)
+    shape = jnp.broadcast_shapes(
+        *((*t.shape[:axis], 1, *t.shape[axis + 1 :]) for t in (x, indices))
+    )
+    sized = [(*shape[:axis], t.shape[axis], *shape[axis + 1 :]) for t in (x, indices)]
+    return gather(broadcast(x, sized[0]), axis, broadcast(indices, sized[1]))
+
+
+@torch_op("aten::scatter.src")
+def scatter(x: Any, dim: int, index: Any, src: Any) -> Array:
+    """x with y[i, index[i, j, ...], ...] = src[i, j, ...]."""
+    return _scattered(lax.scatter, x, dim, index, src)
+
+
+@torch_op("aten::scatter.value")
+def scatter_value(x: Any, dim: int, index: Any, value: Any) -> Array:
+    """x with one value where the index points."""
+    return scatter(x, dim, index, lax.full(index.shape, value, x.dtype))
+
+
+@torch_op("aten::scatter.reduce")
+def scatter_with(x: Any, dim: int, index: Any, src: Any, *, reduce: str) -> Array:
+    """x with numbers added (`add`) or multiplied (`multiply`) where the index points."""
+    combine = {"add": lax.scatter_add, "multiply": lax.scatter_mul}[reduce]
+    return _scattered(combine, x, dim, index, src)
+
+
+@torch_op("aten::scatter.value_reduce")
+def scatter_value_with(x: Any, dim: int, index: Any, value: Any, *, reduce: str) -> Array:
+    """x with one value added or multiplied where the index points."""
+    return scatter_with(x, dim, index, lax.full(index.shape, value, x.dtype), reduce=reduce)
+
+
+@torch_op("aten::scatter_add")
+def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Array:
+    """x with numbers added where the index points."""
+    return _scattered(lax.scatter_add, x, dim, index, src)
+
+
+@torch_op("aten::scatter_reduce.two")
+def scatter_reduce(
+    x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Array:
+    """x with numbers combined where the index points, by sum, prod, mean, amax or amin."""
+    combine = {
+        "sum": lax.scatter_add,
+        "mean": lax.scatter_add,
+        "prod": lax.scatter_mul,
+        "amax": lax.scatter_max,
+        "amin": lax.scatter_min,
+    }[reduce]
+    if not include_self:
+        start = lax.full(index.shape, _neutral(reduce, x), x.dtype)
+        x = _scattered(lax.scatter, x, dim, index, start)
+    combined = _scattered(combine, x, dim, index, src)
+    if reduce != "mean":
+        return combined
+    ones = lax.full(index.shape, 1, x.dtype)
+    count = _scattered(lax.scatter_add, lax.full_like(x, int(include_self)), dim, index, ones)
+    count = count if include_self else lax.max(count, lax.full_like(count, 1))
+    return lax.div(combined, count) if is_floating(x) else jnp.floor_divide(combined, count)
+
+
+# masks ----------------------------------------------------------------------------------------
+
+
+@torch_op("aten::masked_scatter")
+def masked_scatter(x: Any, mask: Any, source: Any) -> Array:
+    """x with the numbers of source, in their order, where the mask holds."""
+    shape = jnp.broadcast_shapes(x.shape, mask.shape)
+    x, mask = broadcast(x, shape), broadcast(mask, shape)
+    counted = lax.cumsum(cast(lax.reshape(mask, (mask.size,)), torch.int64))
+    place = lax.max(lax.sub(counted, lax.full_like(counted, 1)), lax.full_like(counted, 0))
+    place = lax.min(place, lax.full_like(place, source.size - 1))
+    taken = take(lax.reshape(source, (source.size,)), place, 0)
+    return lax.select(mask, lax.reshape(taken, shape), x)
+
+
+@torch_op("aten::one_hot")
+def one_hot(x: Any, num_classes: int = -1) -> Array:
+    """1 in the place that each number names, 0 elsewhere."""
+    if num_classes < 0:
+        _depends_on_data("one_hot without a number of classes")
+    shape = (*x.shape, num_classes)
+    spread = lax.broadcast_in_dim(x, shape, tuple(range(x.ndim)))
+    hit = lax.eq(spread, lax.broadcasted_iota(x.dtype, shape, x.ndim))
+    return lax.convert_element_type(hit, jnp.int64)
+
+
+@torch_op("aten::isin.Tensor_Tensor")
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Array:
+    """Whether each number is among others."""
+    listed = lax.reshape(test_elements, (test_elements.size,))
+    spread, listed = operands(lax.expand_dims(elements, (elements.ndim,)), listed)
+    found = lax.reduce_or(lax.eq(spread, listed), (elements.ndim,))
+    return lax.bitwise_not(found) if invert else found
+
+
+@torch_op("aten::isin.Tensor_Scalar")
+def isin_number(
+    elements: Any, test_element: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Array:
+    """Whether each number is another."""
+    return (lax.ne if invert else lax.eq)(*operands(elements, test_element))
+
+
+@torch_op("aten::masked_select", "aten::nonzero", "aten::nonzero_numpy", "aten::unique_consecutive")
+@torch_op("aten::_unique2", "aten::unique_dim", "aten::argwhere", "aten::repeat_interleave.Tensor")
+def of_unknown_size(*args: Any, **kwargs: Any) -> NoReturn:
+    """Refuse what has as many results as the numbers say.
+
+    Raises:
+        FlintError: FL227, always.
+    """
+    _depends_on_data("masked_select, nonzero and unique")
+
+
+# shared ---------------------------------------------------------------------------------------
+
+
+def take(x: Array, index: Array, axis: int) -> Array:
+    """Slices of a dimension, with the dimensions of the index in its place."""
+    rank = index.ndim
+    offsets = [*range(axis), *range(axis + rank, x.ndim - 1 + rank)]
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=tuple(offsets), collapsed_slice_dims=(axis,), start_index_map=(axis,)
+    )
+    sizes = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    return lax.gather(x, lax.expand_dims(index, (rank,)), numbers, sizes, mode=_IN_BOUNDS)
+
+
+def _at(x: Array, indices: Index) -> Any:
+    if _is_mask(indices):
+        _depends_on_data("an index that is a mask")
+    places = [
+        slice(None) if index is None else _from_front(index, x.shape[d])
+        for d, index in enumerate(indices)
+    ]
+    return x.at[tuple(places)]
+
+
+def _from_front(index: Array, size: int) -> Array:
+    """Places that count from the end if negative, all counted from the start."""
+    if jnp.issubdtype(index.dtype, jnp.unsignedinteger):
+        return index
+    from_end = lax.lt(index, lax.full_like(index, 0))
+    return lax.select(from_end, lax.add(index, lax.full_like(index, size)), index)
+
+
+def _slices(x: Array, dim: int, index: Array) -> Any:
+    if not x.ndim:
+        return x.at[()]
+    return x.at[(*(slice(None),) * dimension(dim, x.ndim), lax.reshape(index, (index.size,)))]
+
+
+def _is_mask(indices: Index) -> bool:
+    return any(i is not None and i.dtype in (jnp.bool_, jnp.uint8) for i in indices)
+
+
+def _masked_put(x: Array, indices: Index, values: Array, accumulate: bool) -> Array:
+    """Values that are the same wherever the one mask holds."""
+    masks = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if len(masks) != 1:
+        _depends_on_data("several masks in one index")
+    before, mask = masks[0]
+    after = x.ndim - before - mask.ndim
+    # dimensions of values: those before, one of the unknown size, those after
+    known = values.ndim <= after or values.shape[values.ndim - 1 - after] == 1
+    if not known or (before and values.ndim > after + 1):
+        _depends_on_data("values for as many places as a mask has")
+    if values.ndim > after:
+        values = lax.reshape(values, values.shape[values.ndim - after :])
+    mask = lax.broadcast_in_dim(
+        cast(mask, torch.bool), x.shape, tuple(range(before, before + mask.ndim))
+    )
+    values = broadcast(values, x.shape)
+    return lax.select(mask, lax.add(x, values) if accumulate else values, x)
+
+
+def _at_least_1d(x: Array) -> Array:
+    return x if x.ndim else lax.reshape(x, (1,))
+
+
+def _cut(x: Array, shape: Sequence[int]) -> Array:
+    return x if x.shape == tuple(shape) else lax.slice(x, (0,) * x.ndim, tuple(shape))
+
+
+def _scattered(combine: Any, x: Array, dim: int, index: Array, src: Array) -> Array:
+    if not x.ndim:
+        flat = _scattered(combine, _at_least_1d(x), 0, _at_least_1d(index), _at_least_1d(src))
+        return lax.reshape(flat, ())
+    if not index.size:
+        return x
+    index = _at_least_1d(index)
+    axis = dimension(dim, x.ndim)
+    src = _cut(cast(_at_least_1d(src), torch_dtype(x)), index.shape)
+    whole = tuple(x.shape[d] if d == axis else n for d, n in enumerate(index.shape))
+    if whole != x.shape:
+        inside = tuple(slice(0, n) for n in whole)
+        part = _scattered(combine, _cut(x, whole), axis, index, src)
+        return x.at[inside].set(part)
+    others = tuple(d for d in range(x.ndim) if d != axis)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(),
+        inserted_window_dims=(axis,),
+        scatter_dims_to_operand_dims=(axis,),
+        operand_batching_dims=others,
+        scatter_indices_batching_dims=others,
+    )
+    starts = lax.expand_dims(index, (index.ndim,))
+    return combine(x, starts, src, numbers, mode=_IN_BOUNDS)  # type: ignore[no-any-return]
+
+
+def _neutral(reduce: str, x: Array) -> Any:
+    if reduce in ("sum", "mean", "prod"):
+        return int(reduce == "prod")
+    if is_floating(x):
+        return -jnp.inf if reduce == "amax" else jnp.inf
+    limits = jnp.iinfo(x.dtype)
+    return limits.min if reduce == "amax" else limits.max
+
+
+def _depends_on_data(what: str) -> NoReturn:
+    raise FlintError(
+        "FL227",
+        f"{what}: the size of the result depends on numbers that are not known before a run",
+        help="use where, masks of a fixed size, or torch.nonzero_static",
+    )

@@ -1,0 +1,495 @@
+"""Sums, extrema and other results of many numbers, along dimensions or over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.types import (
+    cast,
+    dimension,
+    dimensions,
+    floating,
+    is_floating,
+    operands,
+    torch_dtype,
+)
+
+Array = jax.Array
+Dims = int | Sequence[int] | None
+
+# sums -----------------------------------------------------------------------------------------
+
+
+@torch_op("aten::sum.dim_IntList")
+def sum_(x: Any, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Array:
+    """The sum along dimensions; of integers and truth values in int64."""
+    return _reduced(lax.reduce_sum, _for_sums(x, dtype), dim, keepdim)
+
+
+@torch_op("aten::sum")
+def sum_all(x: Any, *, dtype: Any = None) -> Array:
+    """The sum of everything."""
+    return sum_(x, None, dtype=dtype)
+
+
+@torch_op("aten::nansum")
+def nansum(x: Any, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+    """The sum of what is a number."""
+    x = _for_sums(x, dtype)
+    return sum_(lax.select(lax.ne(x, x), lax.full_like(x, 0), x), dim, keepdim)
+
+
+@torch_op("aten::mean.dim")
+def mean(x: Any, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Array:
+    """The mean along dimensions."""
+    x = cast(x, dtype)
+    count = _count(x, dim)
+    return x_over(_reduced(lax.reduce_sum, x, dim, keepdim), count)
+
+
+@torch_op("aten::mean")
+def mean_all(x: Any, *, dtype: Any = None) -> Array:
+    """The mean of everything."""
+    return mean(x, None, dtype=dtype)
+
+
+@torch_op("aten::prod.dim_int")
+def prod(x: Any, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Array:
+    """The product along a dimension; of integers and truth values in int64."""
+    return _reduced(lax.reduce_prod, _for_sums(x, dtype), dim, keepdim)
+
+
+@torch_op("aten::prod")
+def prod_all(x: Any, *, dtype: Any = None) -> Array:
+    """The product of everything."""
+    return prod(x, None, dtype=dtype)
+
+
+@torch_op("aten::count_nonzero.dim_IntList", "aten::count_nonzero")
+def count_nonzero(x: Any, dim: Dims = None) -> Array:
+    """How many numbers are not zero."""
+    return sum_(cast(x, torch.bool), dim)
+
+
+@torch_op("aten::trace")
+def trace(x: Any) -> Array:
+    """The sum of the diagonal of a matrix."""
+    rows, columns = (lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
+    return sum_all(lax.select(lax.eq(rows, columns), x, lax.full_like(x, 0)))
+
+
+# truth ----------------------------------------------------------------------------------------
+
+
+@torch_op("aten::any.dim", "aten::any.dims")
+def any_(x: Any, dim: Dims = None, keepdim: bool = False) -> Array:
+    """Whether some number along dimensions is not zero."""
+    return _like_truth(x, _reduced(lax.reduce_or, cast(x, torch.bool), dim, keepdim))
+
+
+@torch_op("aten::any")
+def any_all(x: Any) -> Array:
+    """Whether some number is not zero."""
+    return any_(x, None)
+
+
+@torch_op("aten::all.dim", "aten::all.dims")
+def all_(x: Any, dim: Dims = None, keepdim: bool = False) -> Array:
+    """Whether no number along dimensions is zero."""
+    return _like_truth(x, _reduced(lax.reduce_and, cast(x, torch.bool), dim, keepdim))
+
+
+@torch_op("aten::all")
+def all_all(x: Any) -> Array:
+    """Whether no number is zero."""
+    return all_(x, None)
+
+
+@torch_op("aten::equal")
+def equal(x: Any, y: Any) -> Array:
+    """Whether two tensors of one shape are equal everywhere."""
+    return _reduced(lax.reduce_and, lax.eq(*operands(x, y)), None, False)
+
+
+# extrema --------------------------------------------------------------------------------------
+
+
+@torch_op("aten::amax")
+def amax(x: Any, dim: Dims = (), keepdim: bool = False) -> Array:
+    """The largest number along dimensions."""
+    return _reduced(_reduce_max, x, dim, keepdim)
+
+
+@torch_op("aten::amin")
+def amin(x: Any, dim: Dims = (), keepdim: bool = False) -> Array:
+    """The smallest number along dimensions."""
+    return _reduced(_reduce_min, x, dim, keepdim)
+
+
+@torch_op("aten::max")
+def max_all(x: Any) -> Array:
+    """The largest number."""
+    return amax(x, None)
+
+
+@torch_op("aten::min")
+def min_all(x: Any) -> Array:
+    """The smallest number."""
+    return amin(x, None)
+
+
+@torch_op("aten::max.dim")
+def max_dim(x: Any, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    """The largest number along a dimension, and where it is."""
+    return amax(x, dim, keepdim), argmax(x, dim, keepdim)
+
+
+@torch_op("aten::min.dim")
+def min_dim(x: Any, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    """The smallest number along a dimension, and where it is."""
+    return amin(x, dim, keepdim), argmin(x, dim, keepdim)
+
+
+@torch_op("aten::aminmax")
+def aminmax(x: Any, *, dim: int | None = None, keepdim: bool = False) -> tuple[Array, Array]:
+    """The smallest and the largest number along a dimension, or of all."""
+    kept = keepdim and dim is not None
+    if keepdim and dim is None:
+        ones = (1,) * x.ndim
+        return lax.reshape(amin(x, None), ones), lax.reshape(amax(x, None), ones)
+    return amin(x, dim, kept), amax(x, dim, kept)
+
+
+@torch_op("aten::argmax")
+def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Array:
+    """Where the first of the largest numbers is."""
+    return _place(lax.argmax, x, dim, keepdim)
+
+
+@torch_op("aten::argmin")
+def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Array:
+    """Where the first of the smallest numbers is."""
+    return _place(lax.argmin, x, dim, keepdim)
+
+
+# spread and size ------------------------------------------------------------------------------
+
+
+@torch_op("aten::var_mean.correction")
+def var_mean(
+    x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Array, Array]:
+    """Variance and mean along dimensions; `correction` is taken from the count (1 by default)."""
+    kept = mean(x, dim, keepdim=True)
+    away = lax.sub(*operands(x, kept))
+    count = max(_count(x, dim) - (1 if correction is None else correction), 0)
+    of_squares = _reduced(
+        lax.reduce_sum,
+        lax.real(lax.mul(away, lax.conj(away))) if jnp.iscomplexobj(x) else lax.mul(away, away),
+        dim,
+        keepdim,
+    )
+    return x_over(of_squares, count), kept if keepdim else _dropped(kept, dim)
+
+
+@torch_op("aten::var.correction")
+def var(x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
+    """The variance along dimensions."""
+    return var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+@torch_op("aten::std.correction")
+def std(x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
+    """The standard deviation along dimensions."""
+    return lax.sqrt(var(x, dim, correction=correction, keepdim=keepdim))
+
+
+@torch_op("aten::std_mean.correction")
+def std_mean(
+    x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Array, Array]:
+    """Standard deviation and mean along dimensions."""
+    variance, average = var_mean(x, dim, correction=correction, keepdim=keepdim)
+    return lax.sqrt(variance), average
+
+
+@torch_op("aten::var.dim")
+def var_dim(x: Any, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> Array:
+    """The variance along dimensions."""
+    return var(x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+@torch_op("aten::std.dim")
+def std_dim(x: Any, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> Array:
+    """The standard deviation along dimensions."""
+    return std(x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+@torch_op("aten::var")
+def var_all(x: Any, unbiased: bool = True) -> Array:
+    """The variance of everything."""
+    return var(x, None, correction=int(unbiased))
+
+
+@torch_op("aten::std")
+def std_all(x: Any, unbiased: bool = True) -> Array:
+    """The standard deviation of everything."""
+    return std(x, None, correction=int(unbiased))
+
+
+@torch_op("aten::linalg_vector_norm")
+def linalg_vector_norm(
+    x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> Array:
+    """The norm of order `ord` along dimensions: (sum |x|^ord)^(1/ord)."""
+    x = cast(x, dtype)
+    if ord == 2 and not jnp.iscomplexobj(x):
+        return lax.sqrt(_reduced(lax.reduce_sum, lax.mul(x, x), dim, keepdim))
+    size = lax.abs(x)
+    if ord in (math.inf, -math.inf):
+        return _reduced(_reduce_max if ord > 0 else _reduce_min, size, dim, keepdim)
+    if ord == 0:
+        return _reduced(
+            lax.reduce_sum,
+            cast(lax.ne(size, lax.full_like(size, 0)), torch_dtype(size)),
+            dim,
+            keepdim,
+        )
+    if ord == 1:
+        return _reduced(lax.reduce_sum, size, dim, keepdim)
+    total = _reduced(lax.reduce_sum, lax.pow(size, lax.full_like(size, ord)), dim, keepdim)
+    return lax.pow(total, lax.full_like(total, 1 / ord))
+
+
+@torch_op("aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dtype")
+@torch_op("aten::norm.ScalarOpt_dim_dtype")
+def norm(
+    x: Any, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> Array:
+    """The norm of order `p`, 2 by default."""
+    return linalg_vector_norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+# exponentials ---------------------------------------------------------------------------------
+
+
+@torch_op("aten::logsumexp")
+def logsumexp(x: Any, dim: Dims, keepdim: bool = False) -> Array:
+    """The logarithm of the sum of exponentials, without overflow."""
+    x = floating(x)
+    largest = amax(x, dim, keepdim=True)
+    total = sum_(lax.exp(lax.sub(*operands(x, largest))), dim, keepdim)
+    return lax.add(lax.log(total), largest if keepdim else _dropped(largest, dim))
+
+
+@torch_op("aten::_softmax")
+def softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
+    """Exponentials along a dimension, divided by their sum."""
+    x = cast(x, torch.float32) if half_to_float else x
+    powers = lax.exp(_below_largest(x, dim))
+    return lax.div(*operands(powers, sum_(powers, dim, keepdim=True)))
+
+
+@torch_op("aten::softmax.int")
+def softmax_int(x: Any, dim: int, dtype: Any = None) -> Array:
+    """Exponentials along a dimension, divided by their sum."""
+    return softmax(floating(cast(x, dtype)), dim)
+
+
+@torch_op("aten::_safe_softmax")
+def safe_softmax(x: Any, dim: int, dtype: Any = None) -> Array:
+    """`softmax`, and zeros where everything is minus infinity."""
+    x = floating(cast(x, dtype))
+    blocked = all_(lax.eq(x, lax.full_like(x, -math.inf)), dim, keepdim=True)
+    shares = softmax(x, dim)
+    blocked = operands(blocked, cast(shares, torch.bool))[0]
+    return lax.select(blocked, lax.full_like(shares, 0), shares)
+
+
+@torch_op("aten::_log_softmax")
+def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
+    """The logarithm of `softmax`, exact for small shares."""
+    x = cast(x, torch.float32) if half_to_float else x
+    below = _below_largest(x, dim)
+    total = sum_(lax.exp(below), dim, keepdim=True)
+    return lax.sub(*operands(below, lax.log(total)))
+
+
+@torch_op("aten::log_softmax.int")
+def log_softmax_int(x: Any, dim: int, dtype: Any = None) -> Array:
+    """The logarithm of `softmax`, exact for small shares."""
+    return log_softmax(floating(cast(x, dtype)), dim)
+
+
+@torch_op("aten::_softmax_backward_data")
+def softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dtype) -> Array:
+    """The gradient through `softmax`, from its result."""
+    grad, output = operands(grad, output)
+    weighted = lax.mul(grad, output)
+    share = lax.mul(*operands(output, sum_(weighted, dim, keepdim=True)))
+    return cast(lax.sub(weighted, share), input_dtype)
+
+
+@torch_op("aten::_log_softmax_backward_data")
+def log_softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dtype) -> Array:
+    """The gradient through `log_softmax`, from its result."""
+    grad, output = operands(grad, output)
+    share = lax.mul(*operands(lax.exp(output), sum_(grad, dim, keepdim=True)))
+    return cast(lax.sub(grad, share), input_dtype)
+
+
+# running results ------------------------------------------------------------------------------
+
+
+@torch_op("aten::cumsum")
+def cumsum(x: Any, dim: int, *, dtype: Any = None) -> Array:
+    """Sums of everything up to each place."""
+    return _running(lax.cumsum, _for_sums(x, dtype), dim)
+
+
+@torch_op("aten::cumprod")
+def cumprod(x: Any, dim: int, *, dtype: Any = None) -> Array:
+    """Products of everything up to each place."""
+    return _running(lax.cumprod, _for_sums(x, dtype), dim)
+
+
+@torch_op("aten::logcumsumexp")
+def logcumsumexp(x: Any, dim: int) -> Array:
+    """Logarithms of the sums of exponentials up to each place."""
+    return _running(lax.cumlogsumexp, x, dim)
+
+
+@torch_op("aten::cummax")
+def cummax(x: Any, dim: int) -> tuple[Array, Array]:
+    """The largest number up to each place, and where it was last."""
+    return _running_extremum(lax.cummax, x, dim)
+
+
+@torch_op("aten::cummin")
+def cummin(x: Any, dim: int) -> tuple[Array, Array]:
+    """The smallest number up to each place, and where it was last."""
+    return _running_extremum(lax.cummin, x, dim)
+
+
+# counts ---------------------------------------------------------------------------------------
+
+
+@torch_op("aten::histc")
+def histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
+    """How many numbers lie in each of equal intervals; those outside are not counted."""
+    flat = lax.reshape(x, (x.size,))
+    if min == max:
+        low, high = min_all(flat), max_all(flat)
+    else:
+        low, high = (lax.full((), bound, x.dtype) for bound in (min, max))
+    low, high, flat = operands(low, high, flat)
+    scaled = lax.div(lax.mul(lax.sub(flat, low), lax.full_like(flat, bins)), lax.sub(high, low))
+    place = lax.min(cast(scaled, torch.int64), lax.full_like(flat, bins - 1, dtype=jnp.int64))
+    inside = lax.bitwise_and(lax.ge(flat, low), lax.le(flat, high))
+    place = lax.select(inside, place, lax.full_like(place, bins))
+    return cast(_counts(place, bins), torch_dtype(x))
+
+
+@torch_op("aten::bincount")
+def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Array:
+    """How often each of the integers below `minlength` occurs; larger ones must not."""
+    if weights is None:
+        return _counts(x, minlength)
+    weights = weights if is_floating(weights) else cast(weights, torch.float64)
+    return _counts(x, minlength, cast(weights, torch_dtype(weights)))
+
+
+# shared ---------------------------------------------------------------------------------------
+
+
+def x_over(total: Array, count: Any) -> Array:
+    """A sum divided by a count that is known."""
+    return total if count == 1 else lax.div(total, lax.full_like(total, count))
+
+
+def _for_sums(x: Array, dtype: torch.dtype | None) -> Array:
+    return cast(x, dtype or (None if is_floating(x) else torch.int64))
+
+
+def _count(x: Array, dim: Dims) -> int:
+    return math.prod(x.shape[axis] for axis in dimensions(dim, x.ndim))
+
+
+def _reduced(reduce: Callable[..., Array], x: Array, dim: Dims, keepdim: bool) -> Array:
+    axes = dimensions(dim, x.ndim)
+    long = tuple(axis for axis in axes if x.shape[axis] != 1)
+    total = reduce(x, long) if long else x
+    kept = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+    if not keepdim:
+        kept = [size for axis, size in enumerate(x.shape) if axis not in axes]
+    return total if total.shape == tuple(kept) else lax.reshape(total, kept)
+
+
+def _dropped(x: Array, dim: Dims) -> Array:
+    """Without the dimensions of size 1 that a reduction has kept."""
+    axes = dimensions(dim, x.ndim)
+    return lax.squeeze(x, axes) if axes else x
+
+
+def _reduce_max(x: Array, axes: Sequence[int]) -> Array:
+    return (lax.reduce_or if x.dtype == jnp.bool_ else lax.reduce_max)(x, axes)
+
+
+def _reduce_min(x: Array, axes: Sequence[int]) -> Array:
+    return (lax.reduce_and if x.dtype == jnp.bool_ else lax.reduce_min)(x, axes)
+
+
+def _like_truth(x: Array, truth: Array) -> Array:
+    """Truth values of uint8 tensors are uint8 in PyTorch."""
+    return cast(truth, torch.uint8) if x.dtype == jnp.uint8 else truth
+
+
+def _place(find: Callable[..., Array], x: Array, dim: int | None, keepdim: bool) -> Array:
+    if x.ndim == 0:
+        return lax.full((), 0, jnp.int64)
+    shape = x.shape
+    if dim is None:
+        place = find(lax.reshape(x, (x.size,)), 0, jnp.int64)
+        return lax.reshape(place, (1,) * len(shape)) if keepdim else place
+    axis = dimension(dim, x.ndim)
+    place = find(x, axis, jnp.int64)
+    return lax.expand_dims(place, (axis,)) if keepdim else place
+
+
+def _below_largest(x: Array, dim: int) -> Array:
+    return lax.sub(*operands(x, amax(x, dim, keepdim=True)))
+
+
+def _running(scan: Callable[..., Array], x: Array, dim: int) -> Array:
+    return scan(x, axis=dimension(dim, x.ndim)) if x.ndim else x
+
+
+def _running_extremum(scan: Callable[..., Array], x: Array, dim: int) -> tuple[Array, Array]:
+    if not x.ndim:
+        return x, lax.full((), 0, jnp.int64)
+    axis = dimension(dim, x.ndim)
+    best = scan(x, axis=axis)
+    places = lax.broadcasted_iota(jnp.int64, x.shape, axis)
+    here = lax.select(lax.eq(x, best), places, lax.full_like(places, 0))
+    return best, lax.cummax(here, axis=axis)
+
+
+def _counts(places: Array, length: int, weights: Array | None = None) -> Array:
+    """How often each place occurs, by comparison: no scatter, so that shards add up."""
+    spread = (length, places.shape[0])
+    hit = lax.eq(
+        lax.broadcast_in_dim(places, spread, (1,)),
+        lax.broadcasted_iota(places.dtype, spread, 0),
+    )
+    if weights is None:
+        return sum_(hit, 1)
+    spread_weights = lax.broadcast_in_dim(weights, spread, (1,))
+    return sum_(lax.select(hit, spread_weights, lax.full_like(spread_weights, 0)), 1)

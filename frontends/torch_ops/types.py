@@ -1,0 +1,148 @@
+"""Types of tensors between PyTorch and JAX, and PyTorch's rules of which type a result has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+#: PyTorch's types and JAX's: the same numbers under (mostly) the same names.
+_JAX_TYPES: dict[torch.dtype, Any] = {
+    torch.bool: jnp.bool_,
+    torch.uint8: jnp.uint8,
+    torch.uint16: jnp.uint16,
+    torch.uint32: jnp.uint32,
+    torch.uint64: jnp.uint64,
+    torch.int8: jnp.int8,
+    torch.int16: jnp.int16,
+    torch.int32: jnp.int32,
+    torch.int64: jnp.int64,
+    torch.bfloat16: jnp.bfloat16,
+    torch.float16: jnp.float16,
+    torch.float32: jnp.float32,
+    torch.float64: jnp.float64,
+    torch.complex64: jnp.complex64,
+    torch.complex128: jnp.complex128,
+    torch.float8_e4m3fn: jnp.float8_e4m3fn,
+    torch.float8_e4m3fnuz: jnp.float8_e4m3fnuz,
+    torch.float8_e5m2: jnp.float8_e5m2,
+    torch.float8_e5m2fnuz: jnp.float8_e5m2fnuz,
+    torch.float8_e8m0fnu: jnp.float8_e8m0fnu,
+}
+_TO_JAX = {ours: jnp.dtype(theirs) for ours, theirs in _JAX_TYPES.items()}
+_TO_TORCH = {theirs: ours for ours, theirs in _TO_JAX.items()}
+_WRAPPED = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
+_SHORT = {"bool": "i1", "bfloat16": "bf16"}
+
+
+def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """JAX's type of the same numbers."""
+    return _TO_JAX[dtype]
+
+
+def torch_dtype(x: Any) -> torch.dtype:
+    """PyTorch's type of a JAX array, or of a Python number by PyTorch's rules."""
+    return _WRAPPED[type(x)] if type(x) in _WRAPPED else _TO_TORCH[jnp.dtype(x.dtype)]
+
+
+def short_name(dtype: torch.dtype) -> str:
+    """StableHLO's name of a type: `bf16`, `f32`, `i64`, `ui8`, `i1`, `complex<f32>`."""
+    name = _TO_JAX[dtype].name
+    if dtype.is_complex:
+        return f"complex<f{int(name.removeprefix('complex')) // 2}>"
+    if name.startswith("float8"):
+        return name.replace("float", "f").upper().replace("_", "", 1)
+    return _SHORT.get(name) or name.replace("uint", "ui").replace("int", "i").replace("float", "f")
+
+
+def result_type(*operands: Any) -> torch.dtype:
+    """The type of an elementwise result, as `torch.result_type` has it for any number of operands.
+
+    Tensors of dimensions decide; a tensor without dimensions counts only if its kind (bool,
+    integer, floating, complex) is higher, and a Python number only if its kind is higher still.
+    """
+    ranks: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        wrapped = type(operand) in _WRAPPED
+        rank = 2 if wrapped else 0 if operand.ndim else 1
+        dtype, before = torch_dtype(operand), ranks[rank]
+        ranks[rank] = dtype if before is None else torch.promote_types(before, dtype)
+    result: torch.dtype | None = None
+    for dtype_of_rank in ranks:
+        if dtype_of_rank is not None:
+            result = dtype_of_rank if result is None else _combined(result, dtype_of_rank)
+    assert result is not None, "no operands"
+    return result
+
+
+def _combined(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
+    if higher.is_complex or _kind(lower) <= _kind(higher):
+        return higher
+    return torch.promote_types(higher, lower) if lower.is_complex else lower
+
+
+def _kind(dtype: torch.dtype) -> int:
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else int(dtype != torch.bool)
+
+
+def is_floating(x: Any) -> bool:
+    """Whether numbers are floating or complex, and not integers or truth values."""
+    return _kind(torch_dtype(x)) >= 2
+
+
+def cast(x: Any, dtype: torch.dtype | None) -> jax.Array:
+    """A JAX array of a type (None keeps it), converted only where the type differs.
+
+    Like PyTorch, everything but zero is True, and complex numbers lose their imaginary part.
+    """
+    wanted = None if dtype is None else jax_dtype(dtype)
+    if type(x) in _WRAPPED:
+        return jnp.asarray(np.asarray(x, wanted or jax_dtype(_WRAPPED[type(x)])))
+    if wanted is None or x.dtype == wanted:
+        return x  # type: ignore[no-any-return]
+    if dtype == torch.bool:
+        return lax.ne(x, lax.full_like(x, 0))
+    if jnp.iscomplexobj(x) and dtype is not None and not dtype.is_complex:
+        x = lax.real(x)
+    return lax.convert_element_type(x, wanted)
+
+
+def floating(x: Any) -> jax.Array:
+    """The array itself, or as float32 if it holds integers or truth values."""
+    return x if is_floating(x) else cast(x, torch.get_default_dtype())
+
+
+def broadcast(x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """The array with dimensions added in front and dimensions of size 1 repeated, in one step."""
+    if x.shape == tuple(shape):
+        return x
+    added = len(shape) - x.ndim
+    return lax.broadcast_in_dim(x, tuple(shape), tuple(range(added, len(shape))))
+
+
+def operands(*values: Any, dtype: torch.dtype | None = None) -> list[jax.Array]:
+    """Arrays and numbers made equal in type (by PyTorch's rules, or `dtype`) and shape."""
+    common = dtype or result_type(*values)
+    arrays = [cast(value, common) for value in values]
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    return [broadcast(array, shape) for array in arrays]
+
+
+def dimension(dim: int, rank: int) -> int:
+    """A dimension counted from the front; tensors without dimensions have 0 and -1 nevertheless."""
+    return dim % max(rank, 1)
+
+
+def dimensions(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Dimensions counted from the front, sorted; None and an empty list mean all of them."""
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return tuple(range(rank))
+    listed = (dims,) if isinstance(dims, int) else dims
+    return tuple(sorted({dimension(dim, rank) for dim in listed})) if rank else ()
