@@ -570,7 +570,7 @@ def _reduction(args: Sequence[Any]) -> str:
         if isinstance(arg, str) and arg.lower() in ("sum", "avg", "max", "min", "product"):
             return arg.lower()
         if isinstance(arg, torch.ScriptObject) and "ReduceOp" in str(arg._type()):
-            return str(torch.distributed.ReduceOp.unbox(arg).op).rpartition(".")[2].lower()
+            return str(torch.distributed.ReduceOp.RedOpType(int(arg.op())).name).lower()
     return "sum"
 
 

@@ -10,8 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from flint.errors import FlintError
@@ -268,3 +270,21 @@ def test_hints_of_the_command_line() -> None:
     assert parse_hint("layers.*.moe=[1, 2]") == ("layers.*.moe", [1, 2])
     with pytest.raises(FlintError, match="not NAME=VALUE"):
         parse_hint("train.py:88")
+
+
+@pytest.mark.parametrize(("reduction", "total"), [("SUM", 64), ("MAX", 16), ("AVG", 16)])
+def test_all_reduce_in_place_of_counts(reduction: str, total: int) -> None:
+    dist.init_process_group("fake", rank=1, world_size=4, store=FakeStore())
+    try:
+        with world(size=4):
+            counts = torch.bincount(routed().flatten(), minlength=8)
+            dist.all_reduce(counts, getattr(dist.ReduceOp, reduction))
+            assert counts.tolist() == [total] * 8
+            received = torch.empty(8, dtype=torch.int64)
+            dist.all_to_all_single(received, counts)
+            assert received.tolist() == [total] * 8
+            gathered = [torch.empty(8, dtype=torch.int64) for _ in range(4)]
+            dist.all_gather(gathered, counts)
+            assert gathered[3].tolist() == [total] * 8
+    finally:
+        dist.destroy_process_group()
