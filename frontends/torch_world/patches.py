@@ -1,0 +1,333 @@
+"""Every private name of PyTorch that is replaced while a program is recorded. Made for 2.13.
+
+Each function makes the replacement of the attributes that its decorator names; its docstring says
+why they have to be replaced. All are undone afterwards, and `check` finds those that a version of
+PyTorch does not have (FL234).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from flint.frontends.torch_world import ddp
+from flint.frontends.torch_world.device import NAME
+from flint.frontends.torch_world.patching import Patches
+from flint.frontends.torch_world.session import Session
+
+PRIVATE = Patches()
+_FAKE = "torch._subclasses.fake_tensor"
+_MESH = "torch.distributed.device_mesh"
+_PROPAGATOR = "torch.distributed.tensor._sharding_prop:ShardingPropagator"
+_RANDOM = "torch.distributed.tensor._random:OffsetBasedRNGTracker"
+
+
+# --- fake tensors ---------------------------------------------------------------------------------
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensorMode.avoid_device_init")
+def avoid_device_init(session: Session, original: Any) -> Any:
+    """`torch.tensor(data, device=...)` would allocate on the device, which does not exist."""
+    return property(lambda mode: True)
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensorMode.__deepcopy__", adds=True)
+def deepcopy_mode(session: Session, original: Any) -> Any:
+    """A deep copy of a fake parameter would copy the mode, and two modes do not mix."""
+    return lambda mode, memo: mode
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensor.tolist", parameters=("self",))
+def tolist(session: Session, original: Any) -> Any:
+    """Fake tensors have no values to list."""
+    return lambda tensor: session.values.tolist(tensor)
+
+
+@PRIVATE.replaces("torch.nn:Module._apply", parameters=("self", "fn"))
+def module_apply(session: Session, original: Any) -> Any:
+    """`Module.to` swaps the memory of parameters, which fake tensors refuse: new ones instead."""
+    return _apply
+
+
+@PRIVATE.replaces(
+    *(
+        f"torch.nn.init:_no_grad_{name}_"
+        for name in ("uniform", "normal", "trunc_normal", "fill", "zero")
+    ),
+    parameters=("tensor",),
+)
+def no_initial_values(session: Session, original: Any) -> Any:
+    """Initial values do not matter, and a truncated normal distribution looks at its values."""
+    return lambda tensor, *args, **kwargs: tensor
+
+
+# --- autograd and optimizers ----------------------------------------------------------------------
+
+
+@PRIVATE.replaces("torch.autograd.graph:_engine_run_backward", parameters=("t_outputs",))
+@PRIVATE.replaces("torch.autograd:_engine_run_backward", parameters=("t_outputs",))
+def run_backward(session: Session, original: Any) -> Any:
+    """Tells backward from the rest, callbacks of the engine (FSDP's last reduction) included."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        session.phases.backward_starts(len(session.modules.stack))
+        try:
+            return original(*args, **kwargs)
+        finally:
+            session.phases.backward_ends()
+
+    return run
+
+
+@PRIVATE.replaces("torch.optim.optimizer:_foreach_supported_types")
+@PRIVATE.replaces("torch.utils._foreach_utils:_foreach_supported_types")
+def foreach_types(session: Session, original: Any) -> Any:
+    """Optimizers take their multi-tensor form for plain tensors, which fake ones stand for."""
+    return _SameList([*original, FakeTensor])
+
+
+@PRIVATE.replaces("torch.amp.grad_scaler:GradScaler._maybe_opt_step", parameters=("self",))
+def always_steps(session: Session, original: Any) -> Any:
+    """Whether a gradient overflowed depends on data: none did."""
+    return lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
+
+
+@PRIVATE.replaces("torch.amp.grad_scaler:GradScaler.update", parameters=("self",))
+def scale_stays(session: Session, original: Any) -> Any:
+    """The new scale depends on whether gradients overflowed."""
+    return lambda self, new_scale=None: self._per_optimizer_states.clear()
+
+
+# --- device meshes and DTensor --------------------------------------------------------------------
+
+
+def _real_tensors(method: Any) -> Any:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return method(*args, **kwargs)
+
+    return run
+
+
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh.__getitem__", parameters=("self", "mesh_dim_names"))
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh._flatten", parameters=("self",))
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh._unflatten", parameters=("self",))
+def mesh_method(session: Session, original: Any) -> Any:
+    """Meshes compute with a real tensor of ranks."""
+    return _noting_mesh(session, _real_tensors(original))
+
+
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh.mesh")
+def mesh_tensor(session: Session, original: Any) -> Any:
+    """Meshes compute with a real tensor of ranks."""
+    return property(_real_tensors(original.fget))
+
+
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh.__init__", parameters=("self", "device_type", "mesh"))
+def mesh_init(session: Session, original: Any) -> Any:
+    """Meshes keep a real tensor of ranks, on the virtual device whatever the program names."""
+
+    @functools.wraps(original)
+    def init(self: Any, device_type: str, mesh: Any = None, *args: Any, **kwargs: Any) -> None:
+        if isinstance(mesh, FakeTensor):
+            mesh = session.values.tolist(mesh)
+        with _disable_current_modes():
+            original(self, _device_type(device_type), mesh, *args, **kwargs)
+        session.device_meshes.append(self)
+
+    return init
+
+
+@PRIVATE.replaces(f"{_PROPAGATOR}._propagate_tensor_meta_non_cached", parameters=("self",))
+@PRIVATE.replaces(f"{_PROPAGATOR}.propagate_op_sharding_non_cached", parameters=("self",))
+def propagation(session: Session, original: Any) -> Any:
+    """DTensor runs each operator once more on global shapes; that is no work of the device."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        session.paused += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            session.paused -= 1
+
+    return run
+
+
+@PRIVATE.replaces(f"{_RANDOM}.__init__", parameters=("self", "device_mesh"))
+def tracker_init(session: Session, original: Any) -> Any:
+    """The state of the random generator would be broadcast, and read."""
+
+    def init(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
+        self._device = torch.device(NAME, 0)
+        self._device_handle = getattr(torch, NAME)
+        self._use_distribute_region = True
+        self.rng_states = {}
+
+    return init
+
+
+@PRIVATE.replaces(f"{_RANDOM}._distribute_region", parameters=("self", "spec"))
+def distribute_region(session: Session, original: Any) -> Any:
+    """DTensor computes with the state of the random generator, which has no values."""
+
+    @contextlib.contextmanager
+    def region(self: Any, spec: Any, generator: Any = None) -> Iterator[None]:
+        yield
+
+    return region
+
+
+@PRIVATE.replaces(f"{_RANDOM}._manual_seed", parameters=("self",))
+def tracker_seed(session: Session, original: Any) -> Any:
+    """As above: seeds do not matter."""
+    return lambda self, parallel_seed: None
+
+
+# --- FSDP and DDP ---------------------------------------------------------------------------------
+
+
+@PRIVATE.replaces(
+    "torch.distributed.fsdp._fully_shard._fsdp_param:_chunk_with_empty",
+    parameters=("tensor", "num_chunks", "dim"),
+)
+def lazy_chunks(session: Session, original: Any) -> Any:
+    """One chunk is used of as many as there are ranks: making all takes minutes for thousands."""
+    return LazyChunks
+
+
+@PRIVATE.replaces("torch.distributed:Reducer", "torch.distributed.nn.api:Reducer", adds=True)
+def reducer(session: Session, original: Any) -> Any:
+    """The reducer of DistributedDataParallel, in C++, reads gradients' memory."""
+    return ddp.Reducer
+
+
+@PRIVATE.replaces("torch.distributed:Logger")
+def ddp_logger(session: Session, original: Any) -> Any:
+    """Takes the C++ reducer."""
+    return ddp.Logger
+
+
+@PRIVATE.replaces("torch.distributed:_register_comm_hook")
+def ddp_hook(session: Session, original: Any) -> Any:
+    """Takes the C++ reducer."""
+    return ddp.register_comm_hook
+
+
+@PRIVATE.replaces("torch.distributed:_register_builtin_comm_hook")
+def ddp_builtin_hook(session: Session, original: Any) -> Any:
+    """Takes the C++ reducer."""
+    return ddp.register_builtin_comm_hook
+
+
+@PRIVATE.replaces("torch.nn.parallel.distributed:DistributedDataParallel._check_comm_hook")
+def ddp_check_hook(session: Session, original: Any) -> Any:
+    """Looks at annotations that hooks for the Python bucket cannot satisfy."""
+    return ddp.check_comm_hook
+
+
+@PRIVATE.replaces("torch.nn.parallel.distributed:_verify_param_shape_across_processes")
+def ddp_shapes(session: Session, original: Any) -> Any:
+    """Compares values that ranks exchange."""
+    return ddp.verify_param_shapes
+
+
+@PRIVATE.replaces("torch._C._distributed_c10d:FakeWork.get_future", adds=True)
+def work_future(session: Session, original: Any) -> Any:
+    """Fake work has no future; a communication hook needs one."""
+    return ddp.get_future
+
+
+@PRIVATE.replaces("torch._C._distributed_c10d:Work.wait")
+@PRIVATE.replaces("torch._C._distributed_c10d:FakeWork.wait")
+def work_wait(session: Session, original: Any) -> Any:
+    """What follows on the stream waits for the collective."""
+
+    def wait(work: Any, *args: Any, **kwargs: Any) -> bool:
+        session.on_work(work)
+        return True
+
+    return wait
+
+
+# --- what the replacements are made of ------------------------------------------------------------
+
+
+class _SameList(list[Any]):
+    """A list that modules which imported the original under another name may still extend."""
+
+
+class LazyChunks(Sequence[Any]):
+    """`torch.chunk` with empty chunks behind the last, each made when it is asked for."""
+
+    def __init__(self, tensor: Any, num_chunks: int, dim: int) -> None:
+        self._tensor, self._count, self._dim = tensor, num_chunks, dim
+        self._size = -(-int(tensor.size(dim)) // num_chunks)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        index = range(self._count)[index]
+        size = int(self._tensor.size(self._dim))
+        if index == 0 or self._size * index < size:
+            start = self._size * index
+            return self._tensor.narrow(self._dim, start, min(self._size, size - start))
+        return self[0].new_empty(0)
+
+
+def _noting_mesh(session: Session, method: Any) -> Any:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mesh = method(*args, **kwargs)
+        if all(mesh is not known for known in session.device_meshes):
+            session.device_meshes.append(mesh)
+        return mesh
+
+    return run
+
+
+def _device_type(given: str) -> str:
+    return NAME if given == "cuda" else given
+
+
+def _apply(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    for name, parameter in list(module._parameters.items()):
+        if parameter is not None:
+            module._parameters[name] = _applied_parameter(parameter, fn)
+    for name, buffer in list(module._buffers.items()):
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
+
+
+def _applied_parameter(parameter: Any, fn: Callable[[Any], Any]) -> Any:
+    with torch.no_grad():
+        new = fn(parameter)
+    if new is parameter:
+        return parameter
+    kept = getattr(parameter, "_flint_moved", None)
+    if kept is not None and kept[0] == (new.device, new.dtype, new.shape):
+        return kept[1]  # tied parameters stay tied
+    made = torch.nn.Parameter(new, requires_grad=parameter.requires_grad)
+    for key, value in vars(parameter).items():
+        if key not in vars(made) and not key.startswith("_flint"):
+            setattr(made, key, value)  # marks that the program put there
+    if parameter.grad is not None:
+        with torch.no_grad():
+            made.grad = fn(parameter.grad)
+    parameter._flint_moved = ((new.device, new.dtype, new.shape), made)
+    return made

@@ -1,0 +1,141 @@
+"""Recording in processes of their own: the caller's interpreter stays as it is."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import flint
+from flint.errors import FlintError
+from flint.frontends.torch_world.child import Bug, Failure, Outcome, outcome_of
+from flint.frontends.torch_world.job import Job
+from flint.frontends.torch_world.recording import Recording
+from flint.frontends.torch_world.versions import check_version
+
+
+class ProgramError(Exception):
+    """The traceback of the user's program, from the process that ran it."""
+
+
+def record(jobs: Sequence[Job]) -> list[Recording]:
+    """Run jobs, as many at once as there are cores, and return their recordings in order.
+
+    Raises FlintError: FL224, FL234 (PyTorch), FL230 (the program raised or died), FL231 (it never
+    stepped), FL232 (its mesh is another), FL233 (a value that depends on data), FL235, FL236.
+    """
+    check_version()
+    if len(jobs) == 1:
+        return [_recorded(jobs[0])]
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
+    try:
+        return list(pool.map(_recorded, jobs))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _recorded(job: Job) -> Recording:
+    outcome = _forked(job) if job.call is not None else _spawned(job)
+    if isinstance(outcome, Recording):
+        return outcome
+    if isinstance(outcome, Bug):
+        raise RuntimeError(f"recording {job.name} failed\n{outcome.trace}")
+    error = FlintError(outcome.code, outcome.message, place=outcome.place, help=outcome.help)
+    if outcome.trace:
+        raise error from ProgramError(outcome.trace)
+    raise error
+
+
+def _spawned(job: Job) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="flint-") as folder:
+        job_file, result_file = Path(folder, "job"), Path(folder, "result")
+        job_file.write_bytes(pickle.dumps(job))
+        command = [sys.executable, "-m", "flint.frontends.torch_world.child"]
+        process = subprocess.Popen(
+            [*command, str(job_file), str(result_file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=_environment(),
+        )
+        try:
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return _read(result_file) or _died(job, code)
+
+
+def _environment() -> dict[str, str]:
+    """One thread: nothing is computed. Flint is found where this process found it."""
+    root = os.path.dirname(os.path.dirname(os.path.realpath(flint.__file__)))
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _forked(job: Job) -> Outcome:
+    """For functions that cannot be imported by another process."""
+    if not hasattr(os, "fork"):
+        raise _cannot_import(job, "this system cannot fork")
+    with tempfile.TemporaryDirectory(prefix="flint-") as folder:
+        result_file = Path(folder, "result")
+        pid = os.fork()
+        if pid == 0:
+            _run_in_fork(job, result_file)
+        _, status = os.waitpid(pid, 0)
+        outcome = _read(result_file) or _died(job, os.waitstatus_to_exitcode(status))
+    if isinstance(outcome, Failure) and "fork" in outcome.message and "autograd" in outcome.trace:
+        raise _cannot_import(job, "this process has used autograd, which does not survive a fork")
+    return outcome
+
+
+def _run_in_fork(job: Job, result_file: Path) -> None:
+    code = 1
+    try:
+        os.dup2(2, 1)
+        outcome = outcome_of(job)
+        partial = result_file.with_suffix(".partial")
+        partial.write_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
+        partial.rename(result_file)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _cannot_import(job: Job, why: str) -> FlintError:
+    return FlintError(
+        "FL236",
+        f"{job.name} cannot be imported by the process that captures it, and {why}",
+        help="define it at the top level of a .py file, with arguments that can be pickled",
+    )
+
+
+def _read(result_file: Path) -> Outcome | None:
+    if not result_file.exists():
+        return None
+    outcome: Outcome = pickle.loads(result_file.read_bytes())
+    return outcome
+
+
+def _died(job: Job, code: int) -> Failure:
+    how = f"was killed by {_signal(-code)}" if code < 0 else f"ended its process with code {code}"
+    hint = "the machine ran out of memory, or " if code == -signal.SIGKILL else ""
+    return Failure(
+        "FL230",
+        f"{job.name} {how}",
+        None,
+        f"{hint}an extension crashed or called os._exit; see what it printed above",
+    )
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

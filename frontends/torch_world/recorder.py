@@ -1,0 +1,296 @@
+"""Writes down every operator that the program runs on the virtual device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flint.frontends.torch_world.comms import Family, Groups, comm_of, family_of
+from flint.frontends.torch_world.device import NAME
+from flint.frontends.torch_world.places import Places
+from flint.frontends.torch_world.recording import Comm, CommKind, Event, TensorInfo
+from flint.frontends.torch_world.session import Session
+from flint.frontends.torch_world.storages import Storages
+
+#: Operators that only allocate: their result gets its number when something uses it.
+_ALLOCATIONS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"),
+        *("new_empty_strided", "_local_scalar_dense", "is_pinned", "record_stream", "set_"),
+    )
+)
+#: Operators that copy between devices.
+_COPIES = frozenset(("aten::_to_copy", "aten::copy_", "aten::_copy_from", "prims::device_put"))
+_DEVICE_OF = torch.ops.prim.device.default
+_PLAIN = (torch.Tensor, FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
+_JSON = (bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """What is known of an operator before it is called."""
+
+    op: str
+    names: tuple[str, ...]
+    written: tuple[str, ...]
+    allocates: bool
+    copies: bool
+    family: Family | None
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """The dispatch mode that the program runs under, above fake tensors."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.events: list[Event] = []
+        self.storages = Storages()
+        self.groups = Groups()
+        self.places = Places()
+        #: Storages that were copied from the host.
+        self.host_inputs: dict[int, TensorInfo] = {}
+        self.end = 0
+        self._operators: dict[Any, _Operator] = {}
+        self._subclasses: dict[type, bool] = {}
+        self._forward: dict[int, tuple[str, str]] = {}
+        self._works: dict[int, tuple[Any, int, int]] = {}
+        self._device = torch.device(NAME, 0)
+
+    # --- the recorded step ----------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """The recorded step starts here, unless another start follows."""
+        self.events.clear()
+        self._works.clear()
+        self.session.timeline.restart()
+
+    def mark_end(self) -> None:
+        """The recorded step ends here, unless another end follows."""
+        self.end = len(self.events)
+
+    def waited(self, work: Any) -> None:
+        """`work.wait()`: what comes next on this stream waits for the collective."""
+        found = self._works.get(id(work))
+        if found is not None:
+            self.session.timeline.current.wait_for(found[1], found[2])
+
+    def place(self) -> str:
+        """Where the program is; in the backward pass, where the forward operator was."""
+        return self._where()[1]
+
+    # --- dispatch -------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(self._dispatches, types)):
+            return NotImplemented
+        if func is _DEVICE_OF:
+            return func(*args)
+        kwargs = self._on_device(kwargs) if kwargs else {}
+        session = self.session
+        if session.paused:
+            return func(*args, **kwargs)
+        result = session.values.run(func, args, kwargs)
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = _operator(func)
+        if session.phases.recording:
+            if not operator.allocates:
+                self._record(operator, args, kwargs, result)
+        elif operator.copies:
+            self._note_input(operator, args, result)
+        return result
+
+    def _dispatches(self, kind: type) -> bool:
+        """Whether a subclass of Tensor (DTensor, ...) has to translate the call first."""
+        found = self._subclasses.get(kind)
+        if found is None:
+            own = getattr(kind, "__torch_dispatch__", None)
+            plain = kind in _PLAIN or own is torch._C._disabled_torch_dispatch_impl
+            found = self._subclasses[kind] = own is not None and not plain
+        return found
+
+    def _on_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        device = kwargs.get("device")
+        if device is not None and device.type in ("cuda", NAME):
+            return {**kwargs, "device": self._device}
+        return kwargs
+
+    # --- one event ------------------------------------------------------------------------------
+
+    def _record(
+        self, operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        given = _tensors((*args, *kwargs.values()) if kwargs else args)
+        outputs = _tensors((result,))
+        device_inputs = [t for t in given if _on_accelerator(t)]
+        device_outputs = [t for t in outputs if _on_accelerator(t)]
+        if not device_inputs and not device_outputs:
+            return
+        if operator.family is not None:
+            self._record_communication(operator, operator.family, args, kwargs, result)
+            return
+        inputs = tuple(map(self.storages.info, device_inputs))
+        results = tuple(map(self.storages.info, device_outputs))
+        writes = self._writes(operator, args, kwargs)
+        attributes = _attributes(operator, args, kwargs)
+        if operator.copies and (len(device_inputs) < len(given) or (given and not outputs)):
+            attributes = self._host_copy(attributes, given, device_outputs, results)
+        elif operator.copies and device_inputs and not device_outputs:
+            attributes = {**attributes, "host": True}
+        known = {t.storage for t in inputs}
+        is_view = bool(results) and not writes and all(t.storage in known for t in results)
+        self._add(operator.op, inputs, results, writes, is_view, attributes, None)
+
+    def _host_copy(
+        self,
+        attributes: dict[str, Any],
+        given: Sequence[Any],
+        outputs: Sequence[Any],
+        results: Sequence[TensorInfo],
+    ) -> dict[str, Any]:
+        from_host = any(t.device.type == "cpu" and t.dim() > 0 for t in given)
+        if from_host:
+            self.host_inputs.update((t.storage, t) for t in results)
+        return {**attributes, "host": True} if from_host or not outputs else attributes
+
+    def _note_input(self, operator: _Operator, args: Sequence[Any], result: Any) -> None:
+        """A copy from the host before the recorded step may be what the step reads."""
+        outputs = [t for t in _tensors((result,)) if _on_accelerator(t)]
+        if outputs and any(not _on_accelerator(t) for t in _tensors(args)):
+            self.host_inputs.update(
+                (info.storage, info) for info in map(self.storages.info, outputs)
+            )
+
+    def _record_communication(
+        self,
+        operator: _Operator,
+        family: Family,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        sources = _tensors((args[family.input],))
+        if family.kind is CommKind.RECV:
+            sources = []
+        targets = _tensors((result,) if family.output < 0 else (args[family.output],))
+        if family.kind is CommKind.SEND:
+            targets = []
+        ordered = (*args, *(kwargs[name] for name in operator.names[len(args) :] if name in kwargs))
+        sent = sources or (targets if family.kind is CommKind.RECV else [])
+        comm = comm_of(family, ordered, sent, operator.names, self.groups)
+        inputs = tuple(map(self.storages.info, sources))
+        outputs = tuple(map(self.storages.info, targets))
+        writes = tuple(dict.fromkeys(t.storage for t in outputs)) if family.output >= 0 else ()
+        index = self._add(operator.op, inputs, outputs, writes, False, {}, comm)
+        self._remember_work(result, index)
+
+    def _remember_work(self, result: Any, index: int) -> None:
+        boxed = result[-1] if isinstance(result, (tuple, list)) and result else result
+        if isinstance(boxed, torch.ScriptObject):
+            work = torch.distributed.Work.unbox(boxed)
+            stream = self.session.timeline.current.stream_id
+            self._works[id(work)] = (work, index, stream)
+
+    def _writes(
+        self, operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        if not operator.written:
+            return ()
+        found: dict[int, None] = {}
+        for name in operator.written:
+            for tensor in _tensors((_argument(operator, name, args, kwargs),)):
+                if _on_accelerator(tensor):
+                    found[self.storages.number(tensor)] = None
+        return tuple(found)
+
+    def _add(
+        self,
+        op: str,
+        inputs: tuple[TensorInfo, ...],
+        outputs: tuple[TensorInfo, ...],
+        writes: tuple[int, ...],
+        is_view: bool,
+        attributes: Mapping[str, Any],
+        comm: Comm | None,
+    ) -> int:
+        timeline = self.session.timeline
+        module, location = self._where()
+        phase = self.session.phases.phase(len(self.session.modules.stack))
+        stream, waits = timeline.current.stream_id, timeline.take_waits()
+        self.events.append(
+            Event(
+                op, inputs, outputs, writes, is_view, attributes, module, phase, location, stream,
+                comm, waits,
+            )
+        )  # fmt: skip
+        return len(self.events) - 1
+
+    def _where(self) -> tuple[str, str]:
+        """Module and place; of a backward operator, those of its forward one."""
+        stack, phases = self.session.modules.stack, self.session.phases
+        if phases.in_backward and not phases.recomputes(len(stack)):
+            node = torch._C._current_autograd_node()
+            found = self._forward.get(node._sequence_nr()) if node is not None else None
+            if found is not None:
+                return found
+        where = (stack[-1] if stack else "", self.places.current())
+        if not phases.in_optimizer:
+            self._forward[torch.autograd._get_sequence_nr() - 1] = where
+        return where
+
+
+def _operator(func: Any) -> _Operator:
+    schema = func._schema
+    written = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
+    return _Operator(
+        op=str(func),
+        names=tuple(a.name for a in schema.arguments),
+        written=written,
+        allocates=schema.name in _ALLOCATIONS,
+        copies=schema.name in _COPIES,
+        family=family_of(*schema.name.split("::")),
+    )
+
+
+def _tensors(values: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_tensors(value))
+    return found
+
+
+def _on_accelerator(tensor: Any) -> bool:
+    return bool(tensor.device.type == NAME)
+
+
+def _argument(
+    operator: _Operator, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    position = operator.names.index(name)
+    return args[position] if position < len(args) else kwargs.get(name)
+
+
+def _attributes(
+    operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    return dict(_scalars(zip(operator.names, args, strict=False), kwargs))
+
+
+def _scalars(
+    pairs: Iterator[tuple[str, Any]], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    for name, value in (*pairs, *kwargs.items()):
+        if type(value) in _JSON:
+            yield name, value
+        elif isinstance(value, (list, tuple)) and value and all(type(v) in _JSON for v in value):
+            yield name, list(value)

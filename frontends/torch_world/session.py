@@ -1,0 +1,45 @@
+"""What the patches, the recorder and the process that runs a program share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from flint.frontends.torch_world.device import Timeline
+from flint.frontends.torch_world.modules import ModulePaths
+from flint.frontends.torch_world.phases import Phases
+
+
+@dataclass
+class Session:
+    """One run of a program as one rank of a world."""
+
+    rank: int
+    world_size: int
+    local_world_size: int
+    timeline: Timeline
+    modules: ModulePaths
+    phases: Phases
+    values: Any = None
+    fake_mode: Any = None
+    mesh: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
+    world_groups: dict[tuple[int, ...], None] = field(default_factory=dict)
+    device_meshes: list[Any] = field(default_factory=list)
+    warnings: dict[str, None] = field(default_factory=dict)
+    paused: int = 0
+    on_work: Callable[[Any], None] = lambda work: None
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What runs inside is PyTorch's bookkeeping, not the program's work."""
+        self.paused += 1
+        try:
+            yield
+        finally:
+            self.paused -= 1
+
+    def local_rank(self) -> int:
+        """The rank's number on its machine."""
+        return self.rank % self.local_world_size
