@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh
 from flint.step import Step, entry_mark
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-COMMAND = re.compile(r"flint capture examples/(\w+)\.py --mesh ([\dx]+)((?: --set [\w=+]+)*)")
+COMMAND = re.compile(r"flint capture examples/(\w+_jax)\.py --mesh ([\dx]+)((?: --set [\w=+]+)*)")
 
 #: Example, its default mesh, and each value of its options that is not the default.
 OPTIONS = {
