@@ -1,0 +1,352 @@
+"""Pooling: the largest or the mean of every window of the last dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from flint.errors import FlintError
+from flint.frontends.torch_ops.registry import torch_op
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Windows over the last dimensions; tuples hold one entry for each of them."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+
+    def over(self, rank: int) -> dict[str, Any]:
+        """The arguments of `lax.reduce_window` for an array of `rank` dimensions."""
+        whole = rank - len(self.sizes)
+        return {
+            "window_dimensions": (1,) * whole + self.sizes,
+            "window_strides": (1,) * whole + self.strides,
+            "padding": ((0, 0),) * whole + self.padding,
+            "window_dilation": (1,) * whole + self.dilation,
+        }
+
+
+def _windows(
+    x: Any,
+    count: int,
+    sizes: Any,
+    strides: Any,
+    padding: Any,
+    ceil_mode: bool,
+    dilation: Any = 1,
+) -> _Windows:
+    """The windows of one operator; with `ceil_mode` the last may reach past the padding."""
+    sizes = _each(sizes, count)
+    strides = _each(strides, count) if strides else sizes
+    low, dilation = _each(padding, count), _each(dilation, count)
+    sides = []
+    for n, k, s, p, d in zip(x.shape[-count:], sizes, strides, low, dilation, strict=True):
+        reach = d * (k - 1) + 1
+        out = -(-(n + 2 * p - reach) // s) + 1
+        out -= (out - 1) * s >= n + p  # a window must begin in the input or in front of it
+        sides.append((p, max((out - 1) * s + reach - n - p, 0) if ceil_mode else p))
+    return _Windows(sizes, strides, tuple(sides), dilation)
+
+
+def _each(values: Any, count: int) -> tuple[int, ...]:
+    values = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+    return values if len(values) == count else values * count
+
+
+# the largest ----------------------------------------------------------------------------------
+
+
+def _lowest(x: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return np.array(-np.inf, x.dtype)
+    return np.array(jnp.iinfo(x.dtype).min, x.dtype)
+
+
+@torch_op("aten::max_pool2d_with_indices")
+def max_pool2d_with_indices(
+    x: Any,
+    size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Any, Any]:
+    """The largest of each window of two dimensions, and its place in the flat input."""
+    return _max_pool(x, 2, _windows(x, 2, size, stride, padding, ceil_mode, dilation))
+
+
+@torch_op("aten::max_pool3d_with_indices")
+def max_pool3d_with_indices(
+    x: Any,
+    size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Any, Any]:
+    """The largest of each window of three dimensions, and its place in the flat input."""
+    return _max_pool(x, 3, _windows(x, 3, size, stride, padding, ceil_mode, dilation))
+
+
+@torch_op("aten::max_pool2d_with_indices_backward")
+def max_pool2d_with_indices_backward(
+    grad: Any,
+    x: Any,
+    size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Any,
+) -> Any:
+    """Every gradient goes to the place that was largest."""
+    windows = _windows(x, 2, size, stride, padding, ceil_mode, dilation)
+    return _max_pool_backward(grad, x, windows, indices)
+
+
+@torch_op("aten::max_pool3d_with_indices_backward")
+def max_pool3d_with_indices_backward(
+    grad: Any,
+    x: Any,
+    size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Any,
+) -> Any:
+    """Every gradient goes to the place that was largest."""
+    windows = _windows(x, 3, size, stride, padding, ceil_mode, dilation)
+    return _max_pool_backward(grad, x, windows, indices)
+
+
+@torch_op("aten::adaptive_max_pool2d")
+def adaptive_max_pool2d(x: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
+    """The largest of each of `output_size` parts, and its place in the flat input."""
+    return _max_pool(x, 2, _equal_windows(x, _each(output_size, 2), "adaptive_max_pool2d"))
+
+
+@torch_op("aten::adaptive_max_pool2d_backward")
+def adaptive_max_pool2d_backward(grad: Any, x: Any, indices: Any) -> Any:
+    """Every gradient goes to the place that was largest."""
+    windows = _equal_windows(x, grad.shape[-2:], "adaptive_max_pool2d_backward")
+    return _max_pool_backward(grad, x, windows, indices)
+
+
+def _max_pool(x: Any, count: int, windows: _Windows) -> tuple[Any, Any]:
+    over = windows.over(x.ndim)
+    values = lax.reduce_window(x, _lowest(x), lax.max, **over)
+    return values, _places(x, count, over)
+
+
+def _places(x: Any, count: int, over: dict[str, Any]) -> Any:
+    spatial = x.shape[-count:]
+    place = lax.iota(jnp.int64, math.prod(spatial)).reshape(spatial)
+    place = lax.broadcast_in_dim(place, x.shape, tuple(range(x.ndim - count, x.ndim)))
+
+    def first_largest(a: Any, b: Any) -> Any:
+        (x, i), (y, j) = a, b
+        keep = (x > y) | ((x == y) & (i < j)) | jnp.isnan(x)
+        return jnp.where(keep, x, y), jnp.where(keep, i, j)
+
+    nowhere = np.array(np.iinfo(np.int64).max)
+    start = (_lowest(x), nowhere)
+    return lax.reduce_window((x, place), start, first_largest, **over)[1]
+
+
+def _max_pool_backward(grad: Any, x: Any, windows: _Windows, indices: Any) -> Any:
+    """The largest is found again in the input: one operation, that needs no indices.
+
+    It cannot have holes in its windows; with dilation the indices say where gradients go.
+    """
+    if any(d != 1 for d in windows.dilation):
+        return _scattered(grad, x, indices, len(windows.sizes))
+
+    def pooled(x: Any) -> Any:
+        over = windows.over(x.ndim)
+        return lax.reduce_window(x, _lowest(x), lax.max, **over)
+
+    return jax.vjp(pooled, x)[1](grad)[0]
+
+
+def _scattered(grad: Any, x: Any, indices: Any, count: int) -> Any:
+    """Gradients added up at their places in the flat last dimensions."""
+    rows, places = math.prod(x.shape[:-count]), math.prod(x.shape[-count:])
+    flat = jnp.zeros((rows, places), grad.dtype)
+    row = jnp.arange(rows)[:, None]
+    return flat.at[row, indices.reshape(rows, -1)].add(grad.reshape(rows, -1)).reshape(x.shape)
+
+
+# the mean -------------------------------------------------------------------------------------
+
+
+@torch_op("aten::avg_pool1d")
+def avg_pool1d(
+    x: Any,
+    size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:
+    """The mean of each window of one dimension."""
+    return _avg_pool(x, 1, size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+@torch_op("aten::avg_pool2d")
+def avg_pool2d(
+    x: Any,
+    size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """The mean of each window of two dimensions."""
+    return _avg_pool(x, 2, size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+@torch_op("aten::avg_pool3d")
+def avg_pool3d(
+    x: Any,
+    size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """The mean of each window of three dimensions."""
+    return _avg_pool(x, 3, size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+@torch_op("aten::avg_pool2d_backward")
+def avg_pool2d_backward(grad: Any, x: Any, *options: Any) -> Any:
+    """Every element gets its share of the gradients of its windows."""
+    return jax.linear_transpose(lambda x: avg_pool2d(x, *options), x)(grad)[0]
+
+
+@torch_op("aten::avg_pool3d_backward")
+def avg_pool3d_backward(grad: Any, x: Any, *options: Any) -> Any:
+    """Every element gets its share of the gradients of its windows."""
+    return jax.linear_transpose(lambda x: avg_pool3d(x, *options), x)(grad)[0]
+
+
+@torch_op("aten::_adaptive_avg_pool2d", "aten::adaptive_avg_pool2d")
+def adaptive_avg_pool2d(x: Any, output_size: Sequence[int]) -> Any:
+    """The mean of each of `output_size` parts of two dimensions."""
+    return _adaptive_avg_pool(x, _each(output_size, 2))
+
+
+@torch_op("aten::_adaptive_avg_pool3d")
+def adaptive_avg_pool3d(x: Any, output_size: Sequence[int]) -> Any:
+    """The mean of each of `output_size` parts of three dimensions."""
+    return _adaptive_avg_pool(x, _each(output_size, 3))
+
+
+@torch_op("aten::adaptive_avg_pool1d")
+def adaptive_avg_pool1d(x: Any, output_size: Sequence[int]) -> Any:
+    """The mean of each of `output_size` parts of one dimension."""
+    return _adaptive_avg_pool(x, _each(output_size, 1))
+
+
+@torch_op("aten::_adaptive_avg_pool2d_backward")
+def adaptive_avg_pool2d_backward(grad: Any, x: Any) -> Any:
+    """Every element gets its share of the gradients of its parts."""
+    sizes = grad.shape[-2:]
+    return jax.linear_transpose(lambda x: _adaptive_avg_pool(x, sizes), x)(grad)[0]
+
+
+@torch_op("aten::_adaptive_avg_pool3d_backward")
+def adaptive_avg_pool3d_backward(grad: Any, x: Any) -> Any:
+    """Every element gets its share of the gradients of its parts."""
+    sizes = grad.shape[-3:]
+    return jax.linear_transpose(lambda x: _adaptive_avg_pool(x, sizes), x)(grad)[0]
+
+
+def _avg_pool(
+    x: Any,
+    count: int,
+    size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Any:
+    windows = _windows(x, count, size, stride, padding, ceil_mode)
+    total = _sums(x, windows)
+    low = _each(padding, count) if count_include_pad else (0,) * count
+    counts = _counts(x.shape[-count:], total.shape[-count:], windows, low)
+    elements = np.array(divisor) if divisor else counts
+    if elements.min() == elements.max():
+        elements = elements.min()
+    return (total / jnp.asarray(elements, total.dtype)).astype(x.dtype)
+
+
+def _sums(x: Any, windows: _Windows) -> Any:
+    """Sums of windows, of short types in float32."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return lax.reduce_window(wide, np.array(0, wide.dtype), lax.add, **windows.over(x.ndim))
+
+
+def _counts(
+    inputs: tuple[int, ...], outputs: tuple[int, ...], windows: _Windows, low: tuple[int, ...]
+) -> Any:
+    """How many elements each window has: of the input, and `low` more on either side of it."""
+    total = np.ones(())
+    for n, out, size, stride, (before, _), more in zip(
+        inputs, outputs, windows.sizes, windows.strides, windows.padding, low, strict=True
+    ):
+        start = np.arange(out) * stride - before
+        length = np.minimum(start + size, n + more) - np.maximum(start, -more)
+        total = total[..., None] * length
+    return total
+
+
+def _adaptive_avg_pool(x: Any, outputs: Sequence[int]) -> Any:
+    count = len(outputs)
+    if all(out == 1 for out in outputs):
+        return jnp.mean(x, tuple(range(x.ndim - count, x.ndim)), keepdims=True)
+    if all(n % out == 0 for n, out in zip(x.shape[-count:], outputs, strict=True)):
+        windows = _equal_windows(x, outputs, "adaptive_avg_pool")
+        return (_sums(x, windows) / math.prod(windows.sizes)).astype(x.dtype)
+    found = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    for number, out in enumerate(outputs):
+        dimension = x.ndim - count + number
+        shares = jnp.asarray(_shares(x.shape[dimension], out), found.dtype)
+        found = jnp.moveaxis(jnp.tensordot(found, shares, (dimension, 0)), -1, dimension)
+    return found.astype(x.dtype)
+
+
+def _shares(size: int, parts: int) -> Any:
+    """How much of each of `size` elements the mean of each part has; parts may overlap by one."""
+    start = np.arange(parts) * size // parts
+    end = -(-(np.arange(parts) + 1) * size // parts)
+    element = np.arange(size)[:, None]
+    return ((element >= start) & (element < end)) / (end - start)
+
+
+def _equal_windows(x: Any, outputs: Sequence[int], name: str) -> _Windows:
+    """Windows that divide the last dimensions. Raises FlintError FL227 where they cannot."""
+    inputs = x.shape[-len(outputs) :]
+    if any(n % out for n, out in zip(inputs, outputs, strict=True)):
+        raise FlintError(
+            "FL227",
+            f"{name} of {list(inputs)} into {list(outputs)} uneven parts",
+            help="choose an output size that divides the input's",
+        )
+    sizes = tuple(n // out for n, out in zip(inputs, outputs, strict=True))
+    still = (0,) * len(sizes)
+    return _Windows(sizes, sizes, tuple(zip(still, still, strict=True)), (1,) * len(sizes))
