@@ -7,8 +7,9 @@ follow from them) is computed as PyTorch does, and is a constant of the traced s
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,7 @@ class StepGraph:
     @property
     def is_pointwise(self) -> bool:
         """Whether every operator works element by element."""
-        return all(torch.Tag.pointwise in n.target.tags for n in self.nodes if n.op != "get_attr")
+        return all(torch.Tag.pointwise in getattr(n.target, "tags", ()) for n in self.nodes)
 
     def text(self) -> str:
         """Operators and their arguments: equal for graphs that compute the same of any shape."""
@@ -81,7 +82,7 @@ def trace_step(
     nodes = list(module.graph.nodes)
     output = nodes[-1].args[0]
     outputs = tuple(_origin(o) for o in output)
-    live = _needed(outputs)
+    live = _needed(outputs, lambda node: node.all_input_nodes)
     found = StepGraph(
         inputs=tuple(n for n in nodes if n.op == "placeholder"),
         nodes=tuple(n for n in nodes if n in live and n.op == "call_function"),
@@ -115,7 +116,7 @@ def refuse_coupled(
     others = set(places[half:])
     outputs = nodes[-1].args[0]
     for output in outputs[: len(outputs) // 2]:
-        if others & _needed([_origin(output)]):
+        if others & _needed([_origin(output)], _read_alone):
             raise refusal(optimizer, "the update of one parameter reads others")
 
 
@@ -314,13 +315,26 @@ def _schema_name(target: Any) -> str:
     return target._schema.name if isinstance(target, torch._ops.OpOverload) else ""
 
 
-def _needed(outputs: Iterable[Any]) -> set[Any]:
-    """Nodes that `outputs` are computed from, themselves included."""
+def _needed(outputs: Iterable[Any], reads: Callable[[Any], Iterable[Any]]) -> set[Any]:
+    """Nodes that `outputs` are computed from, themselves included; `reads` of one are the next."""
     found: set[Any] = set()
     todo = list(outputs)
     while todo:
         node = todo.pop()
         if node not in found:
             found.add(node)
-            todo += [_origin(n) for n in node.all_input_nodes]
+            todo += [_origin(n) for n in reads(node)]
+    return found
+
+
+def _read_alone(node: Any) -> Iterable[Any]:
+    """What a node reads; of the lists that a `foreach` operator maps, the entries for this one."""
+    if node.target is operator.getitem:
+        mapped, index = node.args
+        if _schema_name(mapped.target).startswith("aten::_foreach_"):
+            lists = [a for a in (*mapped.args, *mapped.kwargs.values()) if isinstance(a, list)]
+            others = set(mapped.all_input_nodes).difference(*lists)  # numbers as tensors
+            entries = [a[index] for a in lists if isinstance(a[index], torch.fx.Node)]
+            return [*entries, *others]
+    found: Iterable[Any] = node.all_input_nodes
     return found
