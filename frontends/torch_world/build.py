@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flint.builder import ProgramBuilder
 from flint.frontends.torch_world.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.memory import Memory
 from flint.frontends.torch_world.names import opcode_of
-from flint.frontends.torch_world.operands import is_view, made, read, results, written
+from flint.frontends.torch_world.operands import (
+    corrected,
+    does_nothing,
+    is_view,
+    made,
+    read,
+    results,
+    written,
+)
 from flint.frontends.torch_world.recording import Comm, CommKind, Event, Recording, TensorInfo
 from flint.frontends.torch_world.streams import FUNCTIONAL, StreamOrder
 from flint.frontends.torch_world.work import work_of
@@ -22,15 +30,19 @@ from flint.program import Collective, Flag, Kind, Program
 ARGUMENT = "torch.argument"
 #: Roles of memory that a step may overwrite for the next one.
 _DONATED_ROLES = ("parameter", "buffer", "optimizer")
-#: Operators that allocate, rename or wait: nothing runs on the device.
+#: Operators that rename or wait: nothing runs on the device.
 _IDLE = frozenset(
     f"aten.{name}"
-    for name in (
-        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"),
-        *("new_empty_strided", "resize_", "resize_as_", "set_", "detach_", "lift"),
-        *("lift_fresh", "alias", "detach", "record_stream", "is_pinned"),
-    )
+    for name in ("alias", "detach", "detach_", "lift", "lift_fresh", "resize_", "set_")
 ) | {"_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd"}
+#: Operators that allocate: what they are given says the size, and is not read.
+_ALLOCATING = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "empty_permuted"),
+        *("new_empty", "new_empty_strided"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -48,9 +60,10 @@ def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = 
     what it reads, on those that still read what it writes, on the events that it waits for, and
     on what its stream waited for. `channels` are shared by the rank classes of one workload.
     """
-    work = _Build(recording, mesh, channels or Channels())
+    events = tuple(map(corrected, recording.events))
+    work = _Build(replace(recording, events=events), mesh, channels or Channels())
     work.add_arguments()
-    for event in recording.events:
+    for event in events:
         work.add(event)
     return Built(work.builder.build(), tuple(work.rows))
 
@@ -96,7 +109,10 @@ class _Build:
         """The row of one event."""
         if event.comm is not None:
             row = self._communication(event, event.comm)
-        elif is_view(event) or opcode_of(event) in _IDLE:
+        elif does_nothing(event):
+            self._leave_waits(event)
+            row = -1
+        elif is_view(event) or opcode_of(event) in _IDLE | _ALLOCATING:
             row = self._value(event, opcode_of(event))
         else:
             row = self._compute(event)
@@ -114,25 +130,25 @@ class _Build:
             self.order.leave(event.stream, [self.ends[w] for w in event.waits])
 
     def _value(self, event: Event, opcode: str) -> int:
-        """A row without work: a view, an allocation, a communication that moves nothing."""
-        sources = [self.memory.row_of(t) for t in event.inputs]
-        fresh = made(event)
+        """A row without work: a view, an allocation, a wait."""
         self._leave_waits(event)
-        if not fresh and not event.outputs:
+        if not event.outputs:
             return -1
-        alias = -1 if fresh and not is_view(event) else max(sources, default=-1)
-        if event.outputs and not fresh:
-            alias = self.memory.row_of(event.outputs[0])
+        reads = () if opcode in _ALLOCATING else event.inputs
+        sources = [self.memory.row_of(t) for t in reads]
+        home = event.outputs[0].storage
+        aliased = [r for t, r in zip(reads, sources, strict=True) if t.storage == home]
+        alias = max(aliased or sources, default=-1)
         row = self._row(
             event,
             opcode,
             Kind.VALUE,
-            deps=[*sources, alias],
+            deps=sources,
             stored=event.outputs[:1],
             flags=Flag.VIEW if alias >= 0 else 0,
             alias=alias,
         )
-        for tensor in fresh:
+        for tensor in made(event):
             self.memory.provide(tensor.storage, row, tensor.num_bytes)
         for tensor in event.outputs:
             self.memory.see(tensor, row)
@@ -165,7 +181,8 @@ class _Build:
         alone = not group.axes and not group.ranks
         if comm.kind is CommKind.COLLECTIVE and (alone or comm.collective is Collective.NONE):
             return self._alone(event)
-        flags = Flag.ASYNC if comm.is_async else Flag(0)
+        overlaps = comm.is_async or event.op.startswith(FUNCTIONAL)
+        flags = Flag.ASYNC if overlaps else Flag(0)
         reads, stored = read(event), results(event)
         result_bytes = sum(t.num_bytes for t in stored)
         if comm.kind is CommKind.COLLECTIVE:
@@ -265,7 +282,7 @@ class _Build:
         opcode: str,
         kind: Kind,
         *,
-        deps: Iterable[int],
+        deps: Sequence[int],
         stored: Sequence[TensorInfo],
         **columns: Any,
     ) -> int:
@@ -273,7 +290,7 @@ class _Build:
             columns["dtype"], columns["shape"] = stored[0].dtype, stored[0].shape
             if kind is Kind.VALUE:
                 columns["result_bytes"] = stored[0].num_bytes
-        return self.builder.add(
+        row = self.builder.add(
             opcode,
             kind,
             deps=deps,
@@ -283,6 +300,8 @@ class _Build:
             phase=event.phase,
             **columns,
         )
+        self.order.placed(row, deps)
+        return row
 
 
 def found_memory(recording: Recording) -> dict[int, TensorInfo]:
@@ -293,11 +312,16 @@ def found_memory(recording: Recording) -> dict[int, TensorInfo]:
     """
     found: dict[int, TensorInfo] = {}
     known: set[int] = set()
+    seen: dict[int, TensorInfo] = {}  # an expanded view is larger than its memory
     for event in recording.events:
+        if does_nothing(event) or is_view(event):
+            seen.update((t.storage, t) for t in event.inputs if t.storage not in seen)
+            continue
         for tensor in read(event):
             if tensor.storage not in known:
                 known.add(tensor.storage)
-                found[tensor.storage] = _as_found(tensor, recording)
+                first = seen.get(tensor.storage, tensor)
+                found[tensor.storage] = _as_found(first, recording)
         for tensor in results(event):
             if tensor.storage not in known and tensor.storage in recording.storages:
                 _add_persistent(tensor.storage, recording, found)

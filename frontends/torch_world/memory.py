@@ -12,10 +12,13 @@ _View = tuple[tuple[int, ...], str]
 
 @dataclass
 class _Storage:
-    """The row that last wrote, rows that read since then, and views taken since then."""
+    """The row that last wrote, rows that read since then, and views taken since then.
+
+    `num_bytes` is 0 where only parts were seen.
+    """
 
     writer: int
-    num_bytes: int
+    num_bytes: int = 0
     readers: list[int] = field(default_factory=list)
     views: dict[_View, int] = field(default_factory=dict)
 
@@ -49,7 +52,8 @@ class Memory:
     def visible_bytes(self, tensor: TensorInfo) -> int:
         """Bytes that reading `tensor` moves: an expanded view has no more than its storage."""
         found = self._storages.get(tensor.storage)
-        return min(tensor.num_bytes, found.num_bytes) if found else tensor.num_bytes
+        whole = found.num_bytes if found else 0
+        return min(tensor.num_bytes, whole) if whole else tensor.num_bytes
 
     def rows_before_write(self, storage: int) -> Iterator[int]:
         """Rows that must be over before a storage is written: its writer and its readers."""
@@ -72,7 +76,7 @@ class Memory:
 
     def was_written(self, storage: int, row: int) -> None:
         """`row` changes a storage, wholly or in part."""
-        found = self._storages.setdefault(storage, _Storage(row, 0))
+        found = self._storages.setdefault(storage, _Storage(row))
         found.writer = row
         found.readers, found.views = [], {}
 
@@ -81,5 +85,3 @@ class Memory:
         found = self._storages.get(tensor.storage)
         if found is None or found.writer != row:
             self.provide(tensor.storage, row, tensor.num_bytes)
-        else:
-            found.num_bytes = max(found.num_bytes, tensor.num_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from flint.frontends.torch_world.names import base_name
 from flint.frontends.torch_world.recording import CommKind, Event, TensorInfo
@@ -14,6 +15,8 @@ _OVERWRITING = frozenset(
     ("bernoulli", "cauchy", "copy", "exponential", "fill", "geometric", "log_normal", "normal")
     + ("random", "uniform", "zero")
 )
+#: Operators that write their first result into memory that they are given, and do not say so.
+_SILENT_WRITES = frozenset({"fsdp.all_gather_copy_in.default"})
 #: Collectives whose result takes the place of their input.
 _UPDATING = (Collective.ALL_REDUCE, Collective.BROADCAST)
 
@@ -61,6 +64,19 @@ def results(event: Event) -> tuple[TensorInfo, ...]:
     return fresh + written(event)
 
 
+def corrected(event: Event) -> Event:
+    """The event with the writes that its operator leaves out."""
+    if event.op not in _SILENT_WRITES:
+        return event
+    first = event.outputs[:1]
+    return replace(event, outputs=first, writes=tuple(t.storage for t in first), is_view=False)
+
+
+def does_nothing(event: Event) -> bool:
+    """Whether the operator neither makes nor changes a tensor: questions, such as `prim.device`."""
+    return event.comm is None and not event.outputs and not event.writes
+
+
 def read(event: Event) -> tuple[TensorInfo, ...]:
     """The tensors that the event reads: its inputs without those that it only overwrites."""
     if not event.writes or not _overwrites(event):
@@ -73,6 +89,8 @@ def _overwrites(event: Event) -> bool:
         updates = event.comm.collective in _UPDATING and event.comm.kind is CommKind.COLLECTIVE
         return not updates and event.comm.kind is not CommKind.SEND
     overload = event.op.rpartition(".")[2]
+    if event.op.startswith("fsdp."):
+        return True
     return base_name(event.op) in _OVERWRITING or overload == "out" or overload.endswith("_out")
 
 

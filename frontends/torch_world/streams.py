@@ -21,6 +21,8 @@ class StreamOrder:
     """
 
     _fences: dict[int, int] = field(default_factory=dict)
+    #: For each row, the last fence of the compute stream that it comes after, or -1.
+    _after: dict[int, int] = field(default_factory=dict)
     _left_over: dict[int, list[int]] = field(default_factory=dict)
 
     def leave(self, stream: int, rows: Iterable[int]) -> None:
@@ -32,14 +34,26 @@ class StreamOrder:
         return self._left_over.pop(stream, [])
 
     def before(self, event: Event, sources: Sequence[int]) -> list[int]:
-        """Rows that `event` must follow besides `sources`, which may say it already."""
+        """Rows that `event` must follow besides `sources`, which may follow them already."""
         fence = self._fences.get(event.stream, -1)
-        return [] if fence < 0 or fence in sources else [fence]
+        if fence < 0 or fence in sources:
+            return []
+        if event.stream == 0 and any(self._after.get(s, -1) >= fence for s in sources):
+            return []
+        return [fence]
+
+    def placed(self, row: int, deps: Iterable[int]) -> None:
+        """`row` comes after `deps`."""
+        after = max((self._after.get(d, -1) for d in deps), default=-1)
+        if after >= 0:
+            self._after[row] = after
 
     def ran(self, event: Event, row: int, waited: bool) -> None:
-        """`row` is of `event`; `waited` if it had to wait for another event."""
+        """`row` is of `event`, which works; `waited` if it had to wait for another event."""
         if event.stream or waited or _blocks(event):
             self._fences[event.stream] = row
+            if event.stream == 0:
+                self._after[row] = row
 
 
 def _blocks(event: Event) -> bool:

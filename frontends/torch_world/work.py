@@ -21,6 +21,8 @@ WorkRule = Callable[[Event], Work]
 
 def work_of(event: Event) -> Work:
     """The work of any event; `unpriced` is set where no rule knows it."""
+    if event.op.startswith(COPYING):
+        return Work()
     name = base_name(event.op)
     rule = RULES.get(name)
     if rule is not None:
@@ -221,20 +223,35 @@ def gather(e: Event) -> Work:
 
 def scatter(e: Event) -> Work:
     """Reads updates and indices and writes the updates; adds only if it accumulates."""
-    update = e.inputs[-1] if len(e.inputs) > 1 else e.inputs[0]
-    others = sum(t.num_bytes for t in e.inputs[1:])
+    update = _updates(e)
     name = base_name(e.op)
     adds = bool(e.attributes.get("accumulate")) or name in ("index_add", "scatter_add")
-    flops = num_elements(update) if adds or name == "scatter_reduce" else 0
+    item_bytes = e.inputs[0].num_bytes // max(num_elements(e.inputs[0]), 1)
+    flops = update if adds or name == "scatter_reduce" else 0
     if not e.writes:
         return Work(flops=flops)
-    places = update.num_bytes if flops else 0
+    places = update * item_bytes
+    others = sum(t.num_bytes for t in e.inputs[1:])
     return Work(
         flops=flops,
-        operand_bytes=others + places,
-        result_bytes=update.num_bytes,
+        operand_bytes=others + (places if flops else 0),
+        result_bytes=places,
         in_place=True,
     )
+
+
+def _updates(e: Event) -> int:
+    """Elements that a scatter stores; its value may be one number for all of them."""
+    target, given = e.inputs[0], e.inputs[1:]
+    update = num_elements(given[-1]) if given else 0
+    if not base_name(e.op).endswith("index_put") and "_index_put_impl" not in e.op:
+        return max(update, num_elements(given[0]) if given else 0)
+    indices = given[:-1]
+    if any(t.dtype == "i1" for t in indices):
+        return num_elements(target)  # a mask may name every element
+    rest = math.prod(target.shape[len(indices) :])
+    named = max((num_elements(t) for t in indices), default=1)
+    return max(update, named * rest)
 
 
 def random(e: Event) -> Work:
@@ -330,9 +347,11 @@ def fft(e: Event) -> Work:
 
 #: Copies, and results made from nothing.
 NO_ARITHMETIC = DATA_MOVEMENT | GENERATED
+#: Operators of FSDP pack shards for collectives and unpack them; `prims.device_put` moves a tensor.
+COPYING = ("fsdp.", "prims.device_put")
 #: Changes of type, and elements at other places: no arithmetic.
 CONVERSIONS = frozenset(
-    ("_to_copy", "_conj_physical", "conj_physical", "complex", "pixel_unshuffle")
+    ("to", "_to_copy", "_conj_physical", "conj_physical", "complex", "pixel_unshuffle")
     + ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 )
 #: Products that add their result to their first operand.
