@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.elementwise import clamp, sigmoid
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import dimension, operands
-
-Array = jax.Array
 
 _SELU_ALPHA = 1.6732632423543772848170429916717  # Klambauer et al. 2017, section 3
 _SELU_SCALE = 1.0507009873554804934193349852946

@@ -6,16 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import cast, jax_dtype, torch_dtype
-
-Array = jax.Array
 
 # filled with one value ------------------------------------------------------------------------
 
@@ -24,7 +21,7 @@ Array = jax.Array
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
     """One value everywhere, in its own type unless another is given."""
     dtype = dtype or torch_dtype(fill_value)
-    if isinstance(fill_value, jax.Array):
+    if isinstance(fill_value, Array):
         return lax.broadcast(cast(fill_value, dtype), tuple(size))
     return lax.full(tuple(size), fill_value, jax_dtype(dtype))
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import torch
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
@@ -22,8 +21,6 @@ from flint.frontends.torch_ops.types import (
     result_type,
     torch_dtype,
 )
-
-Array = jax.Array
 
 # sums and products ----------------------------------------------------------------------------
 
@@ -399,15 +396,16 @@ def sigmoid(x: Any) -> Array:
 def sigmoid_backward(grad: Any, output: Any) -> Array:
     """The gradient through `sigmoid`, from its result."""
     grad, output = operands(grad, output)
-    one = lax.full_like(output, 1)
-    return lax.mul(grad, lax.mul(lax.conj(output) if _is_complex(output) else output, one - output))
+    slope = lax.mul(output, lax.sub(lax.full_like(output, 1), output))
+    return lax.mul(grad, conj(slope))
 
 
 @torch_op("aten::tanh_backward")
 def tanh_backward(grad: Any, output: Any) -> Array:
     """The gradient through `tanh`, from its result."""
     grad, output = operands(grad, output)
-    return lax.mul(grad, lax.sub(lax.full_like(output, 1), lax.mul(output, output)))
+    slope = lax.sub(lax.full_like(output, 1), lax.mul(output, output))
+    return lax.mul(grad, conj(slope))
 
 
 # signs and rounding ---------------------------------------------------------------------------
@@ -422,7 +420,7 @@ def neg(x: Any) -> Array:
 @torch_op("aten::positive")
 def positive(x: Any) -> Array:
     """X itself."""
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 @torch_op("aten::abs", "aten::absolute")
@@ -484,7 +482,7 @@ def ceil(x: Any) -> Array:
 def trunc(x: Any) -> Array:
     """The whole number towards zero."""
     if not is_floating(x):
-        return x  # type: ignore[no-any-return]
+        return x
     return lax.select(lax.lt(x, lax.full_like(x, 0)), lax.ceil(x), lax.floor(x))
 
 
@@ -598,7 +596,7 @@ def nan_to_num(
 ) -> Array:
     """Finite numbers in place of what is not a number and of infinities."""
     if not is_floating(x):
-        return x  # type: ignore[no-any-return]
+        return x
     largest = float(jnp.finfo(x.dtype).max)
     x = where(isnan(x), 0.0 if nan is None else nan, x)
     x = where(isposinf(x), largest if posinf is None else posinf, x)
@@ -774,7 +772,7 @@ def conj(x: Any) -> Array:
 @torch_op("aten::resolve_conj", "aten::resolve_neg")
 def resolved(x: Any) -> Array:
     """X itself: conjugates and negatives are computed at once here."""
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 @torch_op("aten::real")
@@ -862,7 +860,7 @@ def to_other(x: Any, other: Any, *_: Any, **__: Any) -> Array:
 )
 def same(x: Any, **_: Any) -> Array:
     """X itself: arrays are never written to."""
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 @torch_op("aten::copy")
@@ -879,18 +877,14 @@ def view_dtype(x: Any, dtype: torch.dtype) -> Array:
     if ratio > 1:
         x = lax.reshape(x, (*x.shape[:-1], x.shape[-1] // ratio, ratio))
     y = lax.bitcast_convert_type(x, wanted)
-    return lax.reshape(y, (*x.shape[:-1], -1)) if y.ndim > x.ndim else y
+    return lax.collapse(y, x.ndim - 1) if y.ndim > x.ndim else y
 
 
 # shared ---------------------------------------------------------------------------------------
 
 
 def _times(x: Array, factor: Any) -> Array:
-    return (
-        x
-        if not isinstance(factor, jax.Array) and factor == 1
-        else lax.mul(x, lax.full_like(x, factor))
-    )
+    return x if factor == 1 else lax.mul(x, lax.full_like(x, factor))
 
 
 def _float_operands(x: Any, y: Any) -> list[Array]:
@@ -913,4 +907,4 @@ def _number_of_two(choose: Callable[[Array, Array], Array], x: Array, y: Array) 
 
 
 def _is_complex(x: Any) -> bool:
-    return torch_dtype(x).is_complex
+    return bool(jnp.iscomplexobj(x))

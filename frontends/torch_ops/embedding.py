@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.indexing import take
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import cast, torch_dtype
 
-Array = jax.Array
 Results = tuple[Array, Array, Array, Array]
 
 _MEAN, _MAX = 1, 2  # modes of embedding bags; 0 is the sum

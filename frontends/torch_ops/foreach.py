@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
+from jax import Array
 
 from flint.frontends.torch_ops import elementwise, reductions
 from flint.frontends.torch_ops.registry import torch_op
-
-Array = jax.Array
 
 
 def _each(function: Callable[..., Any], lists: Sequence[Any], **options: Any) -> tuple[Any, ...]:

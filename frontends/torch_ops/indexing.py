@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import jax
 import jax.numpy as jnp
 import torch
-from jax import lax
+from jax import Array, lax
 
 from flint.errors import FlintError
 from flint.frontends.torch_ops.registry import torch_op
@@ -21,7 +20,6 @@ from flint.frontends.torch_ops.types import (
     torch_dtype,
 )
 
-Array = jax.Array
 Index = Sequence[Any]
 
 # Indices of valid programs are in bounds: nothing has to be computed to make sure.
@@ -71,7 +69,7 @@ def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Array:
 def index_select(x: Any, dim: int, index: Any) -> Array:
     """The slices of a dimension that an index lists."""
     if not x.ndim:
-        return x  # type: ignore[no-any-return]
+        return x
     return take(x, lax.reshape(index, (index.size,)), dimension(dim, x.ndim))
 
 
@@ -350,7 +348,7 @@ def _scattered(combine: Any, x: Array, dim: int, index: Array, src: Array) -> Ar
         scatter_indices_batching_dims=others,
     )
     starts = lax.expand_dims(index, (index.ndim,))
-    return combine(x, starts, src, numbers, mode=_IN_BOUNDS)  # type: ignore[no-any-return]
+    return combine(x, starts, src, numbers, mode=_IN_BOUNDS)
 
 
 def _neutral(reduce: str, x: Array) -> Any:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import torch
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
@@ -22,7 +21,6 @@ from flint.frontends.torch_ops.types import (
     torch_dtype,
 )
 
-Array = jax.Array
 Dims = int | Sequence[int] | None
 
 # sums -----------------------------------------------------------------------------------------

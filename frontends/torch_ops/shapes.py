@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from flint.errors import FlintError
 from flint.frontends.torch_ops.registry import torch_op
@@ -20,8 +20,6 @@ from flint.frontends.torch_ops.types import (
     result_type,
     torch_dtype,
 )
-
-Array = jax.Array
 
 # shapes ---------------------------------------------------------------------------------------
 
@@ -185,7 +183,7 @@ def rot90(x: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Array:
     if turns == 2:
         return lax.rev(x, (first, second))
     if turns == 0:
-        return x  # type: ignore[no-any-return]
+        return x
     turned = transpose(x, first, second)
     return lax.rev(turned, (first if turns == 1 else second,))
 
@@ -203,7 +201,7 @@ def roll(x: Any, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) ->
         if cut:
             front = lax.slice_in_dim(x, 0, cut, axis=axis)
             x = lax.concatenate([lax.slice_in_dim(x, cut, None, axis=axis), front], axis)
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 @torch_op("aten::pixel_shuffle")
@@ -247,7 +245,7 @@ def slice_(
     axis = dimension(dim, x.ndim)
     first, last, _ = slice(start, end, step).indices(x.shape[axis])
     if (first, last, step) == (0, x.shape[axis], 1):
-        return x  # type: ignore[no-any-return]
+        return x
     return lax.slice_in_dim(x, first, max(first, last), step, axis)
 
 
@@ -464,7 +462,7 @@ def constant_pad(x: Any, pad: Sequence[int], value: Any = 0) -> Array:
     """One value around; negative amounts cut."""
     edges = [(0, 0, 0)] * (x.ndim - len(pad) // 2) + [(low, high, 0) for low, high in _pairs(pad)]
     if not any(pad):
-        return x  # type: ignore[no-any-return]
+        return x
     return lax.pad(x, lax.full((), value, x.dtype), edges)
 
 
@@ -476,7 +474,7 @@ def reflection_pad(x: Any, padding: Sequence[int]) -> Array:
         before = lax.rev(slice_(x, axis, 1, low + 1), (axis,))
         after = lax.rev(slice_(x, axis, size - 1 - high, size - 1), (axis,))
         x = _joined([before, x, after], axis)
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 @torch_op("aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d")
@@ -492,7 +490,7 @@ def replication_pad(x: Any, padding: Sequence[int]) -> Array:
             edge[axis] = high
             parts.append(broadcast(slice_(x, axis, -1, None), edge))
         x = _joined(parts, axis)
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 @torch_op(
@@ -653,7 +651,7 @@ def _transposed_map(linear: Any, shape: Sequence[int], cotangent: Array) -> Arra
     """What the transpose of a linear function of a tensor of `shape` gives."""
     abstract = jax.ShapeDtypeStruct(tuple(shape), cotangent.dtype)
     (result,) = jax.linear_transpose(linear, abstract)(cotangent)
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def _no_plain_view(x: Array, size: Sequence[int], stride: Sequence[int]) -> FlintError:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import dimension, is_floating, operands
-
-Array = jax.Array
 
 # sorting --------------------------------------------------------------------------------------
 
@@ -114,7 +111,7 @@ def searchsorted(
     sequence = sorted_sequence
     if sorter is not None:
         sequence = jnp.take_along_axis(sequence, sorter, axis=-1, mode="promise_in_bounds")
-    number = not isinstance(values, jax.Array)
+    number = not isinstance(values, Array)
     found = _places(sequence, jnp.asarray(values) if number else values, right or side == "right")
     return lax.convert_element_type(found, jnp.int32 if out_int32 else jnp.int64)
 

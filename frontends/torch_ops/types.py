@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import lax
+from jax import Array, lax
 
 #: PyTorch's types and JAX's: the same numbers under (mostly) the same names.
 _JAX_TYPES: dict[torch.dtype, Any] = {
@@ -34,7 +33,9 @@ _JAX_TYPES: dict[torch.dtype, Any] = {
     torch.float8_e5m2fnuz: jnp.float8_e5m2fnuz,
     torch.float8_e8m0fnu: jnp.float8_e8m0fnu,
 }
-_TO_JAX = {ours: jnp.dtype(theirs) for ours, theirs in _JAX_TYPES.items()}
+_TO_JAX: dict[torch.dtype, np.dtype[Any]] = {
+    ours: jnp.dtype(theirs) for ours, theirs in _JAX_TYPES.items()
+}
 _TO_TORCH = {theirs: ours for ours, theirs in _TO_JAX.items()}
 _WRAPPED = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
 _SHORT = {"bool": "i1", "bfloat16": "bf16"}
@@ -52,7 +53,7 @@ def torch_dtype(x: Any) -> torch.dtype:
 
 def short_name(dtype: torch.dtype) -> str:
     """StableHLO's name of a type: `bf16`, `f32`, `i64`, `ui8`, `i1`, `complex<f32>`."""
-    name = _TO_JAX[dtype].name
+    name = str(_TO_JAX[dtype].name)
     if dtype.is_complex:
         return f"complex<f{int(name.removeprefix('complex')) // 2}>"
     if name.startswith("float8"):
@@ -97,7 +98,7 @@ def is_floating(x: Any) -> bool:
     return _kind(torch_dtype(x)) >= 2
 
 
-def cast(x: Any, dtype: torch.dtype | None) -> jax.Array:
+def cast(x: Any, dtype: torch.dtype | None) -> Array:
     """A JAX array of a type (None keeps it), converted only where the type differs.
 
     Like PyTorch, everything but zero is True, and complex numbers lose their imaginary part.
@@ -106,7 +107,7 @@ def cast(x: Any, dtype: torch.dtype | None) -> jax.Array:
     if type(x) in _WRAPPED:
         return jnp.asarray(np.asarray(x, wanted or jax_dtype(_WRAPPED[type(x)])))
     if wanted is None or x.dtype == wanted:
-        return x  # type: ignore[no-any-return]
+        return x
     if dtype == torch.bool:
         return lax.ne(x, lax.full_like(x, 0))
     if jnp.iscomplexobj(x) and dtype is not None and not dtype.is_complex:
@@ -114,12 +115,12 @@ def cast(x: Any, dtype: torch.dtype | None) -> jax.Array:
     return lax.convert_element_type(x, wanted)
 
 
-def floating(x: Any) -> jax.Array:
+def floating(x: Any) -> Array:
     """The array itself, or as float32 if it holds integers or truth values."""
     return x if is_floating(x) else cast(x, torch.get_default_dtype())
 
 
-def broadcast(x: jax.Array, shape: Sequence[int]) -> jax.Array:
+def broadcast(x: Array, shape: Sequence[int]) -> Array:
     """The array with dimensions added in front and dimensions of size 1 repeated, in one step."""
     if x.shape == tuple(shape):
         return x
@@ -127,7 +128,7 @@ def broadcast(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     return lax.broadcast_in_dim(x, tuple(shape), tuple(range(added, len(shape))))
 
 
-def operands(*values: Any, dtype: torch.dtype | None = None) -> list[jax.Array]:
+def operands(*values: Any, dtype: torch.dtype | None = None) -> list[Array]:
     """Arrays and numbers made equal in type (by PyTorch's rules, or `dtype`) and shape."""
     common = dtype or result_type(*values)
     arrays = [cast(value, common) for value in values]
