@@ -20,7 +20,7 @@ class Job:
     Of `script` and `function` one is set: a path with `argv`, or `file.py:name` / `module:name`
     with its pickled `arguments`. `call` is a function that cannot be named (a lambda, a closure):
     it is run in a fork of this process. `mesh_names` and `mesh_sizes` are the mesh that was asked
-    for. `steps` is the optimizer step that ends the recorded one; 0 records to the end.
+    for. `known` is what processes of other ranks found out. `steps` is the optimizer step that ends the recorded one; 0 records to the end.
     """
 
     script: str = ""
@@ -35,6 +35,7 @@ class Job:
     steps: int = 2
     hints: Mapping[str, Any] = field(default_factory=dict)
     local_world_size: int = 8
+    known: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

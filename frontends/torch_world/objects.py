@@ -9,13 +9,23 @@ recorded before. They set a program up or log, and are not recorded.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.handover import Handover
+
+#: Functions of `torch.distributed` that `Objects` has replacements for, under the same names.
+OBJECT_COLLECTIVES = (
+    "all_gather_object",
+    "gather_object",
+    "broadcast_object_list",
+    "scatter_object_list",
+    "send_object_list",
+    "recv_object_list",
+    "monitored_barrier",
+)
 
 
 class Objects:
@@ -27,18 +37,6 @@ class Objects:
     def __init__(self, handover: Handover) -> None:
         self._handover = handover
         self._calls: dict[int, int] = {}
-
-    def replacements(self) -> dict[str, Callable[..., Any]]:
-        """What takes the place of which function of `torch.distributed`."""
-        return {
-            "all_gather_object": self.all_gather_object,
-            "gather_object": self.gather_object,
-            "broadcast_object_list": self.broadcast_object_list,
-            "scatter_object_list": self.scatter_object_list,
-            "send_object_list": self.send_object_list,
-            "recv_object_list": self.recv_object_list,
-            "monitored_barrier": self.monitored_barrier,
-        }
 
     def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
         """Every rank has an object like this one."""

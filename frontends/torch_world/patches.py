@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from flint.frontends.torch_world import ddp
+from flint.frontends.torch_world import ddp, pipelining
 from flint.frontends.torch_world.device import NAME
 from flint.frontends.torch_world.patching import Patches
 from flint.frontends.torch_world.session import Session
@@ -256,6 +256,31 @@ def work_wait(session: Session, original: Any) -> Any:
         return True
 
     return wait
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+@PRIVATE.replaces(
+    "torch.distributed.pipelining.schedules:_PipelineSchedule._warmup_p2p",
+    parameters=("self", "stages", "has_backward", "p2p_done"),
+)
+def pipeline_vote(session: Session, original: Any) -> Any:
+    """Stages vote by messages, and the vote is read."""
+    return pipelining.warm_up
+
+
+def _stage_method(name: str) -> Any:
+    @PRIVATE.replaces(f"torch.distributed.pipelining.stage:PipelineStage.{name}")
+    def method(session: Session, original: Any) -> Any:
+        """Stages tell each other the shapes of activations by messages."""
+        return pipelining.StageShapes(session.handover).replacement(name, original)
+
+    return method
+
+
+for _name in pipelining.STAGE_METHODS:
+    _stage_method(_name)
 
 
 # --- what the replacements are made of ------------------------------------------------------------

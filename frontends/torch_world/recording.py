@@ -140,6 +140,7 @@ class Recording:
     `world_groups` are the rank lists of all groups that the program asked `new_group` for, whether
     this rank is in them or not: where a group matches no mesh axis, the others are found there.
     `warnings` are sentences for the user: values that the policy made up, patches that did nothing.
+    `found` and `assumed` are for the processes of other ranks, see `Handover`.
     """
 
     rank: int
@@ -151,3 +152,5 @@ class Recording:
     groups: Mapping[str, GroupInfo]
     world_groups: tuple[tuple[int, ...], ...] = ()
     warnings: tuple[str, ...] = ()
+    found: Mapping[str, bytes] = field(default_factory=dict)
+    assumed: Mapping[str, bytes] = field(default_factory=dict)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_module_registration_hook
@@ -28,8 +27,11 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.device import NAME, Timeline, make_device_module
+from flint.frontends.torch_world.handover import Handover
+from flint.frontends.torch_world.fakes import Fakes
 from flint.frontends.torch_world.job import Job
 from flint.frontends.torch_world.modules import ModulePaths
+from flint.frontends.torch_world.objects import Objects
 from flint.frontends.torch_world.patches import PRIVATE
 from flint.frontends.torch_world.patching import check, installed
 from flint.frontends.torch_world.phases import Phases, StepDone
@@ -64,6 +66,7 @@ def run(job: Job) -> Recording:
 
 
 def _session(job: Job, timeline: Timeline) -> Session:
+    handover = Handover(job.known)
     return Session(
         rank=job.rank,
         world_size=job.world_size,
@@ -72,6 +75,8 @@ def _session(job: Job, timeline: Timeline) -> Session:
         modules=ModulePaths(),
         phases=Phases(job.steps),
         fake_mode=FakeTensorMode(allow_non_fake_inputs=True),
+        handover=handover,
+        objects=Objects(handover),
     )
 
 
@@ -91,6 +96,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
             module=lambda: session.modules.current,
             without_modes=_disable_current_modes,
             group_position=recorder.groups.position,
+            call=Fakes(session.fake_mode).call,
         ),
     )
 
@@ -255,4 +261,6 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
         groups=groups,
         world_groups=tuple(session.world_groups),
         warnings=(*session.warnings, *session.values.warnings),
+        found=session.handover.found,
+        assumed=session.handover.assumed,
     )

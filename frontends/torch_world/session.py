@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flint.frontends.torch_world.device import Timeline
+from flint.frontends.torch_world.handover import Handover
 from flint.frontends.torch_world.modules import ModulePaths
 from flint.frontends.torch_world.phases import Phases
 
@@ -23,6 +24,8 @@ class Session:
     modules: ModulePaths
     phases: Phases
     values: Any = None
+    handover: Handover = field(default_factory=Handover)
+    objects: Any = None
     fake_mode: Any = None
     mesh: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
     world_groups: dict[tuple[int, ...], None] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.device import NAME
+from flint.frontends.torch_world.objects import OBJECT_COLLECTIVES
 from flint.frontends.torch_world.patching import Patch, Patches
 from flint.frontends.torch_world.session import Session
 
@@ -255,7 +256,7 @@ def world_differs(what: str, size: int, session: Session) -> FlintError:
 
 
 @PUBLIC.replaces(
-    *(f"{module}:new_group" for module in _BOTH), f"torch.distributed.device_mesh:new_group"
+    *(f"{module}:new_group" for module in _BOTH), "torch.distributed.device_mesh:new_group"
 )
 def new_group(session: Session, original: Any) -> Any:
     """Notes the ranks of every group; those without this rank need nothing else."""
@@ -276,7 +277,7 @@ def new_group(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces(
-    *(f"{module}:split_group" for module in _BOTH), f"torch.distributed.device_mesh:split_group"
+    *(f"{module}:split_group" for module in _BOTH), "torch.distributed.device_mesh:split_group"
 )
 def split_group(session: Session, original: Any) -> Any:
     """Makes the group of this rank; the others are only noted."""
@@ -342,41 +343,17 @@ def barrier(session: Session, original: Any) -> Any:
     return lambda *args, **kwargs: None
 
 
-@PUBLIC.replaces(*(f"{module}:all_gather_object" for module in _BOTH))
-def all_gather_object(session: Session, original: Any) -> Any:
-    """Every rank is taken to have the same object as this one."""
+def _object_collective(name: str) -> Any:
+    @PUBLIC.replaces(*(f"{module}:{name}" for module in _BOTH))
+    def collective(session: Session, original: Any) -> Any:
+        """Fake tensors carry no pickles."""
+        return getattr(session.objects, name)
 
-    def gather(object_list: Any, obj: Any, group: Any = None) -> None:
-        object_list[:] = [obj] * len(object_list)
-
-    return gather
-
-
-@PUBLIC.replaces(*(f"{module}:gather_object" for module in _BOTH))
-def gather_object(session: Session, original: Any) -> Any:
-    """As above."""
-
-    def gather(obj: Any, object_gather_list: Any = None, *args: Any, **kwargs: Any) -> None:
-        if object_gather_list is not None:
-            object_gather_list[:] = [obj] * len(object_gather_list)
-
-    return gather
+    return collective
 
 
-@PUBLIC.replaces(*(f"{module}:broadcast_object_list" for module in _BOTH))
-def broadcast_objects(session: Session, original: Any) -> Any:
-    """As above."""
-    return lambda object_list, *args, **kwargs: None
-
-
-@PUBLIC.replaces(*(f"{module}:scatter_object_list" for module in _BOTH))
-def scatter_objects(session: Session, original: Any) -> Any:
-    """As above; a rank that has no list gets None."""
-
-    def scatter(output: Any, given: Any = None, *args: Any, **kwargs: Any) -> None:
-        output[0] = given[0] if given else None
-
-    return scatter
+for _name in OBJECT_COLLECTIVES:
+    _object_collective(_name)
 
 
 # --- attention ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.handover import Handover
-from flint.frontends.torch_world.objects import Objects
+from flint.frontends.torch_world.objects import OBJECT_COLLECTIVES, Objects
 
 
 @contextmanager
@@ -25,8 +25,8 @@ def rank_of_four(rank: int, known: Mapping[str, bytes] | None = None) -> Iterato
     objects = Objects(handover)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            for name, function in objects.replacements().items():
-                patch.setattr(dist, name, function)
+            for name in OBJECT_COLLECTIVES:
+                patch.setattr(dist, name, getattr(objects, name))
             yield handover
     finally:
         dist.destroy_process_group()
