@@ -53,7 +53,7 @@ def outcome_of(job: Job) -> Outcome:
         return Failure(error.code, error.message, error.place or user_place(error), error.help)
     except SystemExit as error:
         return _raised(job, f"exited with {error.code}", error)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the user's program
         return _raised(job, f"raised {type(error).__name__}: {_first_line(error)}", error)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -119,7 +119,7 @@ class Stream:
             if stream != self.stream_id and event > self.pending.get(stream, -1):
                 self.pending[stream] = event
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Self:
         self._outer = self.timeline.current
         self.timeline.current = self
         return self
@@ -237,7 +237,7 @@ class _DeviceContext:
     def __init__(self, device: Any = None) -> None:
         self.idx = 0
 
-    def __enter__(self) -> _DeviceContext:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *unused: object) -> None:

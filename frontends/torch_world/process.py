@@ -44,12 +44,15 @@ def _recorded(job: Job) -> Recording:
     outcome = _forked(job) if job.call is not None else _spawned(job)
     if isinstance(outcome, Recording):
         return outcome
+    raise _error(job, outcome)
+
+
+def _error(job: Job, outcome: Failure | Bug) -> Exception:
     if isinstance(outcome, Bug):
-        raise RuntimeError(f"recording {job.name} failed\n{outcome.trace}")
+        return RuntimeError(f"recording {job.name} failed\n{outcome.trace}")
     error = FlintError(outcome.code, outcome.message, place=outcome.place, help=outcome.help)
-    if outcome.trace:
-        raise error from ProgramError(outcome.trace)
-    raise error
+    error.__cause__ = ProgramError(outcome.trace) if outcome.trace else None
+    return error
 
 
 def _spawned(job: Job) -> Outcome:

@@ -87,11 +87,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     # --- dispatch -------------------------------------------------------------------------------
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What `__torch_dispatch__` is: it runs an operator and writes it down."""
         if any(map(self._dispatches, types)):
             return NotImplemented
         if func is _DEVICE_OF:
-            return func(*args)
+            return args[0].fake_device if type(args[0]) is FakeTensor else func(*args)
         kwargs = self._on_device(kwargs) if kwargs else {}
         session = self.session
         if session.paused:
@@ -244,6 +245,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if not phases.in_optimizer:
             self._forward[torch.autograd._get_sequence_nr() - 1] = where
         return where
+
+
+# Assigned, as a method of that name would be wrapped for the compiler, at every call.
+Recorder.__torch_dispatch__ = Recorder.dispatch
 
 
 def _operator(func: Any) -> _Operator:

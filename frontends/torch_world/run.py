@@ -27,8 +27,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.device import NAME, Timeline, make_device_module
-from flint.frontends.torch_world.handover import Handover
 from flint.frontends.torch_world.fakes import Fakes
+from flint.frontends.torch_world.handover import Handover
 from flint.frontends.torch_world.job import Job
 from flint.frontends.torch_world.modules import ModulePaths
 from flint.frontends.torch_world.objects import Objects

@@ -41,12 +41,16 @@ class Surroundings:
     `place` and `module` say where the program is (`train.py:88`, `layers.0.moe`).
     `without_modes` is a context in which operators compute with real tensors.
     `group_position` gives rank and size of a process group, from its name or itself.
+    `call` runs an operator on fake tensors.
     """
 
     place: Callable[[], str]
     module: Callable[[], str]
     without_modes: Callable[[], AbstractContextManager[Any]]
     group_position: Callable[[Any], tuple[int, int]]
+    call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any] = lambda f, args, kwargs: f(
+        *args, **kwargs
+    )
 
 
 class Values:
@@ -75,7 +79,7 @@ class Values:
         answer = _ANSWERS.get(func)
         if answer is not None:
             return answer(self, func, args, kwargs)
-        result = func(*args, **kwargs)
+        result = self._around.call(func, args, kwargs)
         self._follow(func, args, kwargs, result)
         return result
 
