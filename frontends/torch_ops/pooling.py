@@ -59,8 +59,8 @@ def _windows(
 
 
 def _each(values: Any, count: int) -> tuple[int, ...]:
-    values = tuple(values) if isinstance(values, (list, tuple)) else (values,)
-    return values if len(values) == count else values * count
+    given: tuple[int, ...] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+    return given if len(given) == count else given * count
 
 
 # the largest ----------------------------------------------------------------------------------

@@ -1,0 +1,281 @@
+"""Normalisations: layer, group, batch and root-mean-square, forward and backward.
+
+Short types are normalised in float32, as PyTorch does. Statistics have the shapes and types of
+PyTorch's GPU kernels (its CPU kernels store some of them in the short type).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from flint.frontends.torch_ops.registry import torch_op
+
+Dims = tuple[int, ...]
+
+
+def _wide(x: Any) -> Any:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _mean(x: Any, dims: Dims) -> Any:
+    """The mean over some dimensions, that stay with size 1."""
+    return jnp.sum(x, dims, keepdims=True) * _inverse(x, dims)
+
+
+def _inverse(x: Any, dims: Dims) -> float:
+    return 1 / max(math.prod(x.shape[d] for d in dims), 1)
+
+
+def _normalised(x: Any, dims: Dims, eps: float) -> tuple[Any, Any, Any, Any]:
+    """(x - mean) / deviation, the mean, the variance, and 1 / deviation."""
+    mean = _mean(x, dims)
+    centred = x - mean
+    variance = _mean(centred * centred, dims)
+    rstd = lax.rsqrt(variance + eps)
+    return centred * rstd, mean, variance, rstd
+
+
+def _of_input(grad: Any, normal: Any, rstd: Any, dims: Dims) -> Any:
+    """The gradient of what was normalised, from that of the normal numbers."""
+    pull = _mean(grad, dims) + normal * _mean(grad * normal, dims)
+    return (grad - pull) * rstd
+
+
+def _affine(x: Any, weight: Any, bias: Any) -> Any:
+    if weight is not None:
+        x = x * weight
+    return x if bias is None else x + bias
+
+
+# layers ---------------------------------------------------------------------------------------
+
+
+def _last(x: Any, normalized_shape: Sequence[int]) -> tuple[Dims, Dims]:
+    """Dimensions that are normalised, and all in front of them."""
+    first = x.ndim - len(normalized_shape)
+    return tuple(range(first, x.ndim)), tuple(range(first))
+
+
+@torch_op("aten::native_layer_norm")
+def native_layer_norm(
+    x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> tuple[Any, Any, Any]:
+    """The normalised input, the mean and 1 / deviation."""
+    dims, _ = _last(x, normalized_shape)
+    normal, mean, _, rstd = _normalised(_wide(x), dims, eps)
+    return _affine(normal, weight, bias).astype(x.dtype), mean, rstd
+
+
+@torch_op("aten::native_layer_norm_backward")
+def native_layer_norm_backward(
+    grad: Any,
+    x: Any,
+    normalized_shape: Sequence[int],
+    mean: Any,
+    rstd: Any,
+    weight: Any,
+    bias: Any,
+    output_mask: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    """Gradients of input, weight and bias; None where the mask does not want one."""
+    dims, rows = _last(x, normalized_shape)
+    wide, normal = _wide(grad), (_wide(x) - mean) * rstd
+    wanted_x, wanted_weight, wanted_bias = output_mask
+    dx = dweight = dbias = None
+    if wanted_x:
+        inner = wide if weight is None else wide * weight
+        dx = _of_input(inner, normal, rstd, dims).astype(x.dtype)
+    if wanted_weight and weight is not None:
+        dweight = jnp.sum(wide * normal, rows).astype(weight.dtype)
+    if wanted_bias and bias is not None:
+        dbias = jnp.sum(wide, rows).astype(bias.dtype)
+    return dx, dweight, dbias
+
+
+@torch_op("aten::_fused_rms_norm")
+def fused_rms_norm(
+    x: Any, normalized_shape: Sequence[int], weight: Any, eps: float | None
+) -> tuple[Any, Any]:
+    """The input divided by its root mean square, and 1 / root mean square."""
+    dims, _ = _last(x, normalized_shape)
+    wide = _wide(x)
+    eps = float(jnp.finfo(wide.dtype).eps) if eps is None else eps
+    rstd = lax.rsqrt(_mean(wide * wide, dims) + eps)
+    return _affine(wide * rstd, weight, None).astype(x.dtype), rstd
+
+
+@torch_op("aten::rms_norm")
+def rms_norm(
+    x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> Any:
+    """The input divided by its root mean square."""
+    return fused_rms_norm(x, normalized_shape, weight, eps)[0]
+
+
+@torch_op("aten::_fused_rms_norm_backward")
+def fused_rms_norm_backward(
+    grad: Any,
+    x: Any,
+    normalized_shape: Sequence[int],
+    rstd: Any,
+    weight: Any,
+    output_mask: Sequence[bool],
+) -> tuple[Any, Any]:
+    """Gradients of input and weight; None where the mask does not want one."""
+    dims, rows = _last(x, normalized_shape)
+    wide, normal = _wide(grad), _wide(x) * rstd
+    dx = dweight = None
+    if output_mask[0]:
+        inner = wide if weight is None else wide * weight
+        dx = ((inner - normal * _mean(inner * normal, dims)) * rstd).astype(x.dtype)
+    if output_mask[1] and weight is not None:
+        dweight = jnp.sum(wide * normal, rows).astype(x.dtype)
+    return dx, dweight
+
+
+# groups ---------------------------------------------------------------------------------------
+
+
+def _per_channel(x: Any, values: Any) -> Any:
+    """One value for each channel, dimension 1 of `x`."""
+    return values.reshape(-1, *(1,) * (x.ndim - 2))
+
+
+@torch_op("aten::native_group_norm")
+def native_group_norm(
+    x: Any, weight: Any, bias: Any, n: int, channels: int, positions: int, groups: int, eps: float
+) -> tuple[Any, Any, Any]:
+    """The normalised input, the mean and 1 / deviation of each group of channels."""
+    grouped = _wide(x).reshape(n, groups, -1)
+    normal, mean, _, rstd = _normalised(grouped, (2,), eps)
+    scales = [None if p is None else _per_channel(x, p) for p in (weight, bias)]
+    out = _affine(normal.reshape(x.shape), *scales).astype(x.dtype)
+    return out, mean.reshape(n, groups).astype(x.dtype), rstd.reshape(n, groups).astype(x.dtype)
+
+
+@torch_op("aten::native_group_norm_backward")
+def native_group_norm_backward(
+    grad: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    weight: Any,
+    n: int,
+    channels: int,
+    positions: int,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    """Gradients of input, weight and bias; None where the mask does not want one."""
+    wide, deviation = _wide(grad), _wide(rstd)[:, :, None]
+    normal = (_wide(x).reshape(n, groups, -1) - _wide(mean)[:, :, None]) * deviation
+    wanted_x, wanted_weight, wanted_bias = output_mask
+    others = (0, *range(2, x.ndim))
+    dtype = jnp.result_type(x, mean, *([] if weight is None else [weight]))
+    dx = dweight = dbias = None
+    if wanted_x:
+        inner = wide if weight is None else wide * _per_channel(x, weight)
+        found = _of_input(inner.reshape(n, groups, -1), normal, deviation, (2,))
+        dx = found.reshape(x.shape).astype(dtype)
+    if wanted_weight:
+        dweight = jnp.sum(wide * normal.reshape(x.shape), others).astype(dtype)
+    if wanted_bias:
+        dbias = jnp.sum(wide, others).astype(dtype)
+    return dx, dweight, dbias
+
+
+# batches --------------------------------------------------------------------------------------
+
+
+def _others(x: Any) -> Dims:
+    return (0, *range(2, x.ndim))
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Output, mean, 1 / deviation, and new running mean and variance."""
+    wide = _wide(x)
+    scales = [None if p is None else _per_channel(x, p) for p in (weight, bias)]
+    if not training:
+        mean, var = _wide(mean), _wide(var)
+        rstd = lax.rsqrt(var + eps)
+        normal = (wide - _per_channel(x, mean)) * _per_channel(x, rstd)
+        return _affine(normal, *scales).astype(x.dtype), mean, rstd, mean, var
+    normal, *found = _normalised(wide, _others(x), eps)
+    flat, spread, rstd = (statistic.reshape(-1) for statistic in found)
+    out = _affine(normal, *scales).astype(x.dtype)
+    if mean is None:
+        return out, flat, rstd, None, None
+    count = x.size // x.shape[1]
+    unbiased = momentum * count / max(count - 1, 1)
+    new_mean = momentum * flat + (1 - momentum) * mean
+    return out, flat, rstd, new_mean, unbiased * spread + (1 - momentum) * var
+
+
+@torch_op("aten::_native_batch_norm_legit_functional")
+def native_batch_norm_legit_functional(*args: Any) -> tuple[Any, ...]:
+    """Output, mean, 1 / deviation, and new running mean and variance."""
+    return _batch_norm(*args)
+
+
+@torch_op("aten::_native_batch_norm_legit", "aten::native_batch_norm")
+def native_batch_norm(*args: Any) -> tuple[Any, Any, Any]:
+    """Output, mean and 1 / deviation."""
+    return _batch_norm(*args)[:3]
+
+
+@torch_op("aten::_native_batch_norm_legit.no_stats")
+def native_batch_norm_no_stats(
+    x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """Output, mean and 1 / deviation of the batch itself."""
+    return _batch_norm(x, weight, bias, None, None, True, momentum, eps)[:3]
+
+
+@torch_op("aten::_native_batch_norm_legit_no_training")
+def native_batch_norm_no_training(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """Output, mean and 1 / deviation, from the running statistics."""
+    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)[:3]
+
+
+@torch_op("aten::native_batch_norm_backward")
+def native_batch_norm_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_invstd: Any,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    """Gradients of input, weight and bias; None where the mask does not want one."""
+    if train:
+        mean, rstd = save_mean, save_invstd
+    else:
+        mean, rstd = _wide(running_mean), lax.rsqrt(_wide(running_var) + eps)
+    wide, deviation = _wide(grad), _per_channel(x, rstd)
+    normal = (_wide(x) - _per_channel(x, mean)) * deviation
+    of_weight, of_bias = jnp.sum(wide * normal, _others(x)), jnp.sum(wide, _others(x))
+    scale = deviation if weight is None else deviation * _per_channel(x, weight)
+    dx = None
+    if output_mask[0]:
+        if train:
+            part = _inverse(x, _others(x))
+            wide = (
+                wide - _per_channel(x, of_bias * part) - normal * _per_channel(x, of_weight * part)
+            )
+        dx = (wide * scale).astype(x.dtype)
+    dtype = x.dtype if weight is None else weight.dtype
+    dweight = of_weight.astype(dtype) if output_mask[1] else None
+    return dx, dweight, of_bias.astype(dtype) if output_mask[2] else None
