@@ -16,12 +16,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from flint.frontends.torch_world import ddp, pipelining
+from flint.frontends.torch_world import ddp
 from flint.frontends.torch_world.device import NAME
 from flint.frontends.torch_world.patching import Patches
 from flint.frontends.torch_world.session import Session
 
 PRIVATE = Patches()
+#: Installed when the program imports PIPELINES, which takes a second.
+PIPELINE = Patches()
+PIPELINES = "torch.distributed.pipelining.schedules"
 _FAKE = "torch._subclasses.fake_tensor"
 _MESH = "torch.distributed.device_mesh"
 _PROPAGATOR = "torch.distributed.tensor._sharding_prop:ShardingPropagator"
@@ -261,25 +264,29 @@ def work_wait(session: Session, original: Any) -> Any:
 # --- pipelines ------------------------------------------------------------------------------------
 
 
-@PRIVATE.replaces(
-    "torch.distributed.pipelining.schedules:_PipelineSchedule._warmup_p2p",
+@PIPELINE.replaces(
+    f"{PIPELINES}:_PipelineSchedule._warmup_p2p",
     parameters=("self", "stages", "has_backward", "p2p_done"),
 )
 def pipeline_vote(session: Session, original: Any) -> Any:
     """Stages vote by messages, and the vote is read."""
-    return pipelining.warm_up
+    from flint.frontends.torch_world.pipelining import warm_up
+
+    return warm_up
 
 
 def _stage_method(name: str) -> Any:
-    @PRIVATE.replaces(f"torch.distributed.pipelining.stage:PipelineStage.{name}")
+    @PIPELINE.replaces(f"torch.distributed.pipelining.stage:PipelineStage.{name}")
     def method(session: Session, original: Any) -> Any:
         """Stages tell each other the shapes of activations by messages."""
-        return pipelining.StageShapes(session.handover).replacement(name, original)
+        from flint.frontends.torch_world.pipelining import StageShapes
+
+        return StageShapes(session.handover).replacement(name, original)
 
     return method
 
 
-for _name in pipelining.STAGE_METHODS:
+for _name in ("_send_meta", "_recv_meta", "_forward_metadata_inference"):
     _stage_method(_name)
 
 

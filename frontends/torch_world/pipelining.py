@@ -23,9 +23,6 @@ from torch.distributed.pipelining._utils import (
 from flint.errors import FlintError
 from flint.frontends.torch_world.handover import Handover
 
-#: Methods of `PipelineStage` that `StageShapes` has replacements for, under the same names.
-STAGE_METHODS = ("_send_meta", "_recv_meta", "_forward_metadata_inference")
-
 
 class StageShapes:
     """Tells stages what their neighbours send, from a `Handover`.

@@ -30,9 +30,10 @@ from flint.frontends.torch_world.device import NAME, Timeline, make_device_modul
 from flint.frontends.torch_world.fakes import Fakes
 from flint.frontends.torch_world.handover import Handover
 from flint.frontends.torch_world.job import Job
+from flint.frontends.torch_world.late_imports import after_import
 from flint.frontends.torch_world.modules import ModulePaths
 from flint.frontends.torch_world.objects import Objects
-from flint.frontends.torch_world.patches import PRIVATE
+from flint.frontends.torch_world.patches import PIPELINE, PIPELINES, PRIVATE
 from flint.frontends.torch_world.patching import check, installed
 from flint.frontends.torch_world.phases import Phases, StepDone
 from flint.frontends.torch_world.recorder import Recorder
@@ -126,6 +127,7 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(_leave_world)
         stack.enter_context(installed([*PRIVATE.all, *stand_ins()], session))
+        stack.enter_context(after_import(PIPELINES, lambda: _patch_pipelines(stack, session)))
         stack.enter_context(single_thread())
         before = register_optimizer_step_pre_hook(lambda o, *_: phases.optimizer_starts(o))
         stack.callback(before.remove)
@@ -138,6 +140,11 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
         stack.enter_context(session.fake_mode)
         stack.enter_context(recorder)
         yield
+
+
+def _patch_pipelines(stack: contextlib.ExitStack, session: Session) -> None:
+    check(PIPELINE.all)
+    stack.enter_context(installed(PIPELINE.all, session))
 
 
 def _leave_world() -> None:

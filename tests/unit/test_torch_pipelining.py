@@ -46,7 +46,7 @@ def rank_of_world(rank: int, handover: Handover) -> Iterator[Messages]:
     try:
         with pytest.MonkeyPatch.context() as patch, FakeTensorMode(), Messages() as messages:
             shapes = pipelining.StageShapes(handover)
-            for name in pipelining.STAGE_METHODS:
+            for name in ("_send_meta", "_recv_meta", "_forward_metadata_inference"):
                 original = getattr(pp.PipelineStage, name)
                 patch.setattr(pp.PipelineStage, name, shapes.replacement(name, original))
             base = pp.schedules._PipelineSchedule
