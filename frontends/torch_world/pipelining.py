@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._utils import (
     InferenceMode,
     _StageBackwardMeta,
     _StageForwardMeta,
 )
+from torch.distributed.pipelining.stage import PipelineStage
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.handover import Handover
