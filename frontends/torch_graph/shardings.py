@@ -9,6 +9,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.fsdp import fsdp_axes, fully_sharded
+from flint.frontends.torch_graph.packed import Packed
 from flint.frontends.torch_graph.patterns import matching, no_match, without_numbers
 from flint.frontends.torch_graph.placements import partition_spec
 from flint.frontends.torch_graph.tp_plan import (
@@ -52,7 +53,9 @@ class Constraint:
 class Shardings:
     """PartitionSpecs by name. Made by `plan_shardings`.
 
-    `warnings` says what the user asked for in general and could not have in particular.
+    `outputs` are constraints by module and number of the tensor that it returns; `packed` is for
+    `packed.split_by_shards`. `warnings` says what the user asked for in general and could not have
+    in particular.
     """
 
     mesh: Mesh
@@ -60,6 +63,7 @@ class Shardings:
     use: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
     outputs: Mapping[tuple[str, int], Constraint] = field(default_factory=dict)
+    packed: Mapping[str, Packed] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def argument(self, name: str, shape: Sequence[int]) -> Any:
@@ -148,6 +152,7 @@ class _Planner:
         self.by_name = {name: t for t in self.tensors for name in t.names}
         self.placed: dict[str, Any] = {}
         self.outputs: dict[tuple[str, int], Constraint] = {}
+        self.packed: dict[str, Packed] = {}
         self.warnings: dict[str, None] = {}
 
     def plan(self) -> Shardings:
@@ -165,6 +170,7 @@ class _Planner:
             _spread(use, self.tensors),
             {name: t.shape for name, t in self.by_name.items()},
             self.outputs,
+            self.packed,
             tuple(self.warnings),
         )
 
@@ -214,9 +220,10 @@ class _Planner:
         if not modules and not parameters:
             raise no_match(next(iter(plan)), self.modules, "module or parameter", where)
         for name in self._parameter_names():
-            style = parameters.get(name) or modules.get(name.rpartition(".")[0])
+            owner = name if name in parameters else name.rpartition(".")[0]
+            style = parameters.get(owner) or modules.get(owner)
             if style is not None:
-                self._place_by_plan(name, style, axis)
+                self._place_by_plan(name, owner, style, axis)
         for path, style in modules.items():
             self._constrain_by_plan(path, style, where, axis, sequence)
 
@@ -244,7 +251,8 @@ class _Planner:
     def _parameter_names(self) -> list[str]:
         return [name for t in self.parameters for name in t.names]
 
-    def _place_by_plan(self, name: str, style: Style, axis: str) -> None:
+    def _place_by_plan(self, name: str, owner: str, style: Style, axis: str) -> None:
+        """Shard a parameter; `owner` is what the plan names, it or its module."""
         from jax.sharding import PartitionSpec
 
         tensor = self.by_name[name]
@@ -259,12 +267,8 @@ class _Planner:
                 f"stays whole: '{axis}' ({over}) does not divide dimension {dimension} ({size})",
             )
             return
-        if style.packed and len(tensor.shape) > 1:
-            self._warn(
-                name,
-                "joins two weights and is sharded as one: splitting what it computes moves data "
-                "that HuggingFace's interleaved shards would not",
-            )
+        if style.packed and len(tensor.shape) > 1 and size % (2 * over) == 0:
+            self.packed[owner.rpartition(".")[0]] = Packed(size, over)
         self.placed[tensor.names[0]] = PartitionSpec(*[None] * dimension, axis)
 
     def _constrain_by_plan(

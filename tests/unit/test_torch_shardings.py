@@ -13,6 +13,7 @@ jax = pytest.importorskip("jax")
 from jax.sharding import PartitionSpec as P
 
 from flint.errors import FlintError
+from flint.frontends.torch_graph.packed import Packed
 from flint.frontends.torch_graph.patterns import matching
 from flint.frontends.torch_graph.shardings import (
     NamedTensor,
@@ -389,7 +390,9 @@ def test_plans_over_expert_weights() -> None:
         P(None, "model"),
         P(None, None, "model"),
     ]
-    assert "joins two weights" in found.warnings[0]
+    assert found.packed == {"model.layers.0.experts": Packed(size=64, shards=4)}
+    linear = plan({"tp_plan": {"model.layers.*.self_attn.q_proj": "packed_colwise"}})
+    assert linear.packed["model.layers.1.self_attn"] == Packed(size=64, shards=4)
     by_expert = plan(
         {("tp_plan", "data"): dict.fromkeys(rules, "grouped_gemm")}, parameters=experts
     )
