@@ -28,7 +28,8 @@ def _mean(x: Any, dims: Dims) -> Any:
 
 
 def _inverse(x: Any, dims: Dims) -> float:
-    return 1 / max(math.prod(x.shape[d] for d in dims), 1)
+    count: int = math.prod(x.shape[d] for d in dims)
+    return 1 / max(count, 1)
 
 
 def _normalised(x: Any, dims: Dims, eps: float) -> tuple[Any, Any, Any, Any]:

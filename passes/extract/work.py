@@ -230,7 +230,7 @@ def scatter(o: Operation) -> Work:
     )
 
 
-def rng_bit_generator(o: Operation) -> Work:
+def rng(o: Operation) -> Work:
     """About ten integer operations for each 32-bit word (Philox 4x32: 10 rounds for 4 words)."""
     return Work(flops=10 * sum(r.num_bytes for r in o.results) // 4)
 
@@ -362,7 +362,8 @@ RULES: dict[str, WorkRule] = {
     "stablehlo.dynamic_slice": slice_,
     "stablehlo.dynamic_update_slice": dynamic_update_slice,
     "stablehlo.scatter": scatter,
-    "stablehlo.rng_bit_generator": rng_bit_generator,
+    "stablehlo.rng": rng,
+    "stablehlo.rng_bit_generator": rng,
     "stablehlo.custom_call": custom_call,
     "chlo.ragged_dot": ragged_dot,
     "sdy.all_slice": slice_,
