@@ -161,9 +161,9 @@ def trace_distributed(
     Raises FlintError FL230 (the program raised), FL231 (it took no step), FL232 (its world is not
     the mesh), FL233 (a value depends on data) and others of docs/errors.md.
     """
-    step = fn if isinstance(fn, WorldStep) else None
-    step = step or WorldStep(fn, args, kwargs, hints=dict(hints or {}), steps=steps)
-    return _trace_world(step, Mesh.parse(mesh), "", "")
+    if not isinstance(fn, WorldStep):
+        fn = WorldStep(fn, args, kwargs, hints=dict(hints or {}), steps=steps)
+    return _trace_world(fn, mesh, "", "")
 
 
 def trace_script(
@@ -185,7 +185,7 @@ def trace_script(
     return Trace(workload, timings)
 
 
-def _trace_world(step: WorldStep, mesh: Mesh, name: str, source: str) -> Trace:
+def _trace_world(step: WorldStep, mesh: object, name: str, source: str) -> Trace:
     from flint.frontends.torch_distributed import capture_world
 
     timings: dict[str, float] = {}
