@@ -116,29 +116,25 @@ def stage_axes(recording: Recording, mesh: Mesh) -> set[AxisRef]:
 def _shard_classes(recordings: Recordings, stage: _Class, mesh: Mesh) -> list[_Class]:
     """The ranks of a stage by the sizes of their shards.
 
-    Two classes are recorded: that of the stage's rank and the last. The others are derived, or
-    recorded too where they cannot be.
+    Recordings of the other classes are derived from that of the stage, or made where they cannot be.
     """
     labels = shard_labels(stage.recording, mesh)
     masks = [stage.mask & (labels == label) for label in _in_order(labels[stage.mask])]
     if len(masks) == 1:
         return [stage]
-    ranks = [int(np.argmax(mask)) for mask in masks]
-    home = next(i for i, mask in enumerate(masks) if mask[stage.recording.rank])
-    ranks[home] = stage.recording.rank
-    far = len(masks) - 1 if home != len(masks) - 1 else 0
-    (other,) = recordings.of([ranks[far]])
-    derived = {home: stage.recording, far: other}
-    missing = []
-    for i, rank in enumerate(ranks):
-        if i not in derived:
-            found = derive(stage.recording, other, rank, mesh)
-            if found is None:
-                missing.append(i)
-            else:
-                derived[i] = found
-    derived.update(zip(missing, recordings.of([ranks[i] for i in missing]), strict=True))
-    return [_Class(mask, derived[i]) for i, mask in enumerate(masks)]
+    found: dict[int, Recording] = {}
+    missing: dict[int, int] = {}
+    for i, mask in enumerate(masks):
+        rank = int(np.argmax(mask))
+        derived: Recording | None = stage.recording
+        if not mask[stage.recording.rank]:
+            derived = derive(stage.recording, rank, mesh)
+        if derived is None:
+            missing[i] = rank
+        else:
+            found[i] = derived
+    found.update(zip(missing, recordings.of(list(missing.values())), strict=True))
+    return [_Class(mask, found[i]) for i, mask in enumerate(masks)]
 
 
 def shard_labels(recording: Recording, mesh: Mesh) -> Int64s:

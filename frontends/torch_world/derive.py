@@ -1,10 +1,14 @@
-"""The recording of a rank that holds other shards, derived from those of two ranks that ran.
+"""The recording of a rank that holds other shards, derived from one that ran.
 
-Shards that `torch.chunk` makes are full, a remainder or empty. Ranks that differ in nothing else
-run the same operators; those on shards (optimizer, gradient norms) have other sizes. Two ranks with
-different shards of everything that is uneven show which tensors these are: every tensor that
-differs between them must be the shard of a parameter, and then has the shape of that parameter's
-shard on any third rank. Whatever cannot be told so makes no derived recording: that rank must run.
+Shards that `torch.chunk` makes are full, a remainder or empty. FSDP pads them for its collectives,
+so that ranks differ only where operators work on the shards themselves: gradients after they were
+scattered, their norms, and the optimizer. There a tensor is the shard of a parameter if its memory
+is that of the parameter, of its gradient or of its state, or was computed from such element by
+element, and then has the shape of that parameter's shard on the other rank.
+
+It is a proof only if nothing else touches shards. Where something does (a product with a matrix
+that tensor parallelism split unevenly, a shard seen in another shape) there is no derived
+recording, and the rank must run.
 """
 
 from __future__ import annotations
@@ -14,172 +18,169 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flint.frontends.torch_world.names import base_name, without_overload
+from flint.frontends.torch_world.operands import is_view
 from flint.frontends.torch_world.recording import Event, Recording, StorageInfo, TensorInfo
 from flint.frontends.torch_world.shards import Shape, Shards
 from flint.mesh import Mesh
+from flint.passes.opcodes import ELEMENTWISE, GENERATED, REDUCTION
+from flint.program import Phase
 
-#: Shapes of one tensor on the two ranks that ran.
-Pair = tuple[Shape, Shape]
 #: Number of an event, and of a tensor in it: inputs first, then outputs.
 Place = tuple[int, int]
+#: Operators that give each element of a shard, or each shard of a list, on its own.
+_ELEMENT_BY_ELEMENT = frozenset(
+    ("clone", "copy", "to", "detach", "alias", "_fused_adam", "_fused_adamw", "_fused_sgd")
+    + ("_fused_adagrad", "_amp_foreach_non_finite_check_and_unscale")
+)
+#: Operators that carry padded shards to a collective.
+_PACKING = frozenset(
+    ("aten._foreach_copy_", "aten.copy_", "aten._to_copy", "aten.cat")
+    + ("fsdp.all_gather_copy_in", "fsdp.chunk_cat")
+)
 
 
-def derive(first: Recording, second: Recording, rank: int, mesh: Mesh) -> Recording | None:
-    """What `first` would be with the shards of `rank`, or None where the two do not tell it."""
-    if not same_structure(first, second):
-        return None
-    shapes = _shard_shapes(first, second, rank, mesh)
-    if shapes is None:
-        return None
-    targets = _Places(first, second, shapes).resolved()
-    if targets is None:
-        return None
-    storages = {s: _stored(s, i, second, shapes) for s, i in first.storages.items()}
-    return replace(first, events=_substituted(first.events, targets), storages=storages)
-
-
-def same_structure(first: Recording, second: Recording) -> bool:
-    """Whether two ranks did the same but for the shapes of local tensors."""
-    return (
-        len(first.events) == len(second.events)
-        and first.streams == second.streams
-        and first.storages.keys() == second.storages.keys()
-        and all(map(_same_event, first.events, second.events))
-    )
-
-
-def _same_event(a: Event, b: Event) -> bool:
-    if a is b:
-        return True
-    return (
-        a.op == b.op
-        and a.writes == b.writes
-        and a.is_view == b.is_view
-        and a.module == b.module
-        and a.phase == b.phase
-        and a.stream == b.stream
-        and a.waits == b.waits
-        and _same_tensors(a.inputs, b.inputs)
-        and _same_tensors(a.outputs, b.outputs)
-        and _same_communication(a, b)
-    )
-
-
-def _same_tensors(a: Sequence[TensorInfo], b: Sequence[TensorInfo]) -> bool:
-    return len(a) == len(b) and all(
-        x.storage == y.storage and x.dtype == y.dtype for x, y in zip(a, b, strict=True)
-    )
-
-
-def _same_communication(a: Event, b: Event) -> bool:
-    """Groups have their own ranks, and messages their own peers; all else is equal."""
-    if a.comm is None or b.comm is None:
-        return a.comm is b.comm
-    return replace(a.comm, peer=-1) == replace(b.comm, peer=-1)
+class _Unprovable(Exception):
+    """Something touches a shard that is not known to treat all shards alike."""
 
 
 @dataclass(frozen=True)
 class _Shard:
-    """A parameter's shard on the two ranks that ran and on the one that is asked for."""
+    """A parameter's shard on the rank that ran and on the one that is asked for."""
 
     name: str
-    pair: Pair
-    target: Shape
+    here: Shape
+    there: Shape
 
 
-def _shard_shapes(
-    first: Recording, second: Recording, rank: int, mesh: Mesh
-) -> dict[str, _Shard] | None:
-    """Shards by parameter; None if the arithmetic of shards is not what the ranks did."""
-    own, other = Shards(first, mesh), Shards(second, mesh)
+def derive(recording: Recording, rank: int, mesh: Mesh) -> Recording | None:
+    """What `recording` would be with the shards of `rank`, or None if that cannot be told."""
+    shards = _parameter_shards(recording, rank, mesh)
+    if shards is None:
+        return None
+    try:
+        shapes = _Places(recording, shards).resolved()
+    except _Unprovable:
+        return None
+    storages = {s: _stored(i, shards) for s, i in recording.storages.items()}
+    return replace(recording, events=_substituted(recording.events, shapes), storages=storages)
+
+
+def _parameter_shards(recording: Recording, rank: int, mesh: Mesh) -> dict[str, _Shard] | None:
+    """Shards by parameter; None if the arithmetic of shards is not what the rank did."""
+    arithmetic = Shards(recording, mesh)
     found: dict[str, _Shard] = {}
-    for storage, info in first.storages.items():
-        if info.placement is None:
+    for info in recording.storages.values():
+        if info.placement is None or parameter_of(info) in found:
             continue
-        theirs = second.storages[storage]
-        here = own.local_shape(info.placement, first.rank)
-        there = other.local_shape(theirs.placement or info.placement, second.rank)
-        target = own.local_shape(info.placement, rank)
-        if here is None or there is None or target is None:
+        here = arithmetic.local_shape(info.placement, recording.rank)
+        there = arithmetic.local_shape(info.placement, rank)
+        if here is None or there is None or here != info.shape:
             return None
-        if (here, there) != (info.shape, theirs.shape):
-            return None
-        found.setdefault(_parameter(info), _Shard(_parameter(info), (here, there), target))
+        found[parameter_of(info)] = _Shard(parameter_of(info), here, there)
     return found
 
 
-def _parameter(info: StorageInfo) -> str:
+def parameter_of(info: StorageInfo) -> str:
     """The parameter that memory belongs to: state of the optimizer is named after a slash."""
     return info.name.partition("/")[0]
 
 
 class _Places:
-    """Which shard each tensor that differs is, and so its shape on the third rank."""
+    """Which tensors of a recording are shards, of what, and so their shape on the other rank."""
 
-    def __init__(self, first: Recording, second: Recording, shapes: Mapping[str, _Shard]) -> None:
-        self.first, self.second = first, second
-        self.shapes = shapes
-        self.by_pair: dict[Pair, list[_Shard]] = {}
-        for shard in shapes.values():
-            self.by_pair.setdefault(shard.pair, []).append(shard)
-        self.known: dict[int, _Shard] = {
-            s: shapes[_parameter(i)]
-            for s, i in first.storages.items()
-            if _parameter(i) in shapes and i.role != "gradient"
-        }
-        self.targets: dict[Place, Shape] = {}
-        self.open: dict[tuple[str, Pair], list[Place]] = {}
+    def __init__(self, recording: Recording, shards: Mapping[str, _Shard]) -> None:
+        self.events = recording.events
+        self.by_shape: dict[Shape, list[_Shard]] = {}
+        for shard in shards.values():
+            self.by_shape.setdefault(shard.here, []).append(shard)
+        self.known: dict[int, _Shard] = {}
+        self.gradients: set[int] = set()
+        for storage, info in recording.storages.items():
+            owner = shards.get(parameter_of(info))
+            if info.role == "gradient":
+                self.gradients.add(storage)  # one memory may hold several
+            elif owner is not None and owner.here == info.shape:
+                self.known[storage] = owner
+        self.shapes: dict[Place, Shape] = {}
+        self.open: dict[tuple[str, Shape], list[Place]] = {}
 
-    def resolved(self) -> dict[Place, Shape] | None:
-        """The shape of every tensor that differs, or None if some cannot be told."""
-        for number in range(len(self.first.events)):
-            differ = self._differences(number)
-            if differ and not self._resolve(number, differ):
-                return None
-        return self.targets if all(map(self._share, self.open.items())) else None
+    def resolved(self) -> dict[Place, Shape]:
+        """The shape of every shard. Raises _Unprovable."""
+        for number, event in enumerate(self.events):
+            if event.comm is None:
+                found = self._shards_in(event)
+                if found:
+                    self._resolve(number, found)
+        for (_, shape), places in self.open.items():
+            self._share(shape, places)
+        return self.shapes
 
-    def _differences(self, number: int) -> dict[Pair, list[tuple[int, TensorInfo]]]:
-        a, b = self.first.events[number], self.second.events[number]
-        found: dict[Pair, list[tuple[int, TensorInfo]]] = {}
-        if a is b:
-            return found
-        for at, (x, y) in enumerate(zip(_tensors(a), _tensors(b), strict=True)):
-            if x.shape != y.shape:
-                found.setdefault((x.shape, y.shape), []).append((at, x))
+    def _shards_in(self, event: Event) -> dict[Shape, list[tuple[int, TensorInfo]]]:
+        """Tensors of an event that are shards, by shape. Raises _Unprovable."""
+        tensors = event.inputs + event.outputs
+        shards = [(at, t) for at, t in enumerate(tensors) if self._is_shard(event, t)]
+        if not shards:
+            return {}
+        if not is_view(event):
+            shards += self._computed(event, {t.shape for _, t in shards})
+        found: dict[Shape, list[tuple[int, TensorInfo]]] = {}
+        for at, tensor in shards:
+            found.setdefault(tensor.shape, []).append((at, tensor))
         return found
 
-    def _resolve(self, number: int, differ: dict[Pair, list[tuple[int, TensorInfo]]]) -> bool:
-        """Give every tensor of one event its shape, or leave it open; False if none fits."""
-        for pair, tensors in differ.items():
-            candidates = self.by_pair.get(pair, [])
-            if not candidates:
+    def _is_shard(self, event: Event, tensor: TensorInfo) -> bool:
+        """Whether a tensor is a shard itself, not padded or flat. Raises _Unprovable."""
+        if tensor.storage in self.gradients:
+            return tensor.shape in self.by_shape and len(event.outputs + event.inputs) > 0
+        shard = self.known.get(tensor.storage)
+        if shard is None or (shard.here == shard.there and tensor.shape == shard.here):
+            return shard is not None
+        if event.phase is not Phase.OPTIMIZER and (
+            without_overload(event.op) in _PACKING or is_view(event)
+        ):
+            flat = len(tensor.shape) == 1 and tensor.shape[0] == math.prod(shard.here)
+            if flat or tensor.shape == shard.here:
                 return False
-            shapes = {c.target for c in candidates}
-            if len(shapes) == 1:
+        if tensor.shape != shard.here or event.phase is not Phase.OPTIMIZER:
+            raise _Unprovable(f"{event.op} in {event.phase.name}")
+        return True
+
+    def _computed(self, event: Event, shapes: set[Shape]) -> list[tuple[int, TensorInfo]]:
+        """Results that are shards because their operator works element by element."""
+        name = base_name(event.op)
+        opcode = f"aten.{name}"
+        if opcode in REDUCTION and all(not t.shape for t in event.outputs):
+            return []
+        if opcode not in ELEMENTWISE | GENERATED and name not in _ELEMENT_BY_ELEMENT:
+            raise _Unprovable(event.op)
+        first = len(event.inputs)
+        results = list(enumerate(event.outputs, start=first))
+        return [
+            (at, t)
+            for at, t in results
+            if t.shape in shapes and t.storage not in self.known and t.storage not in self.gradients
+        ]
+
+    def _resolve(self, number: int, found: dict[Shape, list[tuple[int, TensorInfo]]]) -> None:
+        """Give every shard of one event its shape, or leave it open."""
+        for shape, tensors in found.items():
+            candidates = self.by_shape[shape]
+            if len({c.there for c in candidates}) == 1:
                 self._assign(number, tensors, candidates[:1])
                 continue
-            named = self._named(pair, tensors)
-            order = list({s.name: s for s in named.values()}.values())
-            others = [t for t in tensors if t[0] not in named]
+            named = {at: self.known[t.storage] for at, t in tensors if t.storage in self.known}
             for at, shard in named.items():
-                self.targets[number, at] = shard.target
+                self.shapes[number, at] = shard.there
+            others = [t for t in tensors if t[0] not in named]
+            order = list({s.name: s for s in named.values()}.values())
             if not order and len(others) % len(candidates) == 0:
                 order = candidates
             if order and len(others) % len(order) == 0:
                 self._assign(number, others, order)
             else:
-                key = (self.first.events[number].op, pair)
-                self.open.setdefault(key, []).extend((number, at) for at, _ in others)
-        return True
-
-    def _named(self, pair: Pair, tensors: list[tuple[int, TensorInfo]]) -> dict[int, _Shard]:
-        """Tensors whose memory belongs to a known parameter."""
-        found = {}
-        for at, tensor in tensors:
-            shard = self.known.get(tensor.storage)
-            if shard is not None and shard.pair == pair:
-                found[at] = shard
-        return found
+                places = self.open.setdefault((self.events[number].op, shape), [])
+                places.extend((number, at) for at, _ in others)
 
     def _assign(
         self, number: int, tensors: list[tuple[int, TensorInfo]], shards: Sequence[_Shard]
@@ -188,39 +189,33 @@ class _Places:
 
         Results with memory of their own are recognised when they are read.
         """
-        event = self.first.events[number]
-        shared = Counter(t.storage for t in _tensors(event))
+        event = self.events[number]
+        count = Counter(t.storage for t in event.inputs + event.outputs)
         for i, (at, tensor) in enumerate(tensors):
             shard = shards[i % len(shards)]
-            self.targets[number, at] = shard.target
-            if at >= len(event.inputs) and shared[tensor.storage] == 1:
+            self.shapes[number, at] = shard.there
+            if at >= len(event.inputs) and count[tensor.storage] == 1:
                 self.known[tensor.storage] = shard
 
-    def _share(self, item: tuple[tuple[str, Pair], list[Place]]) -> bool:
-        """Tensors of one operator that met each parameter equally often."""
-        (_, pair), places = item
-        shards = self.by_pair[pair]
+    def _share(self, shape: Shape, places: list[Place]) -> None:
+        """Tensors of one operator that met each parameter equally often. Raises _Unprovable."""
+        shards = self.by_shape[shape]
         if len(places) % len(shards):
-            return False
+            raise _Unprovable(f"{len(places)} tensors of {len(shards)} parameters")
         each = len(places) // len(shards)
         for i, place in enumerate(places):
-            self.targets[place] = shards[i // each].target
-        return True
+            self.shapes[place] = shards[i // each].there
 
 
-def _tensors(event: Event) -> tuple[TensorInfo, ...]:
-    return event.inputs + event.outputs
-
-
-def _substituted(events: Sequence[Event], targets: Mapping[Place, Shape]) -> tuple[Event, ...]:
+def _substituted(events: Sequence[Event], shapes: Mapping[Place, Shape]) -> tuple[Event, ...]:
     by_event: dict[int, dict[int, Shape]] = {}
-    for (number, at), shape in targets.items():
+    for (number, at), shape in shapes.items():
         by_event.setdefault(number, {})[at] = shape
     found = list(events)
-    for number, shapes in by_event.items():
+    for number, changed in by_event.items():
         event = found[number]
-        tensors = list(_tensors(event))
-        for at, shape in shapes.items():
+        tensors = list(event.inputs + event.outputs)
+        for at, shape in changed.items():
             tensors[at] = _reshaped(tensors[at], shape)
         count = len(event.inputs)
         found[number] = replace(
@@ -235,15 +230,12 @@ def _reshaped(tensor: TensorInfo, shape: Shape) -> TensorInfo:
     return replace(tensor, shape=shape, num_bytes=num_bytes)
 
 
-def _stored(
-    storage: int, info: StorageInfo, second: Recording, shapes: Mapping[str, _Shard]
-) -> StorageInfo:
-    """Memory of a shard on the third rank; what both ranks padded alike stays."""
-    shard = shapes.get(_parameter(info))
-    if shard is None or info.shape != shard.pair[0]:
+def _stored(info: StorageInfo, shards: Mapping[str, _Shard]) -> StorageInfo:
+    """Memory of a shard on the other rank. FSDP pads parameters alike on all ranks."""
+    shard = shards.get(parameter_of(info))
+    if shard is None or info.shape != shard.here or info.role == "gradient":
         return info
     num_bytes = info.num_bytes
-    if second.storages[storage].num_bytes != num_bytes:
-        elements = max(math.prod(info.shape), 1)
-        num_bytes = num_bytes * math.prod(shard.target) // elements
-    return replace(info, shape=shard.target, num_bytes=num_bytes)
+    if info.role != "parameter":
+        num_bytes = num_bytes * math.prod(shard.there) // max(math.prod(shard.here), 1)
+    return replace(info, shape=shard.there, num_bytes=num_bytes)

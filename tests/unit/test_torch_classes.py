@@ -22,7 +22,7 @@ from flint.frontends.torch_world.recording import (
 )
 from flint.frontends.torch_world.shards import Shards, chunk_size
 from flint.mesh import Mesh
-from flint.program import Collective, Phase
+from flint.program import COLUMNS, TABLES, Collective, Phase
 from flint.workload import Workload
 from tests.recordings import collective, event, recording, stored, tensor, update
 
@@ -74,6 +74,10 @@ class Fsdp:
             for tensors, role, suffix in ((weights, "parameter", ""), (state, "optimizer", "/m"))
             for i, (s, n) in enumerate(zip(tensors, self.rows, strict=True))
         }
+        for s, n in zip(weights, self.rows, strict=True):  # FSDP pads them
+            padded_bytes = shard(n, 8, 0) * columns * 4
+            storages[s.storage] = replace(storages[s.storage], num_bytes=padded_bytes)
+        storages[500] = stored("gradient", "w0", gradients[0])
         return recording(
             *events,
             rank=rank,
@@ -91,10 +95,12 @@ class Fsdp:
             return
         roots = [replace(m, storage=m.storage + 600) for m in state]
         changed = tuple(m.storage for m in state)
-        yield event("aten._foreach_lerp_.Scalar", [*state, *gradients], [], writes=changed)
-        yield event("aten._foreach_sqrt", state, roots)
+        step = {"phase": Phase.OPTIMIZER}
+        yield event("aten._foreach_lerp_.Scalar", [*state, *gradients], writes=changed, **step)
+        yield event("aten._foreach_sqrt", state, roots, **step)
         changed = tuple(w.storage for w in weights)
-        yield event("aten._foreach_addcdiv_.Scalar", [*weights, *state, *roots], [], writes=changed)
+        lists = [*weights, *state, *roots]
+        yield event("aten._foreach_addcdiv_.Scalar", lists, writes=changed, **step)
 
 
 def test_chunks_are_those_of_torch():
@@ -136,7 +142,7 @@ def test_derived_programs_are_those_recorded(rows, optimizer):
     found = rank_classes(fsdp.record, fsdp.of(0), DP8)
     workload = Workload(DP8, found.programs, found.classes)
     workload.verify()
-    assert len(fsdp.recorded) <= 1
+    assert not fsdp.recorded
     for rank in range(8):
         derived, real = workload.program_of(rank), build_program(fsdp.of(rank), DP8).program
         for column in ("opcode", "kind", "flops", "operand_bytes", "result_bytes", "dims", "deps"):
@@ -165,26 +171,52 @@ def test_a_huge_mesh_has_few_classes():
     assert sorted(len(c.where["dp"]) for c in classes) == [88, 128, 424, 896, 2560]
 
 
-def test_ranks_that_did_other_things_are_recorded():
+@pytest.mark.parametrize(
+    "touch",
+    [
+        lambda w: event(
+            "aten.mm", [w, tensor(901, 4, 3)], [tensor(902, 2, 3)], phase=Phase.FORWARD
+        ),
+        lambda w: event("aten.cumsum", [w], [replace(w, storage=902)], phase=Phase.OPTIMIZER),
+        lambda w: event("aten.sum", [w], [tensor(902, 2)], phase=Phase.OPTIMIZER),
+        lambda w: event(
+            "aten.neg", [replace(w, shape=(8,))], [tensor(902, 8)], phase=Phase.OPTIMIZER
+        ),
+    ],
+    ids=["product", "along", "rows", "flat"],
+)
+def test_shards_that_something_else_touches_are_recorded(touch):
     fsdp = Fsdp(12, 6, 3)
+
+    def of(rank):
+        made = fsdp.of(rank)
+        return replace(made, events=(*made.events, touch(fsdp.tensors(1, rank)[0])))
 
     def record(ranks):
-        extra = event("aten.neg", [tensor(900, 2)], [tensor(901, 2)])
-        made = fsdp.record(ranks)
-        return [replace(r, events=(*r.events, extra)) if r.rank == 6 else r for r in made]
+        fsdp.recorded += ranks
+        return [of(r) for r in ranks]
 
-    found = rank_classes(record, fsdp.of(0), DP8)
-    assert sorted(fsdp.recorded) == [3, 6]
-    assert len(found.classes) == 3
+    found = rank_classes(record, of(0), DP8)
+    assert fsdp.recorded == [3, 6]
+    assert [c.name for c in found.classes] == ["dp=0-2", "dp=3-5", "dp=6-7"]
 
 
-def test_a_tensor_that_is_no_shard_is_not_derived():
-    fsdp = Fsdp(12, 6, 3)
-    first, last = (
-        replace(r, events=(*r.events, event("aten.neg", [tensor(900, n)], [tensor(901, n)])))
-        for r, n in ((fsdp.of(0), 9), (fsdp.of(7), 5))
+def test_padded_shards_on_their_way_to_a_collective_are_the_same_everywhere():
+    first = Fsdp(12).of(0)
+    flat = tensor(1, 8)
+    events = (
+        event(
+            "fsdp.all_gather_copy_in",
+            [flat, tensor(700, 64)],
+            [tensor(700, 8)],
+            phase=Phase.FORWARD,
+        ),
+        *first.events,
     )
-    assert derive(first, last, 3, DP8) is None
+    derived = derive(replace(first, events=events), 7, DP8)
+    assert derived is not None
+    assert derived.events[0] == events[0]
+    assert derived.storages[1].shape == (0, 4)
 
 
 def stage_recording(rank: int) -> Recording:
@@ -235,3 +267,54 @@ def test_classes_are_coordinates_or_lists():
     listed = rank_class(mask, 1, mesh)
     assert listed.ranks == (0, 2, 3, 4, 5) and listed.name == "ranks 0 2-5"
     assert math.prod(mesh.sizes) == 8
+
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+device = torch.accelerator.current_accelerator()
+mesh = init_device_mesh(device.type, (6, 2), mesh_dim_names=("dp", "tp"))
+with torch.device("meta"):
+    model = nn.Sequential(nn.Linear(8, 9), nn.LayerNorm(9), nn.Linear(9, 4))
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+for layer in model:
+    fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
+fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
+model.to_empty(device=device)
+matrices = [p for p in model.parameters() if p.dim() > 1]
+others = [p for p in model.parameters() if p.dim() == 1]
+groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+optimizer = torch.optim.AdamW(groups, lr=1e-3, foreach=FOREACH)
+for _ in range(2):
+    model(torch.zeros(4, 8, device=device)).float().sum().backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_derived_programs_are_those_that_ranks_really_run(foreach, tmp_path):
+    pytest.importorskip("torch")
+    from flint.frontends.torch_world.job import Job
+    from flint.frontends.torch_world.process import record
+
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("FOREACH", str(foreach)))
+    mesh = Mesh(("dp", "tp"), (6, 2))
+    job = replace(Job.of_script(script), world_size=12, mesh_sizes=(6, 2))
+    first, last = record([replace(job, rank=r) for r in (0, 8)])
+    labels = shard_labels(first, mesh)
+    assert len(np.unique(labels)) > 2
+    derived = derive(first, 8, mesh)
+    assert derived is not None
+    ours, theirs = build_program(derived, mesh).program, build_program(last, mesh).program
+    for column in COLUMNS:
+        assert (getattr(ours, column) == getattr(theirs, column)).all(), column
+    for table in TABLES:
+        assert getattr(ours, table) == getattr(theirs, table), table
+    ran = build_program(first, mesh).program
+    assert (ran.flops != theirs.flops).any()

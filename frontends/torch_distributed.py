@@ -1,0 +1,64 @@
+"""Distributed PyTorch programs -> Workload: run as ranks of a world that need not exist.
+
+The program runs in processes of its own, once for each rank class, on tensors without data. What
+it did there becomes a Program; see `flint.frontends.torch_world`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from flint.frontends.torch_world.classes import rank_classes
+from flint.frontends.torch_world.groups import mesh_before, mesh_of
+from flint.frontends.torch_world.job import Job
+from flint.frontends.torch_world.process import record
+from flint.frontends.torch_world.relay import Relay
+from flint.step import WorldStep
+from flint.workload import Workload
+
+
+def capture_world(step: WorldStep, mesh: object, *, name: str = "", source: str = "") -> Workload:
+    """Run `step.fn` as ranks of a world as large as `mesh`, and return what every rank does.
+
+    `mesh` is a Mesh or its text; sizes without names take those of the program's own mesh if it
+    has the same sizes. Raises FlintError FL224 and FL230 to FL238 for what the user can mend.
+    """
+    job = Job.of_function(step)
+    return _capture(job, mesh, name or step.name or job.name, source)
+
+
+def capture_script(
+    path: Path,
+    argv: Sequence[str],
+    mesh: object,
+    *,
+    hints: Mapping[str, Any] | None = None,
+    steps: int = 2,
+) -> Workload:
+    """Run a torchrun script, `python path *argv`, as ranks of a world. See `capture_world`."""
+    job = Job.of_script(path, argv, steps=steps, hints=hints)
+    return _capture(job, mesh, path.stem, path.name)
+
+
+def _capture(job: Job, mesh: object, name: str, source: str) -> Workload:
+    asked = mesh_before(mesh)
+    job = replace(job, world_size=asked.size, mesh_sizes=asked.sizes, mesh_names=asked.names)
+
+    recorded = Relay(job, record)
+    (first,) = recorded([0])
+    exact = mesh_of(mesh, first)
+    found = rank_classes(recorded, first, exact)
+    about: dict[str, Any] = {
+        "producer": "flint",
+        "name": name,
+        "source": source,
+        "partitioner": "none",
+        "torch": version("torch").partition("+")[0],
+    }
+    if found.warnings:
+        about["warnings"] = list(found.warnings)
+    return Workload(exact, found.programs, found.classes, about)
