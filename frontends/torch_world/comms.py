@@ -146,4 +146,4 @@ def _reduction(given: Any) -> str:
     if given is None:
         return ""
     number = given.op() if isinstance(given, torch.ScriptObject) else given
-    return dist.ReduceOp.RedOpType(int(number)).name.lower()
+    return str(dist.ReduceOp.RedOpType(int(number)).name).lower()

@@ -27,6 +27,7 @@ _SCALARS = frozenset(
     (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
     + (torch.memory_format, complex)
 )
+_NAMESPACES = ("aten", "prims", "fsdp", "_c10d_functional", "_c10d_functional_autograd")
 _LISTS = (list, tuple, torch.Size)
 
 
@@ -55,8 +56,9 @@ class Fakes:
         self._mode = mode
         self._suitable: dict[Any, bool] = {}
         self._known: dict[tuple[Any, ...], _Entry | None] = {}
-        self._template: dict[str, Any] | None = None
+        self._templates: dict[torch.device, dict[str, Any]] = {}
         self._device = torch.device(NAME, 0)
+        self._devices = (self._device, _META)
 
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """`func(*args, **kwargs)`."""
@@ -67,19 +69,21 @@ class Fakes:
             return func(*args, **kwargs)
         tensors: list[Any] = []
         parts: list[Any] = [func]
-        if not self._describe(parts, args, tensors) or not self._describe_named(
-            parts, kwargs, tensors
+        if not self._describe(parts, args, tensors) or (
+            kwargs and not self._describe(parts, tuple(kwargs.items()), tensors)
         ):
             return func(*args, **kwargs)
-        if not tensors:
-            parts += (torch.get_default_dtype(), torch.is_inference_mode_enabled())
+        device = tensors[0].fake_device if tensors else kwargs.get("device")
+        if device not in self._devices or any(t.fake_device != device for t in tensors):
+            return func(*args, **kwargs)
+        parts += (device, torch.get_default_dtype())
         key = tuple(parts)
         entry = self._known.get(key)
         if entry is not None:
-            return self._make(entry, tensors)
+            return self._make(entry, tensors, device)
         result = func(*args, **kwargs)
         if key not in self._known:
-            self._known[key] = self._learn(result, tensors)
+            self._known[key] = self._learn(result, tensors, device)
         return result
 
     def _describe(self, parts: list[Any], args: Sequence[Any], tensors: list[Any]) -> bool:
@@ -87,7 +91,7 @@ class Fakes:
         for arg in args:
             kind = type(arg)
             if kind is FakeTensor:
-                if arg.constant is not None or arg.fake_device != self._device:
+                if arg.constant is not None:
                     return False
                 tensors.append(arg)
                 parts += (arg.shape, arg.stride(), arg.storage_offset(), arg.dtype)
@@ -101,20 +105,9 @@ class Fakes:
                 return False
         return True
 
-    def _describe_named(
-        self, parts: list[Any], kwargs: Mapping[str, Any], tensors: list[Any]
-    ) -> bool:
-        if not kwargs:
-            return True
-        parts += kwargs
-        device = kwargs.get("device")
-        if device is not None and device != self._device:
-            return False
-        return self._describe(parts, tuple(kwargs.values()), tensors)
-
-    def _learn(self, result: Any, tensors: list[Any]) -> _Entry | None:
+    def _learn(self, result: Any, tensors: list[Any], device: torch.device) -> _Entry | None:
         sequence = type(result) if isinstance(result, (list, tuple)) else None
-        results = [self._learn_one(r, tensors) for r in (result if sequence else (result,))]
+        results = [self._learn_one(r, tensors, device) for r in (result if sequence else (result,))]
         if any(r is _NOT_KNOWN for r in results):
             return None
         fresh = [
@@ -126,7 +119,7 @@ class Fakes:
             return None
         return _Entry(tuple(results), sequence)
 
-    def _learn_one(self, result: Any, tensors: list[Any]) -> _Result | None:
+    def _learn_one(self, result: Any, tensors: list[Any], device: torch.device) -> _Result | None:
         if result is None:
             return None
         if type(result) is not FakeTensor or result.constant is not None:
@@ -134,10 +127,9 @@ class Fakes:
         for index, tensor in enumerate(tensors):
             if tensor is result:
                 return _Result(index, True)
-        if result.fake_device != self._device or result.is_conj() or result.is_neg():
+        if result.fake_device != device or result.is_conj() or result.is_neg():
             return _NOT_KNOWN
-        if self._template is None:
-            self._template = {**vars(result)}
+        self._templates.setdefault(device, {**vars(result)})
         storage, source = result.untyped_storage(), -1
         for index, tensor in enumerate(tensors):
             if tensor.untyped_storage()._cdata == storage._cdata:
@@ -151,13 +143,13 @@ class Fakes:
             return _NOT_KNOWN  # view_as_real and its like know how to share memory
         return made
 
-    def _make(self, entry: _Entry, tensors: list[Any]) -> Any:
+    def _make(self, entry: _Entry, tensors: list[Any], device: torch.device) -> Any:
         if entry.sequence is None:
-            return self._make_one(entry.results[0], tensors)
-        made = [self._make_one(result, tensors) for result in entry.results]
+            return self._make_one(entry.results[0], tensors, device)
+        made = [self._make_one(result, tensors, device) for result in entry.results]
         return made if entry.sequence is list else tuple(made)
 
-    def _make_one(self, result: _Result | None, tensors: list[Any]) -> Any:
+    def _make_one(self, result: _Result | None, tensors: list[Any], device: torch.device) -> Any:
         if result is None:
             return None
         if result.is_argument:
@@ -172,19 +164,18 @@ class Fakes:
                 storage = tensors[result.source].untyped_storage()
                 plain.set_(storage, result.offset, result.shape, result.stride)
             made = torch.Tensor._make_subclass(
-                FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=self._device
+                FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
             )
         torch._C._set_throw_on_mutable_data_ptr(made)
-        vars(made).update(self._template)
+        vars(made).update(self._templates[device])
         return made
 
 
-_NOT_KNOWN: Any = _Result(-2, False)
+_NOT_KNOWN = _Result(-2, False)
 
 
 def _is_suitable(func: Any) -> bool:
-    namespace = func.namespace
-    if namespace not in ("aten", "prims") or any(tag in func.tags for tag in _UNSUITABLE):
+    if func.namespace not in _NAMESPACES or any(tag in func.tags for tag in _UNSUITABLE):
         return False
     name = func._schema.name
     return "lift" not in name and "resize" not in name and "set_" not in name

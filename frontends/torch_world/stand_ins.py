@@ -139,6 +139,18 @@ def nvtx(session: Session, original: Any) -> Any:
     return lambda *args, **kwargs: 0
 
 
+@PUBLIC.replaces("torch.autograd.profiler:record_function.__enter__")
+def enter_range(session: Session, original: Any) -> Any:
+    """Ranges of a profiler would be operators."""
+    return lambda profiled: profiled
+
+
+@PUBLIC.replaces("torch.autograd.profiler:record_function.__exit__")
+def leave_range(session: Session, original: Any) -> Any:
+    """As above."""
+    return lambda profiled, *error: None
+
+
 @PUBLIC.replaces("torch.cuda.nccl:version")
 def nccl_version(session: Session, original: Any) -> Any:
     """Logged with every error; the CPU build has none."""
