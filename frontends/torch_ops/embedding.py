@@ -205,7 +205,7 @@ def _maxima(
     is_best = lax.bitwise_and(lax.eq(rows, take(best, bag_of, 0)), is_counted)
     first = lax.full(shape, rows.shape[0], indices.dtype)
     first = first.at[bag_of].min(lax.select(is_best, places, none))
-    padded = lax.pad(indices, lax.full((), -1, indices.dtype), [(0, 1, 0)])
+    padded = lax.pad(indices, _zero(indices), [(0, 1, 0)])  # empty bags have row 0
     empty = lax.eq(best, lax.full_like(best, -math.inf))
     return lax.select(empty, lax.full_like(best, 0), best), take(padded, first, 0)
 

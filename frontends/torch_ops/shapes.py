@@ -269,9 +269,7 @@ def slice_scatter(
     """A tensor with another in place of a part of a dimension."""
     axis = dimension(dim, x.ndim)
     src = cast(src, torch_dtype(x))
-    first, last, _ = slice(start, end, step).indices(x.shape[axis])
-    part = [max(0, -(-(last - first) // step)) if d == axis else n for d, n in enumerate(x.shape)]
-    src = broadcast(src, part)
+    first, _, _ = slice(start, end, step).indices(x.shape[axis])
     if src.shape == x.shape or not src.size:
         return src if src.size else x
     if step == 1:

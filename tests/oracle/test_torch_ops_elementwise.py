@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flint.frontends.torch_ops import elementwise  # noqa: E402
-from tests.oracle.torch_op_cases import (  # noqa: E402
+from flint.frontends.torch_ops import elementwise
+from tests.oracle.torch_op_cases import (
     Case,
     Comparison,
     bools,
@@ -32,7 +32,7 @@ def unary(names: str, argument: object, over: str = FLOATS, **options: object) -
     return [c for name in names.split() for c in cases(name, argument, over=over, **options)]
 
 
-def binary(names: str, over: str, x: object = t(2, 3), y: object = t(3), **more: object) -> list:  # noqa: B008
+def binary(names: str, over: str, x: object = t(2, 3), y: object = t(3), **more: object) -> list:
     return [c for name in names.split() for c in cases(name, x, y, over=over, **more)]
 
 
