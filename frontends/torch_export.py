@@ -27,7 +27,8 @@ def capture_torch(step: TorchStep, mesh: Mesh, source: str = "") -> Captured:
 
     program = torch_program(step, mesh)
     name = step.name or type(step.module).__name__
-    return Captured(_lowered(program, mesh, platform, name), mesh, name, source)
+    module = lowered(program, mesh, platform, name)
+    return Captured(module, mesh, name, source, warnings=program.warnings)
 
 
 def _require_torch() -> None:
@@ -45,7 +46,7 @@ def _require_torch() -> None:
         )
 
 
-def _lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
+def lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
     """StableHLO bytecode of the step."""
     import jax
     from jax._src import config

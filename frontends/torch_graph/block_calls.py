@@ -42,7 +42,7 @@ class Block:
         return (*self.parts.forward, *self.parts.backward)
 
 
-class _Occurrence(torch.autograd.Function):  # type: ignore[misc]
+class _Occurrence(torch.autograd.Function):
     """One call of a block, for autograd."""
 
     @staticmethod

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_graph.placements import OPEN
+
 _LIBRARY = torch.library.Library("flint", "FRAGMENT")
 _LIBRARY.define("constrain(Tensor x, str spec, str gradient_spec) -> Tensor")
 _LIBRARY.define("gather_again(Tensor x, str spec) -> Tensor")
@@ -21,9 +23,14 @@ FREE = ""
 
 def text_of(spec: Any) -> str:
     """A PartitionSpec, or None, as the text that the operators take."""
-    if spec is None:
-        return FREE
-    return json.dumps([list(part) if isinstance(part, tuple) else part for part in spec])
+    from jax.sharding import PartitionSpec
+
+    def plain(part: Any) -> Any:
+        if part is PartitionSpec.UNCONSTRAINED:
+            return OPEN
+        return list(part) if isinstance(part, tuple) else part
+
+    return FREE if spec is None else json.dumps([plain(part) for part in spec])
 
 
 def spec_of(text: str) -> Any:
@@ -32,8 +39,13 @@ def spec_of(text: str) -> Any:
 
     if text == FREE:
         return None
-    parts = json.loads(text)
-    return PartitionSpec(*(tuple(p) if isinstance(p, list) else p for p in parts))
+
+    def entry(part: Any) -> Any:
+        if part == OPEN:
+            return PartitionSpec.UNCONSTRAINED
+        return tuple(part) if isinstance(part, list) else part
+
+    return PartitionSpec(*(entry(part) for part in json.loads(text)))
 
 
 def _same(x: torch.Tensor, *_: str) -> torch.Tensor:
@@ -41,14 +53,18 @@ def _same(x: torch.Tensor, *_: str) -> torch.Tensor:
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.gradient_spec = inputs[2]
+    _, ctx.spec, ctx.gradient_spec = inputs
 
 
 def _constrain_gradient(ctx: Any, gradient: torch.Tensor) -> Any:
-    if ctx.gradient_spec == FREE:
-        return gradient, None, None
-    constrained = torch.ops.flint.constrain(gradient, ctx.gradient_spec, FREE)
-    return constrained, None, None
+    """A gradient is summed up as the value is used, then laid out as it is at rest.
+
+    With the second alone, propagation would rather gather what the gradient is computed from.
+    """
+    specs = dict.fromkeys((ctx.spec, ctx.gradient_spec)) if ctx.gradient_spec != FREE else ()
+    for spec in specs:
+        gradient = torch.ops.flint.constrain(gradient, spec, FREE)
+    return gradient, None, None
 
 
 for _name in ("constrain", "gather_again", "identity"):

@@ -97,7 +97,7 @@ def frames_of_users() -> Iterator[None]:
         tracer._filter_traceback_frames = before
 
 
-class _Wrapper(torch.nn.Module):  # type: ignore[misc]
+class _Wrapper(torch.nn.Module):
     """The user's module and the loss as one module of tensors to tensors."""
 
     def __init__(

@@ -11,6 +11,7 @@ import torch
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.names import module_path, name_stack, place_of
+from flint.frontends.torch_graph.transposes import product
 from flint.frontends.torch_ops.registry import find_op
 
 #: JAX's names of PyTorch's types.
@@ -34,8 +35,8 @@ DTYPES = {
     torch.float8_e5m2: "float8_e5m2",
 }
 
-#: What Python itself computes in a graph.
-_PLAIN = {operator.getitem: operator.getitem}
+#: Functions of a graph that are no operators of PyTorch.
+_PLAIN: dict[Any, Callable[..., Any]] = {operator.getitem: operator.getitem, product: product}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 from flint.frontends.torch_graph import constraints as _constraints  # noqa: F401 - registers ops
 from flint.frontends.torch_graph.decompositions import decompositions
 from flint.frontends.torch_graph.dispatch import composites_decompose
+from flint.frontends.torch_graph.transposes import fold_transposes
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def trace_joint(graph_module: torch.fx.GraphModule, trainable: Sequence[bool]) -
         joint = torch._functorch.aot_autograd.aot_export_joint_with_descriptors(
             stack, graph_module, examples, decompositions=decompositions()
         )
+    fold_transposes(joint.graph_module.graph)
     return _sorted_out(joint.graph_module)
 
 

@@ -18,6 +18,7 @@ from flint.frontends.torch_graph.interpreter import DTYPES, Interpreter, refuse_
 from flint.frontends.torch_graph.joint import Joint, trace_joint
 from flint.frontends.torch_graph.names import scope_of_parameter
 from flint.frontends.torch_graph.optimizer import Update, optimizer_update
+from flint.frontends.torch_graph.packed import split_by_shards
 from flint.frontends.torch_graph.partition import Parts, partition
 from flint.frontends.torch_graph.shardings import Shardings, plan_shardings
 from flint.frontends.torch_ops.table import load_table
@@ -38,10 +39,14 @@ class Argument:
 
 @dataclass(frozen=True)
 class TorchProgram:
-    """A step ready for JAX: `function` takes `arguments`, in order."""
+    """A step ready for JAX: `function` takes `arguments`, in order.
+
+    `warnings` are sentences for the user about shardings that could not be as asked for.
+    """
 
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def torch_program(step: TorchStep, mesh: Mesh, *, blocks: bool = True) -> TorchProgram:
@@ -52,6 +57,7 @@ def torch_program(step: TorchStep, mesh: Mesh, *, blocks: bool = True) -> TorchP
     load_table()
     exported = export_step(step)
     shardings = plan_shardings(step, mesh, **tensors_of(exported))
+    moved = split_by_shards(exported.graph_module, shardings.packed)
     annotate(exported, shardings)
     trainable = [step.trains and i.trainable for i in exported.inputs]
     with blocks_as_operators(exported.graph_module, trainable, blocks) as found:
@@ -63,11 +69,19 @@ def torch_program(step: TorchStep, mesh: Mesh, *, blocks: bool = True) -> TorchP
         chain(parts.forward, parts.backward, *(b.graphs() for b in found)), known=functions
     )
     body = _Body(exported.inputs, joint, parts, Interpreter(calls=functions), shardings)
+    warnings = (*shardings.warnings, *map(_not_split, sorted(moved)))
     if step.optimizer is None:
-        return TorchProgram(lambda *inputs: body.run(inputs), body.arguments())
+        return TorchProgram(lambda *inputs: body.run(inputs), body.arguments(), warnings)
     named = dict(step.module.named_parameters())
     update = optimizer_update(step.optimizer, body.stepped(named), step.clip_norm)
-    return _with_optimizer(body, update)
+    return replace(_with_optimizer(body, update), warnings=warnings)
+
+
+def _not_split(module: str) -> str:
+    return (
+        f"{module}: the plan packs two weights into one, but nothing there splits their product "
+        "in halves; the shards that do not fit are exchanged"
+    )
 
 
 @dataclass(frozen=True)
