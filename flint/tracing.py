@@ -53,6 +53,11 @@ class Trace:
             )
         return self.workload.programs[0]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What could not be captured as asked for, and what was made up: sentences."""
+        return tuple(self.workload.metadata.get("warnings", ()))
+
     def summary(self) -> Summary:
         """Operations, FLOPs, parameters and communication per device."""
         from flint.backends.report import summarize
@@ -280,6 +285,8 @@ def _finish(captured: Captured, partitioner: str, timings: dict[str, float]) -> 
     with _timed(timings, "partition_seconds"):
         program = find_partitioner(partitioner)(captured)
     metadata = _metadata(captured.name, captured.source, partitioner)
+    if captured.warnings:
+        metadata["warnings"] = list(captured.warnings)
     return Trace(Workload.single(program, metadata), timings)
 
 

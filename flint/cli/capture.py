@@ -33,7 +33,7 @@ from flint.cli.capture_options import (
     TripCounts,
     World,
 )
-from flint.cli.console import print_json, print_result, progress_bar
+from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.options import Json, Quiet, Verbose
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def capture(
         began = time.perf_counter()
         files = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
         trace = replace(trace, timings={**trace.timings, "write_seconds": _since(began)})
+    for warning in trace.warnings:
+        print_note(f"warning: {warning}", quiet=quiet)
     seconds = {**trace.timings, "total_seconds": _since(started)}
     _report(trace.summary(), files, seconds, as_json=json_, verbose=verbose)
 

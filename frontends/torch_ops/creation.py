@@ -51,7 +51,7 @@ def zeros(size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
 
 
 @torch_op("aten::empty_permuted", "aten::empty_strided")
-def empty_strided(size: Sequence[int], layout: Any, *, dtype: Any = None, **_: Any) -> Array:
+def empty_strided(size: Sequence[int], order: Any, /, *, dtype: Any = None, **_: Any) -> Array:
     """Zeros: PyTorch leaves the values open; the order in memory plays no part."""
     return zeros(size, dtype=dtype)
 
