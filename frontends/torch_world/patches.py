@@ -108,6 +108,14 @@ def scale_stays(session: Session, original: Any) -> Any:
     return lambda self, new_scale=None: self._per_optimizer_states.clear()
 
 
+@PRIVATE.replaces(
+    "torch.utils.data.dataloader:_BaseDataLoaderIter.__init__", parameters=("self", "loader")
+)
+def loader_seed(session: Session, original: Any) -> Any:
+    """Draws a seed for workers, and reads it."""
+    return _real_tensors(original)
+
+
 # --- device meshes and DTensor --------------------------------------------------------------------
 
 

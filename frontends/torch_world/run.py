@@ -128,6 +128,7 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
         stack.callback(_leave_world)
         stack.enter_context(installed([*PRIVATE.all, *stand_ins()], session))
         stack.enter_context(after_import(PIPELINES, lambda: _patch_pipelines(stack, session)))
+        stack.enter_context(session.autocast.registered())
         stack.enter_context(single_thread())
         before = register_optimizer_step_pre_hook(lambda o, *_: phases.optimizer_starts(o))
         stack.callback(before.remove)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from flint.frontends.torch_world.autocast import Autocast
 from flint.frontends.torch_world.device import Timeline
 from flint.frontends.torch_world.handover import Handover
 from flint.frontends.torch_world.modules import ModulePaths
@@ -23,6 +24,7 @@ class Session:
     timeline: Timeline
     modules: ModulePaths
     phases: Phases
+    autocast: Autocast = field(default_factory=Autocast)
     values: Any = None
     handover: Handover = field(default_factory=Handover)
     objects: Any = None

@@ -86,6 +86,74 @@ def is_cuda(session: Session, original: Any) -> Any:
     return property(lambda tensor: tensor.device.type == NAME)
 
 
+def _on_device(device: Any) -> Any:
+    """The virtual device for whatever means `cuda`, anything else as it is."""
+    if isinstance(device, str) and device.partition(":")[0] in ("cuda", NAME):
+        return torch.device(NAME, 0)
+    if isinstance(device, torch.device) and device.type in ("cuda", NAME):
+        return torch.device(NAME, 0)
+    return device
+
+
+@PUBLIC.replaces("torch:Tensor.to")
+def to(session: Session, original: Any) -> Any:
+    """PyTorch looks `cuda` up before an operator is called, and finds no such device."""
+
+    @functools.wraps(original)
+    def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], (str, torch.device)):
+            args = (_on_device(args[0]), *args[1:])
+        elif args and type(args[0]) is int:
+            args = (torch.device(NAME, 0), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = _on_device(kwargs["device"])
+        return original(tensor, *args, **kwargs)
+
+    return move
+
+
+@PUBLIC.replaces("torch:Tensor.cuda")
+def cuda(session: Session, original: Any) -> Any:
+    """As above."""
+
+    def move(
+        tensor: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None
+    ) -> Any:
+        return tensor.to(torch.device(NAME, 0), non_blocking=non_blocking)
+
+    return move
+
+
+@PUBLIC.replaces("torch:tensor", "torch:as_tensor", "torch:asarray", "torch:Tensor.new_tensor")
+def tensor_of_data(session: Session, original: Any) -> Any:
+    """As above."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs["device"] = _on_device(kwargs["device"])
+        return original(*args, **kwargs)
+
+    return make
+
+
+@PUBLIC.replaces("torch.utils._device:DeviceContext.__init__")
+def device_context(session: Session, original: Any) -> Any:
+    """`with torch.device("cuda")` and `torch.set_default_device("cuda")`, as above."""
+    return lambda context, device: original(context, _on_device(torch.device(device)))
+
+
+@PUBLIC.replaces("torch:Generator")
+def generator(session: Session, original: Any) -> Any:
+    """Random numbers are not drawn; the host's generator does."""
+
+    class Generator(original):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return original.__new__(cls, "cpu")
+
+    return Generator
+
+
 @PUBLIC.replaces("torch:Tensor.pin_memory")
 def pin_memory(session: Session, original: Any) -> Any:
     """Pinning allocates."""
@@ -109,6 +177,17 @@ def autocast(session: Session, original: Any) -> Any:
         original(self, device_type, dtype, *args, **kwargs)
 
     return init
+
+
+@PUBLIC.replaces("torch:clear_autocast_cache")
+def clear_casts(session: Session, original: Any) -> Any:
+    """Leaving the outermost autocast forgets the casts of parameters, those of this device too."""
+
+    def clear() -> None:
+        session.autocast.forget()
+        original()
+
+    return clear
 
 
 @PUBLIC.replaces("torch:is_autocast_enabled", "torch:get_autocast_dtype")
@@ -222,10 +301,32 @@ def data_loader(session: Session, original: Any) -> Any:
     return init
 
 
+@PUBLIC.replaces(
+    "torch.utils.data.sampler:RandomSampler.__iter__",
+    "torch.utils.data.sampler:SubsetRandomSampler.__iter__",
+    "torch.utils.data.distributed:DistributedSampler.__iter__",
+)
+def shuffle(session: Session, original: Any) -> Any:
+    """Which samples come first is drawn for real: it is the host's work, and read at once."""
+
+    @functools.wraps(original)
+    def indices(sampler: Any) -> Iterator[Any]:
+        with _no_modes():
+            drawn = list(original(sampler))
+        return iter(drawn)
+
+    return indices
+
+
 @PUBLIC.replaces("torch.nn.functional:scaled_dot_product_attention")
 def attention(session: Session, original: Any) -> Any:
     """Attention stays one operator, forward and backward, as the fused kernels of a device."""
-    return _attention
+
+    @functools.wraps(original, assigned=("__name__",))  # context parallelism replaces it by name
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        return _attention(*args, **kwargs)
+
+    return attend
 
 
 # --- process groups -------------------------------------------------------------------------------
@@ -309,7 +410,10 @@ def split_group(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces(
-    "torch.distributed:init_device_mesh", "torch.distributed.device_mesh:init_device_mesh"
+    "torch.distributed:init_device_mesh",
+    "torch.distributed.device_mesh:init_device_mesh",
+    "torch.distributed.tensor:init_device_mesh",
+    "torch.distributed.fsdp._fully_shard._fsdp_init:init_device_mesh",
 )
 def init_device_mesh(session: Session, original: Any) -> Any:
     """A mesh of another size than the one that was asked for is an error that names both."""
