@@ -1,0 +1,229 @@
+"""Recurrent layers as loops: LSTM, GRU and plain, one operator per layer and direction.
+
+PyTorch takes `aten::lstm.input` apart into thirty operations for every step of the sequence. Here
+the product of all inputs is done first, as libraries do, and the loop has the product with the
+hidden state and the cell. Backward reads what forward kept and runs the loop the other way round;
+gradients of weights are products over the whole sequence.
+
+`flint::recurrent_layer` takes (sequence, batch, size). Layers that only have a hidden state get an
+empty one for the cell. `WHOLE` says what replaces which operator before a graph is differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from flint.frontends.torch_ops.registry import torch_op
+
+#: Gates of each kind of layer.
+GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+_WEIGHTS = "Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh"
+_SCHEMAS = {
+    "recurrent_layer": (
+        f"(str kind, bool reverse, Tensor x, Tensor h, Tensor c, {_WEIGHTS})"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+    "recurrent_layer_backward": (
+        "(str kind, bool reverse, Tensor d_out, Tensor d_h, Tensor d_c, Tensor x, Tensor w_ih, "
+        "Tensor w_hh, Tensor from_x, Tensor from_h, Tensor hidden, Tensor cells)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+}
+
+
+# in PyTorch -----------------------------------------------------------------------------------
+
+
+def _fake(kind: str, reverse: bool, x: Any, h: Any, c: Any, *weights: Any) -> Any:
+    steps, size = x.shape[0], h.shape[-1]
+    gates = x.new_empty((*x.shape[:-1], GATES[kind] * size))
+    hidden = x.new_empty((*x.shape[:-1], size))
+    cells = x.new_empty((steps, *c.shape))
+    kept = (gates, torch.empty_like(gates), torch.empty_like(hidden), cells)
+    return hidden, torch.empty_like(h), torch.empty_like(c), *kept
+
+
+def _fake_backward(kind: str, reverse: bool, *tensors: Any) -> Any:
+    _, d_h, d_c, x, w_ih, w_hh, *_ = tensors
+    made = [torch.empty_like(t) for t in (x, d_h, d_c, w_ih, w_hh)]
+    return *made, w_ih.new_empty(2, w_ih.shape[0])
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.kind, ctx.reverse, x, _, _, w_ih, w_hh, b_ih, _ = inputs
+    ctx.mark_non_differentiable(*output[3:])
+    ctx.save_for_backward(x, w_ih, w_hh, *output[3:])
+    ctx.biased = b_ih is not None
+
+
+def _gradients(ctx: Any, d_out: Any, d_h: Any, d_c: Any, *rest: Any) -> Any:
+    saved = ctx.saved_tensors
+    found = torch.ops.flint.recurrent_layer_backward(ctx.kind, ctx.reverse, d_out, d_h, d_c, *saved)
+    *others, biases = found
+    return None, None, *others, *(biases.unbind() if ctx.biased else (None, None))
+
+
+def _register() -> None:
+    """Define the operators, once in a process even if this module is loaded again."""
+    if hasattr(torch.ops.flint, "recurrent_layer"):
+        return
+    for name, schema in _SCHEMAS.items():
+        torch.library.define(f"flint::{name}", schema)
+    torch.library.register_fake("flint::recurrent_layer", _fake)
+    torch.library.register_fake("flint::recurrent_layer_backward", _fake_backward)
+    torch.library.register_autograd("flint::recurrent_layer", _gradients, setup_context=_save)
+
+
+_register()
+
+
+def _stacked(
+    kind: str,
+    x: torch.Tensor,
+    hidden: torch.Tensor,
+    cells: torch.Tensor,
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Layers over each other, directions beside each other: the sequence and the last states."""
+    per_layer, directions = (4 if has_biases else 2), (2 if bidirectional else 1)
+    x = x.transpose(0, 1) if batch_first else x
+    last_h, last_c = [], []
+    for layer in range(num_layers):
+        outs = []
+        for reverse in range(directions):
+            number = layer * directions + reverse
+            weights = list(params[number * per_layer : (number + 1) * per_layer])
+            weights += [] if has_biases else [None, None]  # type: ignore[list-item]
+            out, h, c, *_ = torch.ops.flint.recurrent_layer(
+                kind, bool(reverse), x, hidden[number], cells[number], *weights
+            )
+            outs.append(out)
+            last_h.append(h)
+            last_c.append(c)
+        x = torch.cat(outs, -1) if bidirectional else outs[0]
+        if train and dropout and layer + 1 < num_layers:
+            x = torch.native_dropout(x, dropout, True)[0]
+    out = x.transpose(0, 1) if batch_first else x
+    return out, torch.stack(last_h), torch.stack(last_c)
+
+
+def lstm(x: Any, states: Any, params: Any, has_biases: bool, num_layers: int, *options: Any) -> Any:
+    """`aten::lstm.input` from one operator per layer and direction."""
+    hidden, cells = states
+    if hidden.shape[-1] != cells.shape[-1] or x.dim() != 3:  # projections
+        arguments = (x, states, params, has_biases, num_layers, *options)
+        return torch.ops.aten.lstm.input(*arguments)
+    return _stacked("lstm", x, hidden, cells, params, has_biases, num_layers, *options)
+
+
+def _simple(kind: str, x: Any, hidden: Any, *options: Any) -> Any:
+    cells = hidden.new_empty((hidden.shape[0], 0))
+    return _stacked(kind, x, hidden, cells, *options)[:2]
+
+
+def gru(x: Any, hidden: Any, *options: Any) -> Any:
+    """`aten::gru.input` from one operator per layer and direction."""
+    return _simple("gru", x, hidden, *options)
+
+
+def rnn_tanh(x: Any, hidden: Any, *options: Any) -> Any:
+    """`aten::rnn_tanh.input` from one operator per layer and direction."""
+    return _simple("tanh", x, hidden, *options)
+
+
+def rnn_relu(x: Any, hidden: Any, *options: Any) -> Any:
+    """`aten::rnn_relu.input` from one operator per layer and direction."""
+    return _simple("relu", x, hidden, *options)
+
+
+#: What takes the place of operators that PyTorch would take apart step by step.
+WHOLE: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.lstm.input: lstm,
+    torch.ops.aten.gru.input: gru,
+    torch.ops.aten.rnn_tanh.input: rnn_tanh,
+    torch.ops.aten.rnn_relu.input: rnn_relu,
+}
+
+
+# in JAX ---------------------------------------------------------------------------------------
+
+
+def _cell(kind: str, from_x: Any, from_h: Any, h: Any, c: Any) -> tuple[Any, Any]:
+    """The next hidden state and cell; `from_x` and `from_h` are what the products give."""
+    if kind == "gru":
+        (rx, zx, nx), (rh, zh, nh) = (jnp.split(g, 3, -1) for g in (from_x, from_h))
+        update = jax.nn.sigmoid(zx + zh)
+        new = jnp.tanh(nx + jax.nn.sigmoid(rx + rh) * nh)
+        return (h - new) * update + new, c
+    gates = from_x + from_h
+    if kind != "lstm":
+        return (jnp.tanh(gates) if kind == "tanh" else jax.nn.relu(gates)), c
+    write, forget, new, out = jnp.split(gates, 4, -1)
+    c = jax.nn.sigmoid(forget) * c + jax.nn.sigmoid(write) * jnp.tanh(new)
+    return jax.nn.sigmoid(out) * jnp.tanh(c), c
+
+
+def _times(x: Any, weight: Any, bias: Any) -> Any:
+    """x times the transposed weight, plus bias."""
+    out = lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+    return out if bias is None else out + bias
+
+
+@torch_op("flint::recurrent_layer")
+def recurrent_layer(
+    kind: str, reverse: bool, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
+) -> tuple[Any, ...]:
+    """The sequence, the last hidden state and cell, and what backward needs of each step."""
+
+    def step(state: Any, from_x: Any) -> Any:
+        from_h = _times(state[0], w_hh, b_hh)
+        new = _cell(kind, from_x, from_h, *state)
+        return new, (new[0], from_h, *state)
+
+    from_x = _times(x, w_ih, b_ih)
+    (h, c), (out, *kept) = lax.scan(step, (h, c), from_x, reverse=reverse)
+    return out, h, c, from_x, *kept
+
+
+@torch_op("flint::recurrent_layer_backward")
+def recurrent_layer_backward(
+    kind: str,
+    reverse: bool,
+    d_out: Any,
+    d_h: Any,
+    d_c: Any,
+    x: Any,
+    w_ih: Any,
+    w_hh: Any,
+    *kept: Any,
+) -> tuple[Any, ...]:
+    """Gradients of the sequence, the first states, both weights, and both biases in one array."""
+
+    def step(state: Any, given: Any) -> Any:
+        d_out, *point = given
+        _, pull = jax.vjp(partial(_cell, kind), *point)
+        d_from_x, d_from_h, d_h, d_c = pull((state[0] + d_out, state[1]))
+        d_h = d_h + lax.dot_general(d_from_h, w_hh, (((1,), (0,)), ((), ())))
+        return (d_h, d_c), (d_from_x, d_from_h)
+
+    (d_h, d_c), (d_from_x, d_from_h) = lax.scan(
+        step, (d_h, d_c), (d_out, *kept), reverse=not reverse
+    )
+    d_x = lax.dot_general(d_from_x, w_ih, (((2,), (0,)), ((), ())))
+    over = (((0, 1), (0, 1)), ((), ()))
+    d_w_ih, d_w_hh = lax.dot_general(d_from_x, x, over), lax.dot_general(d_from_h, kept[2], over)
+    d_biases = jnp.stack([jnp.sum(g, (0, 1), dtype=g.dtype) for g in (d_from_x, d_from_h)])
+    return d_x, d_h, d_c, d_w_ih, d_w_hh, d_biases
