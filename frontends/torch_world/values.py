@@ -172,6 +172,8 @@ class Values:
         except (RuntimeError, NotImplementedError, TypeError):
             return None  # the host has no kernel for these types: nothing is known, then
         made_up = any(value.made_up for value in exact)
+        if real is None:
+            return ()  # lists updated in place
         if isinstance(real, torch.Tensor):
             return Known(real, made_up)
         if isinstance(real, (list, tuple)):

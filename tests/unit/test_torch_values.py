@@ -248,6 +248,18 @@ def test_updates_in_place_are_followed() -> None:
         assert offsets.tolist() == [1, 1, 2, 4, 7]
 
 
+def test_the_step_counts_of_an_optimizer_are_known() -> None:
+    with world() as values:
+        parameters = [torch.nn.Parameter(torch.rand(3)) for _ in range(2)]
+        optimizer = torch.optim.AdamW(parameters, foreach=True)
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = torch.rand(3)
+            optimizer.step()
+        assert optimizer.state[parameters[0]]["step"].item() == 2.0
+    assert values.warnings == ()
+
+
 def test_an_unknown_update_in_place_forgets_the_value_and_its_views() -> None:
     with world():
         counts = torch.zeros(4, dtype=torch.int64)
