@@ -8,10 +8,12 @@ import torch
 
 from flint.frontends.torch_graph.constraints import text_of
 from flint.frontends.torch_graph.export import Exported
+from flint.frontends.torch_graph.flattened import unflatten_products
 from flint.frontends.torch_graph.interpreter import DTYPES
 from flint.frontends.torch_graph.names import module_path, without_root
 from flint.frontends.torch_graph.shardings import NamedTensor, Shardings
 from flint.frontends.torch_ops.attention import scaled_dot_product_attention
+from flint.frontends.torch_ops.products import WHOLE
 
 _TYPES = {"bfloat16": "bf16", "bool": "i1"}
 
@@ -49,9 +51,10 @@ def _aliases(module: torch.nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 def annotate(exported: Exported, shardings: Shardings) -> None:
-    """Keep attention whole, and put constraints where parameters are used and modules return."""
+    """Keep attention and products whole, constrain parameters in use and what modules return."""
     graph = exported.graph_module.graph
-    _keep_attention(exported.graph_module)
+    unflatten_products(exported.graph_module)
+    _keep_whole(exported.graph_module)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     for described, node in zip(exported.inputs, placeholders, strict=True):
         if described.kind == "parameter":
@@ -60,12 +63,17 @@ def annotate(exported: Exported, shardings: Shardings) -> None:
     exported.graph_module.recompile()
 
 
-def _keep_attention(graph_module: torch.fx.GraphModule) -> None:
+_WHOLE = {
+    torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+    **WHOLE,
+}
+
+
+def _keep_whole(graph_module: torch.fx.GraphModule) -> None:
     for part in graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:
-                if node.target is torch.ops.aten.scaled_dot_product_attention.default:
-                    node.target = scaled_dot_product_attention
+                node.target = _WHOLE.get(node.target, node.target)
 
 
 def _at_use(graph: Any, parameter: Any, name: str, shardings: Shardings) -> None:
