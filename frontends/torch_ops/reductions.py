@@ -186,16 +186,14 @@ def var_mean(
     x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Array, Array]:
     """Variance and mean along dimensions; `correction` is taken from the count (1 by default)."""
-    kept = mean(x, dim, keepdim=True)
-    away = lax.sub(*operands(x, kept))
+    average = mean(x, dim)
+    away = lax.sub(x, _repeated(average, x, dim))
+    squares = lax.mul(away, away)
+    if jnp.iscomplexobj(x):
+        squares = lax.real(lax.mul(away, lax.conj(away)))
     count = max(_count(x, dim) - (1 if correction is None else correction), 0)
-    of_squares = _reduced(
-        lax.reduce_sum,
-        lax.real(lax.mul(away, lax.conj(away))) if jnp.iscomplexobj(x) else lax.mul(away, away),
-        dim,
-        keepdim,
-    )
-    return x_over(of_squares, count), kept if keepdim else _dropped(kept, dim)
+    variance = x_over(_reduced(lax.reduce_sum, squares, dim, False), count)
+    return _kept(variance, x, dim, keepdim), _kept(average, x, dim, keepdim)
 
 
 @torch_op("aten::var.correction")
@@ -283,9 +281,9 @@ def norm(
 def logsumexp(x: Any, dim: Dims, keepdim: bool = False) -> Array:
     """The logarithm of the sum of exponentials, without overflow."""
     x = floating(x)
-    largest = amax(x, dim, keepdim=True)
-    total = sum_(lax.exp(lax.sub(*operands(x, largest))), dim, keepdim)
-    return lax.add(lax.log(total), largest if keepdim else _dropped(largest, dim))
+    largest = amax(x, dim)
+    total = sum_(lax.exp(lax.sub(x, _repeated(largest, x, dim))), dim)
+    return _kept(lax.add(lax.log(total), largest), x, dim, keepdim)
 
 
 @torch_op("aten::_softmax")
@@ -293,7 +291,7 @@ def softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
     """Exponentials along a dimension, divided by their sum."""
     x = cast(x, torch.float32) if half_to_float else x
     powers = lax.exp(_below_largest(x, dim))
-    return lax.div(*operands(powers, sum_(powers, dim, keepdim=True)))
+    return lax.div(powers, _repeated(sum_(powers, dim), powers, dim))
 
 
 @torch_op("aten::softmax.int")
@@ -306,10 +304,8 @@ def softmax_int(x: Any, dim: int, dtype: Any = None) -> Array:
 def safe_softmax(x: Any, dim: int, dtype: Any = None) -> Array:
     """`softmax`, and zeros where everything is minus infinity."""
     x = floating(cast(x, dtype))
-    blocked = all_(lax.eq(x, lax.full_like(x, -math.inf)), dim, keepdim=True)
-    shares = softmax(x, dim)
-    blocked = operands(blocked, cast(shares, torch.bool))[0]
-    return lax.select(blocked, lax.full_like(shares, 0), shares)
+    blocked = all_(lax.eq(x, lax.full_like(x, -math.inf)), dim)
+    return lax.select(_repeated(blocked, x, dim), lax.full_like(x, 0), softmax(x, dim))
 
 
 @torch_op("aten::_log_softmax")
@@ -317,8 +313,8 @@ def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
     """The logarithm of `softmax`, exact for small shares."""
     x = cast(x, torch.float32) if half_to_float else x
     below = _below_largest(x, dim)
-    total = sum_(lax.exp(below), dim, keepdim=True)
-    return lax.sub(*operands(below, lax.log(total)))
+    total = sum_(lax.exp(below), dim)
+    return lax.sub(below, _repeated(lax.log(total), below, dim))
 
 
 @torch_op("aten::log_softmax.int")
@@ -332,7 +328,7 @@ def softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dtype)
     """The gradient through `softmax`, from its result."""
     grad, output = operands(grad, output)
     weighted = lax.mul(grad, output)
-    share = lax.mul(*operands(output, sum_(weighted, dim, keepdim=True)))
+    share = lax.mul(output, _repeated(sum_(weighted, dim), output, dim))
     return cast(lax.sub(weighted, share), input_dtype)
 
 
@@ -340,7 +336,7 @@ def softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dtype)
 def log_softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dtype) -> Array:
     """The gradient through `log_softmax`, from its result."""
     grad, output = operands(grad, output)
-    share = lax.mul(*operands(lax.exp(output), sum_(grad, dim, keepdim=True)))
+    share = lax.mul(lax.exp(output), _repeated(sum_(grad, dim), output, dim))
     return cast(lax.sub(grad, share), input_dtype)
 
 
@@ -431,10 +427,17 @@ def _reduced(reduce: Callable[..., Array], x: Array, dim: Dims, keepdim: bool) -
     return total if total.shape == tuple(kept) else lax.reshape(total, kept)
 
 
-def _dropped(x: Array, dim: Dims) -> Array:
-    """Without the dimensions of size 1 that a reduction has kept."""
+def _repeated(total: Array, x: Array, dim: Dims) -> Array:
+    """A result along dimensions of x, repeated along them, in one step."""
     axes = dimensions(dim, x.ndim)
-    return lax.squeeze(x, axes) if axes else x
+    rest = tuple(axis for axis in range(x.ndim) if axis not in axes)
+    return lax.broadcast_in_dim(total, x.shape, rest) if x.ndim else total
+
+
+def _kept(total: Array, x: Array, dim: Dims, keepdim: bool) -> Array:
+    """A result along dimensions of x, which stay with size 1 if `keepdim`."""
+    axes = dimensions(dim, x.ndim)
+    return lax.expand_dims(total, axes) if keepdim and axes else total
 
 
 def _reduce_max(x: Array, axes: Sequence[int]) -> Array:
@@ -463,7 +466,7 @@ def _place(find: Callable[..., Array], x: Array, dim: int | None, keepdim: bool)
 
 
 def _below_largest(x: Array, dim: int) -> Array:
-    return lax.sub(*operands(x, amax(x, dim, keepdim=True)))
+    return lax.sub(x, _repeated(amax(x, dim), x, dim))
 
 
 def _running(scan: Callable[..., Array], x: Array, dim: int) -> Array:

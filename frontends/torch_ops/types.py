@@ -38,7 +38,6 @@ _TO_JAX: dict[torch.dtype, np.dtype[Any]] = {
 }
 _TO_TORCH = {theirs: ours for ours, theirs in _TO_JAX.items()}
 _WRAPPED = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
-_SHORT = {"bool": "i1", "bfloat16": "bf16"}
 
 
 def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
@@ -49,16 +48,6 @@ def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 def torch_dtype(x: Any) -> torch.dtype:
     """PyTorch's type of a JAX array, or of a Python number by PyTorch's rules."""
     return _WRAPPED[type(x)] if type(x) in _WRAPPED else _TO_TORCH[jnp.dtype(x.dtype)]
-
-
-def short_name(dtype: torch.dtype) -> str:
-    """StableHLO's name of a type: `bf16`, `f32`, `i64`, `ui8`, `i1`, `complex<f32>`."""
-    name = str(_TO_JAX[dtype].name)
-    if dtype.is_complex:
-        return f"complex<f{int(name.removeprefix('complex')) // 2}>"
-    if name.startswith("float8"):
-        return name.replace("float", "f").upper().replace("_", "", 1)
-    return _SHORT.get(name) or name.replace("uint", "ui").replace("int", "i").replace("float", "f")
 
 
 def result_type(*operands: Any) -> torch.dtype:
