@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from flint.frontends.torch_world.streams import FUNCTIONAL, StreamOrder
 from flint.frontends.torch_world.work import work_of
 from flint.mesh import Group, Mesh
 from flint.passes.single_member_groups import IDENTITY
+from flint.passes.work import Work
 from flint.program import Collective, Flag, Kind, Program
 
 #: Opcode of the arguments of a step: memory that it finds.
@@ -43,14 +44,16 @@ _ALLOCATING = frozenset(
         *("new_empty", "new_empty_strided"),
     )
 )
+_WITHOUT_WORK = _IDLE | _ALLOCATING
 
 
 @dataclass(frozen=True)
 class Built:
-    """A program, and for each event of its recording the row (-1: it needs none)."""
+    """A program, the row of each event of its recording (-1: none), of found memory by storage."""
 
     program: Program
     rows: tuple[int, ...]
+    arguments: Mapping[int, int]
 
 
 def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = None) -> Built:
@@ -65,7 +68,7 @@ def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = 
     work.add_arguments()
     for event in events:
         work.add(event)
-    return Built(work.builder.build(), tuple(work.rows))
+    return Built(work.builder.build(), tuple(work.rows), work.arguments)
 
 
 @dataclass
@@ -77,6 +80,7 @@ class _Build:
     #: For each event, the last row up to it that works on its stream.
     ends: list[int] = field(default_factory=list)
     last_work: dict[int, int] = field(default_factory=dict)
+    arguments: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = ProgramBuilder(self.mesh)
@@ -103,6 +107,7 @@ class _Build:
                 name=f"{role}.{info.name}" if info and named else role,
                 flags=Flag.DONATED if donated else 0,
             )
+            self.arguments[storage] = row
             self.memory.provide(storage, row, tensor.num_bytes)
 
     def add(self, event: Event) -> None:
@@ -112,7 +117,7 @@ class _Build:
         elif does_nothing(event):
             self._leave_waits(event)
             row = -1
-        elif is_view(event) or opcode_of(event) in _IDLE | _ALLOCATING:
+        elif is_view(event) or opcode_of(event) in _WITHOUT_WORK:
             row = self._value(event, opcode_of(event))
         else:
             row = self._compute(event)
@@ -121,12 +126,12 @@ class _Build:
 
     def _waited(self, event: Event) -> tuple[int, ...]:
         """Rows of other events that must be over first, those of skipped events included."""
-        rows = tuple(self.ends[w] for w in event.waits)
-        return tuple(r for r in (*rows, *self.order.take_left_over(event.stream)) if r >= 0)
+        rows = [self.ends[w] for w in event.waits] + self.order.take_left_over(event.stream)
+        return tuple([r for r in rows if r >= 0])
 
     def _leave_waits(self, event: Event) -> None:
         """What an event without work waits for, the next one of its stream waits for."""
-        if not event.op.startswith(FUNCTIONAL):
+        if event.waits and not event.op.startswith(FUNCTIONAL):
             self.order.leave(event.stream, [self.ends[w] for w in event.waits])
 
     def _value(self, event: Event, opcode: str) -> int:
@@ -157,12 +162,7 @@ class _Build:
     def _compute(self, event: Event) -> int:
         work = work_of(event)
         reads, stored = read(event), results(event)
-        operand_bytes = work.operand_bytes
-        if operand_bytes is None:
-            operand_bytes = sum([self.memory.visible_bytes(t) for t in reads])
-        result_bytes = work.result_bytes
-        if result_bytes is None:
-            result_bytes = sum([t.num_bytes for t in stored])
+        operand_bytes, result_bytes = moved_bytes(work, reads, stored, self.memory.visible_bytes)
         return self._works(
             event,
             opcode_of(event),
@@ -302,6 +302,21 @@ class _Build:
         )
         self.order.placed(row, deps)
         return row
+
+
+def moved_bytes(
+    work: Work,
+    reads: Sequence[TensorInfo],
+    stored: Sequence[TensorInfo],
+    visible_bytes: Callable[[TensorInfo], int],
+) -> tuple[int, int]:
+    """Bytes that an operator reads and writes: what its work says, or all its tensors."""
+    operand_bytes, result_bytes = work.operand_bytes, work.result_bytes
+    if operand_bytes is None:
+        operand_bytes = sum([visible_bytes(t) for t in reads])
+    if result_bytes is None:
+        result_bytes = sum([t.num_bytes for t in stored])
+    return operand_bytes, result_bytes
 
 
 def found_memory(recording: Recording) -> dict[int, TensorInfo]:

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.build import build_program
+from flint.frontends.torch_world.build import Built, build_program
 from flint.frontends.torch_world.derive import derive
 from flint.frontends.torch_world.groups import Channels, group_of, message_axes
 from flint.frontends.torch_world.recording import Comm, CommKind, Recording
+from flint.frontends.torch_world.resize import resized
 from flint.frontends.torch_world.shards import Shards
 from flint.mesh import AxisRef, Mesh
 from flint.passes.axes import positions_along
@@ -66,18 +67,45 @@ def rank_classes(record: Record, first: Recording, mesh: Mesh) -> Classes:
 
     Raises FlintError FL238 if pipeline stages keep appearing, and what `record` raises.
     """
-    recordings = Recordings(record, {first.rank: first})
-    channels = Channels()
-    programs: list[Program] = []
-    classes: list[RankClass] = []
-    warnings: dict[str, None] = {}
-    for stage in _stages(recordings, first, mesh):
-        for found in _shard_classes(recordings, stage, mesh):
-            built = build_program(found.recording, mesh, channels)
-            classes.append(rank_class(found.mask, len(programs), mesh))
-            programs.append(built.program)
-            warnings.update(dict.fromkeys(found.recording.warnings))
-    return Classes(tuple(programs), tuple(classes), tuple(warnings))
+    work = _Work(Recordings(record, {first.rank: first}), mesh)
+    for stage in _stages(work.recordings, first, mesh):
+        work.add(stage)
+    return Classes(tuple(work.programs), tuple(work.classes), tuple(work.warnings))
+
+
+@dataclass
+class _Work:
+    """The programs and classes of a workload while they are made."""
+
+    recordings: Recordings
+    mesh: Mesh
+    channels: Channels = field(default_factory=Channels)
+    programs: list[Program] = field(default_factory=list)
+    classes: list[RankClass] = field(default_factory=list)
+    warnings: dict[str, None] = field(default_factory=dict)
+
+    def add(self, stage: _Class) -> None:
+        """The classes of a stage: by the sizes of their shards.
+
+        Recordings of the others are derived from that of the stage, or made where they cannot be.
+        """
+        own = stage.recording
+        built = self._built(own)
+        labels = shard_labels(own, self.mesh)
+        masks = [stage.mask & (labels == n) for n in _in_order(labels[stage.mask])]
+        programs: list[Program | None] = []
+        for mask in masks:
+            other = own if mask[own.rank] else derive(own, int(np.argmax(mask)), self.mesh)
+            programs.append(None if other is None else resized(built, own, other))
+        missing = [int(np.argmax(m)) for m, p in zip(masks, programs, strict=True) if p is None]
+        recorded = iter(self.recordings.of(missing))
+        for mask, program in zip(masks, programs, strict=True):
+            self.classes.append(rank_class(mask, len(self.programs), self.mesh))
+            self.programs.append(program or self._built(next(recorded)).program)
+
+    def _built(self, recording: Recording) -> Built:
+        self.warnings.update(dict.fromkeys(recording.warnings))
+        return build_program(recording, self.mesh, self.channels)
 
 
 def _stages(recordings: Recordings, first: Recording, mesh: Mesh) -> list[_Class]:
@@ -111,30 +139,6 @@ def stage_axes(recording: Recording, mesh: Mesh) -> set[AxisRef]:
         members = group_of(group, recording, mesh)
         found.update(message_axes(recording.rank, peer, members, mesh))
     return found
-
-
-def _shard_classes(recordings: Recordings, stage: _Class, mesh: Mesh) -> list[_Class]:
-    """The ranks of a stage by the sizes of their shards.
-
-    Recordings of the other classes are derived from that of the stage, or made where they cannot be.
-    """
-    labels = shard_labels(stage.recording, mesh)
-    masks = [stage.mask & (labels == label) for label in _in_order(labels[stage.mask])]
-    if len(masks) == 1:
-        return [stage]
-    found: dict[int, Recording] = {}
-    missing: dict[int, int] = {}
-    for i, mask in enumerate(masks):
-        rank = int(np.argmax(mask))
-        derived: Recording | None = stage.recording
-        if not mask[stage.recording.rank]:
-            derived = derive(stage.recording, rank, mesh)
-        if derived is None:
-            missing[i] = rank
-        else:
-            found[i] = derived
-    found.update(zip(missing, recordings.of(list(missing.values())), strict=True))
-    return [_Class(mask, found[i]) for i, mask in enumerate(masks)]
 
 
 def shard_labels(recording: Recording, mesh: Mesh) -> Int64s:

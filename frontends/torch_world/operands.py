@@ -33,11 +33,10 @@ def total_elements(tensors: Iterable[TensorInfo]) -> int:
 
 def made(event: Event) -> tuple[TensorInfo, ...]:
     """Results in memory of their own: neither views nor updates of an input."""
-    outputs = event.outputs
-    if not outputs:
+    if event.is_view or not event.outputs:
         return ()
     read = {t.storage for t in event.inputs}
-    return tuple([t for t in outputs if t.storage not in read])
+    return tuple([t for t in event.outputs if t.storage not in read])
 
 
 def written(event: Event) -> tuple[TensorInfo, ...]:
@@ -99,6 +98,6 @@ def is_view(event: Event) -> bool:
 
     `aten._unsafe_view` is one, though PyTorch does not call it so.
     """
-    if event.is_view:
-        return True
-    return bool(event.outputs) and not event.writes and not made(event) and event.comm is None
+    if event.is_view or event.writes or event.comm is not None or not event.outputs:
+        return event.is_view
+    return not made(event)
