@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.passes.opcodes import ATTENTION, CONVOLUTION, MATMUL, opcode_mask
+from flint.passes.opcodes import CONVOLUTION, MATMUL, SEVERAL_PRODUCTS, opcode_mask
 from flint.program import Collective, Int64s, Kind, Program
 
 
@@ -83,7 +83,7 @@ def _matmul_flops(program: Program) -> Int64s:
     bound = 2 * program.dims[rows].prod(axis=1)
     bound = np.where(exact < 2**62, bound, program.flops[rows])  # the product would overflow
     flops[rows] = np.minimum(program.flops[rows], bound)
-    whole = library[program.opcode] | opcode_mask(program, ATTENTION)
+    whole = library[program.opcode] | opcode_mask(program, SEVERAL_PRODUCTS)
     return np.where(whole & one_product, program.flops, flops)
 
 

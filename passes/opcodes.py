@@ -127,6 +127,8 @@ ATTENTION = frozenset(
     for direction in directions
     for mask in ("", "[causal]")
 )
+#: Kernels of several products, of which `dims` holds one.
+SEVERAL_PRODUCTS = ATTENTION | {"aten.convolution_backward"}
 #: Other algorithms over a whole operand.
 ALGORITHM = _names("cholesky fft sort triangular_solve", chlo="top_k", hlo="topk top-k") | _aten(
     "_fft_c2c _fft_c2r _fft_r2c argsort cummax cummin cumprod cumsum logcumsumexp sort topk"

@@ -352,6 +352,25 @@ def run(events, order):
     return memory
 
 
+def test_kernels_of_several_products_count_whole():
+    q, x, w = tensor(1, 2, 4, 8, 16), tensor(2, 2, 3, 8, 8), tensor(3, 6, 3, 3, 3)
+    y = tensor(4, 2, 6, 8, 8)
+    program = build(
+        event(
+            "aten._scaled_dot_product_flash_attention",
+            [q, q, q],
+            [tensor(5, 2, 4, 8, 16)],
+            attributes={"is_causal": True},
+        ),
+        event(
+            "aten.convolution_backward", [y, x, w], [tensor(6, 2, 3, 8, 8), tensor(7, 6, 3, 3, 3)]
+        ),
+    )
+    assert program.opcodes[1] == "aten._scaled_dot_product_flash_attention[causal]"
+    total = totals(program)
+    assert total.matmul_flops == total.flops == 2 * 2 * 64 * 8 * 16 + 4 * 128 * 6 * 27
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_any_order_that_dependencies_allow_computes_the_same(seed):
     random = Random(seed)
