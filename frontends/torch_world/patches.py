@@ -8,6 +8,7 @@ PyTorch does not have (FL234).
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -44,6 +45,21 @@ def avoid_device_init(session: Session, original: Any) -> Any:
 def deepcopy_mode(session: Session, original: Any) -> Any:
     """A deep copy of a fake parameter would copy the mode, and two modes do not mix."""
     return lambda mode, memo: mode
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensor.__deepcopy__", adds=True)
+def deepcopy_tensor(session: Session, original: Any) -> Any:
+    """A deep copy sets the storage of the copy, which fake tensors on `meta` refuse."""
+
+    def deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
+        if id(tensor) not in memo:
+            made = memo[id(tensor)] = tensor.detach().clone()
+            made.requires_grad_(tensor.requires_grad)
+            own = {k: v for k, v in tensor.__dict__.items() if k not in made.__dict__}
+            made.__dict__.update(copy.deepcopy(own, memo))
+        return memo[id(tensor)]
+
+    return deepcopy
 
 
 @PRIVATE.replaces(f"{_FAKE}:FakeTensor.tolist", parameters=("self",))
