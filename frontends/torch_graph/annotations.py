@@ -14,6 +14,7 @@ from flint.frontends.torch_graph.names import module_path, without_root
 from flint.frontends.torch_graph.shardings import NamedTensor, Shardings
 from flint.frontends.torch_ops.attention import scaled_dot_product_attention
 from flint.frontends.torch_ops.products import WHOLE
+from flint.frontends.torch_ops.recurrent import WHOLE as WHOLE_LAYERS
 
 _TYPES = {"bfloat16": "bf16", "bool": "i1"}
 
@@ -66,6 +67,7 @@ def annotate(exported: Exported, shardings: Shardings) -> None:
 _WHOLE = {
     torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
     **WHOLE,
+    **WHOLE_LAYERS,
 }
 
 

@@ -106,7 +106,7 @@ def _stacked(
         for reverse in range(directions):
             number = layer * directions + reverse
             weights = list(params[number * per_layer : (number + 1) * per_layer])
-            weights += [] if has_biases else [None, None]  # type: ignore[list-item]
+            weights += [] if has_biases else [None, None]
             out, h, c, *_ = torch.ops.flint.recurrent_layer(
                 kind, bool(reverse), x, hidden[number], cells[number], *weights
             )
@@ -130,7 +130,7 @@ def lstm(x: Any, states: Any, params: Any, has_biases: bool, num_layers: int, *o
 
 
 def _simple(kind: str, x: Any, hidden: Any, *options: Any) -> Any:
-    cells = hidden.new_empty((hidden.shape[0], 0))
+    cells = hidden.new_zeros((hidden.shape[0], 0))
     return _stacked(kind, x, hidden, cells, *options)[:2]
 
 
@@ -161,19 +161,19 @@ WHOLE: dict[Any, Callable[..., Any]] = {
 # in JAX ---------------------------------------------------------------------------------------
 
 
-def _cell(kind: str, from_x: Any, from_h: Any, h: Any, c: Any) -> tuple[Any, Any]:
-    """The next hidden state and cell; `from_x` and `from_h` are what the products give."""
+def _cell(kind: str, from_x: Any, from_h: Any, h: Any, *c: Any) -> tuple[Any, ...]:
+    """The next hidden state, and cell of an LSTM; `from_x` and `from_h` are the products."""
     if kind == "gru":
         (rx, zx, nx), (rh, zh, nh) = (jnp.split(g, 3, -1) for g in (from_x, from_h))
         update = jax.nn.sigmoid(zx + zh)
         new = jnp.tanh(nx + jax.nn.sigmoid(rx + rh) * nh)
-        return (h - new) * update + new, c
+        return ((h - new) * update + new,)
     gates = from_x + from_h
     if kind != "lstm":
-        return (jnp.tanh(gates) if kind == "tanh" else jax.nn.relu(gates)), c
+        return (jnp.tanh(gates) if kind == "tanh" else jax.nn.relu(gates),)
     write, forget, new, out = jnp.split(gates, 4, -1)
-    c = jax.nn.sigmoid(forget) * c + jax.nn.sigmoid(write) * jnp.tanh(new)
-    return jax.nn.sigmoid(out) * jnp.tanh(c), c
+    cell = jax.nn.sigmoid(forget) * c[0] + jax.nn.sigmoid(write) * jnp.tanh(new)
+    return jax.nn.sigmoid(out) * jnp.tanh(cell), cell
 
 
 def _times(x: Any, weight: Any, bias: Any) -> Any:
@@ -194,8 +194,11 @@ def recurrent_layer(
         return new, (new[0], from_h, *state)
 
     from_x = _times(x, w_ih, b_ih)
-    (h, c), (out, *kept) = lax.scan(step, (h, c), from_x, reverse=reverse)
-    return out, h, c, from_x, *kept
+    first = (h, c) if kind == "lstm" else (h,)
+    (h, *cell), (out, *kept) = lax.scan(step, first, from_x, reverse=reverse)
+    if kind == "lstm":
+        return out, h, cell[0], from_x, *kept
+    return out, h, c, from_x, *kept, jnp.zeros((len(x), *c.shape), c.dtype)
 
 
 @torch_op("flint::recurrent_layer_backward")
@@ -215,13 +218,15 @@ def recurrent_layer_backward(
     def step(state: Any, given: Any) -> Any:
         d_out, *point = given
         _, pull = jax.vjp(partial(_cell, kind), *point)
-        d_from_x, d_from_h, d_h, d_c = pull((state[0] + d_out, state[1]))
+        d_from_x, d_from_h, d_h, *d_c = pull((state[0] + d_out, *state[1:]))
         d_h = d_h + lax.dot_general(d_from_h, w_hh, (((1,), (0,)), ((), ())))
-        return (d_h, d_c), (d_from_x, d_from_h)
+        return (d_h, *d_c), (d_from_x, d_from_h)
 
-    (d_h, d_c), (d_from_x, d_from_h) = lax.scan(
-        step, (d_h, d_c), (d_out, *kept), reverse=not reverse
+    last, point = ((d_h, d_c), kept) if kind == "lstm" else ((d_h,), kept[:3])
+    (d_h, *d_cell), (d_from_x, d_from_h) = lax.scan(
+        step, last, (d_out, *point), reverse=not reverse
     )
+    d_c = d_cell[0] if d_cell else d_c
     d_x = lax.dot_general(d_from_x, w_ih, (((2,), (0,)), ((), ())))
     over = (((0, 1), (0, 1)), ((), ()))
     d_w_ih, d_w_hh = lax.dot_general(d_from_x, x, over), lax.dot_general(d_from_h, kept[2], over)
