@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +33,16 @@ def recipe() -> str:
 
 def flint(*arguments: str | Path, folder: Path) -> str:
     command = [sys.executable, "-W", "ignore", "-m", "flint", *map(str, arguments)]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
-        command, check=False, cwd=folder, capture_output=True, text=True, timeout=300
+        command,
+        check=False,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
