@@ -11,6 +11,7 @@ from flint.frontends.torch_world.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.memory import Memory
 from flint.frontends.torch_world.names import opcode_of
 from flint.frontends.torch_world.operands import (
+    base_storage,
     corrected,
     does_nothing,
     is_view,
@@ -323,7 +324,8 @@ def found_memory(recording: Recording) -> dict[int, TensorInfo]:
     """Memory that the step finds, by storage, in order of first use, untouched memory last.
 
     That with a role, and what an event reads and none before it wrote. A gradient or input counts
-    only if it is read: between steps a gradient may be gone.
+    only if it is read: between steps a gradient may be gone. Memory without a name that rows are
+    put into was allocated for them.
     """
     found: dict[int, TensorInfo] = {}
     known: set[int] = set()
@@ -332,7 +334,10 @@ def found_memory(recording: Recording) -> dict[int, TensorInfo]:
         if does_nothing(event) or is_view(event):
             seen.update((t.storage, t) for t in event.inputs if t.storage not in seen)
             continue
+        base = base_storage(event)
         for tensor in read(event):
+            if tensor.storage == base and base not in recording.storages:
+                continue
             if tensor.storage not in known:
                 known.add(tensor.storage)
                 first = seen.get(tensor.storage, tensor)

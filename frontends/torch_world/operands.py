@@ -17,6 +17,10 @@ _OVERWRITING = frozenset(
 )
 #: Operators that write their first result into memory that they are given, and do not say so.
 _SILENT_WRITES = frozenset({"fsdp.all_gather_copy_in.default"})
+#: Operators that put rows into a copy of their first operand.
+_PUTTING = frozenset(
+    ("index_copy", "index_put", "_unsafe_index_put", "scatter", "select_scatter", "slice_scatter")
+)
 #: Collectives whose result takes the place of their input.
 _UPDATING = (Collective.ALL_REDUCE, Collective.BROADCAST)
 
@@ -81,6 +85,11 @@ def read(event: Event) -> tuple[TensorInfo, ...]:
     if not event.writes or not _overwrites(event):
         return event.inputs
     return tuple(t for t in event.inputs if t.storage not in event.writes)
+
+
+def base_storage(event: Event) -> int:
+    """The storage of the tensor into which an operator puts rows, or -1; it may hold no values."""
+    return event.inputs[0].storage if base_name(event.op) in _PUTTING else -1
 
 
 def _overwrites(event: Event) -> bool:

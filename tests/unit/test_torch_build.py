@@ -65,6 +65,13 @@ def test_overwritten_memory_is_no_argument():
     assert named(program, "aten.copy_").operand_bytes == 16
 
 
+def test_memory_that_rows_are_put_into_was_allocated_for_them():
+    base, rows_, at = tensor(1, 8, 4), tensor(2, 8, 4), tensor(3, 8, dtype="i64")
+    program = build(event("aten.index_copy", [base, at, rows_], [tensor(4, 8, 4)]))
+    arguments = [r for r in rows(program) if r.kind is Kind.PARAMETER]
+    assert [r.result_bytes for r in arguments] == [64, 128]
+
+
 def test_untouched_state_holds_memory():
     idle = tensor(7, 10)
     program = build(storages={7: stored("buffer", "cache", idle), 8: stored("gradient", "g", idle)})
