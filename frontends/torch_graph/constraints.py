@@ -59,10 +59,11 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _constrain_gradient(ctx: Any, gradient: torch.Tensor) -> Any:
     """A gradient is summed up as the value is used, then laid out as it is at rest.
 
-    With the second alone, propagation would rather gather what the gradient is computed from.
+    With the second alone, propagation would rather gather what a product computes the gradient
+    from. Vectors are sums, which become reduce-scatters by themselves.
     """
-    specs = dict.fromkeys((ctx.spec, ctx.gradient_spec)) if ctx.gradient_spec != FREE else ()
-    for spec in specs:
+    specs = (ctx.spec, ctx.gradient_spec) if gradient.dim() > 1 else (ctx.gradient_spec,)
+    for spec in dict.fromkeys(s for s in specs if ctx.gradient_spec != FREE):
         gradient = torch.ops.flint.constrain(gradient, spec, FREE)
     return gradient, None, None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.names import export_failure, without_root
+from flint.frontends.torch_graph.repeats import equal_layers_once, expand
 from flint.step import TorchStep
 
 
@@ -48,8 +51,7 @@ def export_step(step: TorchStep) -> Exported:
     outputs: list[list[str]] = []
     wrapper = _Wrapper(module, step.loss, step.trains, place, outputs.append)
     try:
-        with without_fast_paths(), frames_of_users():
-            program = torch.export.export(wrapper, arguments, strict=False)
+        program = _exported(wrapper, arguments)
     except FlintError:
         raise
     except Exception as error:
@@ -59,10 +61,23 @@ def export_step(step: TorchStep) -> Exported:
     return Exported(graph_module, inputs, tuple(outputs[-1]), module)
 
 
+def _exported(wrapper: torch.nn.Module, arguments: tuple[Any, ...]) -> Any:
+    """The exported program; equal layers are run once if that is possible."""
+    with without_fast_paths(), frames_of_users(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
+        try:
+            with equal_layers_once(wrapper):
+                program = torch.export.export(wrapper, arguments, strict=False)
+            expand(program.graph_module)
+        except FlintError:
+            raise
+        except Exception:  # noqa: BLE001 - the shortcut's or the module's: the next line tells
+            program = torch.export.export(wrapper, arguments, strict=False)
+    return program
+
+
 def definition(module: Any) -> str | None:
     """`file.py:line` where the module's forward is defined."""
-    import os
-
     code = getattr(getattr(type(module), "forward", None), "__code__", None)
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else None
 
@@ -87,7 +102,8 @@ def frames_of_users() -> Iterator[None]:
     def inside(_: Any, summary: Any) -> Any:
         own = [i for i, f in enumerate(summary) if f.filename == __file__ and f.name == "forward"]
         start = own[-1] if own else -1
-        kept = [f for f in summary[start + 1 :] if "/torch/" not in f.filename]
+        outside = ("/torch/", os.path.dirname(__file__))
+        kept = [f for f in summary[start + 1 :] if not any(o in f.filename for o in outside)]
         return type(summary).from_list(kept)
 
     tracer._filter_traceback_frames = inside
