@@ -16,7 +16,10 @@ from flint.program import Collective
 #: Operators of these namespaces communicate.
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
 #: Of those, operators that move nothing.
-_LOCAL = ("wait_tensor", "_wrap_tensor_autograd", "check_for_nan", "barrier", "monitored_barrier_")
+_LOCAL = (
+    *("wait_tensor", "_wrap_tensor_autograd", "check_for_nan", "barrier", "monitored_barrier_"),
+    "mesh_get_process_group",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,15 +50,17 @@ class _Entry:
 
 
 class Fakes:
-    """Calls operators, or makes their results from what the last such call returned."""
+    """Calls operators, or makes their results from what the last such call returned.
 
-    def __init__(self, mode: Any) -> None:
+    Results on `device`, the virtual device by default, and on `meta` are remembered.
+    """
+
+    def __init__(self, mode: Any, device: torch.device | None = None) -> None:
         self._mode = mode
         self._suitable: dict[Any, bool] = {}
         self._known: dict[tuple[Any, ...], _Entry | None] = {}
         self._templates: dict[torch.device, dict[str, Any]] = {}
-        self._device = torch.device(NAME, 0)
-        self._devices = (self._device, _META)
+        self._devices = (device or torch.device(NAME, 0), _META)
 
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """`func(*args, **kwargs)`."""

@@ -68,6 +68,18 @@ def tolist(session: Session, original: Any) -> Any:
     return lambda tensor: session.values.tolist(tensor)
 
 
+@PRIVATE.replaces(f"{_FAKE}:FakeTensor.data_ptr", adds=True)
+def data_ptr(session: Session, original: Any) -> Any:
+    """FSDP1 compares addresses to tell whether a tensor is a view of another."""
+
+    def pointer(tensor: Any) -> int:
+        return int(tensor.untyped_storage()._cdata) + int(
+            tensor.storage_offset() * tensor.element_size()
+        )
+
+    return pointer
+
+
 @PRIVATE.replaces("torch.nn:Module._apply", parameters=("self", "fn"))
 def module_apply(session: Session, original: Any) -> Any:
     """`Module.to` swaps the memory of parameters, which fake tensors refuse: new ones instead."""

@@ -120,7 +120,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _on_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         device = kwargs.get("device")
         if device is not None and device.type in ("cuda", NAME):
-            return {**kwargs, "device": self._device}
+            kwargs = {**kwargs, "device": self._device}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         return kwargs
 
     # --- one event ------------------------------------------------------------------------------

@@ -271,6 +271,12 @@ def compile_nothing(session: Session, original: Any) -> Any:
     return compile_
 
 
+@PUBLIC.replaces("torch.jit:script")
+def no_script(session: Session, original: Any) -> Any:
+    """Scripts would run in C++, and cannot be compiled over functions that are replaced."""
+    return lambda obj=None, *args, **kwargs: obj
+
+
 @PUBLIC.replaces("torch.nn:Module.compile")
 def compile_module(session: Session, original: Any) -> Any:
     """As above."""
@@ -423,8 +429,8 @@ def init_device_mesh(session: Session, original: Any) -> Any:
         size = 1
         for length in mesh_shape:
             size *= length
-        if size > session.world_size:
-            raise world_differs(f"init_device_mesh{tuple(mesh_shape)} needs", size, session)
+        if size != session.world_size:
+            raise world_differs(f"init_device_mesh was given {tuple(mesh_shape)},", size, session)
         if not dist.is_initialized():
             dist.init_process_group()
         with torch.device("cpu"), _no_modes():
@@ -453,7 +459,7 @@ def get_backend(session: Session, original: Any) -> Any:
     return lambda group=None: "nccl"
 
 
-@PUBLIC.replaces(*(f"{m}:{name}" for m in _BOTH for name in ("barrier", "monitored_barrier")))
+@PUBLIC.replaces(*(f"{module}:barrier" for module in _BOTH))
 def barrier(session: Session, original: Any) -> Any:
     """Host synchronisation moves no data."""
     return lambda *args, **kwargs: None
