@@ -339,11 +339,11 @@ def _shares(size: int, parts: int) -> Any:
 
 
 def _equal_windows(x: Any, outputs: Sequence[int], name: str) -> _Windows:
-    """Windows that divide the last dimensions. Raises FlintError FL227 where they cannot."""
+    """Windows that divide the last dimensions. Raises FlintError FL229 where they cannot."""
     inputs = x.shape[-len(outputs) :]
     if any(n % out for n, out in zip(inputs, outputs, strict=True)):
         raise FlintError(
-            "FL227",
+            "FL229",
             f"{name} of {list(inputs)} into {list(outputs)} uneven parts",
             help="choose an output size that divides the input's",
         )

@@ -159,7 +159,7 @@ def test_every_operator_has_a_case() -> None:
 def test_uneven_parts_without_an_operation_are_refused() -> None:
     with pytest.raises(FlintError) as raised:
         pooling.adaptive_max_pool2d(jnp.zeros((1, 7, 8)), [3, 2])
-    assert raised.value.code == "FL227"
+    assert raised.value.code == "FL229"
 
 
 def test_gradients_of_a_strided_convolution_cost_what_it_costs() -> None:
