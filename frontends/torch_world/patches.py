@@ -73,11 +73,15 @@ def data_ptr(session: Session, original: Any) -> Any:
     """FSDP1 compares addresses to tell whether a tensor is a view of another."""
 
     def pointer(tensor: Any) -> int:
-        return int(tensor.untyped_storage()._cdata) + int(
-            tensor.storage_offset() * tensor.element_size()
-        )
+        return _storage_id(tensor) + int(tensor.storage_offset() * tensor.element_size())
 
     return pointer
+
+
+@PRIVATE.replaces("torch.distributed.fsdp._flat_param:_same_storage", parameters=("a", "b"))
+def same_storage(session: Session, original: Any) -> Any:
+    """As above, for whole storages."""
+    return lambda a, b: _storage_id(a) == _storage_id(b)
 
 
 @PRIVATE.replaces("torch.nn:Module._apply", parameters=("self", "fn"))
@@ -327,6 +331,10 @@ for _name in ("_send_meta", "_recv_meta", "_forward_metadata_inference"):
 
 
 # --- what the replacements are made of ------------------------------------------------------------
+
+
+def _storage_id(tensor: Any) -> int:
+    return int(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
 
 
 class _SameList(list[Any]):
