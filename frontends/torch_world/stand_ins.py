@@ -127,6 +127,8 @@ def cuda(session: Session, original: Any) -> Any:
 @PUBLIC.replaces("torch:tensor", "torch:as_tensor", "torch:asarray", "torch:Tensor.new_tensor")
 def tensor_of_data(session: Session, original: Any) -> Any:
     """As above."""
+    # `with torch.device(...)` knows functions by identity, and remembers them from here on.
+    torch.utils._device._device_constructors()
 
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -147,7 +149,7 @@ def device_context(session: Session, original: Any) -> Any:
 def generator(session: Session, original: Any) -> Any:
     """Random numbers are not drawn; the host's generator does."""
 
-    class Generator(original):  # type: ignore[misc]
+    class Generator(original):
         def __new__(cls, device: Any = "cpu") -> Any:
             return original.__new__(cls, "cpu")
 
@@ -495,7 +497,7 @@ def _attention(
     if query.dim() != 4:
         four = [_four_dimensions(tensor) for tensor in (query, key, value)]
         mask = _four_dimensions(attn_mask) if attn_mask is not None else None
-        out = _attention(*four, mask, dropout_p, is_causal, scale, enable_gqa)
+        out = _attention(four[0], four[1], four[2], mask, dropout_p, is_causal, scale, enable_gqa)
         return out.reshape(*query.shape[:-1], value.shape[-1])
     same = query.shape[-1] == value.shape[-1]
     if attn_mask is None and same:
