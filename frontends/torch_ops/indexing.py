@@ -250,7 +250,7 @@ def of_unknown_size(*args: Any, **kwargs: Any) -> NoReturn:
     """Refuse what has as many results as the numbers say.
 
     Raises:
-        FlintError: FL227, always.
+        FlintError: FL228, always.
     """
     _depends_on_data("masked_select, nonzero and unique")
 
@@ -362,7 +362,7 @@ def _neutral(reduce: str, x: Array) -> Any:
 
 def _depends_on_data(what: str) -> NoReturn:
     raise FlintError(
-        "FL227",
+        "FL228",
         f"{what}: the size of the result depends on numbers that are not known before a run",
         help="use where, masks of a fixed size, or torch.nonzero_static",
     )

@@ -254,7 +254,7 @@ def slice_backward(
     grad: Any, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
 ) -> Array:
     """The gradient through `slice`: zeros around and between."""
-    return _spread(grad, input_sizes[dim], dim, start, end, step, 0)
+    return _spread(grad, input_sizes[dim], dim, start, end, step)
 
 
 @torch_op("aten::slice_scatter")
@@ -605,10 +605,8 @@ def _pairs(pad: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(pad[::2], pad[1::2], strict=True))[::-1]
 
 
-def _spread(
-    part: Array, size: int, dim: int, start: Any, end: Any, step: int, fill: Any = 0
-) -> Array:
-    """A part of a dimension at its places in the whole one, the rest filled."""
+def _spread(part: Array, size: int, dim: int, start: Any, end: Any, step: int) -> Array:
+    """A part of a dimension at its places in the whole one, zeros elsewhere."""
     axis = dimension(dim, part.ndim)
     first, _, _ = slice(start, end, step).indices(size)
     taken = part.shape[axis]
@@ -617,7 +615,7 @@ def _spread(
     after = size - first - (taken - 1) * step - 1
     edges = [(0, 0, 0)] * part.ndim
     edges[axis] = (first, after, step - 1)
-    return lax.pad(part, lax.full((), fill, part.dtype), edges)
+    return lax.pad(part, lax.full((), 0, part.dtype), edges)
 
 
 def _last_two(x: Array, dim1: int, dim2: int) -> Array:

@@ -376,4 +376,4 @@ def test_results_of_unknown_size_are_refused(name: str) -> None:
     assert function is not None
     with pytest.raises(FlintError, match="depends on numbers") as refused:
         function(torch.zeros(3))
-    assert refused.value.code == "FL227"
+    assert refused.value.code == "FL228"
