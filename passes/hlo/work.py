@@ -15,6 +15,7 @@ from typing import Any
 
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
+from flint.passes.mlir import is_attention, is_attention_backward
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
 from flint.passes.work import Work
@@ -306,8 +307,8 @@ def custom_call(o: Operation) -> Work:
         return _product(o, _JsonDims(gemm["dot_dimension_numbers"]))
     if target.startswith("__cudnn$conv") and len(o.operands) > 1:
         return _cudnn_convolution(o)
-    if target.startswith("__cudnn$fmha") and len(o.operands) > 1:
-        return _attention(o, backward="Backward" in target)
+    if is_attention(target) and len(o.operands) > 2:
+        return _attention(o, backward=is_attention_backward(target))
     estimate = config.get("custom_call_config", config).get("cost_estimate") or {}
     flops = estimate.get("flops") if isinstance(estimate, dict) else None
     return Work(unpriced=True) if flops is None else Work(flops=max(int(flops), 0))
@@ -338,15 +339,18 @@ def _cudnn_convolution(o: Operation) -> Work:
 def _attention(o: Operation, *, backward: bool) -> Work:
     """Two matrix products forward, five backward (FlashAttention, arXiv 2205.14135, app. B).
 
-    Queries and keys are (batch, sequence, heads, size) or (batch, heads, sequence, size); the
-    longer of the two middle dimensions of the keys is taken for their sequence.
+    Queries and keys are (batch, heads, sequence, size) in Flint's own calls. In cuDNN's they may
+    also be (batch, sequence, heads, size): the longer of the two middle dimensions of the keys is
+    taken for their sequence.
     """
-    query, key = o.operands[0].shape.dimensions, o.operands[1].shape.dimensions
+    query, key, value = (v.shape.dimensions for v in o.operands[:3])
     if len(query) != 4 or len(key) != 4:
         return Work(unpriced=True)
-    size, rows, keys = query[-1], math.prod(query[:-1]), max(key[1:3])
-    products = 5 if backward else 2
-    return Work(flops=products * 2 * rows * keys * size, dims=(1, rows, keys, size))
+    ours = o.instruction.custom_call_target.startswith("flint.")
+    size, rows = query[-1], math.prod(query[:-1])
+    keys = key[2] if ours else max(key[1:3])
+    sizes = 3 * size + 2 * value[-1] if backward else size + value[-1]
+    return Work(flops=2 * rows * keys * sizes, dims=(1, rows, keys, size))
 
 
 def backend_config(instruction: Instruction) -> dict[str, Any]:
