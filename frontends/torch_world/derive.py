@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from flint.frontends.torch_world.names import base_name, without_overload
 from flint.frontends.torch_world.operands import is_view
@@ -69,12 +70,12 @@ def derive(recording: Recording, rank: int, mesh: Mesh) -> Recording | None:
 def _parameter_shards(recording: Recording, rank: int, mesh: Mesh) -> dict[str, _Shard] | None:
     """Shards by parameter; None if the arithmetic of shards is not what the rank did."""
     arithmetic = Shards(recording, mesh)
+    shapes = cache(arithmetic.local_shape)
     found: dict[str, _Shard] = {}
     for info in recording.storages.values():
         if info.placement is None or parameter_of(info) in found:
             continue
-        here = arithmetic.local_shape(info.placement, recording.rank)
-        there = arithmetic.local_shape(info.placement, rank)
+        here, there = (shapes(info.placement, r) for r in (recording.rank, rank))
         if here is None or there is None or here != info.shape:
             return None
         found[parameter_of(info)] = _Shard(parameter_of(info), here, there)

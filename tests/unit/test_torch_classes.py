@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from flint.backends.chakra import check, write
 from flint.backends.chakra.expand import expand
 from flint.frontends.torch_world.build import build_program
 from flint.frontends.torch_world.classes import rank_class, rank_classes, shard_labels
@@ -24,7 +26,7 @@ from flint.frontends.torch_world.recording import (
 from flint.frontends.torch_world.resize import resized
 from flint.frontends.torch_world.shards import Shards, chunk_size
 from flint.mesh import Mesh
-from flint.program import COLUMNS, TABLES, Collective, Phase
+from flint.program import COLUMNS, TABLES, Collective, Kind, Phase
 from flint.workload import Workload
 from tests.recordings import collective, event, recording, stored, tensor, update
 
@@ -244,8 +246,6 @@ def stage_recording(rank: int) -> Recording:
 
 @pytest.mark.parametrize("mesh", [Mesh(("pp", "tp"), (3, 2)), Mesh(("data",), (6,))])
 def test_each_stage_is_a_class_and_messages_match(mesh, tmp_path):
-    from flint.backends.chakra import check, write
-
     asked = []
 
     def record(ranks):
@@ -321,3 +321,21 @@ def test_derived_programs_are_those_that_ranks_really_run(foreach, tmp_path):
         for table in TABLES:
             assert getattr(ours, table) == getattr(theirs, table), table
     assert (ran.program.flops != theirs.flops).any()
+
+
+@pytest.mark.slow
+def test_stages_of_a_real_schedule_agree(tmp_path):
+    pytest.importorskip("torch")
+    from flint.frontends.torch_distributed import capture_script
+
+    script = Path(__file__).parents[2] / "examples" / "torch_pipeline.py"
+    arguments = "--model debug --num-layers 4 --pipe 4 --microbatches 6 --seq 64 --steps 3"
+    workload = capture_script(script, arguments.split(), "4x2")
+    workload.verify()
+    assert workload.mesh.names == ("pipe", "data")
+    assert [c.where for c in workload.classes] == [{"pipe": (n,)} for n in range(4)]
+    write(workload, tmp_path / "traces")
+    assert not check(tmp_path / "traces").findings
+    for kind in (Kind.SEND, Kind.RECV):
+        channels = [c for p in workload.programs for c in p.channel[p.kind == kind].tolist()]
+        assert sorted(channels) == list(range(36))
