@@ -60,7 +60,7 @@ def attempt(kind: Kind, route: str) -> tuple[str, ...]:
         said = str(error).split("\n")[0]
         return f"{time.perf_counter() - started:.1f}", "", "", f"{type(error).__name__}: {said}"
     seconds = time.perf_counter() - started
-    program = trace.program
+    program = trace.workload.program_of(0)
     program.verify()
     collectives = int(np.sum(program.kind == RowKind.COLLECTIVE))
     return f"{seconds:.1f}", str(len(program)), str(collectives), "ok"

@@ -43,6 +43,7 @@ from flint.frontends.torch_world.stand_ins import single_thread, stand_ins
 from flint.frontends.torch_world.states import States
 from flint.frontends.torch_world.values import Surroundings, Values
 from flint.frontends.torch_world.versions import check_version
+from flint.frontends.torch_world.whole_operators import operators_kept_whole
 
 
 def run(job: Job) -> Recording:
@@ -129,6 +130,7 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
         stack.enter_context(installed([*PRIVATE.all, *stand_ins()], session))
         stack.enter_context(after_import(PIPELINES, lambda: _patch_pipelines(stack, session)))
         stack.enter_context(session.autocast.registered())
+        stack.enter_context(operators_kept_whole())
         stack.enter_context(single_thread())
         before = register_optimizer_step_pre_hook(lambda o, *_: phases.optimizer_starts(o))
         stack.callback(before.remove)

@@ -27,7 +27,7 @@ def main() -> None:
     mesh = init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data",))
     model, inputs, targets = kind.on(device, seed=dist.get_rank())
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for part in model.modules():
+    for part in reversed(list(model.modules())):  # inner layers before those around them
         if isinstance(part, nn.ModuleList):
             for layer in part:
                 fully_shard(layer, mesh=mesh, mp_policy=policy)
@@ -38,7 +38,6 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    print(f"{kind.name}: loss {loss.item():.4f}")
     dist.destroy_process_group()
 
 
