@@ -192,7 +192,7 @@ def _equal_level(call: Call, left: Any, right: Any) -> Fraction | None:
         if not isinstance(value, Known):
             return None
         if value.data.numel() != 1:
-            return _one_hot_level(left, value.data)
+            return _one_hot_level(left, known, value.data)
         other = value.data.item()
     if isinstance(known, Classes):
         return Fraction(1, known.count) if 0 <= other < known.count else Fraction(0)
@@ -203,12 +203,13 @@ def _equal_level(call: Call, left: Any, right: Any) -> Fraction | None:
     return None
 
 
-def _one_hot_level(left: Any, classes: Any) -> Fraction | None:
+def _one_hot_level(left: Any, known: Value | None, classes: Any) -> Fraction | None:
     """`index.unsqueeze(-1) == arange(classes)`, which is how one_hot is computed."""
     last = classes.dim() > 0 and left.dim() > 0 and left.shape[-1] == 1
     if not last or left.dtype.is_floating_point or classes.numel() != classes.shape[-1]:
         return None
-    return Fraction(1, int(classes.numel()))
+    # Classes that no index names (a spare one for padding) leave the share of the others as it is.
+    return Fraction(1, known.count if isinstance(known, Classes) else int(classes.numel()))
 
 
 def _order(below: Callable[[int], int]) -> Rule:

@@ -64,7 +64,7 @@ class Values:
         self._hints = dict(hints)
         self._used: set[str] = set()
         self._around = around
-        self._told: dict[str, None] = {}
+        self._told: dict[str, dict[str, None]] = {}
         self._writes: dict[int, int] = {}  # into the memory of known tensors
         self._ops: dict[Any, _Operator] = {}
 
@@ -72,7 +72,8 @@ class Values:
     def warnings(self) -> tuple[str, ...]:
         """One sentence for each place where a value was made up, in the order of the program."""
         unused = (f"hint '{key}' was never used" for key in self._hints if key not in self._used)
-        return (*self._told, *unused)
+        told = (f"{what}: {_some(list(answers))}" for what, answers in self._told.items())
+        return (*told, *unused)
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """`func(*args, **kwargs)`, or its answer where fake tensors have none."""
@@ -93,10 +94,10 @@ class Values:
             with self._around.without_modes():
                 numbers, flat = value.data.tolist(), value.data.flatten().tolist()
             if value.made_up:
-                self._tell(f".tolist() of {_counts(flat)}")
+                self._tell(*_counts(flat))
             return numbers
         if dtype.is_floating_point:
-            self._tell(f".tolist() of {tensor.numel()} numbers: 1.0 each")
+            self._tell(f".tolist() of {tensor.numel()} numbers", "1.0 each")
             with self._around.without_modes():
                 return torch.ones(tuple(tensor.shape)).tolist()
         raise self._unknown(f".tolist() of a tensor {_shape(tensor)}", _list_hint(tensor))
@@ -231,9 +232,9 @@ class Values:
             if storage in self._writes:
                 self._writes[storage] += 1
 
-    def _tell(self, sentence: str) -> None:
+    def _tell(self, what: str, answer: str) -> None:
         place = self._around.place() or self._around.module() or "?"
-        self._told[f"{place}: {sentence}"] = None
+        self._told.setdefault(f"{place}: {what}", {})[answer] = None
 
     def _hint(self, fits: Callable[[Any], bool], places: bool = True, modules: bool = True) -> Any:
         """The first hint for this line or module for which `fits` is true, or None."""
@@ -277,7 +278,7 @@ class Values:
             return bool(hint) if dtype == torch.bool else hint
         answer = self._number(value) if isinstance(value, Known) else _scalar(value, dtype)
         if answer is not None:
-            self._tell(f".item() of {_indefinite(dtype)}: {answer}")
+            self._tell(f".item() of {_indefinite(dtype)}", str(answer))
             return answer
         what = "the condition" if dtype == torch.bool else f".item() of {_indefinite(dtype)}"
         raise self._unknown(what, "true" if dtype == torch.bool else "1")
@@ -314,7 +315,7 @@ class Values:
                 return int(value.data.count_nonzero())
         if isinstance(value, Even) and value.level <= 1:
             count = round(value.level * int(mask.numel()))
-            self._tell(f"{what} of a mask of {mask.numel()}: balanced, {count} are set")
+            self._tell(f"{what} of a mask of {mask.numel()}, balanced", f"{count} are set")
             return count
         raise self._unknown(f"the number of elements that {what} finds in {_shape(mask)}", "1")
 
@@ -385,7 +386,7 @@ class Values:
         value = self.lookup(tensor)
         if isinstance(value, Classes):
             count = min(value.count, tensor.numel())
-            self._tell(f"unique() of {tensor.numel()} indices: all {count} occur")
+            self._tell(f"unique() of {tensor.numel()} indices", f"all {count} occur")
         else:
             hint = self._hint(lambda given: isinstance(given, int) and given > 0)
             if hint is None:
@@ -640,18 +641,25 @@ def _shape(tensor: Any) -> str:
 
 
 def _indefinite(dtype: Any) -> str:
-    return f"a {str(dtype).removeprefix('torch.')} tensor"
+    name = str(dtype).removeprefix("torch.")
+    return f"{'an' if name.startswith('int') else 'a'} {name} tensor"
 
 
 def _list_hint(tensor: Any) -> str:
     return str([1] * min(int(tensor.numel()), 4))
 
 
-def _counts(numbers: list[Any]) -> str:
-    """`16 counts: balanced, 512 each`."""
+def _counts(numbers: list[Any]) -> tuple[str, str]:
+    """What was read and the answer: `.tolist() of 16 token counts`, `balanced, 512 each`."""
     low, high = int(min(numbers, default=0)), int(max(numbers, default=0))
     each = f"{low} each" if low == high else f"{low} to {high} each"
-    return f"{len(numbers)} token counts: balanced, {each}"
+    return f".tolist() of {len(numbers)} token counts", f"balanced, {each}"
+
+
+def _some(answers: list[str]) -> str:
+    """The first three of the answers that one line of the program got."""
+    more = [f"and {len(answers) - 3} more"] if len(answers) > 3 else []
+    return " ".join([", ".join(answers[:3]), *more])
 
 
 def parse_hint(text: str) -> tuple[str, Any]:

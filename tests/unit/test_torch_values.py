@@ -113,7 +113,20 @@ def test_every_expert_is_found_and_gets_its_share_of_tokens() -> None:
         for expert in hit:
             _, token = torch.where(mask[expert[0]])
             assert hidden[token].shape == (16, 5)
-    assert f"{PLACE}: nonzero() of a mask of 128: balanced, 16 are set" in values.warnings
+    assert f"{PLACE}: nonzero() of a mask of 128, balanced: 16 are set" in values.warnings
+
+
+def test_a_spare_class_for_padding_takes_nothing_from_the_others() -> None:
+    with world():
+        mask = F.one_hot(routed(), 9).permute(2, 1, 0)
+        assert torch.where(mask[3])[0].shape == (16,)
+
+
+def test_a_line_that_reads_many_values_is_listed_once() -> None:
+    with world() as values:
+        for number in torch.unique(routed()):
+            number.item()
+    assert values.warnings[1] == f"{PLACE}: .item() of an int64 tensor: 0, 1, 2 and 5 more"
 
 
 def test_mask_indexing_takes_the_balanced_number_of_rows() -> None:
