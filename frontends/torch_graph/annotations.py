@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from flint.frontends.torch_graph.constraints import text_of
+from flint.frontends.torch_graph.constraints import FREE, text_of
 from flint.frontends.torch_graph.export import Exported
 from flint.frontends.torch_graph.flattened import unflatten_products
 from flint.frontends.torch_graph.interpreter import DTYPES
 from flint.frontends.torch_graph.names import module_path, without_root
+from flint.frontends.torch_graph.placements import entry_axes, spec_axes
 from flint.frontends.torch_graph.shardings import NamedTensor, Shardings
 from flint.frontends.torch_ops.attention import scaled_dot_product_attention
-from flint.frontends.torch_ops.products import WHOLE
+from flint.frontends.torch_ops.products import WHOLE, linear
 from flint.frontends.torch_ops.recurrent import WHOLE as WHOLE_LAYERS
 
 _TYPES = {"bfloat16": "bf16", "bool": "i1"}
@@ -57,10 +59,11 @@ def annotate(exported: Exported, shardings: Shardings) -> None:
     unflatten_products(exported.graph_module)
     _keep_whole(exported.graph_module)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    weights: dict[Any, Any] = {}
     for described, node in zip(exported.inputs, placeholders, strict=True):
         if described.kind == "parameter":
-            _at_use(graph, node, described.name, shardings)
-    _activations(graph, shardings)
+            weights |= _at_use(graph, node, described.name, shardings)
+    _activations(graph, shardings, weights)
     exported.graph_module.recompile()
 
 
@@ -78,14 +81,16 @@ def _keep_whole(graph_module: torch.fx.GraphModule) -> None:
                 node.target = _WHOLE.get(node.target, node.target)
 
 
-def _at_use(graph: Any, parameter: Any, name: str, shardings: Shardings) -> None:
-    """One constraint for each module that uses a parameter; its gradient is constrained too."""
-    value = parameter.meta["val"]
-    shape = tuple(value.shape)
-    use = text_of(shardings.at_use(name, shape))
-    gradient = text_of(shardings.gradient(name, shape)) if use else ""
-    if not use:
-        return
+def _at_use(graph: Any, parameter: Any, name: str, shardings: Shardings) -> dict[Any, Any]:
+    """One constraint for each module that uses a parameter; its gradient is constrained too.
+
+    Returns the nodes that stand for the parameter, each with the PartitionSpec it is used with.
+    """
+    shape = tuple(parameter.meta["val"].shape)
+    spec = shardings.at_use(name, shape)
+    if spec is None:
+        return {parameter: shardings.argument(name, shape)}
+    use, gradient = text_of(spec), text_of(shardings.gradient(name, shape))
     made: dict[str, Any] = {}
     for user in list(parameter.users):
         path = module_path(user)
@@ -93,6 +98,7 @@ def _at_use(graph: Any, parameter: Any, name: str, shardings: Shardings) -> None
             with graph.inserting_before(user):
                 made[path] = _constraint(graph, parameter, use, gradient, user)
         user.replace_input_with(parameter, made[path])
+    return dict.fromkeys(made.values(), spec)
 
 
 def _constraint(graph: Any, value: Any, spec: str, gradient: str, like: Any) -> Any:
@@ -104,7 +110,7 @@ def _constraint(graph: Any, value: Any, spec: str, gradient: str, like: Any) -> 
     return node
 
 
-def _activations(graph: Any, shardings: Shardings) -> None:
+def _activations(graph: Any, shardings: Shardings, weights: Mapping[Any, Any]) -> None:
     """Constrain what modules return: the values that leave them, in the order they are made."""
     wanted = {path for path, _ in shardings.outputs}
     if not wanted:
@@ -114,15 +120,16 @@ def _activations(graph: Any, shardings: Shardings) -> None:
         stack = node.meta.get("nn_module_stack") or {}
         if not isinstance(node.meta.get("val"), torch.Tensor):
             continue
-        for key, (path, _) in stack.items():
-            path = without_root(path)
-            if path in wanted and any(_outside(u, key) for u in node.users):
+        for key, (full_path, _) in stack.items():
+            path = without_root(full_path)
+            if full_path and path in wanted and any(_outside(u, key) for u in node.users):
                 left.setdefault((key, path), []).append(node)
     for (key, path), nodes in left.items():
         for index, node in enumerate(nodes):
-            spec = text_of(shardings.activation(path, index, tuple(node.meta["val"].shape)))
-            if spec:
-                _constrain_outside(graph, node, key, spec)
+            spec = shardings.activation(path, index, tuple(node.meta["val"].shape))
+            if spec is not None:
+                _constrain_outside(graph, node, key, text_of(spec))
+                _gather_for_product(graph, node, spec, weights)
 
 
 def _outside(user: Any, key: str) -> bool:
@@ -135,3 +142,36 @@ def _constrain_outside(graph: Any, node: Any, key: str, spec: str) -> None:
         constrained = _constraint(graph, node, spec, spec, node)
     for user in users:
         user.replace_input_with(node, constrained)
+
+
+def _gather_for_product(graph: Any, node: Any, spec: Any, weights: Mapping[Any, Any]) -> None:
+    """Gather the gradient of a product over the axes that its weight is sharded over.
+
+    A product whose result is scattered over them (sequence parallelism) gets a gradient scattered
+    likewise. Both products of the backward pass want the gradient whole and the weight sharded;
+    propagation would gather the weight instead.
+    """
+    product = _product_behind(node)
+    axes = spec_axes(weights[product.args[1]]) if product and product.args[1] in weights else set()
+    rank = len(node.meta["val"].shape)
+    rows = [entry_axes(e) for e in spec][: rank - 1]  # the last dimension is the weight's own
+    whole = [tuple(a for a in entry if a not in axes) for entry in rows]
+    if whole == rows:
+        return
+    gradient = text_of([e or None for e in [*whole, *spec[rank - 1 :]]])
+    with graph.inserting_after(product):
+        gathered = _constraint(graph, product, FREE, gradient, product)
+    product.replace_all_uses_with(gathered, delete_user_cb=lambda user: user is not gathered)
+
+
+def _product_behind(node: Any) -> Any:
+    """The linear product that a value is, but for operators of one tensor on it; or None."""
+    while node.target is not linear:
+        shape = node.meta["val"].shape
+        inputs = [
+            i for i in node.all_input_nodes if getattr(i.meta.get("val"), "shape", None) == shape
+        ]
+        if node.op == "placeholder" or len(inputs) != 1:
+            return None
+        [node] = inputs
+    return node

@@ -63,7 +63,7 @@ def _constrain_gradient(ctx: Any, gradient: torch.Tensor) -> Any:
     from. Vectors are sums, which become reduce-scatters by themselves.
     """
     specs = (ctx.spec, ctx.gradient_spec) if gradient.dim() > 1 else (ctx.gradient_spec,)
-    for spec in dict.fromkeys(s for s in specs if ctx.gradient_spec != FREE):
+    for spec in dict.fromkeys(s for s in specs if s != FREE and ctx.gradient_spec != FREE):
         gradient = torch.ops.flint.constrain(gradient, spec, FREE)
     return gradient, None, None
 

@@ -250,6 +250,35 @@ def test_fully_sharded_parameters_are_gathered_in_both_passes() -> None:
     assert gathered == [("0", "FORWARD"), ("1", "FORWARD"), ("1", "BACKWARD")]
 
 
+def test_sequence_parallel_gradients_are_gathered_for_both_products() -> None:
+    class Parallel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(8, 32, bias=False)
+            self.down = nn.Linear(32, 8, bias=False)
+            self.dropout = nn.Dropout(0.1)
+
+        def forward(self, x: Any) -> Any:
+            return self.dropout(self.down(torch.tanh(self.up(x))))
+
+    step = TorchStep(
+        meta(lambda: nn.Sequential(Parallel(), Parallel())),
+        (torch.empty(4, 8, 8, device="meta"),),
+        loss=mean,
+        shardings={
+            "*.up.weight": ("model", None),
+            "*.down.weight": (None, "model"),
+            "input": ("data", "model", None),
+        },
+        activations={"*": ("data", "model", None), "*.up": ("data", None, "model")},
+    )
+    rows = [r for r in rows_of(step) if r.kind == Kind.COLLECTIVE and str(r.group) == "model"]
+    found = [(r.collective.name, r.scope, r.phase.name) for r in rows if r.scope == "0/down"]
+    assert ("REDUCE_SCATTER", "0/down", "FORWARD") in found
+    assert ("ALL_GATHER", "0/down", "BACKWARD") in found
+    assert "ALL_TO_ALL" not in {r.collective.name for r in rows}
+
+
 # errors ----------------------------------------------------------------------------------------
 
 
