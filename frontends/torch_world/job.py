@@ -53,9 +53,9 @@ class Job:
         steps: int = 2,
         hints: Mapping[str, Any] | None = None,
     ) -> Job:
-        """A torchrun script and its arguments. Raises FL201 if there is no such file."""
+        """A torchrun script and its arguments. Raises FlintError FL301 if there is none."""
         if not Path(script).is_file():
-            raise FlintError("FL201", f"there is no file {script}", place=str(script))
+            raise FlintError("FL301", f"cannot read {script}: there is no such file")
         return cls(script=str(script), argv=tuple(argv), steps=steps, hints=dict(hints or {}))
 
     @classmethod
