@@ -449,4 +449,4 @@ def test_functions_are_named_or_kept() -> None:
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FlintError) as caught:
         Job.of_script(tmp_path / "none.py")
-    assert caught.value.code == "FL201"
+    assert caught.value.code == "FL301"
