@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from flint.frontends.torch_world import ddp
@@ -128,6 +129,25 @@ def foreach_types(session: Session, original: Any) -> Any:
     return _SameList([*original, FakeTensor])
 
 
+@PRIVATE.replaces(
+    *(f"torch:_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")),
+)
+def fused_update(session: Session, original: Any) -> Any:
+    """One operator updates all parameters; DTensor takes longer over it than over all else.
+
+    Where every list is sharded alike the update is that of the local tensors.
+    """
+
+    @functools.wraps(original)
+    def update(*args: Any, **kwargs: Any) -> Any:
+        lists = [arg for arg in args if isinstance(arg, (list, tuple)) and arg]
+        if not _sharded_alike(lists):
+            return original(*args, **kwargs)
+        return original(*map(_local_tensors, args), **kwargs)
+
+    return update
+
+
 @PRIVATE.replaces("torch.amp.grad_scaler:GradScaler._maybe_opt_step", parameters=("self",))
 def always_steps(session: Session, original: Any) -> Any:
     """Whether a gradient overflowed depends on data: none did."""
@@ -184,9 +204,34 @@ def mesh_init(session: Session, original: Any) -> Any:
             mesh = session.values.tolist(mesh)
         with _disable_current_modes():
             original(self, _device_type(device_type), mesh, *args, **kwargs)
+        self._flatten_rank_map = session.rank_maps.setdefault(
+            self._flatten_rank_map, self._flatten_rank_map
+        )
         session.device_meshes.append(self)
 
     return init
+
+
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh.__eq__", parameters=("self", "other"))
+def mesh_equal(session: Session, original: Any) -> Any:
+    """Meshes are compared at every operator of DTensor, rank by rank: seconds for many ranks.
+
+    Each list of ranks is kept once, so that lists are equal where they are the same.
+    """
+
+    def equal(self: Any, other: Any) -> bool:
+        if self is other:
+            return True
+        return (
+            type(other) is type(self)
+            and self._flatten_rank_map is other._flatten_rank_map
+            and self._layout == other._layout
+            and self._device_type == other._device_type
+            and self._mesh_dim_names == other._mesh_dim_names
+            and self._thread_id == other._thread_id
+        )
+
+    return equal
 
 
 @PRIVATE.replaces(f"{_PROPAGATOR}._propagate_tensor_meta_non_cached", parameters=("self",))
@@ -335,6 +380,25 @@ for _name in ("_send_meta", "_recv_meta", "_forward_metadata_inference"):
 
 def _storage_id(tensor: Any) -> int:
     return int(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
+
+
+def _sharded_alike(lists: Sequence[Any]) -> bool:
+    """Whether tensors that belong together lie on one mesh in one way; scalars lie anywhere."""
+    for together in zip(*lists, strict=False):
+        distributed = [t for t in together if isinstance(t, DTensor)]
+        if any(t.placements != distributed[0].placements for t in distributed):
+            return False
+        if any(t.device_mesh != distributed[0].device_mesh for t in distributed):
+            return False
+        if distributed and any(t.dim() for t in together if not isinstance(t, DTensor)):
+            return False
+    return not any(p.is_partial() for t in lists[0] for p in getattr(t, "placements", ()))
+
+
+def _local_tensors(given: Any) -> Any:
+    if isinstance(given, (list, tuple)):
+        return [_local_tensors(entry) for entry in given]
+    return given._local_tensor if isinstance(given, DTensor) else given
 
 
 class _SameList(list[Any]):

@@ -44,7 +44,7 @@ class _Operator:
     family: Family | None
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[misc]
+class Recorder(TorchDispatchMode):
     """The dispatch mode that the program runs under, above fake tensors."""
 
     def __init__(self, session: Session) -> None:

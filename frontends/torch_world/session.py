@@ -32,6 +32,7 @@ class Session:
     mesh: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
     world_groups: dict[tuple[int, ...], None] = field(default_factory=dict)
     device_meshes: list[Any] = field(default_factory=list)
+    rank_maps: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
     paused: int = 0
     on_work: Callable[[Any], None] = lambda work: None
