@@ -16,6 +16,7 @@ from flint.frontends.torch_world.places import Places
 from flint.frontends.torch_world.recording import Comm, CommKind, Event, TensorInfo
 from flint.frontends.torch_world.session import Session
 from flint.frontends.torch_world.storages import Storages
+from flint.program import Phase
 
 #: Operators that only allocate: their result gets its number when something uses it.
 _ALLOCATIONS = frozenset(
@@ -225,7 +226,7 @@ class Recorder(TorchDispatchMode):
     ) -> int:
         timeline = self.session.timeline
         module, location = self._where()
-        phase = self.session.phases.phase(len(self.session.modules.stack))
+        phase = self._phase(comm)
         stream, waits = timeline.current.stream_id, timeline.take_waits()
         self.events.append(
             Event(
@@ -234,6 +235,15 @@ class Recorder(TorchDispatchMode):
             )
         )  # fmt: skip
         return len(self.events) - 1
+
+    def _phase(self, comm: Comm | None) -> Phase:
+        """Messages of a pipeline between its backward passes belong to these."""
+        phases = self.session.phases
+        phase = phases.phase(len(self.session.modules.stack))
+        message = comm is not None and comm.kind is not CommKind.COLLECTIVE
+        if message and phase is Phase.OPTIMIZER and not phases.in_optimizer:
+            return Phase.BACKWARD
+        return phase
 
     def _where(self) -> tuple[str, str]:
         """Module and place; of a backward operator, those of its forward one."""
