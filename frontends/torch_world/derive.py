@@ -59,8 +59,14 @@ def derive(recording: Recording, rank: int, mesh: Mesh) -> Recording | None:
     shards = _parameter_shards(recording, rank, mesh)
     if shards is None:
         return None
+    found = {s for s, i in recording.storages.items() if i.role == "gradient"}
     try:
-        shapes = _Places(recording, shards).resolved()
+        while True:
+            places = _Places(recording, shards, found)
+            shapes = places.resolved()
+            if places.shared == found:
+                break
+            found = places.shared
     except _Unprovable:
         return None
     storages = {s: _stored(i, shards) for s, i in recording.storages.items()}
@@ -88,20 +94,23 @@ def parameter_of(info: StorageInfo) -> str:
 
 
 class _Places:
-    """Which tensors of a recording are shards, of what, and so their shape on the other rank."""
+    """Which tensors of a recording are shards, of what, and so their shape on the other rank.
 
-    def __init__(self, recording: Recording, shards: Mapping[str, _Shard]) -> None:
+    `shared` is memory that several shards lie in: scattered gradients, and what is found.
+    """
+
+    def __init__(
+        self, recording: Recording, shards: Mapping[str, _Shard], shared: set[int]
+    ) -> None:
         self.events = recording.events
         self.by_shape: dict[Shape, list[_Shard]] = {}
         for shard in shards.values():
             self.by_shape.setdefault(shard.here, []).append(shard)
         self.known: dict[int, _Shard] = {}
-        self.gradients: set[int] = set()
+        self.shared = set(shared)
         for storage, info in recording.storages.items():
             owner = shards.get(parameter_of(info))
-            if info.role == "gradient":
-                self.gradients.add(storage)  # one memory may hold several
-            elif owner is not None and owner.here == info.shape:
+            if owner is not None and owner.here == info.shape and storage not in shared:
                 self.known[storage] = owner
         self.shapes: dict[Place, Shape] = {}
         self.open: dict[tuple[str, Shape], list[Place]] = {}
@@ -124,7 +133,9 @@ class _Places:
         if not shards:
             return {}
         if not is_view(event):
-            shards += self._computed(event, {t.shape for _, t in shards})
+            shapes = {t.shape for _, t in shards}
+            shards += self._computed(event, shapes)
+            self._look_beside(event, {at for at, _ in shards}, shapes)
         found: dict[Shape, list[tuple[int, TensorInfo]]] = {}
         for at, tensor in shards:
             found.setdefault(tensor.shape, []).append((at, tensor))
@@ -132,18 +143,19 @@ class _Places:
 
     def _is_shard(self, event: Event, tensor: TensorInfo) -> bool:
         """Whether a tensor is a shard itself, not padded or flat. Raises _Unprovable."""
-        if tensor.storage in self.gradients:
-            return tensor.shape in self.by_shape and len(event.outputs + event.inputs) > 0
+        if tensor.storage in self.shared:
+            return tensor.shape in self.by_shape
         shard = self.known.get(tensor.storage)
-        if shard is None or (shard.here == shard.there and tensor.shape == shard.here):
-            return shard is not None
-        if event.phase is not Phase.OPTIMIZER and (
-            without_overload(event.op) in _PACKING or is_view(event)
-        ):
+        if shard is None:
+            return False
+        steps = event.phase is Phase.OPTIMIZER
+        if shard.here == shard.there:
+            return steps and tensor.shape == shard.here
+        if not steps and (without_overload(event.op) in _PACKING or is_view(event)):
             flat = len(tensor.shape) == 1 and tensor.shape[0] == math.prod(shard.here)
             if flat or tensor.shape == shard.here:
                 return False
-        if tensor.shape != shard.here or event.phase is not Phase.OPTIMIZER:
+        if tensor.shape != shard.here or not steps:
             raise _Unprovable(f"{event.op} in {event.phase.name}")
         return True
 
@@ -160,8 +172,20 @@ class _Places:
         return [
             (at, t)
             for at, t in results
-            if t.shape in shapes and t.storage not in self.known and t.storage not in self.gradients
+            if t.shape in shapes and t.storage not in self.known and t.storage not in self.shared
         ]
+
+    def _look_beside(self, event: Event, shards: set[int], shapes: set[Shape]) -> None:
+        """What meets a shard element by element is one, too: its memory is looked at again.
+
+        Raises _Unprovable for what is neither a shard nor a number.
+        """
+        for at, tensor in enumerate(event.inputs):
+            if at in shards or math.prod(tensor.shape) == 1:
+                continue
+            if tensor.shape not in shapes:
+                raise _Unprovable(f"{event.op} of {tensor.shape}")
+            self.shared.add(tensor.storage)
 
     def _resolve(self, number: int, found: dict[Shape, list[tuple[int, TensorInfo]]]) -> None:
         """Give every shard of one event its shape, or leave it open."""
