@@ -393,3 +393,13 @@ def test_any_order_that_dependencies_allow_computes_the_same(seed):
         del waits[row]
         order += [event_of[row]] if row in event_of else []
     assert run(events, order) == run(events, range(len(events)))
+
+
+def test_listed_groups_are_entered_by_all_their_members(tmp_path):
+    """Ranks 0 and 3, 1 and 2: every rank runs the program of rank 0 in its own group."""
+    x = tensor(1, 4)
+    odd = update("c10d.allreduce_", [x], comm=collective(Collective.ALL_REDUCE, "odd", 16))
+    program = build(odd, groups={"odd": GroupInfo("", (0, 3))}, world_groups=((0, 3), (1, 2)))
+    write(Workload.single(program, {"producer": "flint"}), tmp_path / "traces")
+    assert not check(tmp_path / "traces").findings
+    assert totals(program).communication[0].axes == "2 explicit groups of 2"
