@@ -134,9 +134,16 @@ def comm_of(
         input_bytes=sum(t.numel() * t.element_size() for t in inputs),
         peer=-1 if peer is None else dist.get_process_group_ranks(group)[int(peer)],
         reduction=_reduction(by_name.get("reduce_op")),
-        is_async=bool(by_name.get("async_op", family.kind is not CommKind.COLLECTIVE)),
+        is_async=_is_async(family, by_name, names),
         splits=splits if len(set(splits)) > 1 else (),
     )
+
+
+def _is_async(family: Family, by_name: dict[str, Any], names: Sequence[str]) -> bool:
+    """Arguments that have their default value, which is to be asynchronous, are left out."""
+    if "async_op" in names:
+        return bool(by_name.get("async_op", True))
+    return family.kind is not CommKind.COLLECTIVE
 
 
 def _group_argument(family: Family, args: Sequence[Any], by_name: dict[str, Any]) -> Any:

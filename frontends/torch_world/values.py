@@ -487,7 +487,10 @@ _MAKERS = frozenset(
         "randperm",
     ]
 )
-_COMPUTED_MAKERS = _MAKERS | {f"aten::{n}" for n in ("arange", "eye", "scalar_tensor", "linspace")}
+_COMPUTED_MAKERS = _MAKERS | {
+    f"aten::{n}"
+    for n in ("arange", "eye", "scalar_tensor", "linspace", "tril_indices", "triu_indices")
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -270,6 +270,7 @@ PROGRAM = textwrap.dedent(
             dist.init_process_group("nccl", rank=0, world_size=16)
         model = fsdp_and_tp() if mode == "fsdp" else plain()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        buffer = torch.ones(1000, device="cuda")
         if mode == "exits":
             sys.exit(0)
         if mode == "big":
@@ -279,10 +280,14 @@ PROGRAM = textwrap.dedent(
             os.kill(os.getpid(), 9)
         for step in range(3):
             x = torch.randn(5, 16, pin_memory=True).to("cuda", non_blocking=True)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                work = dist.all_reduce(buffer, op=dist.ReduceOp.MAX, async_op=True)
             if mode == "raises":
                 x = x[:, :7]
             loss = model(x).float().pow(2).mean()
             loss.backward()
+            work.wait()
+            buffer *= 2
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -318,7 +323,7 @@ def collectives(recording: Recording) -> Counter[Any]:
     return Counter(
         (e.comm.collective, recording.groups[e.comm.group].ranks, e.phase)
         for e in recording.events
-        if e.comm
+        if e.comm and e.comm.reduction != "max"
     )
 
 
@@ -383,7 +388,8 @@ def test_memory_has_roles_names_and_placements(outcomes: Callable[[str], Any]) -
 
 def test_groups_of_all_ranks_are_known(outcomes: Callable[[str], Any]) -> None:
     recording = outcomes("fsdp")
-    assert {info.description for info in recording.groups.values()} == {"mesh_dp", "mesh_tp"}
+    descriptions = {info.description for info in recording.groups.values()}
+    assert descriptions == {"mesh_dp", "mesh_tp", "default_pg"}
     assert set(recording.world_groups) >= {(0, 2, 4, 6), (1, 3, 5, 7), (0, 1), (6, 7)}
 
 
@@ -398,6 +404,16 @@ def test_ddp_reduces_gradients_and_the_reads_are_told(outcomes: Callable[[str], 
     found = collectives(recording)
     assert found[Collective.ALL_REDUCE, tuple(range(8)), Phase.BACKWARD] >= 1
     assert any("train.py" in warning for warning in recording.warnings)
+
+
+def test_waiting_for_a_collective_makes_the_stream_wait(outcomes: Callable[[str], Any]) -> None:
+    events = outcomes("ddp").events
+    reduced = next(i for i, e in enumerate(events) if e.comm and e.comm.reduction == "max")
+    comm = events[reduced].comm
+    assert (comm.is_async, comm.input_bytes, events[reduced].stream > 0) == (True, 4000, True)
+    assert events[reduced].op == "c10d.allreduce_.default"
+    after = next(e for e in events if e.waits)
+    assert (after.op, after.waits) == ("aten.mul_.Tensor", (reduced,))
 
 
 def test_weights_are_not_allocated(outcomes: Callable[[str], Any]) -> None:
