@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from flint.frontends.torch_graph import constraints as _constraints  # noqa: F401 - registers ops
 from flint.frontends.torch_graph.decompositions import decompositions
 from flint.frontends.torch_graph.dispatch import composites_decompose
+from flint.frontends.torch_graph.names import module_path
 from flint.frontends.torch_graph.transposes import fold_transposes
 
 
@@ -50,7 +52,19 @@ def trace_joint(graph_module: torch.fx.GraphModule, trainable: Sequence[bool]) -
             stack, graph_module, examples, decompositions=decompositions()
         )
     fold_transposes(joint.graph_module.graph)
+    _place_sums(joint.graph_module.graph)
     return _sorted_out(joint.graph_module)
+
+
+def _place_sums(graph: Any) -> None:
+    """Sums of gradients, which autograd adds itself, belong to what all their terms belong to."""
+    for node in graph.nodes:
+        if node.op != "call_function" or module_path(node):
+            continue
+        paths = [path.split(".") for path in map(module_path, node.all_input_nodes) if path]
+        shared = ".".join(os.path.commonprefix(paths)) if paths else ""
+        if shared:
+            node.meta["nn_module_stack"] = {shared: (shared, "")}
 
 
 def _separate_outputs(graph_module: torch.fx.GraphModule) -> None:

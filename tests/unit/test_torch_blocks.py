@@ -163,21 +163,26 @@ def test_totals_are_equal_with_and_without_blocks() -> None:
     )
     once, apart = (rows_of(step, blocks=b) for b in (True, False))
     assert collectives(once) == collectives(apart)
-    assert matmul_flops(once) == matmul_flops(apart) > 0
+    assert work(once) == work(apart)
+    assert len(once) == len(apart)
 
 
 def collectives(program: Program) -> Counter[Any]:
     rows = (program.row(i) for i in range(len(program)))
     return Counter(
-        (r.collective.name, str(r.group), r.comm_bytes, r.scope, r.phase.name)
+        (r.collective.name, str(r.group), r.comm_bytes, r.phase.name)
         for r in rows
         if r.kind == Kind.COLLECTIVE
     )
 
 
-def matmul_flops(program: Program) -> int:
-    rows = (program.row(i) for i in range(len(program)))
-    return sum(r.flops for r in rows if r.opcode == "stablehlo.dot_general")
+def work(program: Program) -> tuple[int, int]:
+    """FLOPs, and bytes read and written by what computes."""
+    rows = [program.row(i) for i in range(len(program))]
+    computing = [r for r in rows if r.kind == Kind.COMPUTE]
+    flops = sum(r.flops for r in computing)
+    assert flops > 0
+    return flops, sum(r.result_bytes + r.operand_bytes for r in computing)
 
 
 def test_rows_say_which_layer_they_are_of() -> None:
