@@ -20,6 +20,7 @@ from flint.frontends.torch_world.device import NAME
 from flint.frontends.torch_world.objects import OBJECT_COLLECTIVES
 from flint.frontends.torch_world.patching import Patch, Patches
 from flint.frontends.torch_world.session import Session
+from flint.frontends.torch_world.weights import SafeTensors, load_file
 
 PUBLIC = Patches()
 _C10D = "torch.distributed.distributed_c10d"
@@ -64,7 +65,11 @@ def stand_ins() -> list[Patch]:
         Patch(f"torch.accelerator:{name}", _device_function(own))
         for name, own in _ACCELERATOR.items()
     ]
-    return [*PUBLIC.all, *(p for p in (*cuda, *memory, *accelerator) if p.holds())]
+    files = [
+        Patch("safetensors:safe_open", lambda session, original: SafeTensors),
+        Patch("safetensors.torch:load_file", lambda session, original: load_file),
+    ]
+    return [*PUBLIC.all, *(p for p in (*cuda, *memory, *accelerator, *files) if p.holds())]
 
 
 _MEMORY = tuple(name for name in _CUDA if "memory" in name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from flint.frontends.torch_world.process import ProgramError, record
 from flint.frontends.torch_world.recording import Event as Recorded
 from flint.frontends.torch_world.recording import Recording
 from flint.frontends.torch_world.storages import Storages
+from flint.frontends.torch_world.weights import SafeTensors, load_file
 from flint.program import Collective, Phase
 from flint.step import WorldStep
 
@@ -466,3 +468,24 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FlintError) as caught:
         Job.of_script(tmp_path / "none.py")
     assert caught.value.code == "FL301"
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+def test_safetensors_are_read_without_their_values(tmp_path: Path) -> None:
+    entries = {
+        "__metadata__": {"format": "pt"},
+        "w": {"dtype": "BF16", "shape": [100_000, 100_000], "data_offsets": [0, 2 * 10**10]},
+        "n": {"dtype": "I64", "shape": [], "data_offsets": [2 * 10**10, 2 * 10**10 + 8]},
+    }
+    header = json.dumps(entries).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    with FakeTensorMode():
+        loaded = load_file(file)
+        with SafeTensors(file) as opened:
+            assert opened.keys() == ["w", "n"]
+            assert opened.metadata() == {"format": "pt"}
+    assert (loaded["w"].shape, loaded["w"].dtype) == ((100_000, 100_000), torch.bfloat16)
+    assert (loaded["n"].shape, loaded["n"].dtype) == ((), torch.int64)
