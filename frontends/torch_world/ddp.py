@@ -64,7 +64,7 @@ class Future:
 _LAST_TENSORS: ContextVar[list[Any] | None] = ContextVar("_LAST_TENSORS", default=None)
 
 
-class _CollectiveTensors(TorchDispatchMode):  # type: ignore[misc]
+class _CollectiveTensors(TorchDispatchMode):
     """Keeps the tensors of the latest c10d operator, which the fake `Work` does not know."""
 
     def __init__(self, latest: list[Any]) -> None:
