@@ -24,6 +24,7 @@ from flint.frontends.torch_world.recording import Comm, CommKind, Event, Recordi
 from flint.frontends.torch_world.streams import FUNCTIONAL, StreamOrder
 from flint.frontends.torch_world.work import work_of
 from flint.mesh import Group, Mesh
+from flint.passes.extract.tensors import dtype_name
 from flint.passes.single_member_groups import IDENTITY
 from flint.passes.work import Work
 from flint.program import Collective, Flag, Kind, Program
@@ -102,7 +103,7 @@ class _Build:
             row = self.builder.add(
                 ARGUMENT,
                 Kind.PARAMETER,
-                dtype=tensor.dtype,
+                dtype=dtype_name(tensor.dtype),
                 shape=tensor.shape,
                 result_bytes=tensor.num_bytes,
                 name=f"{role}.{info.name}" if info and named else role,
@@ -288,7 +289,7 @@ class _Build:
         **columns: Any,
     ) -> int:
         if stored:
-            columns["dtype"], columns["shape"] = stored[0].dtype, stored[0].shape
+            columns["dtype"], columns["shape"] = dtype_name(stored[0].dtype), stored[0].shape
             if kind is Kind.VALUE:
                 columns["result_bytes"] = stored[0].num_bytes
         row = self.builder.add(
