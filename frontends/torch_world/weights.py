@@ -11,10 +11,18 @@ from typing import Any
 import torch
 
 _DTYPES = {
-    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
-    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
-    **{"U8": torch.uint8, "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn},
-    **{"F8_E5M2": torch.float8_e5m2},
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
 }
 
 
@@ -59,4 +67,4 @@ class SafeTensors:
 def load_file(filename: Any, device: Any = "cpu") -> dict[str, torch.Tensor]:
     """In the place of `safetensors.torch.load_file`, which maps the file's memory."""
     opened = SafeTensors(filename, device=device)
-    return {name: opened.get_tensor(name) for name in opened.keys()}
+    return {name: opened.get_tensor(name) for name in opened}
