@@ -60,8 +60,8 @@ ELEMENTWISE = _names(
     "elu elu_backward eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge "
     "gelu gelu_backward glu glu_backward gt hardsigmoid hardsigmoid_backward hardswish "
     "hardswish_backward hardtanh hardtanh_backward heaviside hypot i0 isfinite isinf isnan le "
-    "leaky_relu leaky_relu_backward lerp lgamma log log10 log1p log2 log_sigmoid_backward "
-    "log_sigmoid_forward logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit "
+    "leaky_relu leaky_relu_backward lerp lgamma log log10 log1p log2 log_sigmoid "
+    "log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit "
     "lt masked_fill maximum minimum mish mish_backward mul nan_to_num ne neg nextafter polar "
     "polygamma pow prelu reciprocal relu relu6 remainder round rsqrt rsub sgn sigmoid "
     "sigmoid_backward sign sin sinc sinh softplus softplus_backward softshrink sqrt square sub tan "
@@ -78,8 +78,9 @@ DATA_MOVEMENT = _names(
     "concatenate dynamic_slice dynamic_update_slice gather pad scatter torch_index_select",
     hlo="scatter-add",
 ) | _aten(
-    "_chunk_cat _index_put_impl _unsafe_index _unsafe_index_put cat clone constant_pad_nd copy "
-    "diagonal_backward diagonal_scatter embedding embedding_dense_backward flip gather "
+    "_chunk_cat _index_put_impl _unsafe_index _unsafe_index_put cat clone constant_pad_nd "
+    "contiguous copy diagonal_backward diagonal_scatter embedding embedding_dense_backward "
+    "flatten flip gather "
     "im2col index index_add index_copy index_fill index_put index_select masked_scatter "
     "max_unpool2d pixel_shuffle reflection_pad1d reflection_pad2d repeat repeat_interleave "
     "replication_pad2d roll scatter scatter_add scatter_reduce select_backward select_scatter "
