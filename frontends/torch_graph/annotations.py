@@ -10,15 +10,13 @@ import torch
 from flint.frontends.torch_graph.constraints import FREE, text_of
 from flint.frontends.torch_graph.export import Exported
 from flint.frontends.torch_graph.flattened import unflatten_products
-from flint.frontends.torch_graph.interpreter import DTYPES
 from flint.frontends.torch_graph.names import module_path, without_root
 from flint.frontends.torch_graph.placements import entry_axes, spec_axes
 from flint.frontends.torch_graph.shardings import NamedTensor, Shardings
 from flint.frontends.torch_ops.attention import scaled_dot_product_attention
 from flint.frontends.torch_ops.products import WHOLE, linear
 from flint.frontends.torch_ops.recurrent import WHOLE as WHOLE_LAYERS
-
-_TYPES = {"bfloat16": "bf16", "bool": "i1"}
+from flint.frontends.torch_ops.types import jax_dtype
 
 
 def tensors_of(exported: Exported) -> dict[str, Any]:
@@ -30,7 +28,7 @@ def tensors_of(exported: Exported) -> dict[str, Any]:
         value = node.meta["val"]
         names = aliases.get(described.name, (described.name,))
         tensor = NamedTensor(
-            names, tuple(value.shape), DTYPES[value.dtype], value.dtype.is_floating_point
+            names, tuple(value.shape), jax_dtype(value.dtype).name, value.dtype.is_floating_point
         )
         if described.kind in kinds:
             kinds[described.kind].append(tensor)

@@ -13,27 +13,7 @@ from flint.errors import FlintError
 from flint.frontends.torch_graph.names import module_path, name_stack, place_of
 from flint.frontends.torch_graph.transposes import product
 from flint.frontends.torch_ops.registry import find_op
-
-#: JAX's names of PyTorch's types.
-DTYPES = {
-    torch.bool: "bool",
-    torch.uint8: "uint8",
-    torch.uint16: "uint16",
-    torch.uint32: "uint32",
-    torch.uint64: "uint64",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.complex64: "complex64",
-    torch.complex128: "complex128",
-    torch.float8_e4m3fn: "float8_e4m3fn",
-    torch.float8_e5m2: "float8_e5m2",
-}
+from flint.frontends.torch_ops.types import jax_dtype
 
 #: Functions of a graph that are no operators of PyTorch.
 _PLAIN: dict[Any, Callable[..., Any]] = {operator.getitem: operator.getitem, product: product}
@@ -121,7 +101,7 @@ def _check(node: Any, found: Any) -> None:
     for one, other in pairs:
         if isinstance(one, torch.Tensor):
             given = (tuple(getattr(other, "shape", ())), str(getattr(other, "dtype", "")))
-            wanted = (tuple(one.shape), DTYPES[one.dtype])
+            wanted = (tuple(one.shape), jax_dtype(one.dtype).name)
             assert given == wanted, (
                 f"{_name(node.target)} gives {given[1]}{list(given[0])}, "
                 f"PyTorch {wanted[1]}{list(wanted[0])}, at {place_of(node)}"

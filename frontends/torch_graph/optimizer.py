@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from flint.errors import FlintError, nearest
-from flint.frontends.torch_graph.interpreter import DTYPES, Interpreter, refuse_unknown
+from flint.frontends.torch_graph.interpreter import Interpreter, refuse_unknown
 from flint.frontends.torch_graph.optimizer_trace import (
     StepGraph,
     refusal,
@@ -19,6 +19,7 @@ from flint.frontends.torch_graph.optimizer_trace import (
     trace_step,
 )
 from flint.frontends.torch_graph.placements import spec_axes
+from flint.frontends.torch_ops.types import jax_dtype
 from flint.frontends.user_code import user_place
 
 #: Added to the norm of the gradients before dividing by it, as PyTorch does.
@@ -290,6 +291,6 @@ def _state_specs(graph: StepGraph, shape: tuple[int, ...]) -> dict[str, Any]:
 
     own = tuple(graph.parameter_shape)
     return {
-        s.name: jax.ShapeDtypeStruct(shape if s.shape == own else s.shape, DTYPES[s.dtype])
+        s.name: jax.ShapeDtypeStruct(shape if s.shape == own else s.shape, jax_dtype(s.dtype))
         for s in graph.state
     }

@@ -14,7 +14,7 @@ from flint.frontends.torch_graph.block_calls import (
     mark_calls,
 )
 from flint.frontends.torch_graph.export import Input, export_step
-from flint.frontends.torch_graph.interpreter import DTYPES, Interpreter, refuse_unknown
+from flint.frontends.torch_graph.interpreter import Interpreter, refuse_unknown
 from flint.frontends.torch_graph.joint import Joint, trace_joint
 from flint.frontends.torch_graph.names import scope_of_parameter
 from flint.frontends.torch_graph.optimizer import Update, optimizer_update
@@ -22,6 +22,7 @@ from flint.frontends.torch_graph.packed import split_by_shards
 from flint.frontends.torch_graph.partition import Parts, partition
 from flint.frontends.torch_graph.shardings import Shardings, plan_shardings
 from flint.frontends.torch_ops.table import load_table
+from flint.frontends.torch_ops.types import jax_dtype
 from flint.mesh import Mesh
 from flint.step import TorchStep
 
@@ -102,7 +103,7 @@ class _Body:
             shape = tuple(value.shape)
             gone = number in self.joint.mutations or described.name in donated
             spec = self._spec(described, shape)
-            found.append(Argument(described.name, shape, DTYPES[value.dtype], spec, gone))
+            found.append(Argument(described.name, shape, jax_dtype(value.dtype).name, spec, gone))
         return tuple(found)
 
     def _spec(self, described: Input, shape: tuple[int, ...]) -> Any:
@@ -124,7 +125,7 @@ class _Body:
         joint = self.joint
         values = {node: inputs[number] for number, node in joint.primals.items()}
         for node in joint.tangents.values():
-            values[node] = jnp.ones((), DTYPES[node.meta["val"].dtype])
+            values[node] = jnp.ones((), jax_dtype(node.meta["val"].dtype))
         self.interpreter.run(self.parts.forward, values, "forward")
         self.interpreter.run(self.parts.backward, values, "backward")
         gradients = {self.inputs[i].name: values[n] for i, n in joint.gradients.items()}
