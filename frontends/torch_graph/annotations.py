@@ -143,28 +143,35 @@ def _constrain_outside(graph: Any, node: Any, key: str, spec: str) -> None:
 
 
 def _gather_for_product(graph: Any, node: Any, spec: Any, weights: Mapping[Any, Any]) -> None:
-    """Gather the gradient of a product over the axes that its weight is sharded over.
+    """Gather the gradient of a product or look-up over the axes that its weight is sharded over.
 
     A product whose result is scattered over them (sequence parallelism) gets a gradient scattered
     likewise. Both products of the backward pass want the gradient whole and the weight sharded;
-    propagation would gather the weight instead.
+    propagation would gather the weight instead, and reduce the gradient of a whole table.
     """
     product = _product_behind(node)
-    axes = spec_axes(weights[product.args[1]]) if product and product.args[1] in weights else set()
+    weight = product.args[_WEIGHT[product.target]] if product else None
+    axes = spec_axes(weights[weight]) if weight in weights else set()
     rank = len(node.meta["val"].shape)
     rows = [entry_axes(e) for e in spec][: rank - 1]  # the last dimension is the weight's own
     whole = [tuple(a for a in entry if a not in axes) for entry in rows]
     if whole == rows:
         return
     gradient = text_of([e or None for e in [*whole, *spec[rank - 1 :]]])
+    # Left free, a look-up in a sharded table is done in the whole one, for each part of the rows.
+    forward = FREE if product.target is linear else gradient
     with graph.inserting_after(product):
-        gathered = _constraint(graph, product, FREE, gradient, product)
+        gathered = _constraint(graph, product, forward, gradient, product)
     product.replace_all_uses_with(gathered, delete_user_cb=lambda user: user is not gathered)
 
 
+#: Which argument of an operator is its weight.
+_WEIGHT = {linear: 1, torch.ops.aten.embedding.default: 0}
+
+
 def _product_behind(node: Any) -> Any:
-    """The linear product that a value is, but for operators of one tensor on it; or None."""
-    while node.target is not linear:
+    """The product or look-up that a value is, but for operators of one tensor on it; or None."""
+    while node.target not in _WEIGHT:
         shape = node.meta["val"].shape
         inputs = [
             i for i in node.all_input_nodes if getattr(i.meta.get("val"), "shape", None) == shape
