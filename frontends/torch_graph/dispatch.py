@@ -36,10 +36,9 @@ def _forget(ops: Any) -> None:
 
 @cache
 def _shadowed() -> tuple[Any, ...]:
-    """Operators whose decomposition is known to C++ only and shadowed by a Python meta kernel."""
+    """Composite operators whose decomposition is shadowed by a Python meta kernel."""
     import torch._meta_registrations
 
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
     found = []
     for name in torch._C._dispatch_get_all_op_names():
         if not name.startswith("aten::") or not torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -48,7 +47,6 @@ def _shadowed() -> tuple[Any, ...]:
             continue
         base, _, overload = name.removeprefix("aten::").partition(".")
         op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-        kernels = getattr(op, "py_kernels", {})
-        if torch._C.DispatchKey.Meta in kernels and composite not in kernels:
+        if torch._C.DispatchKey.Meta in getattr(op, "py_kernels", {}):
             found.append(op)
     return tuple(found)
