@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import inspect
+import io
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,12 +53,15 @@ def export_step(step: TorchStep) -> Exported:
     arguments = tuple(_meta_arguments(a) for a in (step.args, step.kwargs, step.loss_args))
     outputs: list[list[str]] = []
     wrapper = _Wrapper(module, step.loss, step.trains, place, outputs.append)
+    printed = io.StringIO()  # a graph, if it fails: the error says what is wrong with it
     try:
-        program = _exported(wrapper, arguments)
+        with contextlib.redirect_stderr(printed):
+            program = _exported(wrapper, arguments)
     except FlintError:
         raise
     except Exception as error:
         raise export_failure(error, place) from error
+    sys.stderr.write(printed.getvalue())
     described = _inputs(program, module, _argument_names(step, arguments))
     graph_module, inputs = _merged(program.graph_module, described)
     return Exported(graph_module, inputs, tuple(outputs[-1]), module)

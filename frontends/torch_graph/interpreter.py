@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flint.errors import FlintError
-from flint.frontends.torch_graph.names import module_path, name_stack, place_of
+from flint.frontends.torch_graph.names import name_stack, place_of, who_uses
 from flint.frontends.torch_graph.transposes import product
 from flint.frontends.torch_ops.registry import find_op
 from flint.frontends.torch_ops.types import jax_dtype
@@ -68,7 +68,7 @@ def refuse_unknown(nodes: Iterable[Any], known: Iterable[Any] = ()) -> None:
             continue
         if function_of(node.target) is None:
             users = missing.setdefault(_name(node.target), {})
-            users[module_path(node) or "the loss"] = None
+            users[who_uses(node)] = None
             place = place or place_of(node)
     if not missing:
         return

@@ -56,10 +56,14 @@ def trace_joint(graph_module: torch.fx.GraphModule, trainable: Sequence[bool]) -
     return _sorted_out(joint.graph_module)
 
 
+#: Where PyTorch keeps the modules that a node, or the forward node it differentiates, is of.
+_STACKS = {"nn_module_stack", "fwd_nn_module_stack"}
+
+
 def _place_sums(graph: Any) -> None:
     """Sums of gradients, which autograd adds itself, belong to what all their terms belong to."""
     for node in graph.nodes:
-        if node.op != "call_function" or module_path(node):
+        if node.op != "call_function" or _STACKS & node.meta.keys():
             continue
         paths = [path.split(".") for path in map(module_path, node.all_input_nodes) if path]
         shared = ".".join(os.path.commonprefix(paths)) if paths else ""

@@ -32,11 +32,18 @@ def name_stack(node: Any, phase: str, inside: str = "") -> str:
 
 def module_path(node: Any) -> str:
     """Dotted path of the module whose forward made this node (or its gradient), or ""."""
+    return without_root(_exported_path(node))
+
+
+def who_uses(node: Any) -> str:
+    """The module whose forward made this node, in words that an error can use."""
+    return module_path(node) or ("the model" if _exported_path(node) else "the loss")
+
+
+def _exported_path(node: Any) -> str:
+    """The path of a node's module inside of the exported one, which is "" itself."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return ""
-    path: str = next(reversed(stack.values()))[0]
-    return without_root(path)
+    return str(next(reversed(stack.values()))[0]) if stack else ""
 
 
 def scope_of_parameter(name: str, phase: str) -> str:

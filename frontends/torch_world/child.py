@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import sys
@@ -65,10 +66,16 @@ def _raised(job: Job, what: str, error: BaseException) -> Outcome:
         if isinstance(cause, FlintError):
             return Failure(cause.code, cause.message, cause.place, cause.help, trace)
         cause = cause.__cause__ or cause.__context__
-    place = user_place(error)
+    place = _place(error, job)
     if place is None and not isinstance(error, SystemExit):
         return Bug(trace)
     return Failure("FL230", f"{job.name} {what}", place, help_, trace)
+
+
+def _place(error: BaseException, job: Job) -> str | None:
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename).name}:{error.lineno}" if error.filename else job.name
+    return user_place(error)
 
 
 def _first_line(error: BaseException) -> str:
@@ -80,6 +87,8 @@ def main(job_file: str, result_file: str) -> None:
     """Run the job in one file and leave its outcome in the other."""
     os.dup2(2, 1)  # what the program prints is not Flint's output
     warnings.simplefilter("ignore")
+    # It logs a traceback of its own for every error that Flint reports in two lines.
+    logging.getLogger("torch._subclasses.fake_tensor").disabled = True
     job = pickle.loads(Path(job_file).read_bytes())
     outcome = outcome_of(job)
     partial = Path(f"{result_file}.partial")

@@ -319,3 +319,20 @@ def test_a_step_without_a_scalar_loss_is_refused() -> None:
 
 def test_something_that_is_no_module_is_refused() -> None:
     assert refused(TorchStep(mean, (ids(4),))).code == "FL223"
+
+
+def test_what_a_model_does_between_its_modules_is_its_own():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = torch.tanh(layer(x))
+            return torch.sin(x)
+
+    rows = rows_of(TorchStep(Model(), (torch.empty(8, 8),), loss=torch.mean))
+    scopes = {r.opcode: {s.scope for s in rows if s.opcode == r.opcode} for r in rows}
+    assert scopes["stablehlo.dot_general"] == {"layers/0", "layers/1"}
+    assert scopes["stablehlo.tanh"] == scopes["stablehlo.sine"] == {""}
