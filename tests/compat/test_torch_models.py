@@ -1,0 +1,42 @@
+"""Models of every kind go both ways in: benchmarks/torch_coverage.py, on those that are quick."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("jax")
+
+from tests.torch_zoo import KINDS, OWN
+
+ROOT = Path(__file__).parents[2]
+WORLD = ("llama_plain", "mixtral_like", "bert_like", "mamba_like", "dlrm_bag", "unet", "lstm")
+
+
+@cache
+def coverage() -> ModuleType:
+    path = ROOT / "benchmarks" / "torch_coverage.py"
+    spec = importlib.util.spec_from_file_location("torch_coverage", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "route"),
+    [
+        *((kind.name, "annotated") for kind in OWN if kind.name != "resnet50"),
+        *((name, "world") for name in WORLD),
+    ],
+)
+def test_a_training_step_is_captured(name: str, route: str) -> None:
+    _, operations, collectives, result = coverage().attempt(KINDS[name], route)
+    assert result == "ok"
+    assert int(operations) > 100 and int(collectives) >= 2
