@@ -663,23 +663,3 @@ def _some(answers: list[str]) -> str:
     """The first three of the answers that one line of the program got."""
     more = [f"and {len(answers) - 3} more"] if len(answers) > 3 else []
     return " ".join([", ".join(answers[:3]), *more])
-
-
-def parse_hint(text: str) -> tuple[str, Any]:
-    """The name and the value of `train.py:88=3` or `layers.*.moe=[1, 2]`.
-
-    Raises FL237 where there is no `=`, or the value is not JSON.
-    """
-    import json
-
-    name, separator, value = text.rpartition("=")
-    try:
-        if separator and name:
-            return name.strip(), json.loads(value)
-    except json.JSONDecodeError:
-        pass
-    raise FlintError(
-        "FL237",
-        f"hint '{text}' is not NAME=VALUE with a number, true, false or a list of numbers",
-        help='for example --hint "train.py:88=3" or --hint "layers.*.moe=[512, 512]"',
-    )

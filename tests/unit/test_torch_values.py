@@ -20,7 +20,6 @@ from flint.errors import FlintError
 from flint.frontends.torch_world.values import (
     Surroundings,
     Values,
-    parse_hint,
 )
 
 PLACE = "train.py:88"
@@ -288,13 +287,6 @@ def test_the_gradient_scaler_finds_no_overflow() -> None:
         scale = torch.full((), 0.5)
         torch._amp_foreach_non_finite_check_and_unscale_([torch.rand(3)], found, scale)
         assert found.item() == 0.0
-
-
-def test_hints_of_the_command_line() -> None:
-    assert parse_hint("train.py:88=3") == ("train.py:88", 3)
-    assert parse_hint("layers.*.moe=[1, 2]") == ("layers.*.moe", [1, 2])
-    with pytest.raises(FlintError, match="not NAME=VALUE"):
-        parse_hint("train.py:88")
 
 
 @pytest.mark.parametrize(("reduction", "total"), [("SUM", 64), ("MAX", 16), ("AVG", 16)])
