@@ -74,10 +74,18 @@ def capture(
     """
     started = time.perf_counter()
     if world:
-        _only_without_world(args, set_, trip_count)
+        _refuse_any(
+            (args, set_, trip_count),
+            "--args, --set and --trip-count are for model files with an entry",
+            "leave out --world, or give a script's arguments after --",
+        )
         trace = _trace_script(model, mesh, script_arguments or [], hint or [], steps)
     else:
-        _only_with_world(script_arguments, steps, hint)
+        _refuse_any(
+            (script_arguments, steps, hint),
+            "--steps, --hint and arguments after the model are for scripts",
+            "add --world",
+        )
         trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value)
     if profile is not Profile.NONE:
         trace = trace.rewritten(profile.value)
@@ -98,26 +106,12 @@ def capture(
     _report(trace.summary(), files, seconds, as_json=json_, verbose=verbose)
 
 
-def _only_with_world(*given: object) -> None:
+def _refuse_any(given: tuple[object, ...], message: str, help_: str) -> None:
+    """Raise FlintError FL218 if any of these options was given."""
     from flint.errors import FlintError
 
     if any(value not in (None, []) for value in given):
-        raise FlintError(
-            "FL218",
-            "--steps, --hint and arguments after the model are for scripts",
-            help="add --world",
-        )
-
-
-def _only_without_world(*given: object) -> None:
-    from flint.errors import FlintError
-
-    if any(value not in (None, []) for value in given):
-        raise FlintError(
-            "FL218",
-            "--args, --set and --trip-count are for model files with an entry",
-            help="leave out --world, or give a script's arguments after --",
-        )
+        raise FlintError("FL218", message, help=help_)
 
 
 def _trace_script(
