@@ -11,6 +11,9 @@ if _TYPE_CHECKING:
     from flint.errors import FlintError as FlintError
     from flint.frontends.torch_ops.registry import torch_op as torch_op
     from flint.mesh import Mesh as Mesh
+    from flint.pipeline import Layers as Layers
+    from flint.pipeline import Pipeline as Pipeline
+    from flint.pipeline import Stage as Stage
     from flint.program import Program as Program
     from flint.step import Step as Step
     from flint.step import TorchStep as TorchStep
@@ -25,8 +28,11 @@ if _TYPE_CHECKING:
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
     "FlintError": "flint.errors",
+    "Layers": "flint.pipeline",
     "Mesh": "flint.mesh",
+    "Pipeline": "flint.pipeline",
     "Program": "flint.program",
+    "Stage": "flint.pipeline",
     "Step": "flint.step",
     "TorchStep": "flint.step",
     "Trace": "flint.tracing",

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from flint.pipeline import Pipeline
+
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__flint_entry__"
 
@@ -90,7 +92,7 @@ class WorldStep:
 
 
 #: Whatever an entry may return.
-AnyStep = Step | TorchStep | WorldStep
+AnyStep = Step | TorchStep | WorldStep | Pipeline
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""Pipeline: a model in stages, and how its microbatches go through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a model: `fn(params, x) -> y`, where x is what the part before returned.
+
+    The first part of a pipeline is called as `fn(params, *inputs)`. `params` is a pytree of
+    abstract arrays with shardings, of this part alone.
+    """
+
+    fn: Callable[..., Any]
+    params: Any = ()
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """`count` equal layers, given once: `fn(params, x) -> x` and the parameters of one of them.
+
+    `split` says how many each stage gets: "uniform" (as even as can be, earlier stages first),
+    "balanced" (by estimated FLOPs, counting the parts before and after), or a list of numbers.
+    Layers of one stage run as a scan over stacked parameters.
+    """
+
+    fn: Callable[..., Any]
+    params: Any
+    count: int
+    split: str | Sequence[int] = "uniform"
+    name: str = "layers"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A training or inference step whose stages lie along the mesh axis `axis`.
+
+    The model comes in one of three forms:
+
+    - `stages`: one `Stage` for each stage, or parts around one `Layers`, whose layers are split.
+    - `model(params, *inputs)` with `params`: a whole JAX model, cut where `cut` says.
+    - `model` as a `TorchStep`: a whole module, with its own inputs, loss and optimizer, cut alike.
+
+    `cut` is "layers:8,16,24" (a new stage begins at these indices of the scan, list or module
+    `layers`), "layers" (as even as can be), "layers:balanced" (by estimated FLOPs), or names of
+    scopes or modules that begin a stage: "encoder/3,decoder". Exactly `crossing` computed values
+    go from a stage to the next.
+
+    `inputs` and `targets` are of the whole step; dimension 0 is the batch, which `microbatches`
+    divides. The step trains if there is a `loss(output, *targets)` or an `optimizer`, or with
+    `backward`, where the model's own output is the scalar loss.
+
+    `schedule` is one of "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "forward"; "" is "1f1b", or
+    "forward" for inference. With `chunks` > 1 each rank holds that many stages ("interleaved-1f1b").
+    `boundary` is the sharding of the values between stages, a PartitionSpec (by default their
+    dimension 0 is sharded as that of the inputs). `tied` are pairs of parameter names that are one
+    parameter in two stages ("embed['table']", "head['table']"): their gradients are summed.
+
+    `optimizer` is "adamw", "sgd", or a pair `(init(params) -> state, update(params, gradients,
+    state) -> (params, state))`, for any pytree of parameters. `clip_norm` clips the global norm of
+    the gradients over all stages first. `gradient_dtype` is what gradients are accumulated and
+    reduced in, by default their own. Where parameters are sharded over data (FSDP),
+    `reshard_after_forward` gathers them again for each microbatch and pass; without it they are
+    gathered once in a step.
+    """
+
+    stages: Sequence[Stage | Layers] = ()
+    model: Any = None
+    params: Any = None
+    inputs: Sequence[Any] = ()
+    targets: Sequence[Any] = ()
+    loss: Callable[..., Any] | None = None
+    backward: bool = False
+    cut: str = ""
+    crossing: int = 1
+    microbatches: int = 1
+    schedule: str = ""
+    chunks: int = 1
+    axis: str = "pipe"
+    boundary: Any = None
+    tied: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    optimizer: Any = None
+    clip_norm: float | None = None
+    gradient_dtype: str = ""
+    reshard_after_forward: bool = True
+    platform: str = "cuda"
+    name: str = ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the step has a backward pass."""
+        if self.loss is not None or self.optimizer is not None or self.backward:
+            return True
+        return bool(getattr(self.model, "trains", False))
