@@ -56,6 +56,13 @@ def extract(bytecode: bytes, mesh: Mesh, trip_counts: Mapping[str, int] | None =
     Raises FlintError FL402 for a module without a `main` function, FL403 for a loop whose trip
     count neither the module nor `trip_counts` says.
     """
+    return extract_with_results(bytecode, mesh, trip_counts)[0]
+
+
+def extract_with_results(
+    bytecode: bytes, mesh: Mesh, trip_counts: Mapping[str, int] | None = None
+) -> tuple[Program, tuple[int, ...]]:
+    """`extract`, and for each result of `main`, in order, the row that holds it."""
     from jaxlib.mlir import ir
 
     with make_context():
@@ -71,8 +78,8 @@ def extract(bytecode: bytes, mesh: Mesh, trip_counts: Mapping[str, int] | None =
                 f"the module has no function 'main' (it has {', '.join(functions) or 'none'})",
             )
         walk = _Walk(mesh, functions, TripCounts(trip_counts or {}))
-        walk.main()
-        return with_phases(walk.builder.build())
+        results = walk.main()
+        return with_phases(walk.builder.build()), tuple(results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +109,11 @@ class _Walk:
         self.stamps: dict[str, _Stamp] = {}
         self.choices = 0
 
-    def main(self) -> None:
-        """Walk `main`: a PARAMETER row for each argument, a `func.return` row at the end."""
+    def main(self) -> list[int]:
+        """Walk `main`: a PARAMETER row for each argument, a `func.return` row at the end.
+
+        Returns the rows of the results, in order.
+        """
         function = self.functions["main"]
         block = function.regions[0].blocks[0]
         attributes = function.attributes.get("arg_attrs", ())
@@ -112,6 +122,7 @@ class _Walk:
             self._parameter(argument, given, i)
         returned = self.block(block)
         self.builder.add("func.return", Kind.VALUE, deps=returned)
+        return returned
 
     def _parameter(self, argument: Any, attributes: Any, number: int) -> None:
         sharding = self._given(attributes, "sdy.sharding")
