@@ -84,23 +84,30 @@ def load_step(
     *,
     args: Target | None = None,
     settings: Mapping[str, str] | None = None,
+    offered: Mapping[str, str] | None = None,
 ) -> LoadedStep:
     """Import the model file and build its step for `mesh` (as `Mesh.parse` reads it).
 
     `args` names the arguments of a function that is not an entry; `settings` are the values of
-    `--set`, converted to the types of the options that they name. Run this, and whatever traces
-    the step, inside `importable(target.path.parent)`.
+    `--set`, converted to the types of the options that they name. `offered` are further values,
+    which an entry that has options of these names gets (the batch of a pipeline follows from its
+    number of microbatches). Run this, and whatever traces the step, inside
+    `importable(target.path.parent)`.
 
     Raises FlintError FL203 (the file's own code raised), FL206 (no JAX), FL211 (which entry),
     FL212 (not an entry), FL214 (axes), FL215 (arguments), FL216 (settings), FL101 (mesh), FL301
     (cannot read), FL226 (a PyTorch tensor with gigabytes of memory behind it).
     """
     with without_weights(target.path):
-        return _load_step(target, mesh, args, settings or {})
+        return _load_step(target, mesh, args, settings or {}, offered or {})
 
 
 def _load_step(
-    target: Target, mesh: str, args: Target | None, settings: Mapping[str, str]
+    target: Target,
+    mesh: str,
+    args: Target | None,
+    settings: Mapping[str, str],
+    offered: Mapping[str, str],
 ) -> LoadedStep:
     module = import_file(target.path)
     source = target.path.name
@@ -115,6 +122,7 @@ def _load_step(
             return LoadedStep(function, Mesh.parse(mesh), function.name or function_name, source)
         _require_mesh_parameter(function, function_name, source)
         parsed = _mesh_for(function, mesh, f"{source}:{function_name}")
+        settings = {**_known(function, offered), **settings}
         options = options_of(function, settings, place=f"{source}:{function_name}")
         step = _call(function, target.path, _abstract(parsed), **options)
         if not isinstance(step, AnyStep):
@@ -170,8 +178,9 @@ def _select_entry(module: ModuleType, target: Target) -> tuple[str, Any]:
             )
         return target.name, found
     entries = _entries(module)
-    if len(entries) == 1:
-        return next(iter(entries.items()))
+    default = {n: v for n, v in entries.items() if _is_default(v)}
+    if len(entries) == 1 or len(default) == 1:
+        return next(iter((default or entries).items()))
     if not entries:
         raise FlintError(
             "FL211",
@@ -183,6 +192,16 @@ def _select_entry(module: ModuleType, target: Target) -> tuple[str, Any]:
         f"{target.path.name} has {len(entries)} entries: {', '.join(entries)}",
         help=f"name one: {target.path.name}:{next(iter(entries))}",
     )
+
+
+def _known(function: Callable[..., Any], offered: Mapping[str, str]) -> dict[str, str]:
+    names = inspect.signature(function).parameters
+    return {n: text for n, text in offered.items() if n in names}
+
+
+def _is_default(function: Any) -> bool:
+    mark = entry_mark(function)
+    return mark is not None and mark.default
 
 
 def _entries(module: ModuleType) -> dict[str, Any]:

@@ -97,21 +97,26 @@ AnyStep = Step | TorchStep | WorldStep | Pipeline
 
 @dataclass(frozen=True)
 class EntryMark:
-    """What `entry` leaves on a function: the names of the mesh axes that it expects."""
+    """What `entry` leaves on a function: the names of the mesh axes that it expects.
+
+    `default` marks the entry that is meant where a file has several and none is named.
+    """
 
     axes: tuple[str, ...]
+    default: bool = False
 
 
-def entry(*, axes: Sequence[str] = ()) -> Callable[[F], F]:
+def entry(*, axes: Sequence[str] = (), default: bool = False) -> Callable[[F], F]:
     """Mark a function of a mesh that returns a step, so that `flint capture FILE` finds it.
 
     The function receives a `jax.sharding.AbstractMesh` (its axes named `axes`) and the options
-    given with `--set NAME=VALUE` as keyword arguments. It returns a `Step`, `TorchStep` or
-    `WorldStep`.
+    given with `--set NAME=VALUE` as keyword arguments. It returns a `Step`, `TorchStep`, `WorldStep`
+    or `Pipeline`. Of several entries in a file the one marked `default` is taken where none is
+    named.
     """
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, EntryMark(tuple(axes)))
+        setattr(function, _MARK, EntryMark(tuple(axes), default))
         return function
 
     return mark

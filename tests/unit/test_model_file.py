@@ -95,6 +95,15 @@ def test_unknown_settings_name_the_nearest(write):
     ]
 
 
+def test_what_is_offered_reaches_entries_that_have_such_an_option(write):
+    path = write(ENTRY)
+    offered = {"layers": "6", "microbatches": "8"}
+    with importable(path.parent):
+        step = load_step(Target(path), "4x2", offered=offered).step
+        said = load_step(Target(path), "4x2", settings={"layers": "3"}, offered=offered).step
+    assert (step.args[1], said.args[1]) == (6, 3)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
@@ -131,6 +140,28 @@ def test_several_entries_are_listed(write):
     assert _error(path, "trian", mesh="2") == [
         "error[FL211]: model.py has no 'trian'; did you mean 'train'?",
         "  help: it has train, decode",
+    ]
+
+
+def test_of_several_entries_the_default_needs_no_name(write):
+    text = """
+        import flint
+
+        @flint.entry()
+        def train(mesh):
+            return flint.Step(print)
+
+        @flint.entry(axes=("data",), default=True)
+        def decode(mesh):
+            return flint.Step(print)
+        """
+    path = write(text)
+    assert _load(path, mesh="2").name == "decode"
+    assert _load(path, "train", mesh="2").name == "train"
+    twice = write(text.replace("entry()", "entry(default=True)"), "twice.py")
+    assert _error(twice, mesh="2") == [
+        "error[FL211]: twice.py has 2 entries: train, decode",
+        "  help: name one: twice.py:train",
     ]
 
 
