@@ -33,13 +33,31 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
     closed-over array), FL206 (jax is not installed), FL106 (an axis twice in one sharding),
     FL207 (unknown platform), FL208 (a symbolic dimension).
     """
-    jax = _import_jax()
     platform = platform_name(step.platform)
     abstract = abstract_mesh(mesh)
-    place = _definition(step.fn)
+    place = definition(step.fn)
     args, kwargs = _abstract_arguments(step, abstract, mesh, place)
     function = _jitted(step, abstract, mesh, place)
     name = step.name or getattr(step.fn, "__name__", "step")
+    module = lower_jax(function, args, kwargs, abstract, platform, name, place)
+    return Captured(bytecode(module), mesh, name, source, dict(step.trip_counts))
+
+
+def lower_jax(
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    abstract: Any,
+    platform: str,
+    name: str,
+    place: str | None,
+) -> Any:
+    """The StableHLO module of a jitted function, ready for a partitioner.
+
+    `args` and `kwargs` are abstract arrays on the mesh `abstract`, `platform` is JAX's name of it.
+    Raises FlintError FL203, FL204 or FL205.
+    """
+    jax = _import_jax()
     with jax.sharding.use_abstract_mesh(abstract), without_gpu():
         try:
             traced = function.trace(*args, **kwargs)
@@ -57,9 +75,14 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
             raise user_error(error, f"lowering {name} for {platform}", place) from error
     module = lowered.compiler_ir("stablehlo")
     attach_attention_rules(module)
+    return module
+
+
+def bytecode(module: Any) -> bytes:
+    """A module as MLIR bytecode, with its locations."""
     out = io.BytesIO()
     module.operation.write_bytecode(out)
-    return Captured(out.getvalue(), mesh, name, source, dict(step.trip_counts))
+    return out.getvalue()
 
 
 def platform_name(name: str) -> str:
@@ -87,7 +110,8 @@ def _import_jax() -> Any:
     return jax
 
 
-def _definition(function: Any) -> str | None:
+def definition(function: Any) -> str | None:
+    """`file.py:line` where the user defined a function, or None."""
     import inspect
     from functools import partial
 
@@ -107,11 +131,11 @@ def _abstract_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as ShapeDtypeStruct with shardings on `abstract`; static ones stay as they are."""
     static = {n % max(len(step.args), 1) for n in step.static_argnums}
-    names = _argument_names(step.fn, len(step.args))
+    names = argument_names(step.fn, len(step.args))
     shardings = _in_shardings(step)
 
     def convert(value: Any, prefix: str, sharding: Any) -> Any:
-        return _abstract_tree(value, prefix, sharding, abstract, mesh, place)
+        return abstract_tree(value, prefix, sharding, abstract, mesh, place)
 
     args = tuple(
         value if i in static else convert(value, names[i], shardings[i])
@@ -120,7 +144,8 @@ def _abstract_arguments(
     return args, {k: convert(v, k, None) for k, v in step.kwargs.items()}
 
 
-def _argument_names(function: Any, count: int) -> list[str]:
+def argument_names(function: Any, count: int) -> list[str]:
+    """What a function calls its first `count` positional arguments."""
     import inspect
 
     try:
@@ -141,7 +166,7 @@ def _in_shardings(step: Step) -> list[Any]:
         raise FlintError(
             "FL104",
             f"in_shardings has {len(given)} entries for {len(step.args)} arguments",
-            place=_definition(step.fn),
+            place=definition(step.fn),
             help="give one entry per positional argument, None where there is no sharding",
         )
     return list(given)
@@ -152,9 +177,14 @@ def _is_sharding(value: Any) -> bool:
     return isinstance(value, jax.sharding.Sharding | jax.sharding.PartitionSpec)
 
 
-def _abstract_tree(
+def abstract_tree(
     value: Any, prefix: str, sharding: Any, abstract: Any, mesh: Mesh, place: str | None
 ) -> Any:
+    """A pytree of arrays as ShapeDtypeStruct with shardings on `abstract`, all of them checked.
+
+    `sharding` is a pytree prefix of shardings, which go before the leaves' own. Plain numbers stay
+    as they are. Raises FlintError FL102, FL103, FL104, FL106 or FL208.
+    """
     jax = _import_jax()
     leaves, tree = jax.tree_util.tree_flatten_with_path(value)
     given = _broadcast(sharding, value, len(leaves), prefix, place)

@@ -1,0 +1,103 @@
+"""Inputs and targets of a step, divided into microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flint.errors import FlintError
+from flint.frontends.jax_program import argument_names, definition
+from flint.frontends.jax_stages.leaves import named_leaves
+from flint.mesh import Mesh
+from flint.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """Abstract inputs and targets of one microbatch: by name, and the pytrees they came from.
+
+    `rebuild_inputs(batch)` and `rebuild_targets(batch)` turn a dictionary of arrays by name into
+    the positional arguments that the user's functions take.
+    """
+
+    inputs: dict[str, Any]
+    targets: dict[str, Any]
+    input_tree: Any
+    target_tree: Any
+
+    def rebuild_inputs(self, batch: dict[str, Any]) -> tuple[Any, ...]:
+        """The positional arguments of the model after its parameters."""
+        return self._rebuild(self.input_tree, self.inputs, batch)
+
+    def rebuild_targets(self, batch: dict[str, Any]) -> tuple[Any, ...]:
+        """The positional arguments of the loss after the output."""
+        return self._rebuild(self.target_tree, self.targets, batch)
+
+    @staticmethod
+    def _rebuild(tree: Any, names: dict[str, Any], batch: dict[str, Any]) -> tuple[Any, ...]:
+        import jax
+
+        rebuilt: tuple[Any, ...] = jax.tree.unflatten(tree, [batch[n] for n in names])
+        return rebuilt
+
+
+def one_microbatch(pipeline: Pipeline, mesh: Mesh, first: Callable[..., Any]) -> Microbatch:
+    """What one microbatch of `pipeline` is; `first(params, *inputs)` gives the inputs their names.
+
+    Raises FlintError: FL243 (microbatches do not divide the batch), FL103 (a microbatch that its
+    sharding does not divide), FL240 (sharded over the pipeline's axis), and what `capture_jax`
+    raises for arguments.
+    """
+    inputs = tuple(pipeline.inputs)
+    targets = tuple(pipeline.targets)
+    place = definition(first)
+    names = argument_names(first, 1 + len(inputs))[1:]
+    found = _divided(inputs, names, pipeline, mesh, place)
+    if pipeline.loss is None:
+        others = [f"target{i}" for i in range(len(targets))]
+    else:
+        place = definition(pipeline.loss)
+        others = argument_names(pipeline.loss, 1 + len(targets))[1:]
+    others = [f"target_{n}" if n in names else n for n in others]
+    goals = _divided(targets, others, pipeline, mesh, place)
+    import jax
+
+    return Microbatch(found, goals, jax.tree.structure(inputs), jax.tree.structure(targets))
+
+
+def _divided(
+    values: Sequence[Any], names: Sequence[str], pipeline: Pipeline, mesh: Mesh, place: str | None
+) -> dict[str, Any]:
+    import jax
+
+    count, result = pipeline.microbatches, {}
+    for value, name in zip(values, names, strict=True):
+        whole = named_leaves(value, name, mesh, pipeline.axis, place)
+        for leaf_name, leaf in whole.items():
+            shape = _microbatch_shape(leaf, leaf_name, count, place)
+            part = jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
+            named_leaves(part, f"a microbatch of {leaf_name}", mesh, pipeline.axis, place)
+            result[leaf_name] = part
+    return result
+
+
+def _microbatch_shape(leaf: Any, name: str, count: int, place: str | None) -> tuple[int, ...]:
+    shown = f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+    if not leaf.shape:
+        raise FlintError(
+            "FL243",
+            f"{name} is a scalar: it has no batch dimension for {count} microbatches",
+            place=f"{place or name}  {shown}",
+            help="dimension 0 of inputs and targets is the batch; bind constants to the function",
+        )
+    size = leaf.shape[0]
+    if size % count:
+        raise FlintError(
+            "FL243",
+            f"{count} microbatches do not divide the batch of {size} (dimension 0 of {name})",
+            place=f"{place or name}  {shown}",
+            help=f"take a batch of {-(-size // count) * count}, or a number of microbatches that "
+            f"divides {size}",
+        )
+    return (size // count, *leaf.shape[1:])
