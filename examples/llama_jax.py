@@ -3,6 +3,14 @@
     flint capture examples/llama_jax.py --mesh 64x8 -o trace
     flint capture examples/llama_jax.py --mesh 64x8 --set model=70b --set parallel=fsdp+tp+sp
 
+`pipelined` cuts the same model into pipeline stages; `loss_fn` knows nothing of them:
+
+    flint capture examples/llama_jax.py:pipelined --mesh pipe=4,data=8,model=8 \\
+        --schedule 1f1b --microbatches 16
+    flint capture examples/llama_jax.py:pipelined --mesh pipe=4,data=2,model=8 --set model=70b
+    flint capture examples/llama_jax.py:pipelined --mesh pipe=16,data=128,model=8 \\
+        --set model=405b --set parallel=fsdp+tp+sp --set reshard=false --microbatches 16
+
 Configurations: "The Llama 3 Herd of Models" (arXiv 2407.21783), table 3, and the `params.json` of
 the released weights. (The 405B model also scales its rotary frequencies; that changes constants,
 not the program.) Weights are bfloat16, AdamW's moments are float32, attention is written out.
@@ -15,6 +23,16 @@ not the program.) Weights are bfloat16, AdamW's moments are float32, attention i
               none keeps every activation
     layers    scan (one loop over stacked weights) or unrolled (a list of layers, each jitted)
     batch     sequences over the whole mesh; 0 is one for each data-parallel rank
+
+Options of `pipelined` beside model, parallel, remat and layers:
+
+    microbatches, schedule   as `--microbatches` and `--schedule`
+    chunks       stages that each rank holds; with 2 or more the schedule is interleaved-1f1b
+    micro_batch  sequences of one microbatch for each data-parallel rank
+    cut          where stages begin; empty: equal numbers of layers, and where it comes out even one
+                 less in the first and the last stage, which also hold the vocabulary (as in the
+                 paper's section 3.3.2)
+    reshard      with fsdp: gather weights for each microbatch and pass, else once in a step
 """
 
 import dataclasses
@@ -215,7 +233,14 @@ def abstract_params(c: Config, at: Layout, layers: str, dtype):
     }
 
 
-@flint.entry(axes=("data", "model"))
+def config(model: str, remat: str, layers: str, num_layers: int) -> Config:
+    if model not in CONFIGS or remat not in SAVED or layers not in ("scan", "unrolled"):
+        raise ValueError("model is 8b, 70b or 405b; remat full or none; layers scan or unrolled")
+    c = CONFIGS[model]
+    return dataclasses.replace(c, num_layers=num_layers or c.num_layers)
+
+
+@flint.entry(axes=("data", "model"), default=True)
 def train(
     mesh: AbstractMesh,
     *,
@@ -228,10 +253,7 @@ def train(
     num_layers: int = 0,
 ) -> flint.Step:
     """One training step. `num_layers` cuts the model short; 0 is the published depth."""
-    if model not in CONFIGS or remat not in SAVED or layers not in ("scan", "unrolled"):
-        raise ValueError("model is 8b, 70b or 405b; remat full or none; layers scan or unrolled")
-    c = CONFIGS[model]
-    c = dataclasses.replace(c, num_layers=num_layers or c.num_layers)
+    c = config(model, remat, layers, num_layers)
     at = Layout(mesh, parallel)
     tokens = at.abstract((batch or at.data_ranks, seq), jnp.int32, P(at.batch, None))
     moments = {name: abstract_params(c, at, layers, jnp.float32) for name in ("m", "v")}
@@ -244,3 +266,63 @@ def train(
     )
     step = functools.partial(train_step, c=c, at=at, remat=remat)
     return flint.Step(step, args, donate_argnums=(0, 1, 2), name=f"llama3-{model}")
+
+
+def even_cut(num_layers: int, stages: int) -> str:
+    """Equal stages; where that leaves out two layers, the first and the last stage lack them."""
+    each, left = divmod(num_layers + 2, stages)
+    if left or stages < 2 or each < 2:
+        return "layers"
+    return "layers:" + ",".join(str(each * s - 1) for s in range(1, stages))
+
+
+def adamw_init(params):
+    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+    return {"m": zeros, "v": zeros, "count": jnp.zeros((), jnp.int32)}
+
+
+def adamw_update(params, grads, state):
+    """`adamw` for a pytree: the parameters of one stage."""
+    count = state["count"] + 1
+    step = functools.partial(adamw, count=count.astype(jnp.float32))
+    new = jax.tree.map(step, params, grads, state["m"], state["v"])
+    params, m, v = jax.tree.transpose(jax.tree.structure(params), None, new)
+    return params, {"m": m, "v": v, "count": count}
+
+
+@flint.entry(axes=("pipe", "data", "model"))
+def pipelined(
+    mesh: AbstractMesh,
+    *,
+    microbatches: int = 8,
+    schedule: str = "",
+    chunks: int = 1,
+    model: str = "8b",
+    parallel: str = "tp+sp",
+    remat: str = "none",
+    layers: str = "scan",
+    cut: str = "",
+    reshard: bool = True,
+    seq: int = 8192,
+    micro_batch: int = 1,
+    num_layers: int = 0,
+) -> flint.Pipeline:
+    """One training step in stages along the axis "pipe"."""
+    c = config(model, remat, layers, num_layers)
+    at = Layout(mesh, parallel)
+    batch = microbatches * micro_batch * at.data_ranks
+    tokens = at.abstract((batch, seq), jnp.int32, P(at.batch, None))
+    return flint.Pipeline(
+        model=functools.partial(loss_fn, c=c, at=at, remat=remat),
+        params=abstract_params(c, at, layers, jnp.bfloat16),
+        inputs=(tokens, tokens),
+        backward=True,
+        cut=cut or even_cut(c.num_layers, mesh.shape["pipe"] * chunks),
+        microbatches=microbatches,
+        schedule=schedule or ("interleaved-1f1b" if chunks > 1 else "1f1b"),
+        chunks=chunks,
+        boundary=P(at.batch, at.sequence, None),
+        optimizer=(adamw_init, adamw_update),
+        reshard_after_forward=reshard,
+        name=f"llama3-{model}",
+    )

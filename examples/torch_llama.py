@@ -5,6 +5,11 @@ One device and annotations (`annotated` below; nothing in the model knows of a m
     flint capture examples/torch_llama.py --mesh 64x8 -o trace
     flint capture examples/torch_llama.py --mesh 64x8 --set model=70b --set parallel=fsdp+tp+sp
 
+The same cut into pipeline stages:
+
+    flint capture examples/torch_llama.py --mesh pipe=4,data=8,model=8 --cut layers \\
+        --microbatches 16 --set parallel=tp+sp
+
 Distributed as torchtitan does it (`main` below: FSDP2 over tensor and sequence parallelism, the
 loss computed on shards of the vocabulary, AdamW), which is also a torchrun script for real GPUs:
 
@@ -19,7 +24,8 @@ float32 (torchtitan's defaults). Options of `annotated`:
     parallel  fsdp+tp, fsdp+tp+sp, tp, tp+sp: tensor parallel over the axis "model"; sp also shards
               the activations between blocks over the sequence. fsdp shards weights over "data".
               fsdp, dp: without tp, both axes carry batch.
-    batch     sequences over the whole mesh; 0 is one for each data-parallel rank
+    batch     sequences over the whole mesh; 0 is one for each data-parallel rank and microbatch
+    microbatches  of a pipeline, as `--microbatches`
 """
 
 from __future__ import annotations
@@ -210,6 +216,7 @@ def annotated(
     seq: int = 8192,
     batch: int = 0,
     num_layers: int = 0,
+    microbatches: int = 1,
 ) -> flint.TorchStep:
     """One training step. `num_layers` cuts the model short; 0 is the published depth."""
     words = set(parallel.split("+"))
@@ -223,7 +230,8 @@ def annotated(
     c = dataclasses.replace(c, num_layers=num_layers or c.num_layers)
     with torch.device("meta"):
         llama = Llama(c, seq).to(torch.bfloat16)
-        shape = (batch or math.prod(mesh.shape[axis] for axis in data), seq)
+        each_rank = math.prod(mesh.shape[axis] for axis in data)
+        shape = (batch or microbatches * each_rank, seq)
         tokens, targets = (torch.empty(shape, dtype=torch.int64) for _ in range(2))
     return flint.TorchStep(
         llama,
