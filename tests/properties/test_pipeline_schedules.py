@@ -1,0 +1,156 @@
+"""What holds for every schedule, whatever the numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flint.passes.pipeline.runs import expand, runs
+from flint.passes.pipeline.schedules import SCHEDULES, orders
+from flint.passes.pipeline.simulate import EQUAL_STAGES, activations_held, makespan, simulate
+from flint.passes.pipeline.units import Unit, Work
+from tests.random_programs import QUICK
+
+Numbers = tuple[str, int, int, int]
+
+
+@st.composite
+def numbers(draw: st.DrawFn) -> Numbers:
+    """A schedule, ranks, microbatches and chunks that go together."""
+    name = draw(st.sampled_from(list(SCHEDULES)))
+    ranks = draw(st.integers(1, 9))
+    microbatches = draw(st.integers(1, 20))
+    chunks = draw(st.integers(1, 4)) if SCHEDULES[name].takes_chunks else 1
+    if chunks > 1 and SCHEDULES[name].trains:
+        microbatches = ranks * draw(st.integers(1, 4))
+    return name, ranks, microbatches, chunks
+
+
+def works(name: str) -> tuple[Work, ...]:
+    if not SCHEDULES[name].trains:
+        return (Work.FORWARD,)
+    if SCHEDULES[name].splits_backward:
+        return Work.FORWARD, Work.INPUT_BACKWARD, Work.WEIGHT_BACKWARD
+    return Work.FORWARD, Work.BACKWARD
+
+
+@QUICK
+@given(numbers())
+def test_every_microbatch_passes_every_stage_once_each_way(given_numbers: Numbers) -> None:
+    name, ranks, microbatches, chunks = given_numbers
+    once = Counter(
+        Unit(work, chunk, microbatch)
+        for work in works(name)
+        for chunk in range(chunks)
+        for microbatch in range(microbatches)
+    )
+    found = orders(*given_numbers)
+    assert len(found) == ranks
+    assert all(Counter(order) == once for order in found)
+
+
+@QUICK
+@given(
+    numbers(),
+    st.lists(st.integers(1, 9), min_size=4, max_size=4),
+    st.integers(0, 5),
+)
+def test_dependencies_hold_for_any_durations(
+    given_numbers: Numbers, times: list[int], transfer_time: int
+) -> None:
+    ranks, chunks = given_numbers[1], given_numbers[3]
+    found = orders(*given_numbers)
+    spans = simulate(found, dict(zip(Work, times, strict=True)), transfer_time)
+    start, end = {}, {}
+    for rank, order in enumerate(found):
+        assert all(a.end <= b.start for a, b in zip(spans[rank], spans[rank][1:], strict=False))
+        for (work, chunk, microbatch), span in zip(order, spans[rank], strict=True):
+            key = work, chunk * ranks + rank, microbatch
+            start[key], end[key] = span
+    moved = transfer_time if ranks > 1 else 0
+    for (work, stage, microbatch), begin in start.items():
+        if work is Work.FORWARD and stage:
+            assert begin >= end[work, stage - 1, microbatch] + moved
+        if work in (Work.BACKWARD, Work.INPUT_BACKWARD):
+            assert begin >= end[Work.FORWARD, stage, microbatch]
+            if stage < ranks * chunks - 1:
+                assert begin >= end[work, stage + 1, microbatch] + moved
+        if work is Work.WEIGHT_BACKWARD:
+            assert begin >= end[Work.INPUT_BACKWARD, stage, microbatch]
+
+
+@QUICK
+@given(numbers())
+def test_activations_in_flight_are_as_known(given_numbers: Numbers) -> None:
+    name, ranks, microbatches, chunks = given_numbers
+    for rank, order in enumerate(orders(*given_numbers)):
+        known = SCHEDULES[name].in_flight(ranks, microbatches, chunks, rank)
+        assert activations_held(order) == known
+
+
+@QUICK
+@given(numbers())
+def test_bubble_is_as_known(given_numbers: Numbers) -> None:
+    name, ranks, microbatches, chunks = given_numbers
+    found = orders(*given_numbers)
+    step = Fraction(makespan(simulate(found)))
+    for order in found:
+        busy = sum(EQUAL_STAGES[unit.work] for unit in order)
+        assert 1 - busy / step == SCHEDULES[name].bubble(ranks, microbatches, chunks)
+
+
+@QUICK
+@given(numbers())
+def test_runs_of_schedules_are_lossless_and_short(given_numbers: Numbers) -> None:
+    name, ranks, _, chunks = given_numbers
+    for rank, order in enumerate(orders(*given_numbers)):
+        found = runs(order)
+        assert expand(found) == order
+        stored = sum(len(run.units) for run in found)
+        steady = 3 if SCHEDULES[name].splits_backward else 2
+        if chunks == 1:
+            assert len(found) <= 6
+            assert stored <= 10
+        else:  # one steady round, and warm-up and cool-down chunk by chunk
+            assert stored <= steady * ranks * chunks + 3 * steady * (chunks + rank + 2)
+
+
+def fewest_units(order: tuple[Unit, ...]) -> int:
+    """The fewest units that runs can store, tried one by one."""
+    best = [0]
+    for end in range(1, len(order) + 1):
+        choices = [best[end - 1] + 1]
+        for start in range(end):
+            for period in range(1, (end - start) // 2 + 1):
+                if (end - start) % period == 0 and repeats(order[start:end], period):
+                    choices.append(best[start] + period)
+        best.append(min(choices))
+    return best[-1]
+
+
+def repeats(order: tuple[Unit, ...], period: int) -> bool:
+    step = order[period].microbatch - order[0].microbatch
+    return all(
+        b == a._replace(microbatch=a.microbatch + step)
+        for a, b in zip(order, order[period:], strict=False)
+    )
+
+
+random_units = st.builds(
+    Unit, st.sampled_from([Work.FORWARD, Work.BACKWARD]), st.integers(0, 1), st.integers(0, 2)
+)
+
+
+@QUICK
+@given(
+    st.lists(random_units, max_size=14) | st.lists(random_units, max_size=4).map(lambda u: u * 4)
+)
+def test_runs_of_any_order_are_lossless_and_as_short_as_can_be(units: list[Unit]) -> None:
+    order = tuple(units)
+    found = runs(order)
+    assert expand(found) == order
+    assert sum(len(run.units) for run in found) == fewest_units(order)
+    assert all(run.trip_count > 1 or run.step == 0 for run in found)

@@ -1,0 +1,155 @@
+"""Orders, runs and times of schedules in cases that can be checked by hand."""
+
+import time
+
+import pytest
+
+from flint.errors import FlintError
+from flint.passes.pipeline.runs import Run, expand, runs
+from flint.passes.pipeline.schedules import SCHEDULES, orders
+from flint.passes.pipeline.simulate import Span, activations_held, makespan, simulate
+from flint.passes.pipeline.units import Unit, Work
+
+LETTERS = {"F": Work.FORWARD, "B": Work.BACKWARD, "I": Work.INPUT_BACKWARD}
+LETTERS["W"] = Work.WEIGHT_BACKWARD
+
+
+def written(text):
+    """`F0.1` is the forward pass of microbatch 0 through chunk 1."""
+    fields = [(word[0], *word[1:].split(".")) for word in text.split()]
+    return tuple(
+        Unit(LETTERS[work], int(chunk[0]) if chunk else 0, int(microbatch))
+        for work, microbatch, *chunk in fields
+    )
+
+
+def test_gpipe_by_hand():
+    assert orders("gpipe", 2, 3) == (written("F0 F1 F2 B0 B1 B2"),) * 2
+
+
+def test_1f1b_by_hand():
+    assert orders("1f1b", 3, 4) == (
+        written("F0 F1 F2 B0 F3 B1 B2 B3"),
+        written("F0 F1 B0 F2 B1 F3 B2 B3"),
+        written("F0 B0 F1 B1 F2 B2 F3 B3"),
+    )
+
+
+def test_interleaved_by_hand():
+    assert orders("interleaved-1f1b", 2, 4, chunks=2) == (
+        written("F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0"),
+        written("F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0"),
+    )
+
+
+def test_zb_h1_by_hand():
+    assert orders("zb-h1", 3, 4) == (
+        written("F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3"),
+        written("F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3"),
+        written("F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"),
+    )
+
+
+def test_forward_by_hand():
+    assert orders("forward", 2, 3) == (written("F0 F1 F2"),) * 2
+    assert orders("forward", 2, 3, chunks=2) == (written("F0.0 F1.0 F0.1 F1.1 F2.0 F2.1"),) * 2
+
+
+def test_one_rank_runs_everything_without_waiting():
+    assert orders("1f1b", 1, 2) == (written("F0 B0 F1 B1"),)
+    assert orders("zb-h1", 1, 2) == (written("F0 I0 W0 F1 I1 W1"),)
+    assert orders("interleaved-1f1b", 1, 1, chunks=2) == (written("F0.0 F0.1 B0.1 B0.0"),)
+
+
+def test_interleaving_one_chunk_is_1f1b():
+    assert orders("interleaved-1f1b", 4, 6) == orders("1f1b", 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("1f1c", 4, 8), "unknown schedule '1f1c'; did you mean '1f1b'?"),
+        (("1f1b", 4, 8, 2), "schedule '1f1b' has one stage per rank, not 2 chunks"),
+        (
+            ("interleaved-1f1b", 4, 6, 2),
+            "schedule 'interleaved-1f1b' cannot interleave 6 microbatches on 4 ranks",
+        ),
+        (("gpipe", 4, 0), "a pipeline with 0 microbatches"),
+        (("gpipe", 0, 4), "a pipeline with 0 ranks"),
+        (("forward", 4, 4, 0), "a pipeline with 0 chunks"),
+    ],
+)
+def test_impossible_schedules(arguments, message):
+    with pytest.raises(FlintError) as caught:
+        orders(*arguments)
+    assert (caught.value.code, caught.value.message) == ("FL246", message)
+    assert caught.value.help
+
+
+def test_spans_of_two_stages_by_hand():
+    spans = simulate(orders("1f1b", 2, 2), transfer_time=1)
+    # F0 of rank 1 waits for F0 of rank 0 (1) and its transfer (1); B1 of rank 0 for rank 1's
+    assert spans == (
+        (Span(0, 1), Span(1, 2), Span(6, 8), Span(9, 11)),
+        (Span(2, 3), Span(3, 5), Span(5, 6), Span(6, 8)),
+    )
+    assert makespan(spans) == 11
+
+
+def test_neighbouring_chunks_of_one_rank_transfer_nothing():
+    chunked = orders("forward", 1, 1, chunks=3)
+    assert makespan(simulate(chunked, transfer_time=100)) == 3
+
+
+def test_an_order_that_deadlocks_is_found():
+    swapped = (written("F0 F1 B1 B0"), written("F0 B0 F1 B1"))
+    assert makespan(simulate(swapped)) > 0  # late, but it ends
+    with pytest.raises(ValueError, match="rank 0: .*BACKWARD.* rank 1: .*FORWARD"):
+        simulate((written("F0 B0 F1 B1"), written("F1 B1 F0 B0")))
+
+
+def test_activations_are_held_until_the_last_part_of_the_backward_pass():
+    assert activations_held(written("F0 F1 B0 B1 F2 B2")) == 2
+    assert activations_held(written("F0 I0 F1 I1 W0 W1")) == 2
+    assert activations_held(written("F0 F1 F2")) == 1
+
+
+def test_1f1b_is_three_runs():
+    first, middle, last = orders("1f1b", 3, 16)
+    assert runs(first) == (
+        Run(written("F0"), 2, 1),
+        Run(written("F2 B0"), 14, 1),
+        Run(written("B14"), 2, 1),
+    )
+    assert runs(middle) == (
+        Run(written("F0"), 1, 0),
+        Run(written("F1 B0"), 15, 1),
+        Run(written("B15"), 1, 0),
+    )
+    assert runs(last) == (Run(written("F0 B0"), 16, 1),)
+
+
+def test_interleaved_steady_state_advances_by_a_round():
+    order = orders("interleaved-1f1b", 2, 64, chunks=2)[0]
+    steady = max(runs(order), key=lambda run: run.trip_count)
+    assert (len(steady.units), steady.step) == (8, 2)
+    assert steady.trip_count >= 29
+
+
+def test_runs_of_nothing_and_of_one():
+    assert runs(()) == ()
+    assert runs(written("F3")) == (Run(written("F3"), 1, 0),)
+    assert runs(written("F3 F3")) == (Run(written("F3"), 2, 0),)
+    assert runs(written("B3 B2 B1")) == (Run(written("B3"), 3, -1),)
+    assert expand(runs(written("B3 B2 B1"))) == written("B3 B2 B1")
+
+
+@pytest.mark.parametrize("schedule", list(SCHEDULES))
+def test_long_orders_are_compressed_quickly(schedule):
+    chunks = 2 if SCHEDULES[schedule].takes_chunks else 1
+    order = orders(schedule, 64, 512, chunks)[5]
+    start = time.process_time()
+    found = runs(order)
+    assert time.process_time() - start < 1  # 0.02 s
+    assert expand(found) == order
+    assert sum(len(run.units) for run in found) <= (64 if chunks > 1 else 10)
