@@ -52,7 +52,7 @@ class Config:
 
 CONFIGS = {
     "6.7b": Config(dim=4096, num_layers=32, num_heads=32),
-    "13b": Config(dim=5120, num_layers=40, num_heads=40),
+    "13b": Config(dim=5120, num_layers=40, num_heads=40),  # the table's 5140 is not 40 heads of 128
     "175b": Config(dim=12_288, num_layers=96, num_heads=96),
 }
 REMAT = ("none", "selective", "full")

@@ -17,10 +17,14 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh
 
+from flint.pipeline import Layers, Pipeline
 from flint.step import Step, entry_mark
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMAND = re.compile(r"flint capture examples/(\w+_jax)\.py --mesh ([\dx]+)((?: --set [\w=+]+)*)")
+PIPELINE = re.compile(
+    r"flint capture examples/(\w+_jax)\.py(:\w+)? --mesh (pipe=[\w=,]+)((?: --[\w-]+ [\w=+.-]+)*)"
+)
 
 #: Example, its default mesh, and each value of its options that is not the default.
 OPTIONS = {
@@ -59,20 +63,28 @@ def example(name: str) -> ModuleType:
     return module
 
 
-def build(name: str, mesh: str, options: str) -> Step:
-    """Call the one marked function of an example as the command line does."""
-    [function] = [f for f in vars(example(name)).values() if entry_mark(f)]
+def entry(name: str, wanted: str = "") -> Any:
+    """The marked function of an example: the one named, the default, or the only one."""
+    marked = {n: f for n, f in vars(example(name)).items() if entry_mark(f)}
+    if wanted:
+        return marked[wanted]
+    default = [f for f in marked.values() if entry_mark(f).default]
+    [function] = default or marked.values()
+    return function
+
+
+def build(name: str, mesh: str, options: str, wanted: str = "") -> Any:
+    """Call a marked function of an example as the command line does."""
+    function = entry(name, wanted)
     mark = entry_mark(function)
     assert mark is not None
-    sizes = tuple(map(int, mesh.split("x")))
+    sizes = tuple(int(size.rpartition("=")[2]) for size in re.split("[x,]", mesh))
     defaults = inspect.signature(function).parameters
     given: dict[str, Any] = {}
     for key, _, value in (part.partition("=") for part in options.split()):
         kind = type(defaults[key].default)
         given[key] = value == "true" if kind is bool else kind(value)
-    step = function(AbstractMesh(sizes, mark.axes), **given)
-    assert isinstance(step, Step)
-    return step
+    return function(AbstractMesh(sizes, mark.axes), **given)
 
 
 def trace(step: Step) -> Any:
@@ -81,9 +93,25 @@ def trace(step: Step) -> Any:
 
 def documented_commands() -> set[tuple[str, str, str]]:
     """The commands of the README and of the first lines of each example."""
+    found = COMMAND.findall(documentation())
+    return {(n, m, s.replace(" --set ", " ").strip()) for n, m, s in found}
+
+
+def documentation() -> str:
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     text += "".join(p.read_text(encoding="utf-8") for p in sorted(EXAMPLES.glob("*_jax.py")))
-    return {(n, m, s.replace(" --set ", " ").strip()) for n, m, s in COMMAND.findall(text)}
+    return text.replace("\\\n       ", "")
+
+
+def documented_pipelines() -> list[tuple[str, str, str, str]]:
+    """Example, entry, mesh and options of the commands that capture a pipeline."""
+
+    def settings(options: str) -> str:
+        pairs = re.findall(r"--([\w-]+) (\S+)", options)
+        return " ".join(v if n == "set" else f"{n}={v}" for n, v in pairs if n != "output")
+
+    found = PIPELINE.findall(documentation())
+    return sorted({(n, e.lstrip(":"), m, settings(s)) for n, e, m, s in found})
 
 
 def cases() -> list[tuple[str, str, str]]:
@@ -99,6 +127,7 @@ def cases() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("name", "mesh", "options"), cases())
 def test_example_lowers(name: str, mesh: str, options: str) -> None:
     step = build(name, mesh, options)
+    assert isinstance(step, Step)
     lowered = trace(step).lower(lowering_platforms=("cuda",))
     module = lowered.compiler_ir("stablehlo")
     assert f"{math.prod(map(int, mesh.split('x')))}" in str(
@@ -117,7 +146,26 @@ def zip_attributes(dictionary: Any) -> Iterator[tuple[str, Any]]:
 
 def test_every_example_is_documented() -> None:
     files = {path.stem for path in EXAMPLES.glob("*_jax.py")}
-    assert {name for name, _, _ in documented_commands()} == files == {name for name, _ in OPTIONS}
+    pipelines = {name for name, *_ in documented_pipelines()}
+    assert {name for name, _, _ in documented_commands()} | pipelines == files
+    assert {name for name, _ in OPTIONS} | pipelines == files
+
+
+@pytest.mark.parametrize(("name", "wanted", "mesh", "options"), documented_pipelines())
+def test_pipeline_example_traces(name: str, wanted: str, mesh: str, options: str) -> None:
+    """Its parts fit together, and the boundary is the sharding of what goes between them."""
+    step = build(name, mesh, options, wanted)
+    assert isinstance(step, Pipeline)
+    if not step.stages:
+        assert jax.eval_shape(step.model, step.params, *step.inputs).shape == ()
+        return
+    values = tuple(step.inputs)
+    for part in step.stages:
+        values = (jax.eval_shape(part.fn, part.params, *values),)
+        if isinstance(part, Layers):
+            assert len(step.boundary) == values[0].ndim
+    assert step.loss is not None
+    assert jax.eval_shape(step.loss, *values, *step.targets).shape == ()
 
 
 @pytest.mark.parametrize(
@@ -244,3 +292,18 @@ def test_published_sizes() -> None:
     assert size("llama_jax", "model=70b") == 70_553_706_496
     assert size("llama_jax", "model=405b") == 405_853_388_800
     assert size("mixtral_jax") == 46_702_792_704
+
+
+@pytest.mark.parametrize(("model", "billions"), [("6.7b", 6.7), ("13b", 12.9), ("175b", 174.6)])
+def test_published_sizes_of_gpt3(model: str, billions: float) -> None:
+    """As table 2.1 counts them, the head being the embedding (the vocabulary is padded here)."""
+    embed, layers, head = build("gpt3_jax", "2x2x2", f"model={model}").stages
+
+    def size(params: Any) -> int:
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+    total = size(embed.params) + layers.count * size(layers.params)
+    total += size({n: p for n, p in head.params.items() if n != "table"})
+    assert total == pytest.approx(billions * 1e9, rel=0.01)
+    if model == "175b":
+        assert total == 174_615_846_912
