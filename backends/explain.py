@@ -212,7 +212,7 @@ def _explain(program: Program, number: int, at: int) -> Explanation:
         collective=_collective_name(row),
         over=str(row.group if row.group is not None else row.route),
         group_size=group_size,
-        groups=_group_count(program, row, group_size),
+        groups=_group_count(program, row),
         type=_type(row),
         payload_bytes=row.comm_bytes,
         executions=int(program.trips[at]),
@@ -235,10 +235,10 @@ def _collective_name(row: Row) -> str:
     return name.lower()
 
 
-def _group_count(program: Program, row: Row, group_size: int) -> int:
+def _group_count(program: Program, row: Row) -> int:
     if row.group is None:
         return 0
-    return len(row.group.ranks) or program.mesh.size // group_size
+    return len(row.group.ranks) or program.mesh.size // program.mesh.group_size(row.group.axes)
 
 
 def _regions_around(program: Program, region: int) -> list[Any]:

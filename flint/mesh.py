@@ -181,25 +181,38 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Who takes part in a collective: an axis set, or explicit rank lists where none matches."""
+    """Who takes part in a collective: an axis set, or explicit rank lists where none matches.
+
+    With `positions`, only those (row-major over `axes`) of each group over `axes` take part.
+    """
 
     axes: tuple[AxisRef, ...] = ()
     ranks: tuple[tuple[int, ...], ...] = ()
+    positions: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if self.ranks:
             return f"{len(self.ranks)} explicit groups of {len(self.ranks[0])}"
-        return ",".join(map(str, self.axes))
+        some = f"[{','.join(map(str, self.positions))}]" if self.positions else ""
+        return ",".join(map(str, self.axes)) + some
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it is anything but every rank along `axes`."""
+        return bool(self.ranks or self.positions)
 
     def size(self, mesh: Mesh) -> int:
         """Number of devices that take part with one device."""
-        return max(map(len, self.ranks)) if self.ranks else mesh.group_size(self.axes)
+        if self.ranks:
+            return max(map(len, self.ranks))
+        return len(self.positions) or mesh.group_size(self.axes)
 
     def members(self, mesh: Mesh) -> NDArray[np.int64] | list[NDArray[np.int64]]:
         """Every group: an array (groups, size), or a list of arrays for explicit groups."""
         if self.ranks:
             return [np.asarray(r, dtype=np.int64) for r in self.ranks]
-        return mesh.groups(self.axes)
+        groups = mesh.groups(self.axes)
+        return groups[:, list(self.positions)] if self.positions else groups
 
 
 @dataclass(frozen=True, slots=True)

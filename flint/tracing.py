@@ -18,6 +18,7 @@ from flint.captured import Captured
 from flint.errors import FlintError
 from flint.input_kind import InputKind, input_kind
 from flint.mesh import Mesh
+from flint.pipeline import Pipeline
 from flint.program import Program
 from flint.step import AnyStep, Step, TorchStep, WorldStep
 from flint.workload import Workload
@@ -25,6 +26,7 @@ from flint.workload import Workload
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
     from flint.backends.report import Summary
+    from flint.staged import CapturedPipeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +120,7 @@ def trace(
     """Trace a step for a mesh that need not exist, without executing anything.
 
     `fn` is a JAX function (jitted or not), a PyTorch module (its forward pass), or a step with
-    everything in it: `Step`, `TorchStep`, `WorldStep`. `mesh` is "64x8", {"data": 64, "model": 8}
+    everything in it: `Step`, `TorchStep`, `WorldStep`, `Pipeline`. `mesh` is "64x8", {"data": 64, "model": 8}
     or a JAX mesh; without names, the axes take those of the mesh that the arguments are sharded on.
 
     For JAX, `args` and `kwargs` are pytrees of `jax.ShapeDtypeStruct` (of arrays, only shape and
@@ -214,6 +216,8 @@ def trace_step(
     """
     if isinstance(step, WorldStep):
         return _trace_world(step, mesh, name, source)
+    if isinstance(step, Pipeline):
+        return _trace_pipeline(replace(step, name=step.name or name), mesh, source, partitioner)
     from flint.passes.partition.worker import the_worker
 
     if partitioner == "shardy":
@@ -222,6 +226,35 @@ def trace_step(
     with _timed(timings, "capture_seconds"):
         captured = _capture(replace(step, name=step.name or name), mesh, source, trip_counts or {})
     return _finish(captured, partitioner, timings)
+
+
+def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, partitioner: str) -> Trace:
+    from flint.passes.partition.worker import the_worker
+    from flint.passes.pipeline.compose import compose
+
+    if partitioner != "shardy":
+        raise FlintError(
+            "FL240",
+            f"stages of a pipeline are partitioned by shardy, not by {partitioner}",
+            help="leave out the partitioner",
+        )
+    the_worker().prestart()
+    timings: dict[str, float] = {}
+    with _timed(timings, "capture_seconds"):
+        captured = _capture_pipeline(step, mesh, source)
+    with _timed(timings, "partition_seconds"):
+        workload = compose(captured)
+    return Trace(workload, timings)
+
+
+def _capture_pipeline(step: Pipeline, mesh: Mesh, source: str) -> CapturedPipeline:
+    if isinstance(step.model, TorchStep):
+        from flint.frontends.torch_pipeline import capture_torch_pipeline
+
+        return capture_torch_pipeline(step, mesh, source)
+    from flint.frontends.jax_pipeline import capture_jax_pipeline
+
+    return capture_jax_pipeline(step, mesh, source)
 
 
 def _capture(

@@ -238,7 +238,10 @@ def _tables_from_json(tables: dict[str, Any]) -> dict[str, Any]:
         "strings": tuple(tables["strings"]),
         "streams": tuple(tables["streams"]),
         "shapes": pairs(tables["shapes"]),
-        "groups": tuple(Group(axes(g["axes"]), pairs(g["ranks"])) for g in tables["groups"]),
+        "groups": tuple(
+            Group(axes(g["axes"]), pairs(g["ranks"]), tuple(g.get("positions", ())))
+            for g in tables["groups"]
+        ),
         "routes": tuple(
             Route(axes(r["axes"]), r["offset"], r["wrap"], pairs(r["pairs"]))
             for r in tables["routes"]

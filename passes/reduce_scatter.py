@@ -53,7 +53,7 @@ def _once(program: Program) -> Program:
 
 def _pairs(program: Program) -> Iterator[tuple[int, int]]:
     """(all-reduce, slice) rows in one region where the slice is the only reader."""
-    listed = np.array([bool(g.ranks) for g in program.groups] + [True], dtype=np.bool_)
+    listed = np.array([g.is_listed for g in program.groups] + [True], dtype=np.bool_)
     by_axes = ~listed[program.group]
     reduces = (program.collective == Collective.ALL_REDUCE) & by_axes & (use_counts(program) == 1)
     idle = (program.kind == Kind.COMPUTE) | (program.kind == Kind.VALUE)

@@ -24,7 +24,7 @@ def network_dimensions(mesh: Mesh) -> tuple[tuple[str, int], ...]:
 def involved_dimensions(group: Group, mesh: Mesh) -> tuple[bool, ...] | None:
     """For each network dimension whether `group` spans it; None unless it spans whole axes."""
     axes = mesh.canonical(group.axes)
-    if group.ranks or any(a.size is not None for a in axes):
+    if group.is_listed or any(a.size is not None for a in axes):
         return None
     names = {a.name for a in axes}
     return tuple(name in names for name, _ in network_dimensions(mesh))

@@ -124,7 +124,8 @@ def _has_messages(program: Program) -> bool:
     ragged = any(
         sum(len(r) for r in g.ranks if len(r) > 1) < program.mesh.size for g in used if g.ranks
     )
-    return ragged or bool((program.route >= 0).any())
+    some = any(g.positions for g in used)
+    return ragged or some or bool((program.route >= 0).any())
 
 
 def _chain(dep_start: Int64s, deps: Int64s, types: NDArray[np.uint8]) -> tuple[Int64s, Int64s]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from flint.cli.capture_options import (
     Arguments,
+    Chunks,
+    Cut,
     Granularity,
     GranularityChoice,
     Groups,
@@ -18,6 +20,7 @@ from flint.cli.capture_options import (
     Hints,
     Link,
     MeshText,
+    Microbatches,
     Model,
     Output,
     Partitioner,
@@ -25,6 +28,7 @@ from flint.cli.capture_options import (
     Profile,
     ProfileChoice,
     Ranks,
+    Schedule,
     ScriptArguments,
     Settings,
     Steps,
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
     from flint.backends.report import Summary
     from flint.model_file import Target
+    from flint.pipeline_options import PipelineOptions
     from flint.tracing import Trace
 
 SCHEMA = "flint.capture/1"
@@ -58,6 +63,10 @@ def capture(
     set_: Settings = None,
     partitioner: PartitionerChoice = Partitioner.SHARDY,
     trip_count: TripCounts = None,
+    cut: Cut = None,
+    schedule: Schedule = None,
+    microbatches: Microbatches = None,
+    chunks: Chunks = None,
     granularity: GranularityChoice = Granularity.KERNEL,
     profile: ProfileChoice = Profile.NONE,
     ranks: Ranks = "all",
@@ -72,11 +81,14 @@ def capture(
 
     Prints a summary and, with -o, writes execution traces for every rank.
     """
+    from flint.pipeline_options import PipelineOptions
+
     started = time.perf_counter()
+    pipeline = PipelineOptions(cut, schedule, microbatches, chunks)
     if world:
         _refuse_any(
-            (args, set_, trip_count),
-            "--args, --set and --trip-count are for model files with an entry",
+            (args, set_, trip_count, *pipeline.given()),
+            "--args, --set, --trip-count and options of pipelines are for model files with an entry",
             "leave out --world, or give a script's arguments after --",
         )
         trace = _trace_script(model, mesh, script_arguments or [], hint or [], steps)
@@ -86,7 +98,7 @@ def capture(
             "--steps, --hint and arguments after the model are for scripts",
             "add --world",
         )
-        trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value)
+        trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value, pipeline)
     if profile is not Profile.NONE:
         trace = trace.rewritten(profile.value)
     files: dict[str, Any] | None = None
@@ -141,6 +153,7 @@ def _trace(
     settings: list[str],
     trip_counts: list[str],
     partitioner: str,
+    pipeline: PipelineOptions,
 ) -> Trace:
     from flint.errors import FlintError
     from flint.input_kind import InputKind, input_kind
@@ -150,11 +163,12 @@ def _trace(
     target = Target.parse(model)
     values, counts = parse_settings(settings), parse_trip_counts(trip_counts)
     if input_kind(target.path) is InputKind.PYTHON:
-        return _trace_model(target, _required(mesh), args, values, counts, partitioner)
-    if args is not None or values or target.name is not None:
+        return _trace_model(target, _required(mesh), args, values, counts, partitioner, pipeline)
+    if args is not None or values or target.name is not None or pipeline.given():
         raise FlintError(
             "FL218",
-            f"{target.path.name} is not a Python file: :NAME, --args and --set are for those",
+            f"{target.path.name} is not a Python file: :NAME, --args, --set and options of "
+            "pipelines are for those",
         )
     from flint.mesh import Mesh
     from flint.tracing import trace_file
@@ -170,6 +184,7 @@ def _trace_model(
     settings: dict[str, str],
     trip_counts: dict[str, int],
     partitioner: str,
+    pipeline: PipelineOptions,
 ) -> Trace:
     from flint.model_file import Target, importable, load_step
     from flint.tracing import trace_step
@@ -177,9 +192,9 @@ def _trace_model(
     given = Target.parse(args) if args is not None else None
     # What the user's code prints is no result of ours: stdout may have to be one JSON document.
     with importable(target.path.parent), contextlib.redirect_stdout(sys.stderr):
-        loaded = load_step(target, mesh, args=given, settings=settings)
+        loaded = load_step(target, mesh, args=given, settings=settings, offered=pipeline.offered())
         return trace_step(
-            loaded.step,
+            pipeline.applied_to(loaded.step),
             loaded.mesh,
             name=loaded.name,
             source=loaded.source,

@@ -128,3 +128,27 @@ GroupsChoice = Annotated[
     Groups, typer.Option("--groups", help="Name communicator groups, or mark mesh dimensions.")
 ]
 Link = Annotated[bool, typer.Option("--link", help="Hard-link ranks of equal bytes.")]
+
+Cut = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LAYERS|SCOPES",
+        help='Where stages of a pipeline begin: "layers:8,16,24", "layers" (even), '
+        '"layers:balanced", or names of scopes or modules.',
+    ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Schedule of a pipeline: gpipe, 1f1b, interleaved-1f1b, zb-h1, forward.",
+    ),
+]
+Microbatches = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Microbatches of a pipeline's step."),
+]
+Chunks = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Stages on each rank of a pipeline."),
+]

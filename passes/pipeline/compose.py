@@ -1,0 +1,114 @@
+"""CapturedPipeline -> Workload: one program for each different position of the pipeline's axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from flint.passes.pipeline.messages import Neighbours
+from flint.passes.pipeline.partition import partition_body
+from flint.passes.pipeline.parts import PartitionedBody, StageParts
+from flint.passes.pipeline.plan import Plan, in_gradient_dtype, once_a_step
+from flint.passes.pipeline.rank_program import memory_of, rank_program
+from flint.passes.pipeline.schedules import orders
+from flint.passes.pipeline.split import split
+from flint.passes.pipeline.units import Unit, Work
+from flint.program import COLUMNS, TABLES, Program
+from flint.staged import Body, CapturedPipeline, Role
+from flint.workload import RankClass, Workload
+
+Partition = Callable[[Body], PartitionedBody]
+
+
+def compose(captured: CapturedPipeline, partition: Partition = partition_body) -> Workload:
+    """Partition every body, split it, and put the programs of all positions together.
+
+    Raises FlintError FL246 for a schedule that is not known or does not fit the numbers, FL240 for
+    a gradient type, and what partitioning raises.
+    """
+    plan = make_plan(captured, partition)
+    programs: list[Program] = []
+    classes: list[RankClass] = []
+    for position in range(plan.ranks):
+        program = rank_program(plan, position)
+        number = _same(programs, program)
+        if number == len(programs):
+            program.verify()
+            programs.append(program)
+        where = {captured.axis: (position,)}
+        classes.append(RankClass(_name(captured, position, plan.ranks), number, where))
+    return Workload(captured.mesh, tuple(programs), tuple(classes), _metadata(plan))
+
+
+def make_plan(captured: CapturedPipeline, partition: Partition = partition_body) -> Plan:
+    """Everything that does not depend on the position."""
+    ranks = captured.mesh.axis_size(captured.axis)
+    order = orders(captured.schedule, ranks, captured.microbatches, captured.chunks)
+    parts = [_parts(captured, b.step, _splits_backward(order), partition) for b in captured.bodies]
+    return Plan(
+        captured,
+        tuple(parts),
+        tuple(once_a_step(partition(b.norm) if b.norm else None) for b in captured.bodies),
+        tuple(once_a_step(partition(b.update) if b.update else None) for b in captured.bodies),
+        order,
+        Neighbours(captured.axis, ranks, len(captured.stages), _crossing(captured)),
+    )
+
+
+def _parts(
+    captured: CapturedPipeline, body: Body, splits: bool, partition: Partition
+) -> StageParts:
+    parts = split(
+        partition(body), zero_bubble=splits, keep_gathered=not captured.reshard_after_forward
+    )
+    if parts.reduce is None:
+        return parts
+    return replace(parts, reduce=in_gradient_dtype(parts.reduce, captured.gradient_dtype))
+
+
+def _splits_backward(order: Sequence[Sequence[Unit]]) -> bool:
+    return any(u.work is Work.WEIGHT_BACKWARD for units in order for u in units)
+
+
+def _crossing(captured: CapturedPipeline) -> int:
+    ports = (p for b in captured.bodies for p in b.step.arguments if p.role is Role.INPUT)
+    return max((p.number + 1 for p in ports), default=1)
+
+
+def _same(programs: Sequence[Program], program: Program) -> int:
+    """The number of an equal program, or that of a new one."""
+    for number, other in enumerate(programs):
+        if len(other) == len(program) and all(
+            getattr(other, table) == getattr(program, table) for table in TABLES
+        ):
+            columns = ((getattr(other, c), getattr(program, c)) for c in COLUMNS)
+            if all(a.shape == b.shape and bool((a == b).all()) for a, b in columns):
+                return number
+    return len(programs)
+
+
+def _name(captured: CapturedPipeline, position: int, ranks: int) -> str:
+    labels = captured.labels[position::ranks]
+    return f"{captured.axis} {position}: {'; '.join(labels)}"
+
+
+def _metadata(plan: Plan) -> dict[str, object]:
+    captured = plan.captured
+    pipeline = {
+        "axis": captured.axis,
+        "schedule": captured.schedule,
+        "microbatches": captured.microbatches,
+        "chunks": captured.chunks,
+        "positions": [memory_of(plan, p) for p in range(plan.ranks)],
+    }
+    metadata: dict[str, object] = {
+        "producer": "flint",
+        "name": captured.name,
+        "source": captured.source,
+        "partitioner": "shardy",
+        "pipeline": pipeline,
+        **captured.metadata,
+    }
+    if captured.warnings:
+        metadata["warnings"] = list(captured.warnings)
+    return metadata
