@@ -22,6 +22,7 @@ from flint.frontends.torch_world import ddp
 from flint.frontends.torch_world.device import NAME
 from flint.frontends.torch_world.patching import Patches
 from flint.frontends.torch_world.session import Session
+from flint.program import Phase
 
 PRIVATE = Patches()
 #: Installed when the program imports PIPELINES, which takes a second.
@@ -373,6 +374,58 @@ def _stage_method(name: str) -> Any:
 
 for _name in ("_send_meta", "_recv_meta", "_forward_metadata_inference"):
     _stage_method(_name)
+
+
+def _schedule_part(targets: tuple[str, ...], phase: Phase) -> None:
+    @PIPELINE.replaces(*targets)
+    def method(session: Session, original: Any) -> Any:
+        """Schedules gather, add up and reduce between modules and backward passes."""
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with session.phases.part(phase):
+                return original(*args, **kwargs)
+
+        return run
+
+
+_STAGE = "torch.distributed.pipelining.stage:_PipelineStageBase"
+_schedule_part(
+    (f"{PIPELINES}:PipelineScheduleSingle.step", f"{PIPELINES}:PipelineScheduleMulti.step"),
+    Phase.FORWARD,
+)
+_schedule_part(
+    (
+        f"{_STAGE}.backward_one_chunk",
+        f"{_STAGE}.backward_weight_one_chunk",
+        f"{_STAGE}.perform_reduce_grad",
+    ),
+    Phase.BACKWARD,
+)
+
+
+def _stage_messages(name: str, phase: Phase) -> None:
+    @PIPELINE.replaces(f"{_STAGE}.{name}", parameters=("self",))
+    def method(session: Session, original: Any) -> Any:
+        """Schedules send and receive in batches, forward and backward together."""
+
+        @functools.wraps(original)
+        def ops(stage: Any, chunk: int) -> Any:
+            found = original(stage, chunk)
+            for op in found:
+                session.on_message(op.tensor, phase)
+            return found
+
+        return ops
+
+
+for _name, _phase in (
+    ("get_fwd_recv_ops", Phase.FORWARD),
+    ("get_fwd_send_ops", Phase.FORWARD),
+    ("get_bwd_recv_ops", Phase.BACKWARD),
+    ("get_bwd_send_ops", Phase.BACKWARD),
+):
+    _stage_messages(_name, _phase)
 
 
 # --- what the replacements are made of ------------------------------------------------------------

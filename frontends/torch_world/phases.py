@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flint.program import Phase
@@ -27,6 +28,7 @@ class Phases:
         self.recording = False
         self.in_optimizer = 0
         self._depths: list[int] = []
+        self._parts: list[Phase] = []
         self._after_backward = False
         self._stepped = False
         self.on_start: Callable[[], None] = lambda: None
@@ -44,7 +46,18 @@ class Phases:
             return Phase.OPTIMIZER
         if self._depths:
             return Phase.REMAT if self.recomputes(depth) else Phase.BACKWARD
+        if self._parts:
+            return self._parts[-1]
         return Phase.OPTIMIZER if self._after_backward and not depth else Phase.FORWARD
+
+    @contextmanager
+    def part(self, phase: Phase) -> Iterator[None]:
+        """What runs inside, but neither in the autograd engine nor in an optimizer, is `phase`."""
+        self._parts.append(phase)
+        try:
+            yield
+        finally:
+            self._parts.pop()
 
     def recomputes(self, depth: int) -> bool:
         """Whether the backward pass runs forward code again, where `depth` modules run."""

@@ -62,6 +62,7 @@ class Recorder(TorchDispatchMode):
         self._subclasses: dict[type, bool] = {}
         self._forward: dict[int, tuple[str, str]] = {}
         self._works: dict[int, tuple[Any, int, int]] = {}
+        self._messages: dict[int, Phase] = {}
         self._device = torch.device(NAME, 0)
 
     # --- the recorded step ----------------------------------------------------------------------
@@ -81,6 +82,10 @@ class Recorder(TorchDispatchMode):
         found = self._works.get(id(work))
         if found is not None:
             self.session.timeline.current.wait_for(found[1], found[2])
+
+    def will_move(self, tensor: Any, phase: Phase) -> None:
+        """A pipeline sends or receives this next, in that phase."""
+        self._messages[self.storages.number(tensor)] = phase
 
     def place(self) -> str:
         """Where the program is; in the backward pass, where the forward operator was."""
@@ -226,7 +231,7 @@ class Recorder(TorchDispatchMode):
     ) -> int:
         timeline = self.session.timeline
         module, location = self._where()
-        phase = self._phase(comm)
+        phase = self._phase(comm, outputs or inputs)
         stream, waits = timeline.current.stream_id, timeline.take_waits()
         self.events.append(
             Event(
@@ -236,12 +241,16 @@ class Recorder(TorchDispatchMode):
         )  # fmt: skip
         return len(self.events) - 1
 
-    def _phase(self, comm: Comm | None) -> Phase:
-        """Messages of a pipeline between its backward passes belong to these."""
+    def _phase(self, comm: Comm | None, moved: Sequence[TensorInfo]) -> Phase:
+        """Messages between the backward passes of a pipeline that says nothing belong to these."""
         phases = self.session.phases
         phase = phases.phase(len(self.session.modules.stack))
-        message = comm is not None and comm.kind is not CommKind.COLLECTIVE
-        if message and phase is Phase.OPTIMIZER and not phases.in_optimizer:
+        if comm is None or comm.kind is CommKind.COLLECTIVE:
+            return phase
+        told = next((self._messages[t.storage] for t in moved if t.storage in self._messages), None)
+        if told is not None:
+            return told
+        if phase is Phase.OPTIMIZER and not phases.in_optimizer:
             return Phase.BACKWARD
         return phase
 

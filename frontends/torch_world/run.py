@@ -91,6 +91,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
     session.phases.on_end = recorder.mark_end
     session.phases.on_optimizer = states.optimizer_steps
     session.on_work = recorder.waited
+    session.on_message = recorder.will_move
     session.values = Values(
         job.hints,
         Surroundings(

@@ -12,6 +12,7 @@ from flint.frontends.torch_world.device import Timeline
 from flint.frontends.torch_world.handover import Handover
 from flint.frontends.torch_world.modules import ModulePaths
 from flint.frontends.torch_world.phases import Phases
+from flint.program import Phase
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Session:
     warnings: dict[str, None] = field(default_factory=dict)
     paused: int = 0
     on_work: Callable[[Any], None] = lambda work: None
+    on_message: Callable[[Any, Phase], None] = lambda tensor, phase: None
 
     @contextmanager
     def pause(self) -> Iterator[None]:
