@@ -69,8 +69,8 @@ def _default_spec(value: Any, mesh: Mesh, microbatch: Microbatch) -> Any:
     import jax
 
     first = next(iter(microbatch.inputs.values()), None)
-    spec = first.sharding.spec if first is not None else ()
-    axes = spec[0] if len(spec) else None
+    spec = tuple(first.sharding.spec) if first is not None else ()
+    axes: Any = spec[0] if spec else None
     names = (axes,) if isinstance(axes, str) else tuple(axes or ())
     size = 1
     for name in names:

@@ -1,0 +1,122 @@
+"""JAX models in stages in: each different stage traced and lowered once for an abstract mesh."""
+
+from __future__ import annotations
+
+from flint.errors import FlintError, nearest
+from flint.frontends.jax_program import platform_name
+from flint.frontends.jax_stages.bodies import capture_body
+from flint.frontends.jax_stages.joint import differentiable, step_function
+from flint.frontends.jax_stages.optimizers import Optimizer, find_optimizer
+from flint.frontends.jax_stages.stage_function import StageFunction
+from flint.frontends.jax_stages.stages import stage_functions
+from flint.frontends.jax_stages.tied import find_tied
+from flint.frontends.jax_stages.update import norm_function, update_function
+from flint.mesh import Mesh
+from flint.pipeline import Layers, Pipeline
+from flint.staged import CapturedPipeline, StageBodies
+
+
+def capture_jax_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> CapturedPipeline:
+    """Capture the stages of a pipeline for `mesh`, equal ones once. Nothing of it is executed.
+
+    Raises FlintError: FL240 (arguments that do not fit together), FL241 (a cut that is none),
+    FL242 (more stages than layers), FL243 (microbatches that do not divide the batch), FL244
+    (other values cross than `crossing` says), and what `capture_jax` raises.
+    """
+    optimizer = check_pipeline(pipeline)
+    platform = platform_name(pipeline.platform)
+    count = mesh.axis_size(pipeline.axis) * pipeline.chunks
+    stages = _stages(pipeline, mesh, count)
+    first: dict[object, StageFunction] = {}
+    for stage in stages:
+        first.setdefault(stage.key, stage)
+    keys = list(first)
+    bodies = tuple(
+        _bodies(stage, pipeline, optimizer, mesh, platform, source) for stage in first.values()
+    )
+    return CapturedPipeline(
+        mesh,
+        pipeline.name or _name(pipeline),
+        source,
+        pipeline.axis,
+        bodies,
+        tuple(keys.index(stage.key) for stage in stages),
+        tuple(stage.label for stage in stages),
+        pipeline.microbatches,
+        pipeline.schedule or ("1f1b" if pipeline.trains else "forward"),
+        pipeline.chunks,
+        find_tied(pipeline.tied, stages, [first[stage.key] for stage in stages]),
+        pipeline.gradient_dtype,
+        pipeline.reshard_after_forward,
+    )
+
+
+def _stages(pipeline: Pipeline, mesh: Mesh, count: int) -> list[StageFunction]:
+    if pipeline.stages:
+        return stage_functions(pipeline, mesh, count)
+    from flint.frontends.jax_stages.cut import cut_model
+
+    return cut_model(pipeline, mesh, count)
+
+
+def _bodies(
+    stage: StageFunction,
+    pipeline: Pipeline,
+    optimizer: Optimizer | None,
+    mesh: Mesh,
+    platform: str,
+    source: str,
+) -> StageBodies:
+    """Everything that one stage computes, captured."""
+    step = capture_body(step_function(stage, mesh, pipeline.trains), mesh, platform, source)
+    if optimizer is None or not differentiable(stage.params):
+        return StageBodies(step)
+    norm = None
+    if pipeline.clip_norm is not None:
+        squares = norm_function(stage, mesh, pipeline.gradient_dtype)
+        norm = capture_body(squares, mesh, platform, source)
+    update = update_function(stage, optimizer, pipeline, mesh)
+    return StageBodies(step, norm, capture_body(update, mesh, platform, source))
+
+
+def _name(pipeline: Pipeline) -> str:
+    if not pipeline.stages:
+        return str(getattr(pipeline.model, "__name__", "pipeline"))
+    named = next((s for s in pipeline.stages if isinstance(s, Layers)), pipeline.stages[0])
+    return str(getattr(named.fn, "__name__", "pipeline"))
+
+
+def check_pipeline(pipeline: Pipeline) -> Optimizer | None:
+    """The optimizer of a pipeline whose arguments fit together; raises FlintError FL240 if not."""
+    for name in ("microbatches", "chunks", "crossing"):
+        if getattr(pipeline, name) < 1:
+            raise FlintError("FL240", f"{name} is {getattr(pipeline, name)}, it is at least 1")
+    if bool(pipeline.stages) == (pipeline.model is not None):
+        given = "both" if pipeline.stages else "neither"
+        raise FlintError(
+            "FL240",
+            f"a pipeline has stages or a model, {given} is given",
+            help="give stages=[...], or model= with params= and cut=",
+        )
+    if pipeline.targets and pipeline.loss is None:
+        raise FlintError(
+            "FL240",
+            "targets are given without a loss that reads them",
+            help="give loss(output, *targets), or make them inputs",
+        )
+    if pipeline.clip_norm is not None and pipeline.optimizer is None:
+        raise FlintError("FL240", "clip_norm is given without an optimizer", help='"adamw"')
+    _check_dtype(pipeline.gradient_dtype)
+    return find_optimizer(pipeline.optimizer)
+
+
+def _check_dtype(name: str) -> None:
+    import jax.numpy as jnp
+
+    known = ["float32", "bfloat16", "float16", "float64"]
+    if name and (name not in known or not hasattr(jnp, name)):
+        raise FlintError(
+            "FL240",
+            f"gradients cannot be accumulated in '{name}'{nearest(name, known)}",
+            help=f"choose one of {', '.join(known)}",
+        )

@@ -1,0 +1,31 @@
+"""Functions of the user traced on abstract arrays: shapes and jaxprs, nothing executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flint.errors import FlintError
+from flint.frontends.gpu_kernels import without_gpu
+from flint.frontends.jax_program import abstract_mesh
+from flint.frontends.user_code import user_error
+from flint.mesh import Mesh
+
+
+def traced(
+    function: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh, name: str, place: str | None
+) -> tuple[Any, Any]:
+    """The jaxpr of `function(*args)` and the pytree of what it returns, as abstract arrays.
+
+    Raises FlintError FL203 where the function raised.
+    """
+    import jax
+
+    with jax.sharding.use_abstract_mesh(abstract_mesh(mesh)), without_gpu():
+        try:
+            jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        except FlintError:
+            raise
+        except Exception as error:
+            raise user_error(error, f"tracing {name}", place) from error
+    return jaxpr, shapes
