@@ -26,7 +26,12 @@ def compose(captured: CapturedPipeline, partition: Partition = partition_body) -
     Raises FlintError FL246 for a schedule that is not known or does not fit the numbers, FL240 for
     a gradient type, and what partitioning raises.
     """
-    plan = make_plan(captured, partition)
+    return workload_of(make_plan(captured, partition))
+
+
+def workload_of(plan: Plan) -> Workload:
+    """The programs of all positions, equal ones once."""
+    captured = plan.captured
     programs: list[Program] = []
     classes: list[RankClass] = []
     for position in range(plan.ranks):

@@ -14,8 +14,9 @@ from flint.program import Kind, Phase, Row
 class Neighbours:
     """Stages in a ring of `ranks` positions along `axis`: stage s is at position s mod `ranks`.
 
-    Each boundary has a channel per value that crosses it and direction. Microbatches cross a
-    boundary in order, so the n-th send of a channel is what its n-th receive waits for.
+    Between two positions, each boundary has a channel per value that crosses it and direction.
+    Microbatches cross a boundary in order, so the n-th send of a channel is what its n-th receive
+    waits for. Boundaries of other positions have the same channels: their programs may be equal.
     """
 
     axis: str
@@ -25,7 +26,7 @@ class Neighbours:
 
     def channel(self, boundary: int, number: int, *, forward: bool) -> int:
         """Channel of value `number` between stages `boundary` and `boundary` + 1."""
-        return 2 * (boundary * self.crossing + number) + (not forward)
+        return 2 * (boundary // self.ranks * self.crossing + number) + (not forward)
 
     def route(self, *, forward: bool) -> Route:
         """From each position to the next, or to the one before."""
@@ -63,7 +64,8 @@ class Neighbours:
         forward: bool,
     ) -> int:
         what = "activations" if forward else "gradients"
-        ends = (boundary, boundary + 1) if forward else (boundary + 1, boundary)
+        sharded = f", sharded {tensor.cause}" if tensor.cause else ""
+        way = "after" if forward else "before"
         return builder.add(
             f"pipeline.{kind.name.lower()}",
             kind,
@@ -76,8 +78,6 @@ class Neighbours:
             route=self.route(forward=forward),
             channel=self.channel(boundary, number, forward=forward),
             scope=f"pipeline/{what}",
-            cause=f"{what} of stage {ends[0]} for stage {ends[1]}, sharded {tensor.cause}"
-            if tensor.cause
-            else f"{what} of stage {ends[0]} for stage {ends[1]}",
+            cause=f"{what} for the stage {way}{sharded}",
             phase=Phase.FORWARD if forward else Phase.BACKWARD,
         )

@@ -1,0 +1,321 @@
+"""Parts that are put together by hand: what the programs of a pipeline's positions do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flint.builder import ProgramBuilder
+from flint.captured import Captured
+from flint.mesh import AxisRef, Group, Mesh
+from flint.passes.pipeline.compose import workload_of
+from flint.passes.pipeline.messages import Neighbours
+from flint.passes.pipeline.parts import Key, Part, Partial, Saved, StageParts
+from flint.passes.pipeline.plan import Plan, in_gradient_dtype
+from flint.passes.pipeline.schedules import orders
+from flint.program import Collective, Flag, Kind, Phase, Program
+from flint.staged import Body, CapturedPipeline, Port, Role, StageBodies
+from flint.totals import totals
+from flint.workload import Workload
+
+_WEIGHT = Port(Role.PARAMETER, "w")
+_TOKENS = Port(Role.BATCH, "tokens")
+_INPUT, _OUTPUT, _LOSS = Port(Role.INPUT), Port(Role.OUTPUT), Port(Role.LOSS)
+_COTANGENT, _INPUT_GRADIENT = Port(Role.COTANGENT), Port(Role.INPUT_GRADIENT)
+_GRADIENT = Port(Role.GRADIENT, "w")
+_STATE, _NORM = Port(Role.STATE, "m"), Port(Role.SQUARED_NORM)
+_ACTIVATION_BYTES, _WEIGHT_BYTES = 4096, 65536
+
+
+class _Maker:
+    """Builds one part, row by row."""
+
+    def __init__(self, mesh: Mesh, **sizes: tuple[Key, int]) -> None:
+        self.builder = ProgramBuilder(mesh)
+        self.inputs: dict[Key, int] = {}
+        self.outputs: dict[Key, int] = {}
+        self.named: dict[str, int] = {}
+        for name, (key, size) in sizes.items():
+            row = self.builder.add(
+                "parameter",
+                Kind.PARAMETER,
+                dtype="bf16",
+                shape=(size // 2,),
+                result_bytes=size,
+                name=name,
+            )
+            self.inputs[key] = self.named[name] = row
+
+    def product(self, *deps: str, name: str, size: int, phase: Phase = Phase.FORWARD) -> None:
+        self.named[name] = self.builder.add(
+            "stablehlo.dot_general",
+            deps=[self.named[d] for d in deps],
+            dtype="bf16",
+            shape=(size // 2,),
+            result_bytes=size,
+            operand_bytes=3 * size,
+            flops=1000,
+            dims=(1, 10, 5, 10),
+            phase=phase,
+        )
+
+    def reduced(self, dep: str, name: str, size: int) -> None:
+        self.named[name] = self.builder.add(
+            "sdy.all_reduce",
+            Kind.COLLECTIVE,
+            deps=[self.named[dep]],
+            dtype="bf16",
+            shape=(size // 2,),
+            result_bytes=size,
+            operand_bytes=size,
+            comm_bytes=size,
+            collective=Collective.ALL_REDUCE,
+            group=Group((AxisRef("data"),)),
+            phase=Phase.BACKWARD,
+        )
+
+    def part(self, **outputs: Key) -> Part:
+        found = {key: self.named[name] for name, key in outputs.items()}
+        program = self.builder.build()
+        program.verify()
+        return Part(program, self.inputs, found)
+
+
+def _stage(mesh: Mesh, *, first: bool, last: bool, splits: bool) -> StageParts:
+    a, w = _ACTIVATION_BYTES, _WEIGHT_BYTES
+    x = ("x", _TOKENS if first else _INPUT)
+    forward = _Maker(mesh, w=(_WEIGHT, w), x=(x[1], a))
+    forward.product("x", "w", name="h", size=a)
+    forward.product("h", "w", name="y", size=a)
+    back = _Maker(mesh, w=(_WEIGHT, w), g=(_COTANGENT, a), h=(Saved(3), a))
+    back.product("g", "w", name="gx", size=a, phase=Phase.BACKWARD)
+    gives: dict[str, Key] = {} if first else {"gx": _INPUT_GRADIENT}
+    weights = None
+    if splits:
+        later = _Maker(mesh, h=(Saved(3), a), gx=(Saved(7), a))
+        later.product("h", "gx", name="gw", size=w, phase=Phase.BACKWARD)
+        weights = later.part(gw=Partial("w"))
+        gives["gx_saved"] = Saved(7)
+        back.named["gx_saved"] = back.named["gx"]
+    else:
+        back.product("h", "gx", name="gw", size=w, phase=Phase.BACKWARD)
+        gives["gw"] = Partial("w")
+    reduce = _Maker(mesh, p=(Partial("w"), w))
+    reduce.reduced("p", "gw", w)
+    return StageParts(
+        forward.part(h=Saved(3), y=_LOSS if last else _OUTPUT),
+        back.part(**gives),
+        weights,
+        reduce.part(gw=_GRADIENT),
+    )
+
+
+def _reduce(parts: StageParts) -> Part:
+    assert parts.reduce is not None
+    return parts.reduce
+
+
+def _update(mesh: Mesh, *, clips: bool) -> Part:
+    sizes: dict[str, tuple[Key, int]] = {
+        "w": (_WEIGHT, _WEIGHT_BYTES),
+        "g": (_GRADIENT, _WEIGHT_BYTES),
+        "m": (_STATE, _WEIGHT_BYTES),
+    }
+    if clips:
+        sizes["n"] = (_NORM, 4)
+    maker = _Maker(mesh, **sizes)
+    maker.product(*sizes, name="new", size=_WEIGHT_BYTES, phase=Phase.OPTIMIZER)
+    return maker.part(new=_WEIGHT)
+
+
+def _norm(mesh: Mesh) -> Part:
+    maker = _Maker(mesh, g=(_GRADIENT, _WEIGHT_BYTES))
+    maker.product("g", name="n", size=4, phase=Phase.OPTIMIZER)
+    return maker.part(n=_NORM)
+
+
+def _workload(
+    schedule: str,
+    ranks: int,
+    microbatches: int,
+    chunks: int = 1,
+    *,
+    clips: bool = True,
+    tied: bool = False,
+    dtype: str = "",
+) -> Workload:
+    mesh = Mesh(("pipe", "data", "model"), (ranks, 2, 2))
+    count = ranks * chunks
+    body = Body(Captured(b"", mesh, "", ""), (_INPUT,), (_OUTPUT,))
+    captured = CapturedPipeline(
+        mesh,
+        "net",
+        "net.py",
+        "pipe",
+        (StageBodies(body),) * count,
+        tuple(range(count)),
+        tuple(f"part {s}" for s in range(count)),
+        microbatches,
+        schedule,
+        chunks,
+        tied=(((0, "w"), (count - 1, "w")),) if tied else (),
+        gradient_dtype=dtype,
+    )
+    stages = [
+        _stage(mesh, first=s == 0, last=s == count - 1, splits=schedule == "zb-h1")
+        for s in range(count)
+    ]
+    stages = [replace(s, reduce=in_gradient_dtype(_reduce(s), dtype)) for s in stages]
+    plan = Plan(
+        captured,
+        tuple(stages),
+        (_norm(mesh) if clips else None,) * count,
+        (_update(mesh, clips=clips),) * count,
+        orders(schedule, ranks, microbatches, chunks),
+        Neighbours("pipe", ranks, count, 1),
+    )
+    workload = workload_of(plan)
+    workload.verify()
+    return workload
+
+
+def _messages(program: Program) -> dict[str, tuple[int, int]]:
+    found = totals(program).communication
+    return {
+        kind: (
+            sum(c.count for c in found if c.kind == kind),
+            sum(c.comm_bytes for c in found if c.kind == kind),
+        )
+        for kind in ("send", "recv")
+    }
+
+
+_CASES = [
+    ("gpipe", 4, 6, 1),
+    ("1f1b", 4, 6, 1),
+    ("1f1b", 4, 2, 1),
+    ("interleaved-1f1b", 4, 8, 2),
+    ("zb-h1", 4, 6, 1),
+    ("1f1b", 2, 1, 1),
+    ("1f1b", 1, 3, 1),
+]
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "microbatches", "chunks"), _CASES)
+def test_each_boundary_is_crossed_once_a_microbatch_and_way(
+    schedule: str, ranks: int, microbatches: int, chunks: int
+) -> None:
+    workload = _workload(schedule, ranks, microbatches, chunks)
+    stages = ranks * chunks
+    for rank_class in workload.classes:
+        (position,) = rank_class.where["pipe"]
+        held = range(position, stages, ranks)
+        ends = sum((s > 0) + (s < stages - 1) for s in held) if ranks > 1 else 0
+        expected = (ends * microbatches, ends * microbatches * _ACTIVATION_BYTES)
+        program = workload.programs[rank_class.program]
+        assert _messages(program) == {"send": expected, "recv": expected}
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "microbatches", "chunks"), _CASES)
+def test_traces_are_free_of_findings(
+    schedule: str, ranks: int, microbatches: int, chunks: int, tmp_path: Path
+) -> None:
+    from flint.backends.chakra import check, write
+
+    workload = _workload(schedule, ranks, microbatches, chunks, tied=ranks > 1)
+    write(workload, tmp_path / "t")
+    report = check(tmp_path / "t")
+    assert not report.findings, report.findings
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "microbatches", "chunks"), _CASES)
+def test_gradients_are_reduced_once_and_work_is_done_for_each_microbatch(
+    schedule: str, ranks: int, microbatches: int, chunks: int
+) -> None:
+    workload = _workload(schedule, ranks, microbatches, chunks)
+    for program in workload.programs:
+        communication = {(c.kind, c.axes): c for c in totals(program).communication}
+        assert communication["all_reduce", "data"].count == chunks
+        products = (program.flops == 1000) & (program.phase != Phase.OPTIMIZER)
+        assert int((program.trips * products).sum()) == 4 * microbatches * chunks
+        added = (program.flags & Flag.IN_PLACE) != 0
+        adds = microbatches * chunks if microbatches > 1 else 0
+        assert int((program.trips * added).sum()) == adds
+
+
+def test_the_norm_and_the_loss_go_over_the_pipe_once() -> None:
+    for program in _workload("1f1b", 4, 6).programs:
+        over = [c for c in totals(program).communication if c.axes == "pipe"]
+        assert [(c.kind, c.count, c.comm_bytes) for c in over] == [("all_reduce", 2, 8)]
+
+
+def test_a_tied_gradient_is_summed_between_the_two_stages_only() -> None:
+    workload = _workload("1f1b", 4, 6, tied=True)
+    tied = [
+        [c for c in totals(p).communication if c.axes == "pipe[0,3]"] for p in workload.programs
+    ]
+    assert [[(c.count, c.comm_bytes) for c in found] for found in tied] == [
+        [(1, _WEIGHT_BYTES)],
+        [],
+        [],
+        [(1, _WEIGHT_BYTES)],
+    ]
+
+
+def test_equal_positions_share_a_program() -> None:
+    workload = _workload("gpipe", 4, 6)
+    assert [c.program for c in workload.classes] == [0, 1, 1, 2]
+    assert len(workload.programs) == 3
+
+
+def test_rows_do_not_grow_with_microbatches() -> None:
+    few, many = _workload("1f1b", 4, 8), _workload("1f1b", 4, 512)
+    assert [len(p) for p in few.programs] == [len(p) for p in many.programs]
+
+
+def test_activations_in_flight_are_held() -> None:
+    workload = _workload("1f1b", 4, 6)
+    held = [
+        sum(
+            int(p.result_bytes[r])
+            for r in range(len(p))
+            if p.opcodes[p.opcode[r]] == "pipeline.stash"
+        )
+        for p in workload.programs
+    ]
+    saved = _ACTIVATION_BYTES
+    assert held == [3 * saved, 2 * saved, saved, 0]
+    positions = workload.metadata["pipeline"]["positions"]
+    assert [p[0]["in_flight"] for p in positions] == [4, 3, 2, 1]
+    assert {p[0]["saved_bytes_per_microbatch"] for p in positions} == {saved}
+
+
+def test_gradients_in_another_type_are_accumulated_and_reduced_in_it() -> None:
+    for program in _workload("1f1b", 2, 4, dtype="float32").programs:
+        reduced = next(c for c in totals(program).communication if c.axes == "data")
+        assert reduced.comm_bytes == 2 * _WEIGHT_BYTES
+        held = [program.row(r) for r in range(len(program))]
+        sums = [r for r in held if r.opcode == "pipeline.accumulator"]
+        assert {(r.dtype, r.result_bytes) for r in sums} == {("f32", 2 * _WEIGHT_BYTES)}
+
+
+def test_every_unit_waits_for_the_one_before_it() -> None:
+    from flint.backends.chakra.expand import expand
+
+    program = _workload("1f1b", 4, 6).programs[0]
+    nodes = expand(program)
+    products = np.flatnonzero(program.flops[nodes.row] == 1000)
+    reach: list[set[int]] = []
+    for node in range(len(nodes)):
+        found: set[int] = set()
+        for dep in nodes.dependencies(node).tolist():
+            found |= reach[dep] | {dep}
+        reach.append(found)
+    # Of two products of different passes, the later one waits for the earlier one.
+    order = products.tolist()
+    counts = Counter(len(reach[b] & set(order)) for b in order)
+    assert all(count == 1 for count in counts.values())
