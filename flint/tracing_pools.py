@@ -1,0 +1,96 @@
+"""From a prefill and a decode step to the workload of two pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from flint.captured import Captured
+from flint.errors import FlintError, nearest
+from flint.mesh import Mesh
+from flint.pools import CacheName, CapturedPools, Disaggregated
+from flint.step import Step, TorchStep
+from flint.workload import Workload
+
+
+def trace_pools(
+    pools: Disaggregated, mesh: object, *, name: str = "", source: str = ""
+) -> Workload:
+    """Capture both steps for the whole mesh and compose them to one workload of two classes.
+
+    `name` is for one without a name. Raises FlintError FL240, FL245 and what frontend and
+    partitioner raise.
+    """
+    from flint.passes.partition.worker import the_worker
+    from flint.passes.pools.compose import compose_pools
+
+    the_worker().prestart()  # it imports MLIR while the frontend traces
+    return compose_pools(capture_pools(pools, Mesh.parse(mesh), name=name, source=source))
+
+
+def capture_pools(
+    pools: Disaggregated, mesh: Mesh, *, name: str = "", source: str = ""
+) -> CapturedPools:
+    """Capture both steps. Raises FlintError FL240 and what the frontends raise."""
+    prefill_positions, decode_positions = pools.positions(mesh)
+    caches = cache_names(pools)
+    prefill = _capture(pools.prefill, mesh, source, "prefill")
+    decode = _capture(pools.decode, mesh, source, "decode")
+    return CapturedPools(
+        mesh,
+        prefill,
+        decode,
+        pools.axis,
+        prefill_positions,
+        decode_positions,
+        caches,
+        pools.name or name or f"{prefill.name} and {decode.name}",
+        source,
+        (*prefill.warnings, *decode.warnings),
+    )
+
+
+def cache_names(pools: Disaggregated) -> tuple[CacheName, ...]:
+    """The entries of `caches`, each with its dimensions. Raises FlintError FL240."""
+    if not pools.caches:
+        raise FlintError(
+            "FL240",
+            "nothing is sent from the prefill to the decode pool",
+            help="name the caches: Disaggregated(caches={\"result['*']\": \"cache['*']\"})",
+        )
+    return tuple(
+        CacheName(
+            result,
+            argument,
+            _of(pools.batch_dimension, result, 0, pools),
+            _of(pools.length_dimension, result, None, pools),
+        )
+        for result, argument in pools.caches.items()
+    )
+
+
+def _of(given: Any, key: str, default: int | None, pools: Disaggregated) -> Any:
+    """The dimension for one key of `caches`: of all, or of that key."""
+    if not isinstance(given, Mapping):
+        return given
+    unknown = [name for name in given if name not in pools.caches]
+    if unknown:
+        raise FlintError(
+            "FL240",
+            f"a dimension is given for '{unknown[0]}', which is no key of caches"
+            f"{nearest(unknown[0], list(pools.caches))}",
+            help=f"the keys are {', '.join(pools.caches)}",
+        )
+    return given.get(key, default)
+
+
+def _capture(step: Step | TorchStep, mesh: Mesh, source: str, what: str) -> Captured:
+    step = replace(step, name=step.name or what)
+    if isinstance(step, TorchStep):
+        from flint.frontends.torch_export import capture_torch
+
+        return capture_torch(step, mesh, source)
+    from flint.frontends.jax_program import capture_jax
+
+    return capture_jax(step, mesh, source)

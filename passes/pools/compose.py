@@ -1,0 +1,154 @@
+"""Both steps and what goes between them become one workload of two rank classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.mesh import Mesh
+from flint.passes.extract.tensors import show
+from flint.passes.pools.caches import Cache, exchange_of, of_one_layer, pair_caches
+from flint.passes.pools.insert import Insertion, inserted
+from flint.passes.pools.layers import Made, where_made, where_read
+from flint.passes.pools.ports import PoolStep, partition_pool
+from flint.passes.pools.transfer import Message, Pools, messages
+from flint.pools import CapturedPools
+from flint.program import Flag, Kind, Program, Row
+from flint.workload import RankClass, Workload
+
+
+def compose_pools(captured: CapturedPools) -> Workload:
+    """Partition both steps and send each cache from the one to the other.
+
+    A cache that the prefill step stacks in a loop is sent a layer at a time, each as soon as it is
+    there; the decode step waits for each layer where it reads it, if it reads a layer at a time.
+    Raises FlintError FL240 (a step is sharded over the pools' axis, names that do not fit), FL245
+    (a cache that cannot be resharded), and what the partitioner raises.
+    """
+    prefill, decode = partition_pool(captured.prefill), partition_pool(captured.decode)
+    for name, step in (("prefill", prefill), ("decode", decode)):
+        _check_axis(step, captured.axis, name)
+    pools = Pools(captured.axis, captured.prefill_positions, captured.decode_positions)
+    pairs = pair_caches(captured.caches, prefill.results, decode.arguments)
+    programs = _connected(prefill, decode, pairs, captured.mesh, pools)
+    classes = (
+        RankClass("prefill", 0, {captured.axis: captured.prefill_positions}),
+        RankClass("decode", 1, {captured.axis: captured.decode_positions}),
+    )
+    return Workload(captured.mesh, programs, classes, _metadata(captured, pairs))
+
+
+def _connected(
+    prefill: PoolStep, decode: PoolStep, caches: list[Cache], mesh: Mesh, pools: Pools
+) -> tuple[Program, Program]:
+    """Both programs with the rows that send and receive, one channel for each pair of rows."""
+    sends: list[Insertion] = []
+    receives: list[Insertion] = []
+    channel = _first_channel(prefill.program, decode.program)
+    for cache in caches:
+        made = where_made(prefill.program, cache.result, stacked=cache.may_be_stacked)
+        exchange = exchange_of(cache, mesh, pools)
+        sent = messages(of_one_layer(exchange) if made.layers else exchange, pools)
+        sends.append(_sending(prefill.program, cache, made, sent, channel))
+        receives.append(_receiving(decode.program, cache, made.layers, sent, channel))
+        channel += len(sent)
+    sends.sort(key=lambda i: (i.before, -i.region))  # inside a loop that ends here, then after it
+    receives.sort(key=lambda i: i.before)
+    return inserted(prefill.program, sends), inserted(decode.program, receives)
+
+
+def _first_channel(*programs: Program) -> int:
+    return 1 + max(int(p.channel.max(initial=-1)) for p in programs)
+
+
+def _sending(
+    program: Program, cache: Cache, made: Made, sent: list[Message], channel: int
+) -> Insertion:
+    near = program.row(made.row)
+    rows = tuple(_row(Kind.SEND, cache, m, channel + i, near) for i, m in enumerate(sent))
+    return Insertion(made.place.before, made.place.region, rows, reads=(made.row,))
+
+
+def _receiving(
+    program: Program, cache: Cache, layers: int, sent: list[Message], channel: int
+) -> Insertion:
+    """What is received is written into places of the argument; it waits for nothing else."""
+    place, by_layer = where_read(program, cache.argument, layers)
+    near = program.row(place.readers[0])
+    argument = cache.argument.row
+    return Insertion(
+        place.before,
+        place.region,
+        tuple(_row(Kind.RECV, cache, m, channel + i, near) for i, m in enumerate(sent)),
+        reads=(argument,),
+        readers=place.readers,
+        alias=argument,
+        trip_count=0 if by_layer else layers,
+        name=f"receive {cache.argument.name}",
+    )
+
+
+def _row(kind: Kind, cache: Cache, message: Message, channel: int, near: Row) -> dict[str, Any]:
+    """Columns of a row that sends or receives; `near` says where in the source that is."""
+    send, receive = cache.result, cache.argument
+    num_bytes = cache.num_bytes(message.num_elements)
+    sends = kind is Kind.SEND
+    return {
+        "opcode": f"pool.{kind.name.lower()}",
+        "kind": kind,
+        "dtype": send.tensor.dtype,
+        "shape": message.shape,
+        "result_bytes": 0 if sends else num_bytes,
+        "operand_bytes": num_bytes if sends else 0,
+        "comm_bytes": num_bytes,
+        "route": message.route,
+        "channel": channel,
+        "name": send.name if sends else receive.name,
+        "scope": near.scope,
+        "location": near.location,
+        "phase": near.phase,
+        "cause": f"{send.name} {show(send.tensor.sharding)} -> "
+        f"{receive.name} {show(receive.tensor.sharding)}",
+        "flags": 0 if sends else Flag.IN_PLACE,
+    }
+
+
+def _check_axis(step: PoolStep, axis: str, name: str) -> None:
+    for port in (*step.arguments, *step.results):
+        if any(ref.name == axis for axes in port.tensor.sharding for ref in axes):
+            raise _sharded(name, axis, f"{port.name} is {show(port.tensor.sharding)}")
+    program = step.program
+    for row in np.flatnonzero((program.group >= 0) | (program.route >= 0)).tolist():
+        found = program.row(row)
+        over = found.group or found.route
+        if over is not None and (not over.axes or any(ref.name == axis for ref in over.axes)):
+            raise _sharded(name, axis, f"{found.opcode} goes over {over}", found.location or None)
+
+
+def _sharded(name: str, axis: str, what: str, place: str | None = None) -> FlintError:
+    return FlintError(
+        "FL240",
+        f"the {name} step is sharded over '{axis}', the axis that the pools lie along: {what}",
+        place=place,
+        help=f"write both steps for the other axes; each position of '{axis}' is a replica",
+    )
+
+
+def _metadata(captured: CapturedPools, caches: list[Cache]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "producer": "flint",
+        "name": captured.name,
+        "source": captured.source,
+        "partitioner": "shardy",
+        "pools": {
+            "axis": captured.axis,
+            "prefill": list(captured.prefill_positions),
+            "decode": list(captured.decode_positions),
+            "caches": {c.result.name: c.argument.name for c in caches},
+        },
+    }
+    if captured.warnings:
+        metadata["warnings"] = list(captured.warnings)
+    return metadata
