@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +38,7 @@ def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str)
     """
     import jax
 
+    _leave_out_own_frames()
     jitted = jax.jit(
         _named(function.fn, function.name),
         keep_unused=True,
@@ -49,6 +52,14 @@ def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str)
     _name_arguments(module, ports)
     captured = Captured(bytecode(module), mesh, name, source)
     return Body(captured, ports, tuple(port for port, _ in function.results))
+
+
+@functools.cache
+def _leave_out_own_frames() -> None:
+    """Tell JAX that lines of this folder are not the user's: no operation comes from them."""
+    from jax.extend import source_info_util
+
+    source_info_util.register_exclusion(os.path.dirname(os.path.abspath(__file__)) + os.sep)
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
