@@ -84,11 +84,13 @@ def parts(mesh: Mesh = MESH, plain: bool = False, **layers: Any) -> list[Any]:
     ]
 
 
-def pipeline(mesh: Mesh = MESH, plain: bool = False, **options: Any) -> Any:
+def pipeline(
+    mesh: Mesh = MESH, plain: bool = False, split: Any = "uniform", **options: Any
+) -> flint.Pipeline:
     """The whole decoder as a pipeline."""
     tokens = shaped((BATCH, LENGTH), "data", None, dtype=jnp.int32, mesh=mesh)
     given: dict[str, Any] = {
-        "stages": parts(mesh, plain),
+        "stages": parts(mesh, plain, split=split),
         "inputs": (tokens,),
         "targets": (tokens,),
         "loss": loss,
