@@ -113,7 +113,7 @@ def zero_bubble_h1(ranks: int, microbatches: int, chunks: int, rank: int) -> Ord
     """1F1B whose backward pass is split: weight gradients fill the time in which ranks waited.
 
     Rank k leaves the first k weight gradients for the end, so that every rank holds as many
-    microbatches as the first rank of 1F1B (ZB-H1 in arXiv 2401.10241, section 2.3).
+    microbatches as the first rank of 1F1B (ZB-H1 in arXiv 2401.10241, section 2.1).
     """
     order: list[Unit] = []
     weights = iter(_all(Work.WEIGHT_BACKWARD, range(microbatches)))
@@ -173,7 +173,7 @@ def _held_interleaved(ranks: int, microbatches: int, chunks: int, rank: int) -> 
 
 
 def _held_by_zb_h1(ranks: int, microbatches: int, chunks: int, rank: int) -> int:
-    """On every rank as on the first of 1F1B (arXiv 2401.10241, table 2)."""
+    """On every rank as on the first of 1F1B (arXiv 2401.10241, section 2.3)."""
     return min(ranks, microbatches)
 
 
@@ -191,9 +191,9 @@ def _bubble(ranks: int, microbatches: int, chunks: int) -> Fraction:
 
 
 def _bubble_of_zb_h1(ranks: int, microbatches: int, chunks: int) -> Fraction:
-    """`(p - 1) (F + B - W)` of idle time (arXiv 2401.10241, table 2), here F = B = W = 1.
+    """`(p - 1) (F + B - W)` of idle time (arXiv 2401.10241, section 2.3), here F = B = W = 1.
 
-    Fewer microbatches than ranks leave too few weight gradients to fill the rest.
+    That holds while W is no longer than F and B. Fewer microbatches than ranks leave too few weight gradients to fill the rest.
     """
     idle = ranks - 1 + max(0, ranks - microbatches)
     return Fraction(idle, 3 * microbatches + idle)

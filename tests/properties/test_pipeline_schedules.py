@@ -103,6 +103,51 @@ def test_bubble_is_as_known(given_numbers: Numbers) -> None:
 
 
 @QUICK
+@given(numbers(), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
+def test_idle_time_is_as_published_for_other_durations(
+    given_numbers: Numbers, forward: int, backward: int, weights: int
+) -> None:
+    """`(p - 1) (F + B)`, and `(p - 1) (F + B - W)` with W no longer than F or B."""
+    name, ranks, microbatches, _ = given_numbers
+    weights = min(weights, forward, backward)
+    times = dict(zip(Work, (forward, backward, backward, weights), strict=True))
+    found = orders(*given_numbers)
+    idle = makespan(simulate(found, times)) - sum(times[unit.work] for unit in found[0])
+    if SCHEDULES[name].splits_backward:
+        if microbatches >= ranks:
+            assert idle == (ranks - 1) * (forward + backward - weights)
+    elif SCHEDULES[name].trains:
+        assert idle == (ranks - 1) * (forward + backward)
+    elif microbatches % ranks == 0:
+        assert idle == (ranks - 1) * forward
+
+
+@QUICK
+@given(numbers())
+def test_values_arrive_in_the_order_in_which_they_are_read(given_numbers: Numbers) -> None:
+    """Between two ranks, the n-th value sent in a direction is the n-th received."""
+    _, ranks, _, chunks = given_numbers
+    found = orders(*given_numbers)
+    passes = [(Work.FORWARD, 1)]
+    passes += [(work, -1) for work in (Work.BACKWARD, Work.INPUT_BACKWARD)]
+    for rank in range(ranks):
+        for work, step in passes:
+            other = (rank + step) % ranks
+            sent = [
+                (unit.chunk * ranks + rank + step, unit.microbatch)
+                for unit in found[rank]
+                if unit.work is work and 0 <= unit.chunk * ranks + rank + step < ranks * chunks
+            ]
+            first = 0 if step == 1 else ranks * chunks - 1
+            received = [
+                (unit.chunk * ranks + other, unit.microbatch)
+                for unit in found[other]
+                if unit.work is work and unit.chunk * ranks + other != first
+            ]
+            assert sent == received
+
+
+@QUICK
 @given(numbers())
 def test_runs_of_schedules_are_lossless_and_short(given_numbers: Numbers) -> None:
     name, ranks, _, chunks = given_numbers
