@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from flint.captured import Captured
 from flint.errors import FlintError
 from flint.mesh import Mesh
-from flint.step import Step, TorchStep
+
+if TYPE_CHECKING:
+    from flint.step import Step, TorchStep
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.mesh import AxisRef, Route
 from flint.passes.opcodes import CONVOLUTION, MATMUL, SEVERAL_PRODUCTS, opcode_mask
 from flint.program import Collective, Int64s, Kind, Program
 
 
 @dataclass(frozen=True, slots=True)
 class CommunicationTotal:
-    """Executions and input bytes of one kind of communication over one set of axes."""
+    """Executions and input bytes of one kind of communication over one set of axes.
+
+    Of messages along listed pairs, those of the device that has most bytes of them.
+    """
 
     kind: str  #: `all_reduce`, ..., `permute`, `send`, `recv`
     axes: str  #: text of the `Group` or `Route`
@@ -90,12 +94,40 @@ def _matmul_flops(program: Program) -> Int64s:
 def _communication(program: Program) -> tuple[CommunicationTotal, ...]:
     trips = (*program.region_trips, 1)
     found: dict[tuple[str, str], list[int]] = {}
+    listed: dict[tuple[str, tuple[AxisRef, ...]], _Listed] = {}
     for row in np.flatnonzero(program.kind >= Kind.COLLECTIVE).tolist():
-        times = trips[int(program.region[row])]
+        times, comm_bytes = trips[int(program.region[row])], int(program.comm_bytes[row])
+        kind, route = Kind(int(program.kind[row])), int(program.route[row])
+        if kind is not Kind.COLLECTIVE and program.routes[route].pairs:
+            along = program.routes[route]
+            of_pairs = listed.setdefault((kind.name.lower(), along.axes), _Listed())
+            of_pairs.add(along, times, times * comm_bytes, sends=kind is Kind.SEND)
+            continue
         entry = found.setdefault(_kind_and_axes(program, row), [0, 0])
         entry[0] += times
-        entry[1] += times * int(program.comm_bytes[row])
+        entry[1] += times * comm_bytes
+    for (name, axes), of_pairs in listed.items():
+        found[name, str(Route(axes, pairs=tuple(of_pairs.pairs)))] = of_pairs.of_busiest()
     return tuple(CommunicationTotal(*key, *found[key]) for key in sorted(found))
+
+
+@dataclass
+class _Listed:
+    """Messages along routes of listed pairs: of a row, only the devices in its pairs have one."""
+
+    pairs: dict[tuple[int, int], None] = field(default_factory=dict)
+    at: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, route: Route, count: int, comm_bytes: int, *, sends: bool) -> None:
+        for source, target in route.pairs:
+            self.pairs[source, target] = None
+            entry = self.at.setdefault(source if sends else target, [0, 0])
+            entry[0] += count
+            entry[1] += comm_bytes
+
+    def of_busiest(self) -> list[int]:
+        """Count and bytes of the position that has most bytes."""
+        return max(self.at.values(), key=lambda entry: (entry[1], entry[0]))
 
 
 def _kind_and_axes(program: Program, row: int) -> tuple[str, str]:

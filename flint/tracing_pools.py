@@ -15,28 +15,41 @@ from flint.workload import Workload
 
 
 def trace_pools(
-    pools: Disaggregated, mesh: object, *, name: str = "", source: str = ""
+    pools: Disaggregated,
+    mesh: object,
+    *,
+    name: str = "",
+    source: str = "",
+    trip_counts: Mapping[str, int] | None = None,
 ) -> Workload:
     """Capture both steps for the whole mesh and compose them to one workload of two classes.
 
-    `name` is for one without a name. Raises FlintError FL240, FL245 and what frontend and
-    partitioner raise.
+    `name` is for one without a name; `trip_counts` are for loops of both steps. Raises FlintError
+    FL240, FL245 and what frontend and partitioner raise.
     """
     from flint.passes.partition.worker import the_worker
     from flint.passes.pools.compose import compose_pools
 
     the_worker().prestart()  # it imports MLIR while the frontend traces
-    return compose_pools(capture_pools(pools, Mesh.parse(mesh), name=name, source=source))
+    captured = capture_pools(
+        pools, Mesh.parse(mesh), name=name, source=source, trip_counts=trip_counts
+    )
+    return compose_pools(captured)
 
 
 def capture_pools(
-    pools: Disaggregated, mesh: Mesh, *, name: str = "", source: str = ""
+    pools: Disaggregated,
+    mesh: Mesh,
+    *,
+    name: str = "",
+    source: str = "",
+    trip_counts: Mapping[str, int] | None = None,
 ) -> CapturedPools:
     """Capture both steps. Raises FlintError FL240 and what the frontends raise."""
     prefill_positions, decode_positions = pools.positions(mesh)
     caches = cache_names(pools)
-    prefill = _capture(pools.prefill, mesh, source, "prefill")
-    decode = _capture(pools.decode, mesh, source, "decode")
+    prefill = _capture(pools.prefill, "prefill", mesh, source, trip_counts or {})
+    decode = _capture(pools.decode, "decode", mesh, source, trip_counts or {})
     return CapturedPools(
         mesh,
         prefill,
@@ -85,7 +98,15 @@ def _of(given: Any, key: str, default: int | None, pools: Disaggregated) -> Any:
     return given.get(key, default)
 
 
-def _capture(step: Step | TorchStep, mesh: Mesh, source: str, what: str) -> Captured:
+def _capture(
+    step: Step | TorchStep, what: str, mesh: Mesh, source: str, trip_counts: Mapping[str, int]
+) -> Captured:
+    if not isinstance(step, Step | TorchStep):
+        raise FlintError(
+            "FL240",
+            f"the {what} of Disaggregated is {type(step).__name__}, not a Step",
+            help=f"{what}=flint.Step(fn, args)",
+        )
     step = replace(step, name=step.name or what)
     if isinstance(step, TorchStep):
         from flint.frontends.torch_export import capture_torch
@@ -93,4 +114,5 @@ def _capture(step: Step | TorchStep, mesh: Mesh, source: str, what: str) -> Capt
         return capture_torch(step, mesh, source)
     from flint.frontends.jax_program import capture_jax
 
+    step = replace(step, trip_counts={**step.trip_counts, **trip_counts})
     return capture_jax(step, mesh, source)
