@@ -64,6 +64,8 @@ class StageParts:
     for a zero-bubble schedule, `backward` has what the stage before waits for, `weights` the rest.
     `reduce` turns accumulated `Partial` into GRADIENT; `gather` turns PARAMETER into `Saved`
     whole parameters that the others read, where these are kept gathered all step long.
+    `undeferred` names parameters whose gradients are reduced for each microbatch: nothing allows
+    to add up the microbatches first.
     """
 
     forward: Part
@@ -71,3 +73,4 @@ class StageParts:
     weights: Part | None = None
     reduce: Part | None = None
     gather: Part | None = None
+    undeferred: tuple[str, ...] = ()

@@ -1,0 +1,107 @@
+"""A stage's joint function, partitioned, into the parts that a schedule orders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from flint.passes.columns import Mask
+from flint.passes.pipeline.classify import BACKWARD, FORWARD, WEIGHTS, classify
+from flint.passes.pipeline.cut_rows import cut
+from flint.passes.pipeline.edit import Edit
+from flint.passes.pipeline.opened import MICROBATCH_ROLES, OpenBody, alive, opened
+from flint.passes.pipeline.parts import Key, Partial, PartitionedBody, StageParts
+from flint.passes.pipeline.reach import dependent, readers_as_bits
+from flint.passes.pipeline.reduce_part import reduce_part
+from flint.passes.pipeline.reductions import Tail, Tails, Type, apply_changes, reducing
+from flint.staged import Port, Role
+
+
+def split(
+    body: PartitionedBody,
+    *,
+    zero_bubble: bool = False,
+    keep_gathered: bool = False,
+    accumulates: bool = True,
+) -> StageParts:
+    """Split the partitioned joint program of one stage for one microbatch.
+
+    `zero_bubble` splits the backward pass in what the stage before waits for and the rest.
+    `keep_gathered` gathers sharded parameters once in a step instead of in each pass.
+    `accumulates` says that there are several microbatches, whose gradients are added up before
+    they are reduced over devices; without it they are reduced where the backward pass has them.
+    A body without gradients gives a forward part alone.
+    """
+    whole = opened(body)
+    gradients = _gradients(whole)
+    if not any(_is_backward(key) for key in whole.results):
+        return StageParts(cut(whole, classify(whole), [FORWARD])[FORWARD])
+    tails = _tails(whole, gradients) if accumulates else {}
+    open_body, types = _unreduced(whole, gradients, tails)
+    numbers = [FORWARD, BACKWARD, WEIGHTS] if zero_bubble else [FORWARD, BACKWARD]
+    parts = cut(open_body, classify(open_body, zero_bubble=zero_bubble), numbers)
+    return StageParts(
+        forward=parts[FORWARD],
+        backward=parts[BACKWARD],
+        weights=parts.get(WEIGHTS),
+        reduce=reduce_part(whole.program, types, tails) if gradients else None,
+        undeferred=_undeferred(open_body) if accumulates else (),
+    )
+
+
+def _is_backward(key: Key) -> bool:
+    return isinstance(key, Port) and key.role in (Role.GRADIENT, Role.INPUT_GRADIENT)
+
+
+def _gradients(body: OpenBody) -> dict[str, int]:
+    """Rows of the gradients of parameters, by name."""
+    found = body.results.items()
+    return {k.name: r for k, r in found if isinstance(k, Port) and k.role is Role.GRADIENT}
+
+
+def _shared(body: OpenBody) -> Mask:
+    return ~dependent(body.program, body.seeds(*MICROBATCH_ROLES))
+
+
+def _tails(body: OpenBody, gradients: Mapping[str, int]) -> dict[str, Tail]:
+    """What can be done once in a step, for each gradient for which there is such work."""
+    finder = Tails(body, _shared(body))
+    found = {name: finder.find(row) for name, row in gradients.items()}
+    return {name: tail for name, tail in found.items() if tail is not None}
+
+
+def _unreduced(
+    body: OpenBody, gradients: Mapping[str, int], tails: Mapping[str, Tail]
+) -> tuple[OpenBody, dict[str, Type]]:
+    """The body that gives partial gradients, and what these are."""
+    edit = Edit(body.program)
+    results = {k: r for k, r in body.results.items() if k not in _ports(gradients)}
+    types = {}
+    known = Tails(body, _shared(body))
+    for name, row in gradients.items():
+        tail = tails.get(name)
+        results[Partial(name)] = tail.base if tail else row
+        types[name] = tail.type if tail else known.type_of(row)
+        apply_changes(edit, tail.changes if tail else ())
+    return alive(body.moved(edit, results)), types
+
+
+def _ports(gradients: Mapping[str, int]) -> set[Key]:
+    return {Port(Role.GRADIENT, name) for name in gradients}
+
+
+def _undeferred(body: OpenBody) -> tuple[str, ...]:
+    """Parameters whose gradient alone needs a sum over devices that is left."""
+    bits: dict[int, int] = {}
+    names: list[str] = []
+    for key, row in body.results.items():
+        bits[row] = bits.get(row, 0) | 1 << len(names)
+        names.append(key.name if isinstance(key, Partial) else "")
+    alone = readers_as_bits(body.program, bits)
+    gradient = dependent(body.program, body.seeds(Role.COTANGENT))
+    found = set()
+    for row in np.flatnonzero(gradient).tolist():
+        if reducing(body.program, row) and alone[row] & (alone[row] - 1) == 0:
+            found.add(names[alone[row].bit_length() - 1])
+    return tuple(sorted(found - {""}))
