@@ -22,7 +22,7 @@ def capture_torch(step: TorchStep, mesh: Mesh, source: str = "") -> Captured:
     exported), FL224 (no PyTorch), FL225 (the optimizer), FL227 (no scalar loss).
     """
     platform = platform_name(step.platform)
-    _require_torch()
+    require_torch()
     from flint.frontends.torch_graph.program import torch_program
 
     program = torch_program(step, mesh)
@@ -31,7 +31,8 @@ def capture_torch(step: TorchStep, mesh: Mesh, source: str = "") -> Captured:
     return Captured(module, mesh, name, source, warnings=program.warnings)
 
 
-def _require_torch() -> None:
+def require_torch() -> None:
+    """Raise FlintError FL224 unless a PyTorch that can be captured with is installed."""
     try:
         import torch
     except ImportError as error:

@@ -152,15 +152,16 @@ def _fingerprint(graph_module: Any, part: Part, differentiable: Mapping[Any, boo
         where = without_root(next(reversed(stack.values()))[0])[prefix:] if stack else ""
         target = node.target
         if node.op == "get_attr":
-            target = _graph_fingerprint(getattr(graph_module, node.target))
-        arguments = _plain((node.args, node.kwargs), names)
-        steps.append((node.op, target, arguments, _type(node.meta.get("val")), where))
-    inputs = tuple((_type(n.meta["val"]), differentiable[n]) for n in part.inputs)
+            target = graph_fingerprint(getattr(graph_module, node.target))
+        arguments = plain_arguments((node.args, node.kwargs), names)
+        steps.append((node.op, target, arguments, tensor_type(node.meta.get("val")), where))
+    inputs = tuple((tensor_type(n.meta["val"]), differentiable[n]) for n in part.inputs)
     outputs = tuple(names[n] for n in part.outputs)
     return tuple(steps), inputs, outputs
 
 
-def _graph_fingerprint(value: Any) -> Any:
+def graph_fingerprint(value: Any) -> Any:
+    """Equal for graphs inside of operators that compute the same."""
     if not isinstance(value, torch.fx.GraphModule):
         return id(value)
     names = {n: i for i, n in enumerate(value.graph.nodes)}
@@ -168,31 +169,32 @@ def _graph_fingerprint(value: Any) -> Any:
         (
             n.op,
             "" if n.op == "placeholder" else n.target,
-            _plain((n.args, n.kwargs), names),
-            _type(n.meta.get("val")),
+            plain_arguments((n.args, n.kwargs), names),
+            tensor_type(n.meta.get("val")),
         )
         for n in value.graph.nodes
     )
 
 
-def _plain(value: Any, names: Mapping[Any, Any]) -> Any:
+def plain_arguments(value: Any, names: Mapping[Any, Any]) -> Any:
     """Arguments as something that can be compared and hashed."""
     if isinstance(value, torch.fx.Node):
         return ("node", names[value])
     if isinstance(value, tuple | list):
-        return tuple(_plain(v, names) for v in value)
+        return tuple(plain_arguments(v, names) for v in value)
     if isinstance(value, Mapping):
-        return tuple((k, _plain(v, names)) for k, v in sorted(value.items()))
+        return tuple((k, plain_arguments(v, names)) for k, v in sorted(value.items()))
     if isinstance(value, slice):
         return ("slice", value.start, value.stop, value.step)
     return (type(value).__name__, str(value))
 
 
-def _type(value: Any) -> Any:
+def tensor_type(value: Any) -> Any:
+    """Shape, type and strides of a tensor, or of tensors; None for anything else."""
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.dtype, tuple(value.stride()))
     if isinstance(value, tuple | list):
-        return tuple(_type(v) for v in value)
+        return tuple(tensor_type(v) for v in value)
     return None
 
 

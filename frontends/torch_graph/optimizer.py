@@ -25,7 +25,7 @@ from flint.frontends.user_code import user_place
 #: Added to the norm of the gradients before dividing by it, as PyTorch does.
 _CLIP_EPSILON = 1e-6
 #: Phase and scope of the clipping, as `names.name_stack` writes them.
-_CLIP_SCOPE = "@optimizer/clip_grad_norm"
+CLIP_SCOPE = "@optimizer/clip_grad_norm"
 
 Arrays = Mapping[str, Any]
 
@@ -59,7 +59,7 @@ class Update:
         new_state = {name: dict(of) for name, of in state.items()}
         found = {name: gradient for name, gradient in grads.items() if gradient is not None}
         if self.clip_norm is not None and found:
-            with jax.named_scope(_CLIP_SCOPE):
+            with jax.named_scope(CLIP_SCOPE):
                 found = clip_gradients(found, self.clip_norm, grad_specs)
         for name in (n for n in self.steps if n in found):
             keys = list(self.state_specs[name])
@@ -109,6 +109,11 @@ def clip_gradients(
     holds, and one all-reduce per set of mesh axes follows, as in PyTorch; partitioned without,
     every gradient would have its own.
     """
+    return scaled_gradients(gradients, squared_norm(gradients, specs), max_norm)
+
+
+def squared_norm(gradients: Arrays, specs: Mapping[str, Any] | None = None) -> Any:
+    """The sum of the squares of all gradients, in float32; `specs` as for `clip_gradients`."""
     import jax
     import jax.numpy as jnp
 
@@ -121,6 +126,13 @@ def clip_gradients(
     for axes, names in alike.items():
         sums = _sum_over(axes, [specs[n] for n in names]) if specs and axes else _sum_of_squares
         total += sums(*(gradients[n] for n in names))
+    return total
+
+
+def scaled_gradients(gradients: Arrays, total: Any, max_norm: float) -> dict[str, Any]:
+    """Gradients whose squares sum up to `total`, scaled to a norm of at most `max_norm`."""
+    import jax.numpy as jnp
+
     scale = jnp.minimum(max_norm / (jnp.sqrt(total) + _CLIP_EPSILON), 1.0)
     return {name: g * scale.astype(g.dtype) for name, g in gradients.items()}
 
@@ -130,7 +142,7 @@ def _sum_over(axes: tuple[str, ...], specs: Sequence[Any]) -> Callable[..., Any]
     import jax
 
     def local(*shards: Any) -> Any:
-        with jax.named_scope(_CLIP_SCOPE):
+        with jax.named_scope(CLIP_SCOPE):
             return jax.lax.psum(_sum_of_squares(*shards), axes)
 
     summed: Callable[..., Any] = jax.shard_map(

@@ -70,7 +70,7 @@ def torch_program(step: TorchStep, mesh: Mesh, *, blocks: bool = True) -> TorchP
         chain(parts.forward, parts.backward, *(b.graphs() for b in found)), known=functions
     )
     body = _Body(exported.inputs, joint, parts, Interpreter(calls=functions), shardings)
-    warnings = (*shardings.warnings, *map(_not_split, sorted(moved)))
+    warnings = (*shardings.warnings, *map(not_split, sorted(moved)))
     if step.optimizer is None:
         return TorchProgram(lambda *inputs: body.run(inputs), body.arguments(), warnings)
     named = dict(step.module.named_parameters())
@@ -78,7 +78,8 @@ def torch_program(step: TorchStep, mesh: Mesh, *, blocks: bool = True) -> TorchP
     return replace(_with_optimizer(body, update), warnings=warnings)
 
 
-def _not_split(module: str) -> str:
+def not_split(module: str) -> str:
+    """What to tell the user about a packed weight in a module that does not split by halves."""
     return (
         f"{module}: the plan packs two weights into one, but nothing there splits their product "
         "in halves; the shards that do not fit are exchanged"
@@ -148,12 +149,12 @@ def _with_optimizer(body: _Body, update: Update) -> TorchProgram:
     """The body, then the update. Parameters and state are donated, and come back."""
     specs = update.state_specs
     names = [(name, key) for name, of in specs.items() for key in of]
-    steps = {name: _scoped(name, step) for name, step in update.steps.items()}
+    steps = {name: scoped(name, step) for name, step in update.steps.items()}
     update = replace(update, steps=steps)
     count = len(body.inputs)
     trained = {i.name: n for n, i in enumerate(body.inputs) if i.name in specs}
     state_arguments = tuple(
-        _state_argument(name, key, specs[name][key], body.shardings) for name, key in names
+        state_argument(name, key, specs[name][key], body.shardings) for name, key in names
     )
 
     def step(*arrays: Any) -> Any:
@@ -169,17 +170,20 @@ def _with_optimizer(body: _Body, update: Update) -> TorchProgram:
     return TorchProgram(step, (*body.arguments(donated=trained), *state_arguments))
 
 
-def _scoped(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
-    def scoped(*arrays: Any) -> Any:
+def scoped(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+    """The update of the parameter `name`, under the scope of the module that holds it."""
+
+    def under_scope(*arrays: Any) -> Any:
         import jax
 
         with jax.named_scope(scope_of_parameter(name, "optimizer")):
             return step(*arrays)
 
-    return scoped
+    return under_scope
 
 
-def _state_argument(name: str, key: str, spec: Any, shardings: Shardings) -> Argument:
+def state_argument(name: str, key: str, spec: Any, shardings: Shardings) -> Argument:
+    """The optimizer's state `key` of the parameter `name`."""
     shape = tuple(spec.shape)
     placed = shardings.argument(name, shape)
     return Argument(f"optimizer.{name}.{key}", shape, spec.dtype, placed, donated=True)

@@ -1,0 +1,163 @@
+"""A PyTorch step in stages, as JAX functions: each different stage once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flint.frontends.torch_graph.annotations import annotate, tensors_of
+from flint.frontends.torch_graph.cut_modules import first_modules
+from flint.frontends.torch_graph.export import export_step
+from flint.frontends.torch_graph.microbatch import batch_size, one_microbatch
+from flint.frontends.torch_graph.optimizer import optimizer_update
+from flint.frontends.torch_graph.packed import split_by_shards
+from flint.frontends.torch_graph.program import not_split
+from flint.frontends.torch_graph.shardings import Shardings, plan_shardings
+from flint.frontends.torch_graph.stage_boundary import Boundary, refuse_axis
+from flint.frontends.torch_graph.stage_graphs import Rules, StageGraph, split_graph
+from flint.frontends.torch_graph.stage_keys import stage_key, stage_label
+from flint.frontends.torch_graph.stage_step import PortedProgram, StageStep, stage_step
+from flint.frontends.torch_graph.stage_update import StageOptimizer
+from flint.frontends.torch_ops.table import load_table
+from flint.mesh import Mesh
+from flint.pipeline import Pipeline
+from flint.step import TorchStep
+
+
+@dataclass(frozen=True)
+class StagePrograms:
+    """What `staged.StageBodies` is, before it is lowered."""
+
+    step: PortedProgram
+    norm: PortedProgram | None = None
+    update: PortedProgram | None = None
+
+
+@dataclass(frozen=True)
+class StagedModel:
+    """The different stages of a model, which stage is which, and parameters in two stages.
+
+    The fields are those of `CapturedPipeline`. A parameter in `tied` is called as in the body of
+    its stage, whose names are those of the first stage that has it.
+    """
+
+    bodies: tuple[StagePrograms, ...]
+    stages: tuple[int, ...]
+    labels: tuple[str, ...]
+    tied: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
+    warnings: tuple[str, ...]
+
+
+def staged_model(pipeline: Pipeline, mesh: Mesh) -> StagedModel:
+    """Export the module on one microbatch, cut it, and differentiate each different stage.
+
+    Raises FlintError: FL240 to FL244 as `capture_torch_pipeline`, and what `torch_program` raises.
+    """
+    load_table()
+    step: TorchStep = one_microbatch(pipeline.model, pipeline.microbatches)
+    count = mesh.axis_size(pipeline.axis) * pipeline.chunks
+    exported = export_step(step)
+    begins = first_modules(pipeline.cut, exported, count)
+    shardings = plan_shardings(step, mesh, **tensors_of(exported))
+    moved = split_by_shards(exported.graph_module, shardings.packed)
+    annotate(exported, shardings)
+    refuse_axis(exported, shardings, pipeline.axis)
+    boundary = Boundary(pipeline, mesh, exported, shardings, batch_size(step))
+    rules = Rules(pipeline.crossing, boundary.spec, boundary.argument)
+    graphs = split_graph(exported, begins, rules, step.trains)
+    labels = tuple(stage_label(g, begins, g is graphs[-1] and step.trains) for g in graphs)
+    builder = _Builder(graphs, shardings, _optimizer(pipeline, step, graphs, shardings))
+    bodies, stages = builder.build()
+    written = sorted({name for s in builder.steps for name in s.written})
+    warnings = (*shardings.warnings, *map(not_split, sorted(moved)), *map(_kept_once, written))
+    return StagedModel(bodies, stages, labels, builder.tied(stages), warnings)
+
+
+def _kept_once(name: str) -> str:
+    return f"{name} is written in place: its memory counts once, not for every microbatch"
+
+
+def _optimizer(
+    pipeline: Pipeline, step: TorchStep, graphs: Sequence[StageGraph], shardings: Shardings
+) -> StageOptimizer | None:
+    if step.optimizer is None:
+        return None
+    used = {name for graph in graphs for name in _trained(graph)}
+    named = {n: p for n, p in step.module.named_parameters() if n in used}
+    clip_norm = step.clip_norm if pipeline.clip_norm is None else pipeline.clip_norm
+    update = optimizer_update(step.optimizer, named)
+    return StageOptimizer(update, shardings, clip_norm, pipeline.gradient_dtype)
+
+
+def _trained(graph: StageGraph) -> list[str]:
+    return [i.port.name for i in graph.inputs if i.trainable]
+
+
+class _Builder:
+    """Traces stages in order, equal ones once."""
+
+    def __init__(
+        self,
+        graphs: Sequence[StageGraph],
+        shardings: Shardings,
+        optimizer: StageOptimizer | None,
+    ) -> None:
+        self.graphs, self.shardings, self.optimizer = graphs, shardings, optimizer
+        self.steps: list[StageStep] = []
+        self.firsts: list[StageGraph] = []
+
+    def build(self) -> tuple[tuple[StagePrograms, ...], tuple[int, ...]]:
+        """The programs of each different stage, and which stage has which."""
+        known: dict[Any, int] = {}
+        stages: list[int] = []
+        programs: list[StagePrograms] = []
+        seen: set[str] = set()
+        gradients: frozenset[int] = frozenset()
+        for graph in self.graphs:
+            repeated = [name in seen for name in _trained(graph)]
+            seen.update(_trained(graph))
+            key = (stage_key(graph), gradients, tuple(repeated), self._update_key(graph))
+            if key not in known:
+                known[key] = len(programs)
+                self.steps.append(stage_step(graph, self.shardings, gradients))
+                self.firsts.append(graph)
+                programs.append(self._programs(graph, self.steps[-1], repeated))
+            stages.append(known[key])
+            gradients = self.steps[known[key]].differentiable
+        return tuple(programs), tuple(stages)
+
+    def _update_key(self, graph: StageGraph) -> Any:
+        """Equal for stages whose parameters, in order, the optimizer treats alike."""
+        if self.optimizer is None:
+            return None
+        update = self.optimizer.update
+        return tuple(
+            (id(update.steps.get(name)), str(update.state_specs.get(name)))
+            for name in _trained(graph)
+        )
+
+    def _programs(
+        self, graph: StageGraph, step: StageStep, repeated: Sequence[bool]
+    ) -> StagePrograms:
+        optimizer = self.optimizer
+        if optimizer is None or not step.trained:
+            return StagePrograms(step.program)
+        norm = None
+        if optimizer.clip_norm is not None:
+            # A parameter of several stages has the same gradient in each: it counts in the first.
+            skipped = {n for n, again in zip(_trained(graph), repeated, strict=True) if again}
+            counted = [p for p in step.trained if p.name not in skipped]
+            norm = optimizer.norm_program(counted) if counted else None
+        return StagePrograms(step.program, norm, optimizer.update_program(step.trained))
+
+    def tied(self, stages: Sequence[int]) -> tuple[tuple[tuple[int, str], tuple[int, str]], ...]:
+        """Every parameter of several stages: the first of them with each of the others."""
+        ends: dict[str, list[tuple[int, str]]] = {}
+        for number, body in enumerate(stages):
+            with_gradient = {p.name for p in self.steps[body].trained}
+            own, shown = _trained(self.graphs[number]), _trained(self.firsts[body])
+            for name, port in zip(own, shown, strict=True):
+                if port in with_gradient:
+                    ends.setdefault(name, []).append((number, port))
+        return tuple((of[0], other) for of in ends.values() for other in of[1:])
