@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flint.errors import FlintError, nearest
 from flint.frontends.jax_program import platform_name
 from flint.frontends.jax_stages.bodies import capture_body
@@ -9,7 +11,7 @@ from flint.frontends.jax_stages.joint import differentiable, step_function
 from flint.frontends.jax_stages.optimizers import Optimizer, find_optimizer
 from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_stages.stages import stage_functions
-from flint.frontends.jax_stages.tied import find_tied
+from flint.frontends.jax_stages.tied import Place, as_ports, find_tied
 from flint.frontends.jax_stages.update import norm_function, update_function
 from flint.mesh import Mesh
 from flint.pipeline import Layers, Pipeline
@@ -26,7 +28,7 @@ def capture_jax_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> Ca
     optimizer = check_pipeline(pipeline)
     platform = platform_name(pipeline.platform)
     count = mesh.axis_size(pipeline.axis) * pipeline.chunks
-    stages = _stages(pipeline, mesh, count)
+    stages, shared = _stages(pipeline, mesh, count)
     first: dict[object, StageFunction] = {}
     for stage in stages:
         first.setdefault(stage.key, stage)
@@ -34,6 +36,8 @@ def capture_jax_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> Ca
     bodies = tuple(
         _bodies(stage, pipeline, optimizer, mesh, platform, source) for stage in first.values()
     )
+    captured = [first[stage.key] for stage in stages]
+    tied = find_tied(pipeline.tied, stages, captured) + as_ports(shared, stages, captured)
     return CapturedPipeline(
         mesh,
         pipeline.name or _name(pipeline),
@@ -45,18 +49,22 @@ def capture_jax_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> Ca
         pipeline.microbatches,
         pipeline.schedule or ("1f1b" if pipeline.trains else "forward"),
         pipeline.chunks,
-        find_tied(pipeline.tied, stages, [first[stage.key] for stage in stages]),
+        tied,
         pipeline.gradient_dtype,
         pipeline.reshard_after_forward,
     )
 
 
-def _stages(pipeline: Pipeline, mesh: Mesh, count: int) -> list[StageFunction]:
+def _stages(
+    pipeline: Pipeline, mesh: Mesh, count: int
+) -> tuple[Sequence[StageFunction], tuple[tuple[Place, Place], ...]]:
+    """The stages, and the parameters that a cut left in several of them."""
     if pipeline.stages:
-        return stage_functions(pipeline, mesh, count)
+        return stage_functions(pipeline, mesh, count), ()
     from flint.frontends.jax_stages.cut import cut_model
 
-    return cut_model(pipeline, mesh, count)
+    found = cut_model(pipeline, mesh, count)
+    return found.stages, found.tied
 
 
 def _bodies(

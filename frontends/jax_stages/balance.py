@@ -109,10 +109,11 @@ def _inner(equation: Any) -> list[Any]:
 def _dot_flops(equation: Any) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left = equation.invars[0].aval.shape
-    return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[d] for d in contracted)
+    shared = math.prod(int(left[d]) for d in contracted)
+    return 2 * math.prod(map(int, equation.outvars[0].aval.shape)) * shared
 
 
 def _convolution_flops(equation: Any) -> int:
     kernel, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
-    outputs = math.prod(equation.outvars[0].aval.shape)
-    return 2 * outputs * math.prod(kernel) // int(kernel[numbers.rhs_spec[0]])
+    outputs = math.prod(map(int, equation.outvars[0].aval.shape))
+    return 2 * outputs * math.prod(map(int, kernel)) // int(kernel[numbers.rhs_spec[0]])

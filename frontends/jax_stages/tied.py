@@ -35,8 +35,17 @@ def find_tied(
                 f"tied parameters differ: {a[1]} is {_shown(x)}, {b[1]} is {_shown(y)}",
                 help="a parameter in two stages has one shape, type and sharding",
             )
-        found.append((_port(a, stages, captured), _port(b, stages, captured)))
-    return tuple(found)
+        found.append((a, b))
+    return as_ports(found, stages, captured)
+
+
+def as_ports(
+    pairs: Sequence[tuple[Place, Place]],
+    stages: Sequence[StageFunction],
+    captured: Sequence[StageFunction],
+) -> tuple[tuple[Place, Place], ...]:
+    """Pairs of places under the names that the ports of the captured stages have."""
+    return tuple((_port(a, stages, captured), _port(b, stages, captured)) for a, b in pairs)
 
 
 def _place_of(name: str, stages: Sequence[StageFunction], known: set[str]) -> Place:

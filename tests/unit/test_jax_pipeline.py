@@ -1,0 +1,259 @@
+"""Stages of JAX pipelines as programs: ports, shardings, phases and communication.
+
+The model is tests/jax_pipelines.py on pipe=2, data=2, model=2: a microbatch has 2 sequences of 16
+tokens, one for each data rank; float32 takes 4 bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+import flint
+from flint.frontends.jax_pipeline import capture_jax_pipeline
+from flint.mesh import Mesh
+from flint.passes.pipeline.partition import partition_body
+from flint.program import Collective, Flag, Kind, Phase, Program
+from flint.staged import Body, CapturedPipeline, Port, Role
+from tests.jax_pipelines import BATCH, HIDDEN, LENGTH, MESH, VOCABULARY, WIDTH, parts, shaped
+from tests.jax_pipelines import pipeline as decoder
+
+DEEP = Mesh(("pipe", "data", "model"), (4, 2, 2))
+
+
+@pytest.fixture(scope="module")
+def trained() -> CapturedPipeline:
+    """The decoder in two stages with tied tables, AdamW and a clipped norm."""
+    tied = [("embed['table']", "head['table']")]
+    given = decoder(optimizer="adamw", clip_norm=1.0, tied=tied, gradient_dtype="float32")
+    return capture_jax_pipeline(given, MESH, "model.py")
+
+
+def ports(body: Body, *roles: Role) -> tuple[list[str], list[str]]:
+    """Names of arguments and results of some roles."""
+    return (
+        [p.name for p in body.arguments if p.role in roles],
+        [p.name for p in body.results if p.role in roles],
+    )
+
+
+def communication(program: Program) -> Counter[tuple[Collective, str, int, Phase]]:
+    """How often each (kind, axes, input bytes, phase) runs."""
+    found: Counter[tuple[Collective, str, int, Phase]] = Counter()
+    for row in map(program.row, range(len(program))):
+        if row.kind is Kind.COLLECTIVE:
+            key = (row.collective, str(row.group), row.comm_bytes, row.phase)
+            found[key] += int(program.trips[row.number])
+    return found
+
+
+def test_stages_and_labels(trained: CapturedPipeline) -> None:
+    """Layers are split evenly, with the parts before and after."""
+    assert trained.stages == (0, 1) and trained.labels == ("embed, layers 0-1", "layers 2-3, head")
+    assert (trained.schedule, trained.microbatches, trained.axis) == ("1f1b", 4, "pipe")
+    assert trained.tied == (((0, "embed['table']"), (1, "head['table']")),)
+    assert trained.name == "layer" and trained.source == "model.py"
+
+
+def test_ports_of_steps(trained: CapturedPipeline) -> None:
+    """The first stage reads tokens, the last one targets; gradients follow the parameters."""
+    first, last = (b.step for b in trained.bodies)
+    names = ["embed['table']", "layers['down']", "layers['scale']", "layers['up']"]
+    assert first.arguments == (
+        *(Port(Role.PARAMETER, n) for n in names),
+        Port(Role.BATCH, "tokens"),
+        Port(Role.COTANGENT),
+    )
+    assert first.results == (Port(Role.OUTPUT), *(Port(Role.GRADIENT, n) for n in names))
+    assert ports(last, Role.BATCH) == (["targets"], [])
+    roles = [p.role for p in last.arguments[-2:]]
+    assert roles == [Role.INPUT, Role.COTANGENT]
+    assert [p.role for p in last.results[:2]] == [Role.LOSS, Role.INPUT_GRADIENT]
+    assert ports(last, Role.GRADIENT)[1] == ports(last, Role.PARAMETER)[0]
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_gradients_are_sharded_as_their_parameters(trained: CapturedPipeline, stage: int) -> None:
+    """Local shapes agree; so do those of the boundary, which is sharded over data."""
+    body = partition_body(trained.bodies[stage].step)
+    body.program.verify()
+    at = dict(zip(body.arguments, body.argument_rows, strict=True))
+    shape = {p: body.program.row(r).shape for p, r in at.items()}
+    result = dict(zip(body.results, body.result_rows, strict=True))
+    for port, row in result.items():
+        local = body.program.row(row).shape
+        if port.role is Role.GRADIENT:
+            assert local == shape[Port(Role.PARAMETER, port.name)]
+        elif port.role is not Role.LOSS:
+            assert local == (BATCH // 4 // 2, LENGTH, WIDTH)
+    assert shape[Port(Role.PARAMETER, "layers['up']")] == (2, WIDTH, HIDDEN // 2)
+    other = Role.COTANGENT if stage == 0 else Role.INPUT
+    assert shape[Port(other)] == (BATCH // 4 // 2, LENGTH, WIDTH)
+    assert shape[Port(Role.COTANGENT)] == (() if stage else (1, LENGTH, WIDTH))
+
+
+def test_phases_and_names(trained: CapturedPipeline) -> None:
+    """Products of matrices run forward, again (the layers are checkpointed) and backward."""
+    program = partition_body(trained.bodies[0].step).program
+    products = Counter(
+        (row.phase, row.scope)
+        for row in map(program.row, range(len(program)))
+        if row.opcode == "stablehlo.dot_general"
+    )
+    assert products == {
+        (Phase.FORWARD, "layers"): 2,
+        (Phase.REMAT, "layers"): 1,  # the last product of a layer is not needed again
+        (Phase.BACKWARD, "layers"): 4,
+    }
+    names = [program.row(i).name for i in range(6)]
+    assert names[0] == "embed['table']" and names[3] == "layers['up']"
+    assert names[4:] == ["tokens", "cotangent 0"]
+    places = {program.row(i).location.split(":")[0] for i in range(len(program))}
+    assert places == {"", "jax_pipelines.py"}
+
+
+def test_communication_of_a_stage(trained: CapturedPipeline) -> None:
+    """Tensor parallelism: per layer one all-reduce each way; gradients are reduced over data."""
+    program = partition_body(trained.bodies[0].step).program
+    hidden = LENGTH * WIDTH * 4
+    matrix, table = WIDTH * HIDDEN // 2 * 4, VOCABULARY // 2 * WIDTH * 4
+    assert communication(program) == {
+        (Collective.ALL_REDUCE, "model", hidden, Phase.FORWARD): 2 + 1,  # and the embedding
+        (Collective.ALL_REDUCE, "model", hidden, Phase.BACKWARD): 2,
+        (Collective.ALL_REDUCE, "data", matrix, Phase.BACKWARD): 2 * 2,
+        (Collective.ALL_REDUCE, "data", WIDTH * 4, Phase.BACKWARD): 2,
+        (Collective.ALL_REDUCE, "data", table, Phase.BACKWARD): 1,
+    }
+
+
+def test_update_of_a_stage(trained: CapturedPipeline) -> None:
+    """AdamW holds two moments sharded as the parameters and a count; memory is reused."""
+    bodies = trained.bodies[0]
+    assert bodies.update is not None and bodies.norm is not None
+    names = ports(bodies.step, Role.PARAMETER)[0]
+    states = ["state['count']"] + [f"state['{m}'][\"{n}\"]" for m in "mv" for n in names]
+    assert ports(bodies.update, Role.PARAMETER) == (names, names)
+    assert ports(bodies.update, Role.STATE) == (states, states)
+    assert ports(bodies.update, Role.GRADIENT) == (names, [])
+    assert bodies.update.arguments[-1] == Port(Role.SQUARED_NORM)
+    assert bodies.norm.arguments == tuple(Port(Role.GRADIENT, n) for n in names)
+    body = partition_body(bodies.update)
+    body.program.verify()
+    at = {p: body.program.row(r) for p, r in zip(body.arguments, body.argument_rows, strict=True)}
+    moment = at[Port(Role.STATE, "state['m'][\"layers['up']\"]")]
+    assert moment.shape == (2, WIDTH, HIDDEN // 2) and moment.dtype == "float32"
+    assert not communication(body.program)
+    kept = {p for p, row in at.items() if row.flags & Flag.DONATED}
+    assert kept == set(body.results)
+
+
+def test_norm_of_a_stage(trained: CapturedPipeline) -> None:
+    """Squares are summed over the axis that shards a parameter, once for each such parameter."""
+    norm = trained.bodies[0].norm
+    assert norm is not None
+    body = partition_body(norm)
+    body.program.verify()
+    assert body.program.row(body.result_rows[0]).shape == ()
+    found = communication(body.program)
+    assert {(k[0], k[1], k[2]): n for k, n in found.items()} == {
+        (Collective.ALL_REDUCE, "model", 4): 3  # the scales are whole on each rank
+    }
+
+
+def test_equal_stages_are_captured_once() -> None:
+    """Of six stages of one layer, the middle ones are one; chunks make virtual stages."""
+    given = decoder(DEEP, stages=parts(DEEP, count=8), chunks=2, schedule="interleaved-1f1b")
+    found = capture_jax_pipeline(given, DEEP)
+    assert found.stages == (0, 1, 1, 1, 1, 1, 1, 2) and len(found.bodies) == 3
+    assert found.labels[3] == "layers 3" and found.chunks == 2
+    assert all(b.update is None and b.norm is None for b in found.bodies)
+
+
+def test_one_stage_for_each_position() -> None:
+    """Stages of the same function and shapes are one; tied names are those of the ports."""
+    square = {"w": shaped((WIDTH, WIDTH), None, "model", mesh=DEEP)}
+
+    def block(params: Any, x: Any) -> Any:
+        return jnp.tanh(x @ params["w"])
+
+    given = flint.Pipeline(
+        stages=[flint.Stage(block, square) for _ in range(4)],
+        inputs=(shaped((BATCH, WIDTH), "data", mesh=DEEP),),
+        loss=lambda y: jnp.mean(y * y),
+        microbatches=2,
+        tied=[("stage1['w']", "stage2['w']")],
+    )
+    found = capture_jax_pipeline(given, DEEP)
+    assert found.stages == (0, 1, 1, 2)
+    assert found.labels == ("stage0", "stage1", "stage2", "stage3")
+    assert found.tied == (((1, "stage1['w']"), (2, "stage1['w']")),)
+    assert [p.role for p in found.bodies[0].step.arguments] == [
+        Role.PARAMETER, Role.BATCH, Role.COTANGENT
+    ]  # fmt: skip
+
+
+def test_inference() -> None:
+    """Without a loss there is no backward pass and nothing is differentiated."""
+    found = capture_jax_pipeline(decoder(loss=None, targets=()), MESH)
+    assert found.schedule == "forward"
+    assert [p.role for p in found.bodies[1].step.results] == [Role.OUTPUT]
+    assert ports(found.bodies[1].step, Role.COTANGENT, Role.BATCH) == ([], [])
+    program = partition_body(found.bodies[1].step).program
+    assert {p for p, _ in Counter(program.phase.tolist()).items()} == {int(Phase.FORWARD)}
+
+
+def test_capture_is_the_same_each_time() -> None:
+    """Modules are equal byte for byte."""
+    one, other = (capture_jax_pipeline(decoder(optimizer="sgd"), MESH) for _ in range(2))
+    assert [b.step.captured.module for b in one.bodies] == [
+        b.step.captured.module for b in other.bodies
+    ]
+    assert one.labels == other.labels and one.stages == other.stages
+
+
+def test_boundary_follows_the_inputs() -> None:
+    """Without `boundary`, dimension 0 is sharded as that of the inputs."""
+    found = capture_jax_pipeline(decoder(boundary=None), MESH)
+    body = partition_body(found.bodies[0].step)
+    row = body.program.row(body.result_rows[0])
+    assert row.shape == (1, LENGTH, WIDTH)
+    sequence = capture_jax_pipeline(decoder(boundary=P("data", "model", None)), MESH)
+    body = partition_body(sequence.bodies[0].step)
+    assert body.program.row(body.result_rows[0]).shape == (1, LENGTH // 2, WIDTH)
+
+
+def test_users_optimizer() -> None:
+    """State of a user's optimizer is sharded as the parameters that it is like."""
+
+    def init(params: Any) -> Any:
+        return [jax.tree.map(jnp.zeros_like, params), jnp.zeros(7)]
+
+    def update(params: Any, gradients: Any, state: Any) -> Any:
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state[0], gradients)
+        return jax.tree.map(lambda p, m: p - 0.1 * m, params, momentum), [momentum, state[1]]
+
+    found = capture_jax_pipeline(decoder(optimizer=(init, update)), MESH)
+    body = found.bodies[0].update
+    assert body is not None
+    whole = partition_body(body)
+    whole.program.verify()
+    at = {p.name: whole.program.row(r).shape for p, r in _of(whole, Role.STATE)}
+    assert at == {
+        "state[0][\"embed['table']\"]": (VOCABULARY // 2, WIDTH),
+        "state[0][\"layers['down']\"]": (2, HIDDEN // 2, WIDTH),
+        "state[0][\"layers['scale']\"]": (2, WIDTH),
+        "state[0][\"layers['up']\"]": (2, WIDTH, HIDDEN // 2),
+        "state[1]": (7,),
+    }
+
+
+def _of(body: Any, role: Role) -> list[tuple[Port, int]]:
+    pairs = zip(body.arguments, body.argument_rows, strict=True)
+    return [(p, r) for p, r in pairs if p.role is role]
