@@ -23,6 +23,8 @@ from flint.staged import Port, Role
 
 #: Parts that run for each microbatch, in the order in which they do.
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
+#: The part that runs before them, once in a step.
+GATHER = -1
 #: Slices at an index that is computed.
 DYNAMIC_SLICE = frozenset({"stablehlo.dynamic_slice", "hlo.dynamic-slice"})
 
@@ -106,13 +108,14 @@ def _cheap(program: Program, shared: Mask) -> Mask:
     view = (program.kind == Kind.VALUE) & ((program.flags & Flag.VIEW) != 0)
     moves = opcode_mask(program, LAYOUT | CONVERT) & (program.kind == Kind.COMPUTE)
     slices = opcode_mask(program, DYNAMIC_SLICE) & (program.region >= 0)
-    found = ((view | moves | slices) & (program.flops == 0) & ~carried(program)).tolist()
+    bound = carried(program)
+    found = ((view | moves | slices) & (program.flops == 0) & ~bound).tolist()
     for row in np.flatnonzero(found).tolist():
         read = [d for d in program.dependencies(row).tolist() if not shared[d]]
         if len(read) != 1:
             found[row] = False
         elif slices[row]:
-            found[row] = bool(carried(program)[read[0]] or program.region[read[0]] < 0)
+            found[row] = bool(bound[read[0]] or program.region[read[0]] < 0)
         elif not view[row]:
             found[row] = bool(program.result_bytes[read[0]] < program.result_bytes[row])
     return np.array(found, dtype=np.bool_)

@@ -142,7 +142,7 @@ class _Cut:
         for row in edit.keep:
             if self.program.kind[row] == Kind.PARAMETER:
                 continue
-            if number == FORWARD:
+            if number <= FORWARD:
                 edit.change(row, phase=int(Phase.FORWARD))
             elif self.program.phase[row] != Phase.REMAT:
                 edit.change(row, phase=int(Phase.BACKWARD))
@@ -199,7 +199,7 @@ class _Cut:
         self, edit: Edit, number: int, wanted: Mapping[Key, int], whole: Mapping[int, int]
     ) -> dict[Key, int]:
         found: dict[Key, int] = {}
-        for key, row in wanted.items():
+        for key, row in sorted(wanted.items(), key=_order):
             if isinstance(key, Saved) and row in self.kept:
                 found[key] = self._keep_stack(edit, row, self.kept[row])
             else:
@@ -245,3 +245,9 @@ class _Cut:
 
     def _shape(self, row: int) -> tuple[int, ...]:
         return self.program.shapes[self.program.shape[row]]
+
+
+def _order(output: tuple[Key, int]) -> tuple[bool, int]:
+    """What the stage gives first, then what it keeps, in row order."""
+    key, row = output
+    return isinstance(key, Saved), row if isinstance(key, Saved) else 0

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flint.passes.columns import Mask
-from flint.passes.pipeline.classify import BACKWARD, FORWARD, WEIGHTS, classify
+from flint.passes.pipeline.classify import BACKWARD, FORWARD, GATHER, WEIGHTS, classify
 from flint.passes.pipeline.cut_rows import cut
 from flint.passes.pipeline.edit import Edit
-from flint.passes.pipeline.opened import MICROBATCH_ROLES, OpenBody, alive, opened
-from flint.passes.pipeline.parts import Key, Partial, PartitionedBody, StageParts
+from flint.passes.pipeline.gathers import gathered_once, regathered, shared_rows, with_gather
+from flint.passes.pipeline.opened import OpenBody, alive, opened
+from flint.passes.pipeline.parts import Key, Part, Partial, PartitionedBody, StageParts
 from flint.passes.pipeline.reach import dependent, readers_as_bits
 from flint.passes.pipeline.reduce_part import reduce_part
 from flint.passes.pipeline.reductions import Tail, Tails, Type, apply_changes, reducing
@@ -33,21 +33,40 @@ def split(
     they are reduced over devices; without it they are reduced where the backward pass has them.
     A body without gradients gives a forward part alone.
     """
-    whole = opened(body)
+    whole = regathered(opened(body))
     gradients = _gradients(whole)
     if not any(_is_backward(key) for key in whole.results):
-        return StageParts(cut(whole, classify(whole), [FORWARD])[FORWARD])
+        return _inference(whole, keep_gathered)
     tails = _tails(whole, gradients) if accumulates else {}
     open_body, types = _unreduced(whole, gradients, tails)
     numbers = [FORWARD, BACKWARD, WEIGHTS] if zero_bubble else [FORWARD, BACKWARD]
-    parts = cut(open_body, classify(open_body, zero_bubble=zero_bubble), numbers)
+    parts = _parts(open_body, numbers, zero_bubble, keep_gathered)
     return StageParts(
         forward=parts[FORWARD],
         backward=parts[BACKWARD],
         weights=parts.get(WEIGHTS),
+        gather=parts.get(GATHER),
         reduce=reduce_part(whole.program, types, tails) if gradients else None,
         undeferred=_undeferred(open_body) if accumulates else (),
     )
+
+
+def _inference(body: OpenBody, keep_gathered: bool) -> StageParts:
+    parts = _parts(body, [FORWARD], zero_bubble=False, keep_gathered=keep_gathered)
+    return StageParts(parts[FORWARD], gather=parts.get(GATHER))
+
+
+def _parts(
+    body: OpenBody, numbers: list[int], zero_bubble: bool, keep_gathered: bool
+) -> dict[int, Part]:
+    """The parts of one microbatch, and GATHER if parameters are kept gathered and some are."""
+    gathers: list[int] = []
+    if keep_gathered:
+        body, gathers = gathered_once(body)
+    classes = classify(body, zero_bubble=zero_bubble)
+    if gathers:
+        return cut(body, with_gather(classes, gathers), [GATHER, *numbers])
+    return cut(body, classes, numbers)
 
 
 def _is_backward(key: Key) -> bool:
@@ -60,13 +79,9 @@ def _gradients(body: OpenBody) -> dict[str, int]:
     return {k.name: r for k, r in found if isinstance(k, Port) and k.role is Role.GRADIENT}
 
 
-def _shared(body: OpenBody) -> Mask:
-    return ~dependent(body.program, body.seeds(*MICROBATCH_ROLES))
-
-
 def _tails(body: OpenBody, gradients: Mapping[str, int]) -> dict[str, Tail]:
     """What can be done once in a step, for each gradient for which there is such work."""
-    finder = Tails(body, _shared(body))
+    finder = Tails(body, shared_rows(body))
     found = {name: finder.find(row) for name, row in gradients.items()}
     return {name: tail for name, tail in found.items() if tail is not None}
 
@@ -78,7 +93,7 @@ def _unreduced(
     edit = Edit(body.program)
     results = {k: r for k, r in body.results.items() if k not in _ports(gradients)}
     types = {}
-    known = Tails(body, _shared(body))
+    known = Tails(body, shared_rows(body))
     for name, row in gradients.items():
         tail = tails.get(name)
         results[Partial(name)] = tail.base if tail else row
