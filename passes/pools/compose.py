@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flint.errors import FlintError
-from flint.mesh import Mesh
+from flint.mesh import Group, Mesh, Route
 from flint.passes.extract.tensors import show
 from flint.passes.pools.caches import Cache, exchange_of, of_one_layer, pair_caches
 from flint.passes.pools.insert import Insertion, inserted
@@ -123,8 +123,19 @@ def _check_axis(step: PoolStep, axis: str, name: str) -> None:
     for row in np.flatnonzero((program.group >= 0) | (program.route >= 0)).tolist():
         found = program.row(row)
         over = found.group or found.route
-        if over is not None and (not over.axes or any(ref.name == axis for ref in over.axes)):
+        if over is not None and _crosses(over, axis, program.mesh):
             raise _sharded(name, axis, f"{found.opcode} goes over {over}", found.location or None)
+
+
+def _crosses(over: Group | Route, axis: str, mesh: Mesh) -> bool:
+    """Whether devices at different positions of `axis` communicate."""
+    if over.axes:
+        return any(ref.name == axis for ref in over.axes)
+    listed = over.ranks if isinstance(over, Group) else over.pairs
+    if not listed:
+        return True  # a shift along all ranks
+    position = np.unravel_index(np.arange(mesh.size), mesh.sizes)[mesh.names.index(axis)]
+    return any(len(set(position[list(ranks)].tolist())) > 1 for ranks in listed)
 
 
 def _sharded(name: str, axis: str, what: str, place: str | None = None) -> FlintError:
