@@ -9,9 +9,9 @@ from flint.builder import ProgramBuilder
 from flint.passes.pipeline.parts import Key, Part
 from flint.program import Kind, Phase, Program
 
-#: At most so many of a unit's last rows hold back the unit after it. Rows before them were ready
-#: earlier, and a device computes one thing at a time.
-MAX_LAST_ROWS = 12
+#: So many of a unit's last rows hold back the unit after it. Rows before them were ready earlier,
+#: and a device computes one thing at a time; with all of them, dependencies would be most of a trace.
+LAST_ROWS = 2
 
 
 @dataclass
@@ -26,12 +26,12 @@ class Grafted:
         return self.rows[self.part.outputs[key]]
 
     def last_rows(self) -> list[int]:
-        """New rows that nothing in the part reads: when they end, the part has ended."""
+        """The last new rows that work and that nothing in the part reads: then it has ended."""
         program = self.part.program
         read = set(program.deps.tolist())
-        inputs = set(self.part.inputs.values())
-        ends = [row for row in self.rows if row not in read and row not in inputs]
-        return [self.rows[row] for row in ends[-MAX_LAST_ROWS:]]
+        works = (program.kind >= Kind.COMPUTE).tolist()
+        ends = [row for row in self.rows if works[row] and row not in read]
+        return [self.rows[row] for row in ends[-LAST_ROWS:]]
 
 
 #: Called with a row of the part once it, and every loop that it is in, has been copied.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from flint.builder import ProgramBuilder
 from flint.mesh import AxisRef, Group
-from flint.passes.pipeline.graft import Grafted, add_value, graft
+from flint.passes.pipeline.graft import LAST_ROWS, Grafted, add_value, graft
 from flint.passes.pipeline.parts import Key, Part, Partial, StageParts
 from flint.passes.pipeline.pieces import Piece, pieces
 from flint.passes.pipeline.plan import (
@@ -237,7 +237,7 @@ class _Composer:
                 here = done.rows[row]
                 self._send(part.program, row, here, chunk, key.number, forward=False)
                 ends.append(here)
-        self._end_turn([*done.last_rows(), *ends])
+        self._end_turn([*done.last_rows(), *ends[-LAST_ROWS:]])
 
     def _given(self, chunk: _Chunk, part: Part, done: Grafted, after: object) -> None:
         """Gradients that are something the part was given, unchanged."""
