@@ -8,14 +8,9 @@ from typing import Any
 from flint.builder import ProgramBuilder
 from flint.passes.opcodes import ALL_SLICE
 from flint.passes.pipeline.parts import Key, Part, Partial
-from flint.passes.pipeline.reductions import Apply, Stack, Step, Tail, Type, is_constant
+from flint.passes.pipeline.reductions import TRANSPOSES, Apply, Stack, Step, Tail, Type, is_constant
 from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.staged import Port, Role
-
-#: Changes of layout that may come before a reduction as well as after it.
-_TRANSPOSES = frozenset(
-    {"stablehlo.transpose", "stablehlo.reshape", "hlo.transpose", "hlo.reshape"}
-)
 
 
 def reduce_part(program: Program, types: Mapping[str, Type], tails: Mapping[str, Tail]) -> Part:
@@ -160,7 +155,7 @@ def _slices_next_to_reductions(program: Program, steps: list[Step]) -> list[Step
         if program.collective[first.row] != Collective.ALL_REDUCE:
             continue
         end = at + 1
-        while end < len(steps) and _opcode(program, steps[end]) in _TRANSPOSES:
+        while end < len(steps) and _opcode(program, steps[end]) in TRANSPOSES:
             end += 1
         if end < len(steps) and _opcode(program, steps[end]) == ALL_SLICE and end > at + 1:
             last = steps[end - 1]

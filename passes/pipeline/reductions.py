@@ -27,6 +27,8 @@ PLACING = frozenset({"stablehlo.pad", "hlo.pad", "stablehlo.slice", "hlo.slice"}
 SCALING = frozenset(
     f"{dialect}.{name}" for dialect in ("stablehlo", "hlo") for name in ("multiply", "divide")
 )
+#: Changes of layout that may come before a sum over devices as well as after it.
+TRANSPOSES = frozenset({"stablehlo.transpose", "stablehlo.reshape", "hlo.transpose", "hlo.reshape"})
 #: Linear rows of one operand.
 LINEAR = (
     LAYOUT
@@ -87,13 +89,22 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Bypass:
+    """A row of the backward pass that reads `new` instead of the reduced `old`."""
+
+    row: int
+    old: int
+    new: int
+
+
+@dataclass(frozen=True)
 class Tail:
     """How a gradient is made of what the backward pass gives: `base`, of `type`, then `steps`."""
 
     base: int
     type: Type
     steps: tuple[Step, ...]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Change | Bypass, ...] = ()
 
     def then(self, steps: Iterable[Step]) -> Tail:
         """The tail with more steps after it."""
@@ -190,8 +201,10 @@ class Tails:
         if len(deps) != 2:
             return None
         tails = [self.find(d, region) for d in deps]
-        first, second = tails
-        if first is None or second is None or first.type != second.type:
+        if tails[0] is None or tails[1] is None:
+            return None
+        first, second = self._laid_out(tails[0]), self._laid_out(tails[1])
+        if first.type != second.type:
             return None
         if self._signature(first.steps) != self._signature(second.steps):
             return None
@@ -199,8 +212,43 @@ class Tails:
         changes = (*first.changes, *second.changes, change)
         return Tail(row, first.type, second.steps, changes)
 
+    def _laid_out(self, tail: Tail) -> Tail:
+        """The tail with all-reduces after changes of layout and placements, not before them."""
+        steps = tail.steps
+        reduces: list[Apply] = []
+        moved: list[Apply] = []
+        for step in steps:
+            if not isinstance(step, Apply) or not (self._reorders(step) or self._adds(step)):
+                break
+            (reduces if self._adds(step) else moved).append(step)
+        if not moved or not reduces or steps[0] is moved[0]:
+            return tail
+        type_ = self.type_of(moved[-1].row)
+        place = {step.row: tail.base for step in reduces}
+        changes: list[Change | Bypass] = list(tail.changes)
+        base = tail.base
+        for step in moved:
+            old = self._operand(step.row)
+            assert old is not None, f"row {step.row} is not linear"
+            if old in place or old != base:
+                changes.append(Bypass(step.row, old, base))
+            base = step.row
+        rest = steps[len(reduces) + len(moved) :]
+        after = tuple(Apply(step.row, type_) for step in reduces)
+        return Tail(base, type_, (*after, *rest), tuple(changes))
+
+    def _adds(self, step: Apply) -> bool:
+        return bool(self.program.collective[step.row] == Collective.ALL_REDUCE)
+
+    def _reorders(self, step: Apply) -> bool:
+        opcode = self.program.opcodes[self.program.opcode[step.row]]
+        return opcode in PLACING or opcode in TRANSPOSES
+
     def _signature(self, steps: tuple[Step, ...]) -> tuple[object, ...]:
-        """What tells two tails apart. Where a value is placed is not known, so a row says it."""
+        """What tells two tails apart. Where a value is placed is not known, so a row says it.
+
+        A reduce-scatter is an all-reduce and a slice.
+        """
         p = self.program
         found: list[object] = []
         for step in steps:
@@ -208,8 +256,14 @@ class Tails:
                 found.append((p.regions[step.loop].trip_count, self._signature(step.steps)))
                 continue
             row = p.row(step.row)
-            where = row.number if row.opcode in PLACING else -1
-            found.append((row.opcode, row.shape, row.dtype, row.group, row.route, where))
+            if row.collective is Collective.REDUCE_SCATTER:
+                found += [(Collective.ALL_REDUCE, row.group), (ALL_SLICE, row.group)]
+            elif row.collective is Collective.ALL_REDUCE:
+                found.append((Collective.ALL_REDUCE, row.group))
+            elif row.opcode in PLACING:
+                found.append(row.number)
+            else:
+                found.append((row.opcode, row.group))
         return tuple(found)
 
     def _out_of_loop(self, row: int, loop: int, region: int) -> Tail | None:
@@ -266,10 +320,15 @@ def is_constant(program: Program, row: int) -> bool:
     )
 
 
-def apply_changes(edit: Edit, changes: Iterable[Change]) -> None:
+def apply_changes(edit: Edit, changes: Iterable[Change | Bypass]) -> None:
     """Let rows of the backward pass hold unreduced values."""
     p = edit.program
     for c in changes:
+        if isinstance(c, Bypass):
+            deps = [c.new if d == c.old else d for d in edit.deps(c.row)]
+            alias = int(p.alias[c.row])
+            edit.change(c.row, deps=deps, alias=c.new if alias == c.old else alias)
+            continue
         whole = spec(c.type.dtype, c.type.shape, c.type.num_bytes)
         if p.opcodes[p.opcode[c.row]] in ADD and p.flops[c.row]:
             edit.change(c.row, flops=math.prod(c.type.shape))
