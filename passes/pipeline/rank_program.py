@@ -285,7 +285,7 @@ class _Composer:
             )
 
     def _end_turn(self, rows: Sequence[int]) -> None:
-        self.turn = self.builder.add("pipeline.turn", Kind.VALUE, deps=[self.turn, *rows])
+        self.turn = self.builder.add("pipeline.turn", Kind.VALUE, deps=rows or [self.turn])
 
     # gradients -----------------------------------------------------------------------------------
 
