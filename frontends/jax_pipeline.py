@@ -14,7 +14,7 @@ from flint.frontends.jax_stages.stages import stage_functions
 from flint.frontends.jax_stages.tied import Place, as_ports, find_tied
 from flint.frontends.jax_stages.update import norm_function, update_function
 from flint.mesh import Mesh
-from flint.pipeline import Layers, Pipeline
+from flint.pipeline import Layers, Pipeline, Stage
 from flint.staged import CapturedPipeline, StageBodies
 
 
@@ -106,6 +106,7 @@ def check_pipeline(pipeline: Pipeline) -> Optimizer | None:
             f"a pipeline has stages or a model, {given} is given",
             help="give stages=[...], or model= with params= and cut=",
         )
+    _check_sequences(pipeline)
     if pipeline.targets and pipeline.loss is None:
         raise FlintError(
             "FL240",
@@ -116,6 +117,24 @@ def check_pipeline(pipeline: Pipeline) -> Optimizer | None:
         raise FlintError("FL240", "clip_norm is given without an optimizer", help='"adamw"')
     _check_dtype(pipeline.gradient_dtype)
     return find_optimizer(pipeline.optimizer)
+
+
+def _check_sequences(pipeline: Pipeline) -> None:
+    for name in ("stages", "inputs", "targets"):
+        given = getattr(pipeline, name)
+        if not isinstance(given, list | tuple):
+            raise FlintError(
+                "FL240",
+                f"{name} of a pipeline is {type(given).__name__}, not a list",
+                help=f"{name}=[...], also for one",
+            )
+    for part in pipeline.stages:
+        if not isinstance(part, Stage | Layers):
+            raise FlintError(
+                "FL240",
+                f"a stage of a pipeline is {type(part).__name__}",
+                help="give flint.Stage(fn, params) or flint.Layers(fn, params, count)",
+            )
 
 
 def _check_dtype(name: str) -> None:

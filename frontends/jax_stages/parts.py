@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from types import MethodType
 from typing import Any
 
 from flint.errors import FlintError
@@ -123,6 +124,8 @@ def shown(tree: Any) -> str:
 
 def identity(function: Any) -> Hashable:
     """Equal for what is the same function; of `functools.partial`, with the same objects bound."""
+    if isinstance(function, MethodType):
+        return (id(function.__self__), id(function.__func__))
     if not isinstance(function, partial):
         return id(function)
     bound = tuple(sorted((k, id(v)) for k, v in function.keywords.items()))

@@ -254,6 +254,51 @@ def test_users_optimizer() -> None:
     }
 
 
+def test_state_described_by_shapes() -> None:
+    """An `init` may describe state instead of making it, with shardings of its own."""
+
+    def init(params: Any) -> Any:
+        one = {n: jax.ShapeDtypeStruct(p.shape, jnp.bfloat16) for n, p in params.items()}
+        return {"one": one, "rows": shaped((8, 2), "data", dtype=jnp.bfloat16)}
+
+    found = capture_jax_pipeline(decoder(optimizer=(init, lambda p, g, s: (p, s))), MESH)
+    body = found.bodies[0].update
+    assert body is not None
+    whole = partition_body(body)
+    at = {p.name: whole.program.row(r) for p, r in _of(whole, Role.STATE)}
+    assert at["state['rows']"].shape == (4, 2)
+    table = at["state['one'][\"embed['table']\"]"]
+    assert (table.shape, table.dtype) == ((VOCABULARY // 2, WIDTH), "bfloat16")
+    # What is handed on unchanged is still a result with its own port.
+    assert len(whole.results) == len(whole.result_rows) == 9
+
+
+def test_one_stage() -> None:
+    """A pipeline of one stage reads tokens and targets, under different names where they agree."""
+    mesh = Mesh(("pipe", "data", "model"), (1, 2, 2))
+    given = decoder(mesh, loss=lambda y, tokens: jnp.mean(y * tokens[..., None]))
+    found = capture_jax_pipeline(given, mesh)
+    assert found.labels == ("embed, layers 0-3, head",)
+    step = found.bodies[0].step
+    assert ports(step, Role.BATCH)[0] == ["tokens", "target_tokens"]
+    assert [p.role for p in step.results[:2]] == [Role.LOSS, Role.GRADIENT]
+
+
+def test_methods_of_one_object_are_one_function() -> None:
+    """A bound method is a new object each time that it is looked up."""
+
+    class Model:
+        def block(self, w: Any, x: Any) -> Any:
+            return jnp.tanh(x @ w)
+
+    model, weight = Model(), shaped((WIDTH, WIDTH), mesh=DEEP)
+    given = flint.Pipeline(
+        stages=[flint.Stage(model.block, weight) for _ in range(4)],
+        inputs=[shaped((BATCH, WIDTH), "data", mesh=DEEP)],
+    )
+    assert capture_jax_pipeline(given, DEEP).stages == (0, 1, 1, 2)
+
+
 def _of(body: Any, role: Role) -> list[tuple[Port, int]]:
     pairs = zip(body.arguments, body.argument_rows, strict=True)
     return [(p, r) for p, r in pairs if p.role is role]

@@ -82,6 +82,8 @@ CASES: list[tuple[flint.Pipeline, Mesh, str, str]] = [
     (decoder(platform="cudo"), MESH, "FL207", "no platform 'cudo'"),
     (decoder(tied=[("embed['tabel']", "head['table']")]), MESH, "FL240", "'embed['table']'"),
     (decoder(tied=[("embed['table']", "layers['up']")]), MESH, "FL240", "which stages 0, 1 have"),
+    (decoder(inputs=TOKENS), MESH, "FL240", "inputs of a pipeline is ShapeDtypeStruct"),
+    (decoder(stages=[mean]), MESH, "FL240", "a stage of a pipeline is function"),
     (stages(block), FLAT, "FL240", "1 stages are given, the pipeline has 2: 'pipe' (2)"),
     (stages(two, block), FLAT, "FL244", "2 values (float32[4,32], float32[4,32]) leave stage0"),
     (stages(block, block, crossing=2), FLAT, "FL244", "1 values (float32[4,32]) leave stage0"),
@@ -130,6 +132,16 @@ def test_optimizer_that_returns_something_else() -> None:
     assert error.code == "FL240" and "bfloat16[32,32] for float32[32,32]" in str(error)
     nothing = refused(stages(block, block, optimizer=(init, lambda p, g, s: p)), FLAT)
     assert nothing.code == "FL240" and "update returns PyTreeDef" in str(nothing)
+
+
+def test_state_over_the_pipelines_axis() -> None:
+    """Shardings of optimizer state are checked as those of parameters."""
+
+    def init(params: Any) -> Any:
+        return shaped((2,), "pipe", mesh=FLAT)
+
+    error = refused(stages(block, block, optimizer=(init, lambda p, g, s: (p, s))), FLAT)
+    assert error.code == "FL240" and "state is sharded over mesh axis 'pipe'" in str(error)
 
 
 def test_tied_parameters_that_differ() -> None:
