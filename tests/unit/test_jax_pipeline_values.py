@@ -39,6 +39,11 @@ def without_shardings(stage: StageFunction) -> StageFunction:
     )
 
 
+def quick(function: Any) -> Any:
+    """A jitted function that is compiled fast: it runs a few times on small arrays."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
 class Runner:
     """Runs the steps of all stages on arrays, microbatch after microbatch."""
 
@@ -46,7 +51,7 @@ class Runner:
         count = mesh.axis_size("pipe")
         stages = map(without_shardings, stage_functions(pipeline, mesh, count))
         self.bodies = [step_function(stage, MESH, True) for stage in stages]
-        self.steps = [jax.jit(body.fn) for body in self.bodies]
+        self.steps = [quick(body.fn) for body in self.bodies]
         self.params = params
 
     def run(self, stage: int, given: dict[Port, Any]) -> dict[Port, Any]:
@@ -138,7 +143,7 @@ def test_gradients_of_a_decoder(split: Any) -> None:
         for n in ("tokens", "targets")
     }
     value, gradients = accumulated(Runner(given, MESH, params), data)
-    expected, wanted = jax.jit(jax.value_and_grad(whole))(params, data["tokens"], data["targets"])
+    expected, wanted = quick(jax.value_and_grad(whole))(params, data["tokens"], data["targets"])
     assert sum(len(s["layers['up']"]) for s in params) == LAYERS
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     for got, want in zip(gradients, wanted, strict=True):
@@ -186,7 +191,7 @@ def test_two_values_cross_and_integers_have_no_gradient() -> None:
 
     runner = Runner(given, mesh, params)
     value, gradients = accumulated(runner, {"x": x, "positions": positions}, 2)
-    expected, wanted = jax.jit(jax.value_and_grad(everything))(weights)
+    expected, wanted = quick(jax.value_and_grad(everything))(weights)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     for name, got, want in zip(names, gradients, wanted, strict=True):
         assert list(got) == [f"{name}['w']"]
