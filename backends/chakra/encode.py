@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,12 @@ _NODE_NAMES = {
 }
 
 
+@lru_cache(maxsize=1 << 18)
 def varint(value: int) -> bytes:
-    """Protobuf's base-128 number, least significant group first."""
+    """Protobuf's base-128 number, least significant group first.
+
+    Kept, because ids of nodes come again as dependencies, and in the programs of all rank classes.
+    """
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -61,11 +61,19 @@ def expand(program: Program) -> Nodes:
     """
     block = _Expander(program).body(-1)
     count = len(block.rows)
-    keys = np.unique(block.owner * max(count, 1) + block.source)
+    keys = sorted_unique(block.owner * max(count, 1) + block.source)
     dep_start = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys // max(count, 1), minlength=count), out=dep_start[1:])
     rows = block.rows.astype(np.int32)
     return Nodes(rows, occurrences(rows), dep_start, keys % max(count, 1))
+
+
+def sorted_unique(keys: Int64s) -> Int64s:
+    """Different keys, ascending. For large arrays faster than `np.unique`, which hashes first."""
+    ordered = np.sort(keys)
+    first = np.ones(len(ordered), dtype=np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
 
 
 def occurrences(values: NDArray[np.integer]) -> Int32s:

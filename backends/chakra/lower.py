@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.chakra.expand import Nodes, expand, occurrences
+from flint.backends.chakra.expand import Nodes, expand, occurrences, sorted_unique
 from flint.backends.chakra.groups import GroupNumbers, involved_dimensions
 from flint.backends.chakra.schema import CommType, NodeType
 from flint.program import Collective, Int32s, Int64s, Kind, Program
@@ -135,7 +135,7 @@ def _chain(dep_start: Int64s, deps: Int64s, types: NDArray[np.uint8]) -> tuple[I
     owners = np.concatenate(
         (np.repeat(np.arange(count, dtype=np.int64), np.diff(dep_start)), slotted[1:])
     )
-    keys = np.unique(owners * count + np.concatenate((deps, slotted[:-1])))
+    keys = sorted_unique(owners * count + np.concatenate((deps, slotted[:-1])))
     starts = np.concatenate(([0], np.cumsum(np.bincount(keys // count, minlength=count))))
     return starts, keys % count
 
