@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from flint.passes.columns import carried
 from flint.passes.pipeline.classify import FORWARD, Classes
 from flint.passes.pipeline.edit import Edit
@@ -48,6 +50,11 @@ class _Cut:
         self.body, self.program, self.classes = body, body.program, classes
         self.produced = producers(body.program)
         self.carried = carried(body.program)
+        own = body.program.kind == Kind.PARAMETER
+        self.everywhere: list[bool] = (own | classes.shared).tolist()
+        self.cheap: list[bool] = classes.cheap.tolist()
+        self.part: list[int] = classes.part.tolist()
+        self.region: list[int] = body.program.region.tolist()
         self.kept: dict[int, int] = {}  # rows that later parts read as stacks: loop
         self.first = 1 + max(body.arguments, default=-1)  # the first row that is no argument
 
@@ -61,7 +68,7 @@ class _Cut:
         for number in reversed(numbers):
             plan = plans[number] = self._plan(number, wanted[number].values())
             for row in plan.saved:
-                origin = int(self.classes.part[row])
+                origin = self.part[row]
                 assert origin < number, f"part {number} reads row {row} of part {origin}"
                 wanted[origin][Saved(row)] = row
             self.kept.update(plan.stacked)
@@ -88,13 +95,11 @@ class _Cut:
 
     def _place(self, number: int, row: int, reader: int) -> int:
         """HERE, WHOLE, or the loop whose iterations `reader` and `row` share."""
-        c, region = self.classes, self.program.region
-        argument = self.program.kind[row] == Kind.PARAMETER
-        if argument or c.shared[row] or c.part[row] == number:
+        if self.everywhere[row] or self.part[row] == number:
             return HERE
         common = common_region(self.program, row, reader) if reader >= 0 else -1
         passed_on = self.produced.get(row) == row
-        if common == region[row] and (c.cheap[row] or passed_on):
+        if common == self.region[row] and (self.cheap[row] or passed_on):
             return HERE
         assert common < 0 or self.program.regions[common].kind is RegionKind.LOOP, "a split branch"
         return common
@@ -139,13 +144,13 @@ class _Cut:
         return Part(program, inputs, {key: place[row] for key, row in outputs.items()})
 
     def _set_phases(self, edit: Edit, number: int) -> None:
-        for row in edit.keep:
-            if self.program.kind[row] == Kind.PARAMETER:
-                continue
-            if number <= FORWARD:
-                edit.change(row, phase=int(Phase.FORWARD))
-            elif self.program.phase[row] != Phase.REMAT:
-                edit.change(row, phase=int(Phase.BACKWARD))
+        rows = np.array(sorted(edit.keep), dtype=np.int64)
+        rows = rows[self.program.kind[rows] != Kind.PARAMETER]
+        if number > FORWARD:
+            rows = rows[self.program.phase[rows] != Phase.REMAT]
+        phase = int(Phase.FORWARD if number <= FORWARD else Phase.BACKWARD)
+        for row in rows[self.program.phase[rows] != phase].tolist():
+            edit.change(row, phase=phase)
 
     def _parameter(self, edit: Edit, row: int, plan: _Plan) -> int:
         """The argument that stands for a saved value, or for the stack of its iterations."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flint.passes.columns import ROW_COLUMNS, compact_tables
-from flint.program import Program, Region
+from flint.program import Int32s, Int64s, Program, Region
 
 #: The table that a column indexes.
 _TABLE_OF = {
@@ -59,6 +59,9 @@ class Edit:
         self._new: list[_New] = []
         self._columns: dict[int, dict[str, Any]] = {}
         self._deps: dict[int, list[int]] = {}
+        self._read_start: list[int] = program.dep_start.tolist()
+        self._read: list[int] = program.deps.tolist()
+        self._regions_of: list[int] = program.region.tolist()
         self._carries: dict[int, list[tuple[int, int]]] = {}
 
     def change(self, row: int, *, deps: Iterable[int] | None = None, **columns: Any) -> None:
@@ -70,7 +73,9 @@ class Edit:
     def deps(self, row: int) -> list[int]:
         """What a row reads now."""
         known = self._deps.get(row)
-        return self.program.dependencies(row).tolist() if known is None else known
+        if known is not None:
+            return known
+        return self._read[self._read_start[row] : self._read_start[row + 1]]
 
     def drop(self, rows: Iterable[int]) -> None:
         """Drop rows."""
@@ -111,12 +116,21 @@ class Edit:
         old_regions = [self._region(row) for row in order]
         regions, number = self._regions(old_regions, place)
         columns["region"] = np.array([number[r] for r in old_regions], dtype=np.int32)
-        links = [sorted({place[d] for d in self.deps(row)}) for row in order]
-        start = np.zeros(len(order) + 1, dtype=np.int64)
-        np.cumsum([len(deps) for deps in links], out=start[1:])
-        columns["dep_start"] = start
-        columns["deps"] = np.array([d for deps in links for d in deps], dtype=np.int32)
+        columns["dep_start"], columns["deps"] = self._links(order, place)
         return compact_tables(replace(p, **columns, **tables, regions=regions)), place
+
+    def _links(self, order: list[int], place: Mapping[int, int]) -> tuple[Int64s, Int32s]:
+        """Dependencies of the rows in their new order."""
+        start, read = [0], []
+        for row in order:
+            deps = self.deps(row)
+            read += deps if row not in self._deps else sorted(set(deps), key=place.__getitem__)
+            start.append(len(read))
+        number = np.full(len(self.program) + len(self._new), -1, dtype=np.int32)
+        number[order] = np.arange(len(order), dtype=np.int32)
+        links = number[np.array(read, dtype=np.int64)]
+        assert (links >= 0).all(), "a row reads one that is dropped"
+        return np.array(start, dtype=np.int64), links
 
     def _add(self, new: _New, deps: Iterable[int], columns: dict[str, Any]) -> int:
         row = len(self.program) + len(self._new)
@@ -129,9 +143,8 @@ class Edit:
         return row if row < len(self.program) else self._new[row - len(self.program)].template
 
     def _region(self, row: int) -> int:
-        if row < len(self.program):
-            return int(self.program.region[row])
-        return self._new[row - len(self.program)].region
+        n = len(self._regions_of)
+        return self._regions_of[row] if row < n else self._new[row - n].region
 
     def _depth(self, region: int) -> int:
         return 0 if region < 0 else 1 + self._depth(self.program.regions[region].parent)
@@ -139,24 +152,24 @@ class Edit:
     def _order(self) -> list[int]:
         """Rows in their new order. At one place, rows of outer regions come before inner ones."""
         n = len(self.program)
-        keyed = []
+        depth = [self._depth(region) for region in range(len(self.program.regions))] + [0]
+        keyed: list[tuple[int, int, int, int, int]] = []
         for row in self.keep:
             if row < n:
-                keyed.append(((row, 0, self._depth(self._region(row)), 1, 0), row))
+                keyed.append((row, 0, depth[self._regions_of[row]], n, row))
                 continue
             new = self._new[row - n]
-            depth = self._depth(new.region)
-            inward = -depth if new.before[1] else depth
-            keyed.append(((new.before[0], new.before[1], inward, 0, row), row))
-        return [row for _, row in sorted(keyed)]
+            at, end = new.before
+            keyed.append((at, end, -depth[new.region] if end else depth[new.region], 0, row))
+        return [key[-1] for key in sorted(keyed)]
 
     def _set_columns(self, columns: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
         """Write the changed entries; returns the tables that grew."""
         p = self.program
-        alias = columns["alias"]
-        for row, at in place.items():
-            if row < len(p) and alias[at] >= 0:
-                alias[at] = place.get(int(alias[at]), -1)
+        number = np.full(len(p) + 1, -1, dtype=np.int32)  # the last entry answers for -1
+        kept = [row for row in place if row < len(p)]
+        number[kept] = [place[row] for row in kept]
+        columns["alias"] = number[columns["alias"]]
         tables: dict[str, dict[Any, int]] = {}
         for row, changes in self._columns.items():
             at = place.get(row, -1)

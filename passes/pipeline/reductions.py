@@ -16,7 +16,7 @@ from flint.passes.kernels import CONVERT
 from flint.passes.opcodes import ADD, ALL_SLICE, LAYOUT
 from flint.passes.pipeline.edit import Edit, spec
 from flint.passes.pipeline.opened import OpenBody
-from flint.passes.pipeline.reach import needed, producers, storage_bytes
+from flint.passes.pipeline.reach import producers, storage_bytes
 from flint.program import Collective, Flag, Kind, Program, RegionKind
 
 #: Updates of a slice of a stack.
@@ -309,15 +309,17 @@ class Tails:
 
 def is_constant(program: Program, row: int) -> bool:
     """Whether a row is made of a few constants, so that another program can have it too."""
-    if program.kind[row] in (Kind.PARAMETER, Kind.COLLECTIVE):
-        return False
-    inside = needed(program, [row]).nonzero()[0]
-    if len(inside) > _MOST_COEFFICIENT_ROWS:
-        return False
-    bound = carried(program)
-    return all(
-        program.kind[r] in (Kind.VALUE, Kind.COMPUTE) and not bound[r] for r in inside.tolist()
-    )
+    found: set[int] = set()
+    pending = [row]
+    while pending and len(found) <= _MOST_COEFFICIENT_ROWS:
+        at = pending.pop()
+        region = int(program.region[at])
+        carries = program.regions[region].carries if region >= 0 else ()
+        if program.kind[at] not in (Kind.VALUE, Kind.COMPUTE) or any(at == c for c, _ in carries):
+            return False
+        found.add(at)
+        pending.extend(d for d in program.dependencies(at).tolist() if d not in found)
+    return not pending
 
 
 def apply_changes(edit: Edit, changes: Iterable[Change | Bypass]) -> None:

@@ -91,7 +91,8 @@ def _unreduced(
 ) -> tuple[OpenBody, dict[str, Type]]:
     """The body that gives partial gradients, and what these are."""
     edit = Edit(body.program)
-    results = {k: r for k, r in body.results.items() if k not in _ports(gradients)}
+    ports = _ports(gradients)
+    results = {k: r for k, r in body.results.items() if k not in ports}
     types = {}
     known = Tails(body, shared_rows(body))
     for name, row in gradients.items():
