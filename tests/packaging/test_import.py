@@ -14,8 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "jaxlib", "torch", "numpy", "pydantic", "networkx", "google.protobuf")
 PUBLIC = [
     "FlintError",
+    "Layers",
     "Mesh",
+    "Pipeline",
     "Program",
+    "Stage",
     "Step",
     "TorchStep",
     "Trace",

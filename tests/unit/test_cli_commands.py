@@ -17,8 +17,9 @@ from flint.workload import Workload
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
-    "capture": "--args --granularity --groups --hint --json --link --mesh --output --partitioner "
-    "--profile --quiet --ranks --set --steps --tensor-size --trip-count --verbose --world "
+    "capture": "--args --chunks --cut --granularity --groups --hint --json --link --mesh "
+    "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --steps "
+    "--tensor-size --trip-count --verbose --world "
     "-m -o -q -v MODEL[:NAME] [-- ARGS]",
     "check": "--json --quiet --verbose -q -v DIR",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
