@@ -26,11 +26,15 @@ class Grafted:
         return self.rows[self.part.outputs[key]]
 
     def last_rows(self) -> list[int]:
-        """The last new rows that work and that nothing in the part reads: then it has ended."""
+        """The last new rows that work and that no work of the part follows: then it has ended."""
         program = self.part.program
-        read = set(program.deps.tolist())
+        start, deps = program.dep_start.tolist(), program.deps.tolist()
         works = (program.kind >= Kind.COMPUTE).tolist()
-        ends = [row for row in self.rows if works[row] and row not in read]
+        followed: set[int] = set()  # also through rows that do no work
+        for row in reversed(range(len(program))):
+            if works[row] or row in followed:
+                followed.update(deps[start[row] : start[row + 1]])
+        ends = [row for row in self.rows if works[row] and row not in followed]
         return [self.rows[row] for row in ends[-LAST_ROWS:]]
 
 
