@@ -229,7 +229,7 @@ def make_decode(layout: Layout, c: Config, batch: int, length: int, tokens: int)
     return flint.Step(step, args, donate_argnums=(1,), name="decode")
 
 
-@flint.entry(axes=("pool", "data", "model"))
+@flint.entry(axes=("pool",))
 def serve(
     mesh: AbstractMesh,
     *,

@@ -144,7 +144,34 @@ def decode() -> None:
         assert np.mean(found == expected) >= agree, name
 
 
-CASES = {case.__name__: case for case in (llama, mixtral, ring_attention, decode)}
+def disaggregated() -> None:
+    """The token after a prompt, and those decoded on its cache, are those of the full model."""
+    module, full = example("disaggregated_jax"), example("llama_jax")
+    devices = mesh((1, 2, 2), ("pool", "data", "model"))
+    c, at = full.Config(**SMALL), full.Layout(mesh((2, 2), ("data", "model")), "tp")
+    params = random_like(full.abstract_params(c, at, "scan", jnp.float32))
+    small, layout = module.Config(**SMALL, head_dim=8), module.Layout(devices, ("model",))
+
+    def forward(params: Any, tokens: Any) -> Any:
+        x = params["embed"][tokens]
+        for i in range(c.num_layers):
+            x = full.layer(x, jax.tree.map(lambda a, i=i: a[i], params["layers"]), c, at)
+        x = full.rms_norm(x, params["norm"], c.norm_eps) @ params["head"]
+        return jnp.argmax(x[:, -1], axis=-1)
+
+    prefill = jax.jit(functools.partial(module.prefill_step, layout=layout, c=small))
+    decode = jax.jit(functools.partial(module.decode_step, layout=layout, c=small))
+    tokens, position = TOKENS, jnp.int32(TOKENS.shape[1])
+    token, cache = prefill(params, tokens)
+    room = [(0, 0), (0, 0), (0, 4), (0, 0), (0, 0)]
+    cache = jax.tree.map(lambda x: jnp.pad(x, room), cache)
+    for _ in range(4):
+        np.testing.assert_array_equal(token, jax.jit(forward)(params, tokens))
+        tokens = np.concatenate([tokens, np.asarray(token)[:, None]], axis=1)
+        cache, token, position = decode(params, cache, token, position)
+
+
+CASES = {c.__name__: c for c in (llama, mixtral, ring_attention, decode, disaggregated)}
 
 
 @pytest.mark.slow

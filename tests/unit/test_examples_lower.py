@@ -25,6 +25,9 @@ COMMAND = re.compile(r"flint capture examples/(\w+_jax)\.py --mesh ([\dx]+)((?: 
 PIPELINE = re.compile(
     r"flint capture examples/(\w+_jax)\.py(:\w+)? --mesh (pipe=[\w=,]+)((?: --[\w-]+ [\w=+.-]+)*)"
 )
+POOLS = re.compile(
+    r"flint capture examples/(\w+_jax)\.py --mesh (pool=[\w=,]+)((?: --set [\w=+]+)*)"
+)
 
 #: Example, its default mesh, and each value of its options that is not the default.
 OPTIONS = {
@@ -114,6 +117,12 @@ def documented_pipelines() -> list[tuple[str, str, str, str]]:
     return sorted({(n, e.lstrip(":"), m, settings(s)) for n, e, m, s in found})
 
 
+def documented_pools() -> list[tuple[str, str, str]]:
+    """Example, mesh and options of the commands that capture two pools."""
+    found = POOLS.findall(documentation())
+    return sorted({(n, m, s.replace(" --set ", " ").strip()) for n, m, s in found})
+
+
 def cases() -> list[tuple[str, str, str]]:
     listed = {
         (name, size, options)
@@ -146,9 +155,9 @@ def zip_attributes(dictionary: Any) -> Iterator[tuple[str, Any]]:
 
 def test_every_example_is_documented() -> None:
     files = {path.stem for path in EXAMPLES.glob("*_jax.py")}
-    pipelines = {name for name, *_ in documented_pipelines()}
-    assert {name for name, _, _ in documented_commands()} | pipelines == files
-    assert {name for name, _ in OPTIONS} | pipelines == files
+    others = {name for name, *_ in (*documented_pipelines(), *documented_pools())}
+    assert {name for name, _, _ in documented_commands()} | others == files
+    assert {name for name, _ in OPTIONS} | others == files
 
 
 @pytest.mark.parametrize(("name", "wanted", "mesh", "options"), documented_pipelines())
