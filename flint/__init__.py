@@ -14,6 +14,7 @@ if _TYPE_CHECKING:
     from flint.pipeline import Layers as Layers
     from flint.pipeline import Pipeline as Pipeline
     from flint.pipeline import Stage as Stage
+    from flint.pools import Disaggregated as Disaggregated
     from flint.program import Program as Program
     from flint.step import Step as Step
     from flint.step import TorchStep as TorchStep
@@ -27,6 +28,7 @@ if _TYPE_CHECKING:
 # Public names and the modules that define them: `import flint` loads none of them. There is no
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
+    "Disaggregated": "flint.pools",
     "FlintError": "flint.errors",
     "Layers": "flint.pipeline",
     "Mesh": "flint.mesh",

@@ -130,7 +130,7 @@ def _load_step(
                 "FL212",
                 f"entry '{function_name}' returned {type(step).__name__}, not a flint.Step",
                 place=_place_of(function, source),
-                help="return flint.Step(fn, args), flint.TorchStep or flint.WorldStep",
+                help="return a flint.Step, TorchStep, WorldStep, Pipeline or Disaggregated",
             )
     return LoadedStep(step, parsed, step.name or function_name, source)
 

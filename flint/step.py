@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from flint.pipeline import Pipeline
+from flint.pools import Disaggregated
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__flint_entry__"
@@ -92,7 +93,7 @@ class WorldStep:
 
 
 #: Whatever an entry may return.
-AnyStep = Step | TorchStep | WorldStep | Pipeline
+AnyStep = Step | TorchStep | WorldStep | Pipeline | Disaggregated
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ def entry(*, axes: Sequence[str] = (), default: bool = False) -> Callable[[F], F
     """Mark a function of a mesh that returns a step, so that `flint capture FILE` finds it.
 
     The function receives a `jax.sharding.AbstractMesh` (its axes named `axes`) and the options
-    given with `--set NAME=VALUE` as keyword arguments. It returns a `Step`, `TorchStep`, `WorldStep`
-    or `Pipeline`. Of several entries in a file the one marked `default` is taken where none is
+    given with `--set NAME=VALUE` as keyword arguments. It returns a `Step`, `TorchStep`,
+    `WorldStep`, `Pipeline` or `Disaggregated`. Of several entries in a file the one marked `default` is taken where none is
     named.
     """
 

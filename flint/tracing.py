@@ -19,6 +19,7 @@ from flint.errors import FlintError
 from flint.input_kind import InputKind, input_kind
 from flint.mesh import Mesh
 from flint.pipeline import Pipeline
+from flint.pools import Disaggregated
 from flint.program import Program
 from flint.step import AnyStep, Step, TorchStep, WorldStep
 from flint.workload import Workload
@@ -120,7 +121,8 @@ def trace(
     """Trace a step for a mesh that need not exist, without executing anything.
 
     `fn` is a JAX function (jitted or not), a PyTorch module (its forward pass), or a step with
-    everything in it: `Step`, `TorchStep`, `WorldStep`, `Pipeline`. `mesh` is "64x8", {"data": 64, "model": 8}
+    everything in it: `Step`, `TorchStep`, `WorldStep`, `Pipeline`,
+    `Disaggregated`. `mesh` is "64x8", {"data": 64, "model": 8}
     or a JAX mesh; without names, the axes take those of the mesh that the arguments are sharded on.
 
     For JAX, `args` and `kwargs` are pytrees of `jax.ShapeDtypeStruct` (of arrays, only shape and
@@ -218,6 +220,8 @@ def trace_step(
         return _trace_world(step, mesh, name, source)
     if isinstance(step, Pipeline):
         return _trace_pipeline(replace(step, name=step.name or name), mesh, source, partitioner)
+    if isinstance(step, Disaggregated):
+        return _trace_pools(replace(step, name=step.name or name), mesh, source, trip_counts or {})
     from flint.passes.partition.worker import the_worker
 
     if partitioner == "shardy":
@@ -226,6 +230,17 @@ def trace_step(
     with _timed(timings, "capture_seconds"):
         captured = _capture(replace(step, name=step.name or name), mesh, source, trip_counts or {})
     return _finish(captured, partitioner, timings)
+
+
+def _trace_pools(
+    step: Disaggregated, mesh: Mesh, source: str, trip_counts: Mapping[str, int]
+) -> Trace:
+    from flint.tracing_pools import trace_pools
+
+    timings: dict[str, float] = {}
+    with _timed(timings, "capture_seconds"):
+        workload = trace_pools(step, mesh, source=source, trip_counts=trip_counts)
+    return Trace(workload, timings)
 
 
 def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, partitioner: str) -> Trace:

@@ -185,7 +185,7 @@ def test_an_entry_must_return_a_step(write):
     assert _error(path) == [
         "error[FL212]: entry 'make' returned int, not a flint.Step",
         "  --> model.py:4",
-        "  help: return flint.Step(fn, args), flint.TorchStep or flint.WorldStep",
+        "  help: return a flint.Step, TorchStep, WorldStep, Pipeline or Disaggregated",
     ]
 
 
