@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flint.captured import Captured
 from flint.errors import FlintError
-from flint.mesh import Mesh
 
 if TYPE_CHECKING:
+    from flint.captured import Captured
+    from flint.mesh import Mesh
     from flint.step import Step, TorchStep
 
 
