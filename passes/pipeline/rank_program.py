@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flint.builder import ProgramBuilder
 from flint.mesh import AxisRef, Group
-from flint.passes.pipeline.graft import LAST_ROWS, Grafted, add_value, graft
+from flint.passes.pipeline.graft import LAST_ROWS, add_value, graft
 from flint.passes.pipeline.parts import Key, Part, Partial, StageParts
 from flint.passes.pipeline.pieces import Piece, pieces
 from flint.passes.pipeline.plan import (
@@ -216,50 +216,48 @@ class _Composer:
         self._end_turn(ends)
 
     def _backward(self, chunk: _Chunk, part: Part, last: bool) -> None:
-        names: dict[int, list[Partial]] = {}
-        for key, row in part.outputs.items():
-            if isinstance(key, Partial):
-                names.setdefault(row, []).append(key)
+        """One pass back. Gradients of inputs are sent as soon as they are there.
+
+        The stage before waits for them: reductions over devices, which nothing waits for, follow.
+        """
+        partials = _by_row(part, lambda key: isinstance(key, Partial))
+        gradients = _by_row(part, lambda key: chunk.stage > 0 and _is(key, Role.INPUT_GRADIENT))
         ends: list[int] = []
+        complete: list[tuple[Partial, int]] = []
 
         def after(row: int, here: int) -> None:
-            for partial in names.get(row, ()):
-                summed = self._accumulate(chunk, partial, part.program, row, here)
-                ends.append(summed)
-                if last:
-                    self._reduce(chunk, partial, summed)
-
-        inputs = self._inputs(chunk, part)
-        done = graft(self.builder, part, inputs, turn=self.turn, after=after)
-        self._given(chunk, part, done, after)
-        for key, row in part.outputs.items():
-            if isinstance(key, Port) and key.role is Role.INPUT_GRADIENT and chunk.stage > 0:
-                here = done.rows[row]
+            for key in gradients.pop(row, ()):
+                assert isinstance(key, Port)
                 self._send(part.program, row, here, chunk, key.number, forward=False)
                 ends.append(here)
-        self._end_turn([*done.last_rows(), *ends[-LAST_ROWS:]])
+            for partial in partials.get(row, ()):
+                assert isinstance(partial, Partial)
+                ends.append(self._accumulate(chunk, partial, part.program, row, here))
+                complete.append((partial, ends[-1]))
+            while last and complete and not gradients:
+                self._reduce(chunk, *complete.pop(0))
 
-    def _given(self, chunk: _Chunk, part: Part, done: Grafted, after: object) -> None:
-        """Gradients that are something the part was given, unchanged."""
-        given = set(part.inputs.values())
-        for key, row in part.outputs.items():
-            if isinstance(key, Partial) and row in given:
-                assert callable(after)
-                after(row, done.rows[row])
+        done = graft(self.builder, part, self._inputs(chunk, part), turn=self.turn, after=after)
+        for row in sorted(set(part.inputs.values()) & (partials.keys() | gradients.keys())):
+            after(row, done.rows[row])  # a gradient that is something the part was given
+        self._end_turn([*done.last_rows(), *ends[-LAST_ROWS:]])
 
     def _inputs(self, chunk: _Chunk, part: Part) -> dict[Key, int]:
         """The rows that a part reads: held ones, messages, and what its microbatch has saved."""
         inputs = dict(chunk.held)
         is_forward = part is chunk.parts.forward
+        backward = chunk.parts.backward
+        received = backward.inputs if backward is not None and part is chunk.parts.weights else {}
         for key, row in part.inputs.items():
             if key in inputs:
                 continue
             if isinstance(key, Port) and key.role is Role.INPUT and is_forward:
                 inputs[key] = self._receive(part.program, row, chunk, key.number, forward=True)
-            elif isinstance(key, Port) and key.role is Role.COTANGENT:
+            elif _is(key, Role.COTANGENT) and key not in received:
+                assert isinstance(key, Port)
                 inputs[key] = self._receive(part.program, row, chunk, key.number, forward=False)
             else:
-                assert is_saved(key), f"nothing gives {key}"
+                assert is_saved(key) or key in received, f"nothing gives {key}"
                 inputs[key] = self._value("pipeline.saved", part.program, row)
         return inputs
 
@@ -458,6 +456,15 @@ _OPTIMIZER = Phase.OPTIMIZER
 
 def _is(key: Key, role: Role) -> bool:
     return isinstance(key, Port) and key.role is role
+
+
+def _by_row(part: Part, wanted: Callable[[Key], bool]) -> dict[int, list[Key]]:
+    """Those outputs of a part that are wanted, by their row."""
+    found: dict[int, list[Key]] = {}
+    for key, row in part.outputs.items():
+        if wanted(key):
+            found.setdefault(row, []).append(key)
+    return found
 
 
 def memory_of(plan: Plan, position: int) -> list[Mapping[str, object]]:
