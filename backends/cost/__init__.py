@@ -1,0 +1,1 @@
+"""From a workload and a cluster to time and memory."""

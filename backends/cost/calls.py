@@ -1,0 +1,44 @@
+"""Where the members of a group lie on a cluster's network, as the collective models see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flint.program import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of a group that lies inside one tier: `size` members, `stride` chips apart.
+
+    `tier` is the index into `Cluster.network`, inner first. `sharing` is how many groups of the
+    same collective leave through the same links of the tier at once (8 groups over nodes of 8
+    chips share the node's links: each chip still has its own NIC, so it is 1 for them).
+    """
+
+    tier: int
+    size: int
+    stride: int = 1
+    sharing: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective or message: `comm_bytes` is the bytes of the rank's input.
+
+    `spans` are the tiers that the group crosses, inner first; the product of their sizes is the
+    size of the group. For a message they hold the one tier that it goes through, with size 2.
+    `collective` NONE is a message.
+    """
+
+    collective: Collective
+    comm_bytes: int
+    spans: tuple[Span, ...]
+
+    @property
+    def size(self) -> int:
+        """Members of the group."""
+        count = 1
+        for span in self.spans:
+            count *= span.size
+        return count
