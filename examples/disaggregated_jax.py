@@ -247,6 +247,8 @@ def serve(
     """One prefill step of a pool, and one decode step of another on what it is sent."""
     if model not in CONFIGS:
         raise ValueError("model is 8b or 70b")
+    if not 0 < prefill_pool < mesh.shape["pool"]:
+        raise ValueError(f"prefill_pool={prefill_pool}: the axis pool has {mesh.shape['pool']}")
     c = CONFIGS[model]
     c = dataclasses.replace(c, num_layers=num_layers or c.num_layers)
     prefill, decode = (Layout(mesh, tuple(tp.split("+"))) for tp in (prefill_tp, decode_tp))

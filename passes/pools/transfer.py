@@ -82,6 +82,26 @@ class Exchange:
             help=help or "shard both steps so that every shard of a cache has one size",
         )
 
+    def within_blocks(self) -> Exchange:
+        """The exchange inside one block of what both pools shard alike.
+
+        Where a dimension of one size is split over the same axes first, all blocks of it do the
+        same at their own coordinates.
+        """
+        layouts: tuple[list[tuple[int, tuple[AxisRef, ...]]], ...] = ([], [])
+        send, receive = self.sender, self.receiver
+        for s, r, a, b in zip(
+            send.shape, receive.shape, send.sharding, receive.sharding, strict=True
+        ):
+            common = 0
+            while s == r and common < min(len(a), len(b)) and a[common] == b[common]:
+                common += 1
+            blocks = self.mesh.group_size(a[:common])
+            layouts[0].append((s // blocks, a[common:]))
+            layouts[1].append((r // blocks, b[common:]))
+        ends = [Layout(tuple(s for s, _ in of), tuple(a for _, a in of)) for of in layouts]
+        return Exchange(self.mesh, ends[0], ends[1], self.names)
+
     @cached_property
     def moving(self) -> tuple[bool, ...]:
         """For each dimension, whether the pools shard it differently."""
@@ -214,6 +234,7 @@ def messages(exchange: Exchange, pools: Pools) -> list[Message]:
 
     As few rows as there can be: no more for one size than a device has messages of it.
     """
+    exchange = exchange.within_blocks()
     by_shape: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for piece in exchange.pieces():
         if not math.prod(piece.shape):
