@@ -20,6 +20,7 @@ COMMANDS = (
     "llama_jax.py --mesh 2x4 --set num_layers=2 --granularity kernel --tensor-size output",
     "mixtral_jax.py --mesh 4x2 --set num_layers=2",
     "ring_attention_jax.py --mesh 2x4",
+    "spmd_pipeline_jax.py --mesh 4x2 --set num_layers=8 --set seq=256 --set microbatches=3",
     "resnet50_jax.py --mesh 4x2 --set spatial=true",
     "decode_jax.py --mesh 2x4 --set model=8b --set num_layers=2 --set tokens=3",
 )

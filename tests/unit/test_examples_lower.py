@@ -47,6 +47,7 @@ OPTIONS = {
         "seq=1024 batch=1024 num_layers=4 capacity=2.0",
     ],
     ("ring_attention_jax", "4x16"): ["causal=false", "seq=32768 batch=16"],
+    ("spmd_pipeline_jax", "4x8"): ["num_layers=8 seq=512", "microbatches=16 batch=64"],
     ("resnet50_jax", "32x2"): ["batch=128 image=256"],
     ("decode_jax", "8x8"): [
         "model=405b",
