@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from flint.frontends.jax_stages.cut_identity import identity
 from flint.frontends.user_code import is_users
 
 #: Calls of a jitted function. Every other equation with a body is kept whole, except a scan that
@@ -134,7 +135,7 @@ class Digests:
     _by_id: dict[int, int] = field(default_factory=dict)
     _by_content: dict[Any, int] = field(default_factory=dict)
     _objects: list[Any] = field(default_factory=list)
-    _texts: dict[int, str] = field(default_factory=dict)
+    _texts: dict[int, Any] = field(default_factory=dict)
 
     def of_body(self, jaxpr: Any) -> int:
         """The number of a jaxpr inside an equation."""
@@ -174,7 +175,7 @@ class Digests:
             return numbers[atom]
         return ("literal", repr(atom.val), self._type(atom))
 
-    def _type(self, atom: Any) -> str:
+    def _type(self, atom: Any) -> Any:
         return self._text(atom.aval)
 
     def _parameter(self, value: Any) -> Any:
@@ -188,12 +189,11 @@ class Digests:
             return tuple(map(self._parameter, value))
         return self._text(value)
 
-    def _text(self, value: Any) -> str:
-        """What a value prints as; functions print their address, so equal means the same one."""
+    def _text(self, value: Any) -> Any:
         if isinstance(value, str | int | float | bool | None):
             return repr(value)
         if id(value) not in self._texts:
-            self._texts[id(value)] = f"{type(value).__name__} {value}"
+            self._texts[id(value)] = identity(value)
             self._objects.append(value)
         return self._texts[id(value)]
 
@@ -226,7 +226,14 @@ def opened(closed: Any) -> Program:
 
 
 def inlined(program: Program, chosen: Callable[[Any], bool]) -> Program:
-    """`program` with the jitted calls that `chosen` picks replaced by what they call, once."""
+    """`program` with the jitted calls that `chosen` picks replaced by what they call, once.
+
+    It is `program` itself if there are none.
+    """
+    calls = [e for e in program.equations if e.primitive.name in _JIT and chosen(e)]
+    if not calls:
+        return program
+    picked = set(map(id, calls))
     constants, equations = dict(program.constants), list[Any]()
     renamed: dict[Any, Any] = {}
 
@@ -235,7 +242,7 @@ def inlined(program: Program, chosen: Callable[[Any], bool]) -> Program:
 
     for equation in program.equations:
         inputs = [current(a) for a in equation.invars]
-        if equation.primitive.name not in _JIT or not chosen(equation):
+        if id(equation) not in picked:
             equations.append(equation.replace(invars=inputs))
             continue
         inner, results = _called(equation, inputs, constants)

@@ -62,9 +62,9 @@ def _opened(
         if not missing:
             return traced
         program = inlined(traced.program, partial(_holds_any, missing))
-        if len(program.equations) == len(traced.program.equations):
-            program = inlined(traced.program, _is_most(traced, work))
-        if program.equations == traced.program.equations:
+        if program is traced.program:
+            program = inlined(program, _is_most(traced, work))
+        if program is traced.program:
             return traced
         traced = replace(traced, program=program)
 
@@ -156,7 +156,7 @@ def _unnamed(flow: Flow, traced: Traced, work: Work) -> Layers | None:
     if found is not None:
         return found
     lists = [_by_parameters(flow, traced, p) for p in _parameter_lists(traced)]
-    named = [f for f in lists if f is not None]
+    named = sorted((f for f in lists if f is not None), key=lambda f: f.spans)
     if len(named) > 1:
         raise _several([f.name for f in named])
     return named[0] if named else _by_calls(flow, (), work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from flint.errors import FlintError
 from flint.frontends.jax_stages.cut import CutModel, cut_model
 from flint.mesh import Mesh
 from flint.pipeline import Pipeline
@@ -256,6 +258,37 @@ def test_stages_compute_what_the_model_does(run: Any) -> None:
     check_numbers(given, cut)
 
 
+def test_equal_stages_have_equal_keys() -> None:
+    for run in (scan, jitted_list, plain_list):
+        keys = [s.key for s in cut_model(pipeline(run), MESH, 6).stages]
+        assert len(set(keys[1:5])) == 1
+        assert len(set(keys)) == 3
+    uneven = cut_model(pipeline(scan, cut="layers:1,3"), MESH, 3).stages
+    assert len({s.key for s in uneven}) == 3
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def scaled(x: Any, scale: float) -> Any:
+    return x * 2.0
+
+
+scaled.defvjp(lambda x, scale: (x * 2.0, None), lambda scale, _, g: (g * scale,))
+
+
+def custom_list(scales: Any, x: Any, layers: Any, mask: Any, position: Any) -> Any:
+    for p, scale in zip(layers, scales, strict=True):
+        with jax.named_scope("block"):
+            x = layer(scaled(jax.nn.relu(x), scale), p, mask, position)
+    return x
+
+
+def test_rules_of_gradients_tell_stages_apart() -> None:
+    equal = functools.partial(custom_list, [2.0] * LAYERS)
+    assert len({s.key for s in cut_model(pipeline(equal), MESH, 6).stages}) == 3
+    other = functools.partial(custom_list, [2.0, 2.0, 3.0, 2.0, 2.0, 2.0])
+    assert len({s.key for s in cut_model(pipeline(other), MESH, 6).stages}) == 4
+
+
 def test_a_stage_holds_only_its_own_parameters_and_reads_only_its_batch() -> None:
     first, second, last = cut_model(pipeline(scan), MESH, 3).stages
     assert list(first.params) == ["params['embed']"] + [
@@ -274,3 +307,184 @@ def test_a_stage_holds_only_its_own_parameters_and_reads_only_its_batch() -> Non
     assert [s.is_last for s in (first, second, last)] == [False, False, True]
     assert second.inputs[0].sharding.spec == P("data")
     assert last.outputs[0].shape == ()
+
+
+# what several stages read ---------------------------------------------------------------------
+
+
+def test_a_tied_embedding_is_reported_and_gets_both_gradients() -> None:
+    tied = weights(stacked())
+    del tied["head"]
+    given = pipeline(scan, params=tied)
+    cut = cut_model(given, MESH, 2)
+    assert cut.tied == (((0, "params['embed']"), (1, "params['embed']")),)
+    check_numbers(given, cut)
+
+
+def test_a_parameter_that_all_layers_read_is_tied_in_all_stages() -> None:
+    def biased(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+        bias = jnp.tanh(layers["bias"]) @ jnp.ones((DIM, DIM))  # from parameters alone
+        return scan(x, layers["stack"], mask, position + bias)
+
+    layers = {"stack": stacked(), "bias": struct((SEQUENCE, DIM))}
+    given = pipeline(biased, params=weights(layers))
+    cut = cut_model(given, MESH, 3)
+    name = "params['layers']['bias']"
+    assert cut.tied == (((0, name), (1, name)), ((0, name), (2, name)))
+    check_numbers(given, cut)
+
+
+def encoder_decoder(params: Any, source: Any, tokens: Any) -> Any:
+    mask = jnp.ones((SEQUENCE, SEQUENCE), bool)
+    with jax.named_scope("encoder"):
+        encoded = params["embed"][source]
+        for i, p in enumerate(params["encoder"]):
+            with jax.named_scope(f"{i}"):
+                encoded = layer(encoded, p, mask, 0.0)
+    with jax.named_scope("decoder"):
+        y = params["embed"][tokens]
+        for i, p in enumerate(params["decoder"]):
+            with jax.named_scope(f"{i}"):
+                y = layer(y + encoded @ p["cross"], p["own"], jnp.tril(mask), 0.0)
+    with jax.named_scope("head"):
+        return norm(y) @ params["head"]
+
+
+DECODER_LAYER = {"own": LAYER, "cross": struct((DIM, DIM))}
+TRANSLATION = Pipeline(
+    model=encoder_decoder,
+    params={
+        "embed": struct((VOCAB, DIM)),
+        "encoder": [LAYER] * 3,
+        "decoder": [DECODER_LAYER] * 2,
+        "head": struct((DIM, VOCAB)),
+    },
+    inputs=(TOKENS, TOKENS),
+    targets=(TOKENS,),
+    loss=loss,
+    microbatches=2,
+    crossing=2,
+)
+
+
+def test_an_encoder_and_a_decoder_are_cut_by_the_names_of_scopes() -> None:
+    given = dataclasses.replace(TRANSLATION, cut="encoder/2, decoder, decoder/1")
+    cut = cut_model(given, MESH, 4)
+    assert [s.label for s in cut.stages] == ["encoder", "encoder", "decoder", "decoder, head, loss"]
+    # The encoder's output passes through the stage that begins the decoder.
+    assert [len(s.inputs) for s in cut.stages] == [0, 1, 1, 2]
+    assert cut.tied == (((0, "params['embed']"), (2, "params['embed']")),)
+    check_numbers(given, cut)
+
+
+def test_an_inference_pipeline_hands_on_and_returns_what_the_model_returns() -> None:
+    given = pipeline(scan, loss=None, targets=())
+    stages = cut_model(given, MESH, 2).stages
+    assert stages[1].outputs[0].shape == (BATCH, SEQUENCE, VOCAB)
+    assert stages[1].is_last
+
+
+def test_balanced_stages_count_the_head() -> None:
+    head = struct((DIM, 40 * VOCAB), None, "model")
+    given = pipeline(scan, params=weights(stacked()) | {"head": head}, cut="layers:balanced")
+    stages = cut_model(dataclasses.replace(given, loss=lambda y, t: jnp.mean(y)), MESH, 2).stages
+    assert stages[1].label == "layers 5, head"
+
+
+# errors ---------------------------------------------------------------------------------------
+
+
+def refused(given: Pipeline, count: int) -> FlintError:
+    with pytest.raises(FlintError) as caught:
+        cut_model(given, MESH, count)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("cut", "count", "code", "message"),
+    [
+        ("layers:1,2", 4, "FL241", "has 2 cut points and so makes 3 stages, the pipeline has 4"),
+        ("layers:4,2", 3, "FL241", "do not ascend"),
+        ("layers:2,6", 3, "FL241", "no stage can begin at layer 6: 'layers' has 6 layers"),
+        ("layers", 7, "FL242", "7 stages need at least as many layers, 'layers' has 6"),
+        ("layerz", 3, "FL241", "no layers or scope 'layerz'; did you mean 'layers'?"),
+        ("layers/2,laser", 3, "FL241", "no layers or scope 'laser'"),
+        ("layers/4,layers/2", 3, "FL241", "do not begin one after the other"),
+        ("layers/2,layers/9", 3, "FL241", "no stage can begin at 'layers/9': 'layers' has 6"),
+        ("embed,layers/2", 3, "FL241", "do not begin one after the other"),
+        ("layers:two", 2, "FL241", "cannot read cut 'layers:two'"),
+        ("a,,b", 4, "FL241", "empty name"),
+    ],
+)
+def test_cuts_that_do_not_fit_the_model(cut: str, count: int, code: str, message: str) -> None:
+    error = refused(pipeline(scan, cut=cut), count)
+    assert error.code == code
+    assert message in error.message
+
+
+def split_residual(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+    for i, p in enumerate(layers):
+        with jax.named_scope(f"{i}"):
+            hidden = norm(layer(x, p, mask, position))
+            with jax.named_scope("add"):
+                x = x + jnp.sin(hidden)
+    return x
+
+
+def test_a_cut_inside_a_residual_names_both_values() -> None:
+    given = pipeline(split_residual, cut="layers/3/add")
+    error = refused(given, 2)
+    assert error.code == "FL244"
+    assert "stage 0 (embed, layers) and 1 (layers, head, loss)" in error.message
+    assert "needs 2 values, crossing is 1" in error.message
+    assert "float32[4,6,8] from layers/2/add at test_jax_cut.py:" in error.message
+    assert "float32[4,6,8] from layers/3 at test_jax_cut.py:" in error.message
+    assert "read by layers/3/add at test_jax_cut.py:" in error.message
+    assert error.help is not None
+    assert "crossing=2" in error.help
+    both = cut_model(dataclasses.replace(given, crossing=2), MESH, 2)
+    assert len(both.stages[1].inputs) == 2
+
+
+def test_two_groups_of_layers_must_be_named() -> None:
+    error = refused(dataclasses.replace(TRANSLATION, cut="layers"), 2)
+    assert error.code == "FL241"
+    assert "several groups of layers: encoder, decoder" in error.message
+
+
+def test_what_layers_return_must_stay_in_one_stage() -> None:
+    def keeping(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+        x, kept = jax.lax.scan(lambda x, p: (layer(x, p, mask, position), x), x, layers)
+        return x + jnp.sum(kept, 0)
+
+    error = refused(pipeline(keeping, params=weights(stacked())), 2)
+    assert error.code == "FL244"
+    assert "float32[3,4,6,8] from layers" in error.message
+
+
+def test_a_scan_over_values_of_all_layers_is_refused() -> None:
+    def mixed(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+        return scan(x, layers | {"up": jnp.cumsum(layers["up"], 0)}, mask, position)
+
+    error = refused(pipeline(mixed, params=weights(stacked())), 2)
+    assert error.code == "FL244"
+    assert "computed from the parameters of all layers at once" in error.message
+
+
+def test_stages_that_do_not_depend_on_each_other_are_refused() -> None:
+    error = refused(dataclasses.replace(TRANSLATION, cut="decoder", model=_apart), 2)
+    assert error.code == "FL244"
+    assert "no value crosses" in error.message
+
+
+def _apart(params: Any, source: Any, tokens: Any) -> Any:
+    with jax.named_scope("encoder"):
+        unread = params["embed"][source]
+    with jax.named_scope("decoder"):
+        return params["embed"][tokens] @ params["head"] + 0 * unread.shape[0]
+
+
+def test_training_needs_a_scalar() -> None:
+    error = refused(pipeline(scan, loss=None, targets=(), backward=True), 2)
+    assert error.code == "FL240"
+    assert "float32[4,6,32]" in error.message
