@@ -123,6 +123,7 @@ class Run:
     def __init__(self, model: StagedModel, module: Any, batch: dict[str, Any]) -> None:
         self.model = model
         named = (*module.named_parameters(), *module.named_buffers())
+        self.steps = [jax.jit(body.step.function) for body in model.bodies]
         self.values = {name: tensor.detach().numpy().copy() for name, tensor in named}
         self.loss = 0.0
         self.gradients: dict[str, Any] = {}
@@ -161,7 +162,7 @@ class Run:
             assert value.shape == argument.shape and value.dtype == argument.dtype, port
             arrays.append(value)
         with jax.set_mesh(jax.make_mesh((1, 1), MESH.names)), jax.enable_x64(True):
-            results = jax.jit(program.function)(*arrays)
+            results = self.steps[self.model.stages[stage]](*arrays)
         found: dict[Role, dict[Any, Any]] = {role: {} for role in Role}
         for port, result in zip(program.result_ports, results, strict=True):
             found[port.role][port.name or port.number] = np.asarray(result)
@@ -197,7 +198,7 @@ TEXT = ("tokens", "targets")
 
 
 def test_stages_of_different_layers() -> None:
-    model = compare(lambda: Decoder(4), text, cross_entropy, TEXT, stages=3, cut="layers:1,3")
+    model = compare(lambda: Decoder(3), text, cross_entropy, TEXT, stages=3, cut="layers:1,2")
     assert model.stages == (0, 1, 2)
 
 
