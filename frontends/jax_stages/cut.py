@@ -18,8 +18,9 @@ from flint.frontends.jax_stages.cut_layers import (
     opened_for_layers,
     opened_for_scopes,
 )
+from flint.frontends.jax_stages.cut_parts import Cutting
 from flint.frontends.jax_stages.cut_scan import cut_scan
-from flint.frontends.jax_stages.cut_stages import Cutting, stage_functions
+from flint.frontends.jax_stages.cut_stages import stage_functions
 from flint.frontends.jax_stages.cut_trace import Traced, traced_model
 from flint.frontends.jax_stages.microbatch import one_microbatch
 from flint.frontends.jax_stages.stage_function import StageFunction

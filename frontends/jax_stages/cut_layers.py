@@ -20,6 +20,7 @@ from flint.frontends.jax_stages.cut_jaxpr import (
     reads,
     scope,
 )
+from flint.frontends.jax_stages.cut_slices import sliced_rows
 from flint.frontends.jax_stages.cut_trace import Traced
 
 Path = tuple[str, ...]
@@ -235,13 +236,23 @@ def _by_parameters(flow: Flow, traced: Traced, path: Path) -> Layers | None:
 
 
 def _parameter_numbers(flow: Flow, traced: Traced, path: Path) -> Iterator[tuple[int, set[int]]]:
-    """Anchored equations that read parameters of the list `path`, and the numbers of these."""
+    """Anchored equations that read parameters of the list `path`, and the numbers of these.
+
+    Parameters of a list are `path[3]`, or row 3 of what is stacked in `path`.
+    """
     numbers: dict[Any, set[int]] = {}
+    stacked = set()
     for variable, argument in traced.described.items():
-        found = _numbered(_keys(argument.name), path) if argument.is_parameter else None
+        keys = _keys(argument.name) if argument.is_parameter else ()
+        found = _numbered(keys, path)
         if found is not None:
             numbers[variable] = {found[1]}
+        elif _after(keys, path) is not None:
+            stacked.add(variable)
     for index, equation in enumerate(flow.program.equations):
+        rows = sliced_rows(equation) if stacked.intersection(reads(equation)) else None
+        if rows is not None and rows[1] == rows[0] + 1:
+            numbers[equation.outvars[0]] = {rows[0]}
         read: set[int] = set().union(*(numbers.get(v, set()) for v in reads(equation)))
         if read and flow.anchored[index] and flow.live[index]:
             yield index, read

@@ -150,7 +150,20 @@ def jitted_whole(x: Any, layers: Any, mask: Any, position: Any) -> Any:
     return jax.jit(scan)(x, layers, mask, position)
 
 
-SCANS = [scan, scan_of_remat, scan_that_carries_the_mask, scan_over_casts, jitted_whole]
+def indexed_stack(x: Any, layers: Any, mask: Any, position: Any) -> Any:
+    for i in range(LAYERS):
+        x = layer(x, jax.tree.map(lambda w, i=i: w[i], layers), mask, position)
+    return x
+
+
+SCANS = [
+    indexed_stack,
+    scan,
+    scan_of_remat,
+    scan_that_carries_the_mask,
+    scan_over_casts,
+    jitted_whole,
+]
 LISTS = [jitted_list, remat_list, scoped_list, underscored_list, plain_list]
 
 
