@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from flint.frontends.jax_program import capture_jax
+from flint.frontends.jax_program import abstract_mesh
+from flint.frontends.jax_stages.bodies import BodyFunction, capture_body
 from flint.mesh import Mesh
 from flint.passes.pipeline.partition import partition_body
 from flint.passes.pipeline.parts import PartitionedBody
 from flint.staged import Body, Port, Role
-from flint.step import Step
 
 #: pipe x data x model.
 MESH = Mesh(("pipe", "data", "model"), (2, 4, 2))
@@ -131,10 +133,6 @@ def forward(model: Model, params: dict[str, Any], x: Any, targets: Any) -> Any:
 
 def body_of(model: Model) -> Body:
     """The stage's joint function of one microbatch, captured."""
-    from jax.sharding import NamedSharding
-
-    from flint.frontends.jax_program import abstract_mesh
-
     mesh = abstract_mesh(MESH)
 
     def shaped(shape: tuple[int, ...], spec: P, dtype: Any) -> jax.ShapeDtypeStruct:
@@ -152,15 +150,15 @@ def body_of(model: Model) -> Body:
     if not model.inference:
         seed = shaped((), P(), jnp.float32) if model.last else hidden
         arguments.append((Port(Role.COTANGENT), seed))
-    ports: list[Port] = []
+    results = [Port(Role.LOSS) if model.last else Port(Role.OUTPUT)]
+    if not model.inference:
+        results += [] if model.first else [Port(Role.INPUT_GRADIENT)]
+        results += [Port(Role.GRADIENT, n) for n in names]
 
     def step(*values: Any) -> Any:
         by = dict(zip([p for p, _ in arguments], values, strict=True))
         p = {n: by[Port(Role.PARAMETER, n)] for n in names}
         targets = by.get(Port(Role.BATCH, "targets"))
-        out = Port(Role.LOSS) if model.last else Port(Role.OUTPUT)
-        ports.clear()
-        ports.append(out)
         if model.inference:
             return (forward(model, p, by[x[0]], targets),)
         if model.first:
@@ -169,14 +167,49 @@ def body_of(model: Model) -> Body:
         else:
             y, pull = jax.vjp(lambda p, x: forward(model, p, x, targets), p, by[x[0]])
             gradients, given = pull(by[Port(Role.COTANGENT)])
-            ports.append(Port(Role.INPUT_GRADIENT))
             given = (lax.with_sharding_constraint(given, activations(model)),)
-        ports.extend(Port(Role.GRADIENT, n) for n in names)
         of = [lax.with_sharding_constraint(gradients[n], specs(model)[n]) for n in names]
         return (y, *given, *of)
 
-    captured = capture_jax(Step(step, tuple(a for _, a in arguments)), MESH)
-    return Body(captured, tuple(p for p, _ in arguments), tuple(ports))
+    one = BodyFunction("step", step, tuple(arguments), tuple((p, None) for p in results))
+    return capture_body(one, MESH, "cuda", "test")
+
+
+def stage_of(
+    function: Callable[[dict[str, Any], Any], Any],
+    params: dict[str, tuple[tuple[int, ...], P]],
+    x: tuple[tuple[int, ...], P] = ((BATCH, LENGTH, WIDTH), P("data", None, None)),
+    dtype: Any = jnp.float32,
+) -> PartitionedBody:
+    """A middle stage of any `function(params, x) -> y` with y like x, partitioned.
+
+    `params` are shapes and shardings by name, as is `x`.
+    """
+    mesh = abstract_mesh(MESH)
+
+    def shaped(of: tuple[tuple[int, ...], P]) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(of[0], dtype, sharding=NamedSharding(mesh, of[1]))
+
+    def step(*values: Any) -> Any:
+        given = dict(zip(params, values, strict=False))
+        y, pull = jax.vjp(function, given, values[-2])
+        gradients, back = pull(values[-1])
+        kept = lax.with_sharding_constraint
+        return (
+            kept(y, x[1]),
+            kept(back, x[1]),
+            *(kept(gradients[n], params[n][1]) for n in params),
+        )
+
+    takes = [(Port(Role.PARAMETER, n), shaped(of)) for n, of in params.items()]
+    gives: list[tuple[Port, Any]] = [(Port(Role.GRADIENT, n), None) for n in params]
+    function_of_stage = BodyFunction(
+        "step",
+        step,
+        (*takes, (Port(Role.INPUT), shaped(x)), (Port(Role.COTANGENT), shaped(x))),
+        ((Port(Role.OUTPUT), None), (Port(Role.INPUT_GRADIENT), None), *gives),
+    )
+    return partition_body(capture_body(function_of_stage, MESH, "cuda", "test"))
 
 
 def partitioned(model: Model) -> PartitionedBody:

@@ -81,9 +81,17 @@ class _Reduce:
         if step.type is not None:
             size = step.type.num_bytes
             moved = {"shape": step.type.shape, "result_bytes": size}
-            moved |= {"operand_bytes": size, "comm_bytes": size}
+            moved |= self._moved(row, value, size)
         deps = [value, *(self._constant(d) for d in shared)]
         return self._copy(row, deps, alias=value if p.alias[row] >= 0 else -1, **moved)
+
+    def _moved(self, row: int, value: int, size: int) -> dict[str, Any]:
+        """Bytes that a step reads where it is applied to a value of another size."""
+        read = self.types[value].num_bytes
+        if self.program.kind[row] == Kind.COLLECTIVE:
+            return {"operand_bytes": read, "comm_bytes": read}
+        in_part = self.program.opcodes[self.program.opcode[row]] == ALL_SLICE
+        return {"operand_bytes": size if in_part else read}
 
     def _constant(self, row: int) -> int:
         known = self.constants.get((self.inside, row))

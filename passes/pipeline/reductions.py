@@ -49,6 +49,11 @@ class Type:
     shape: tuple[int, ...]
     num_bytes: int
 
+    def reshaped(self, shape: tuple[int, ...]) -> Type:
+        """A value of another shape."""
+        each = self.num_bytes // max(math.prod(self.shape), 1)
+        return Type(self.dtype, shape, each * math.prod(shape))
+
     def stacked(self, count: int) -> Type:
         """`count` such values."""
         return Type(self.dtype, (count, *self.shape), self.num_bytes * count)
@@ -82,19 +87,11 @@ class Change:
     row: int
     reads: tuple[int, ...]
     type: Type
-    written: int  # bytes that it writes at a time
+    written: int  # bytes that it writes at a time, and
+    moved: int  # bytes that it reads
     loop: int = -1  # the loop that carries it on, if one does
     carried: int = -1
     initial: int = -1
-
-
-@dataclass(frozen=True)
-class Bypass:
-    """A row of the backward pass that reads `new` instead of the reduced `old`."""
-
-    row: int
-    old: int
-    new: int
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class Tail:
     base: int
     type: Type
     steps: tuple[Step, ...]
-    changes: tuple[Change | Bypass, ...] = ()
+    changes: tuple[Change, ...] = ()
 
     def then(self, steps: Iterable[Step]) -> Tail:
         """The tail with more steps after it."""
@@ -208,41 +205,75 @@ class Tails:
             return None
         if self._signature(first.steps) != self._signature(second.steps):
             return None
-        change = Change(row, (first.base, second.base), first.type, first.type.num_bytes)
+        size = first.type.num_bytes
+        change = Change(row, (first.base, second.base), first.type, size, 2 * size)
         changes = (*first.changes, *second.changes, change)
         return Tail(row, first.type, second.steps, changes)
 
     def _laid_out(self, tail: Tail) -> Tail:
-        """The tail with all-reduces after changes of layout and placements, not before them."""
-        steps = tail.steps
-        reduces: list[Apply] = []
-        moved: list[Apply] = []
-        for step in steps:
-            if not isinstance(step, Apply) or not (self._reorders(step) or self._adds(step)):
-                break
-            (reduces if self._adds(step) else moved).append(step)
-        if not moved or not reduces or steps[0] is moved[0]:
+        """The tail with changes of layout and placements in front, out of it, where that is known.
+
+        They are the same on unreduced values and in another type; on values that are not sliced
+        yet, they are if it is clear which dimension the slice is of.
+        """
+        steps = [step for step in tail.steps if isinstance(step, Apply)]
+        end = next((i for i, step in enumerate(steps) if not self._commutes(step)), len(steps))
+        steps = steps[:end]
+        lasting = [step for step in steps if not self._is_layout(step.row)]
+        layout = [step.row for step in steps if self._is_layout(step.row)]
+        if not layout or steps[0].row == layout[0] or end < len(tail.steps):
             return tail
-        type_ = self.type_of(moved[-1].row)
-        place = {step.row: tail.base for step in reduces}
-        changes: list[Change | Bypass] = list(tail.changes)
-        base = tail.base
-        for step in moved:
-            old = self._operand(step.row)
-            assert old is not None, f"row {step.row} is not linear"
-            if old in place or old != base:
-                changes.append(Bypass(step.row, old, base))
-            base = step.row
-        rest = steps[len(reduces) + len(moved) :]
-        after = tuple(Apply(step.row, type_) for step in reduces)
-        return Tail(base, type_, (*after, *rest), tuple(changes))
+        base, type_, changes = tail.base, tail.type, list(tail.changes)
+        for row in layout:
+            shape = self._unsliced(row, steps)
+            if shape is None:
+                return tail
+            moved, type_ = type_.num_bytes, type_.reshaped(shape)
+            operand = self._operand(row)
+            deps = self.program.dependencies(row).tolist()
+            reads = tuple(base if d == operand else d for d in deps)
+            changes.append(Change(row, reads, type_, type_.num_bytes, moved))
+            base = row
+        last = self.type_of(steps[-1].row)
+        after, now = [], type_
+        for step in lasting:
+            sliced = self._opcode(step.row) == ALL_SLICE
+            now = self.type_of(step.row).reshaped(last.shape if sliced else now.shape)
+            after.append(Apply(step.row, now))
+        return Tail(base, type_, tuple(after), tuple(changes))
 
-    def _adds(self, step: Apply) -> bool:
-        return bool(self.program.collective[step.row] == Collective.ALL_REDUCE)
+    def _opcode(self, row: int) -> str:
+        return self.program.opcodes[int(self.program.opcode[row])]
 
-    def _reorders(self, step: Apply) -> bool:
-        opcode = self.program.opcodes[self.program.opcode[step.row]]
-        return opcode in PLACING or opcode in TRANSPOSES
+    def _is_layout(self, row: int) -> bool:
+        opcode = self._opcode(row)
+        return opcode in PLACING or opcode in TRANSPOSES or opcode in SUMS
+
+    def _commutes(self, step: Apply) -> bool:
+        """Whether a step is a change of layout, or may come after all of these."""
+        opcode = self._opcode(step.row)
+        reduces = self.program.collective[step.row] == Collective.ALL_REDUCE
+        return (
+            bool(reduces) or opcode in CONVERT or opcode == ALL_SLICE or self._is_layout(step.row)
+        )
+
+    def _unsliced(self, row: int, steps: list[Apply]) -> tuple[int, ...] | None:
+        """Shape of a change of layout if the slice before it came later; None if it is not clear."""
+        rows = [step.row for step in steps]
+        slices = [r for r in rows[: rows.index(row)] if self._opcode(r) == ALL_SLICE]
+        shape = self.type_of(row).shape
+        if not slices:
+            return shape
+        operand = self._operand(slices[0])
+        if len(slices) > 1 or operand is None:
+            return None
+        whole, part = self.type_of(operand).shape, self.type_of(slices[0]).shape
+        cut = [i for i, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
+        same = [i for i, size in enumerate(shape) if size == part[cut[0]]]
+        if len(cut) != 1 or len(same) != 1 or part.count(part[cut[0]]) != 1:
+            return None
+        times = whole[cut[0]] // part[cut[0]]
+        return tuple(n * times if i == same[0] else n for i, n in enumerate(shape))
 
     def _signature(self, steps: tuple[Step, ...]) -> tuple[object, ...]:
         """What tells two tails apart. Where a value is placed is not known, so a row says it.
@@ -296,14 +327,16 @@ class Tails:
         whole = tail.type.stacked(self.program.regions[loop].trip_count)
         index = [d for d in self.program.dependencies(row).tolist() if self.shared[d]]
         reads = (value, tail.base, *index)
-        change = Change(row, reads, whole, tail.type.num_bytes, loop, value, initial)
+        size = tail.type.num_bytes
+        change = Change(row, reads, whole, size, size, loop, value, initial)
         step = Stack(loop, initial, row, tail.steps)
         return Tail(row, whole, (step,), (*tail.changes, change))
 
     def _total(self, row: int, value: int, initial: int, loop: int, tail: Tail) -> Tail:
         """A loop adds unreduced values; the sum is reduced after it."""
         one = tail.type
-        change = Change(row, (value, tail.base), one, one.num_bytes, loop, value, initial)
+        size = one.num_bytes
+        change = Change(row, (value, tail.base), one, size, 2 * size, loop, value, initial)
         return Tail(row, one, tail.steps, (*tail.changes, change))
 
 
@@ -322,22 +355,18 @@ def is_constant(program: Program, row: int) -> bool:
     return not pending
 
 
-def apply_changes(edit: Edit, changes: Iterable[Change | Bypass]) -> None:
+def apply_changes(edit: Edit, changes: Iterable[Change]) -> None:
     """Let rows of the backward pass hold unreduced values."""
     p = edit.program
     for c in changes:
-        if isinstance(c, Bypass):
-            deps = [c.new if d == c.old else d for d in edit.deps(c.row)]
-            alias = int(p.alias[c.row])
-            edit.change(c.row, deps=deps, alias=c.new if alias == c.old else alias)
-            continue
         whole = spec(c.type.dtype, c.type.shape, c.type.num_bytes)
         if p.opcodes[p.opcode[c.row]] in ADD and p.flops[c.row]:
             edit.change(c.row, flops=math.prod(c.type.shape))
-        width = 1 if p.opcodes[p.opcode[c.row]] in WRITES else 2
-        moved = 0 if p.kind[c.row] == Kind.VALUE else width * c.written
+        moved = 0 if p.kind[c.row] == Kind.VALUE else c.moved
         edit.change(c.row, deps=c.reads, **{**whole, "result_bytes": c.written})
         edit.change(c.row, operand_bytes=moved)
+        if p.alias[c.row] >= 0:  # a view of the one thing that it reads, or what a loop carries
+            edit.change(c.row, alias=c.reads[0])
         if c.loop >= 0:
             region = p.regions[c.loop]
             initial = edit.copy(
