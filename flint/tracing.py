@@ -219,8 +219,10 @@ def trace_step(
     if isinstance(step, WorldStep):
         return _trace_world(step, mesh, name, source)
     if isinstance(step, Pipeline):
-        return _trace_pipeline(replace(step, name=step.name or name), mesh, source, partitioner)
+        _require_shardy(partitioner, "stages of a pipeline")
+        return _trace_pipeline(replace(step, name=step.name or name), mesh, source)
     if isinstance(step, Disaggregated):
+        _require_shardy(partitioner, "pools")
         return _trace_pools(replace(step, name=step.name or name), mesh, source, trip_counts or {})
     from flint.passes.partition.worker import the_worker
 
@@ -243,16 +245,19 @@ def _trace_pools(
     return Trace(workload, timings)
 
 
-def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, partitioner: str) -> Trace:
-    from flint.passes.partition.worker import the_worker
-    from flint.passes.pipeline.compose import compose
-
+def _require_shardy(partitioner: str, what: str) -> None:
     if partitioner != "shardy":
         raise FlintError(
             "FL240",
-            f"stages of a pipeline are partitioned by shardy, not by {partitioner}",
+            f"{what} are partitioned by shardy, not by {partitioner}",
             help="leave out the partitioner",
         )
+
+
+def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str) -> Trace:
+    from flint.passes.partition.worker import the_worker
+    from flint.passes.pipeline.compose import compose
+
     the_worker().prestart()
     timings: dict[str, float] = {}
     with _timed(timings, "capture_seconds"):
