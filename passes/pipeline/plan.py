@@ -14,17 +14,17 @@ from flint.passes.pipeline.parts import Key, Part, Partial, PartitionedBody, Sav
 from flint.passes.pipeline.units import Unit, Work
 from flint.staged import CapturedPipeline, Port, Role
 
-#: StableHLO's names of what gradients can be accumulated in, under those of both frameworks, and
-#: the bytes of one element.
+#: What gradients can be accumulated in, by its own and by StableHLO's name: a program's name of it
+#: and the bytes of one element.
 GRADIENT_DTYPES: dict[str, tuple[str, int]] = {
-    "f32": ("f32", 4),
-    "float32": ("f32", 4),
-    "bf16": ("bf16", 2),
-    "bfloat16": ("bf16", 2),
-    "f16": ("f16", 2),
-    "float16": ("f16", 2),
-    "f64": ("f64", 8),
-    "float64": ("f64", 8),
+    "f32": ("float32", 4),
+    "float32": ("float32", 4),
+    "bf16": ("bfloat16", 2),
+    "bfloat16": ("bfloat16", 2),
+    "f16": ("float16", 2),
+    "float16": ("float16", 2),
+    "f64": ("float64", 8),
+    "float64": ("float64", 8),
 }
 
 
@@ -73,7 +73,7 @@ def once_a_step(body: PartitionedBody | None) -> Part | None:
 
 
 def gradient_dtype(name: str) -> tuple[str, int]:
-    """StableHLO's name and the bytes of an element. Raises FlintError FL240 for other names."""
+    """A program's name and the bytes of an element. Raises FlintError FL240 for other names."""
     if name not in GRADIENT_DTYPES:
         raise FlintError(
             "FL240",

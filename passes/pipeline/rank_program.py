@@ -400,19 +400,24 @@ class _Composer:
         if not found:
             return -1
         total = self.builder.add(
-            "pipeline.sum", Kind.VALUE, deps=found, dtype="f32", result_bytes=4, phase=_OPTIMIZER
+            "pipeline.sum",
+            Kind.VALUE,
+            deps=found,
+            dtype="float32",
+            result_bytes=4,
+            phase=_OPTIMIZER,
         )
         if self.plan.ranks == 1:
             return total
         cause = "the norm of the gradients of all stages"
-        return self._over_pipe(total, "f32", (), 4, cause, phase=_OPTIMIZER)
+        return self._over_pipe(total, "float32", (), 4, cause, phase=_OPTIMIZER)
 
     def _share_loss(self) -> None:
         """Every stage learns the loss of the last one: those that have none contribute zero."""
         if self.plan.ranks > 1:
             own = self.loss if self.loss >= 0 else self.turn
             cause = "the loss, for every stage"
-            row = self._over_pipe(own, "f32", (), 4, cause, phase=Phase.FORWARD)
+            row = self._over_pipe(own, "float32", (), 4, cause, phase=Phase.FORWARD)
             self.returned.append(row)
         elif self.loss >= 0:
             self.returned.append(self.loss)

@@ -43,7 +43,7 @@ class _Maker:
             row = self.builder.add(
                 "parameter",
                 Kind.PARAMETER,
-                dtype="bf16",
+                dtype="bfloat16",
                 shape=(size // 2,),
                 result_bytes=size,
                 name=name,
@@ -54,7 +54,7 @@ class _Maker:
         self.named[name] = self.builder.add(
             "stablehlo.dot_general",
             deps=[self.named[d] for d in deps],
-            dtype="bf16",
+            dtype="bfloat16",
             shape=(size // 2,),
             result_bytes=size,
             operand_bytes=3 * size,
@@ -68,7 +68,7 @@ class _Maker:
             "sdy.all_reduce",
             Kind.COLLECTIVE,
             deps=[self.named[dep]],
-            dtype="bf16",
+            dtype="bfloat16",
             shape=(size // 2,),
             result_bytes=size,
             operand_bytes=size,
@@ -300,7 +300,7 @@ def test_gradients_in_another_type_are_accumulated_and_reduced_in_it() -> None:
         assert reduced.comm_bytes == 2 * _WEIGHT_BYTES
         held = [program.row(r) for r in range(len(program))]
         sums = [r for r in held if r.opcode == "pipeline.accumulator"]
-        assert {(r.dtype, r.result_bytes) for r in sums} == {("f32", 2 * _WEIGHT_BYTES)}
+        assert {(r.dtype, r.result_bytes) for r in sums} == {("float32", 2 * _WEIGHT_BYTES)}
 
 
 def test_every_unit_waits_for_the_one_before_it() -> None:
