@@ -203,7 +203,12 @@ def mesh_init(session: Session, original: Any) -> Any:
     def init(self: Any, device_type: str, mesh: Any = None, *args: Any, **kwargs: Any) -> None:
         if isinstance(mesh, FakeTensor):
             mesh = session.values.tolist(mesh)
+        ranks = kwargs.get("_rank_map")  # of an `init_device_mesh` imported before it was replaced
         with _disable_current_modes():
+            if isinstance(ranks, FakeTensor):
+                kwargs["_rank_map"] = torch.tensor(
+                    session.values.tolist(ranks), dtype=ranks.dtype, device="cpu"
+                )
             original(self, _device_type(device_type), mesh, *args, **kwargs)
         self._flatten_rank_map = session.rank_maps.setdefault(
             self._flatten_rank_map, self._flatten_rank_map

@@ -7,7 +7,10 @@ gradients are reduced once a step.
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -179,3 +182,30 @@ def test_what_ranks_exchange_is_what_the_schedule_says(
     write(workload, tmp_path / "trace")
     report = check(tmp_path / "trace")
     assert report.ok and report.deadlock_examined, report.findings
+
+
+CLOSURE = """
+import sys
+import flint, pipelines  # binds init_device_mesh before anything is replaced
+
+def capture(*argv):
+    def program():
+        sys.argv = ["pipelines.py", *argv]
+        pipelines.main()
+    return flint.trace_distributed(program, "pipe=2,data=2,model=1")
+
+workload = capture("Schedule1F1B", "--parallel", "fsdp").workload
+print([c.where for c in workload.classes], [len(p) for p in workload.programs])
+"""
+
+
+@pytest.mark.slow
+def test_a_function_of_a_module_that_was_imported_before_is_captured_in_forks() -> None:
+    paths = os.pathsep.join(map(str, (PROGRAM.parents[2], PROGRAM.parent)))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    command = [sys.executable, "-c", CLOSURE]
+    done = subprocess.run(
+        command, check=False, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("[{'pipe': (0,)}, {'pipe': (1,)}]")
