@@ -9,6 +9,7 @@ from typing import Any
 from flint.errors import FlintError, nearest
 from flint.frontends.cut_points import LayerCuts, ScopeCuts, layer_starts, parse_cut
 from flint.frontends.jax_program import definition
+from flint.frontends.jax_stages.cut_flow import without_mixed_calls
 from flint.frontends.jax_stages.cut_jaxpr import Work
 from flint.frontends.jax_stages.cut_layers import (
     Layers,
@@ -59,7 +60,7 @@ def cut_model(pipeline: Pipeline, mesh: Mesh, count: int) -> CutModel:
     microbatch = one_microbatch(pipeline, mesh, pipeline.model)
     cut = parse_cut(pipeline.cut, count)
     where, work = definition(pipeline.model), Work()
-    traced = traced_model(pipeline, mesh, microbatch)
+    traced = without_mixed_calls(traced_model(pipeline, mesh, microbatch), work)
     if count == 1:
         cutting = Cutting(traced, (), {})
     elif isinstance(cut, LayerCuts):

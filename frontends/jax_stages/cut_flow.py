@@ -8,11 +8,12 @@ it runs in the one stage in which it stands, and its results cross to the stages
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from flint.frontends.jax_stages.cut_jaxpr import Program, Work, is_variable, reads
-from flint.frontends.jax_stages.cut_trace import Argument
+from flint.frontends.jax_stages.cut_jaxpr import Program, Work, bodies, inlined, is_variable, reads
+from flint.frontends.jax_stages.cut_trace import Argument, Traced
 
 #: What depends on no parameter may take this part of the model's FLOPs and still be computed again.
 CHEAP_PART = 1000
@@ -63,17 +64,51 @@ class Flow:
 
 def flow_of(program: Program, described: Mapping[Any, Argument], work: Work) -> Flow:
     """Classify the equations of `program`."""
-    bound = work.of(program.equations) // CHEAP_PART
-    state = {v: _State(a.is_parameter, not a.is_parameter) for v, a in described.items()}
-    anchored, maker = [], {}
+    states = _states(program, described, work)
+    anchored, maker = [], dict[Any, int]()
     for index, equation in enumerate(program.equations):
-        found = _joined([state[v] for v in reads(equation) if v in state])
-        if not found.from_parameters and found.from_batch and work.of_one(equation) > bound:
-            found = _State(found.from_parameters, found.from_batch, is_work=True)
-        anchored.append(found.is_work or (found.from_parameters and found.from_batch))
-        for variable in equation.outvars:
-            state[variable], maker[variable] = found, index
+        anchored.append(any(states[v].is_anchored for v in equation.outvars))
+        maker |= dict.fromkeys(equation.outvars, index)
     return Flow(program, tuple(anchored), _live(program, maker), maker)
+
+
+def without_mixed_calls(traced: Traced, work: Work) -> Traced:
+    """`traced` with jitted calls inlined that return both what is anchored and what is not.
+
+    Otherwise a mask would cross a cut because one function computed it and the activations.
+    """
+    while True:
+        states = _states(traced.program, traced.described, work)
+        program = inlined(traced.program, partial(_is_mixed, states))
+        if program is traced.program:
+            return traced
+        traced = replace(traced, program=program)
+
+
+def _is_mixed(states: Mapping[Any, _State], equation: Any) -> bool:
+    if len(equation.outvars) < 2:
+        return False
+    (body,) = bodies(equation)
+    inside = {
+        v: states.get(a, _State()) if is_variable(a) else _State()
+        for v, a in zip(body.invars, equation.invars, strict=True)
+    }
+    for inner in body.eqns:
+        found = _joined([inside[v] for v in reads(inner) if v in inside])
+        inside |= dict.fromkeys(inner.outvars, found)
+    results = [v for v in body.outvars if is_variable(v)]
+    return len({inside.get(v, _State()).is_anchored for v in results}) > 1
+
+
+def _states(program: Program, described: Mapping[Any, Argument], work: Work) -> dict[Any, _State]:
+    bound = work.of(program.equations) // CHEAP_PART
+    states = {v: _State(a.is_parameter, not a.is_parameter) for v, a in described.items()}
+    for equation in program.equations:
+        found = _joined([states[v] for v in reads(equation) if v in states])
+        if not found.from_parameters and found.from_batch and work.of_one(equation) > bound:
+            found = replace(found, is_work=True)
+        states |= dict.fromkeys(equation.outvars, found)
+    return states
 
 
 @dataclass(frozen=True)
@@ -81,6 +116,10 @@ class _State:
     from_parameters: bool = False
     from_batch: bool = False
     is_work: bool = False
+
+    @property
+    def is_anchored(self) -> bool:
+        return self.is_work or (self.from_parameters and self.from_batch)
 
 
 def _joined(states: Sequence[_State]) -> _State:

@@ -36,11 +36,12 @@ def narrowed(parts: Sequence[Part], traced: Traced, mesh: Mesh) -> tuple[tuple[P
     """
     parts, described = list(parts), dict(traced.described)
     for variable, argument in traced.described.items():
+        used = sum(variable in part.arguments for part in parts)
+        if not argument.is_parameter or used < 2:
+            continue
         rows = [_rows(part, variable) for part in parts]
         held = sorted(r for r in rows if r is not None)
-        used = sum(variable in part.arguments for part in parts)
-        apart = all(a[1] <= b[0] for a, b in pairwise(held))
-        if not argument.is_parameter or used < 2 or len(held) < used or not apart:
+        if len(held) < used or any(a[1] > b[0] for a, b in pairwise(held)):
             continue
         for number, found in enumerate(rows):
             if found is not None:

@@ -347,6 +347,20 @@ def test_a_parameter_that_all_layers_read_is_tied_in_all_stages() -> None:
     check_numbers(given, cut)
 
 
+def test_a_jitted_function_may_return_activations_and_a_mask() -> None:
+    @jax.jit
+    def embed(table: Any, tokens: Any) -> Any:
+        return table[tokens], *shared(tokens)
+
+    def embedded(params: Any, tokens: Any) -> Any:
+        x, mask, position = embed(params["embed"], tokens)
+        return jax.jit(scan)(x, params["layers"], mask, position) @ params["head"]
+
+    stages = cut_model(pipeline(scan, model=embedded), MESH, 3).stages
+    assert [s.shape for s in stages[1].inputs] == [(BATCH, SEQUENCE, DIM)]
+    assert list(stages[1].batch) == ["tokens"]
+
+
 def encoder_decoder(params: Any, source: Any, tokens: Any) -> Any:
     mask = jnp.ones((SEQUENCE, SEQUENCE), bool)
     with jax.named_scope("encoder"):
