@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,37 +56,32 @@ def stage_key(stage: StageGraph) -> Any:
 
 
 def stage_label(stage: StageGraph, begins: Sequence[str], loss: bool) -> str:
-    """`tok_embeddings, layers 0-7`: lists of modules with numbers, others by their names.
+    """`tok_embeddings, layers 0-7`: the modules of a stage, those in lists by their numbers.
 
-    Modules are named as deep as those where the cut lies.
+    A module is named at the depth at which it parts from the lists that the cut lies in.
     """
-    depth = max((b.count(".") for b in begins), default=0) + 1
-    units: dict[tuple[str, int | None], None] = {}
-    for path in stage.paths:
-        units[_unit(path, depth)] = None
+    lists = [begin.split(".")[:-1] for begin in begins] or [[]]
+    units = [u for u in dict.fromkeys(_unit(path, lists) for path in stage.paths) if u]
     shown: list[str] = []
-    run: list[int] = []
-    before: str | None = None
-    for name, number in (*units, ("", None)):
-        if run and (name != before or number != run[-1] + 1):
-            shown.append(_numbered(before or "", run))
-            run = []
-        if number is None:
-            shown.append(name)
-        else:
-            run.append(number)
-        before = name
-    return ", ".join([*(s for s in shown if s), *(["loss"] if loss else [])])
+    while units:
+        name, number = units.pop(0)
+        last = number
+        while last is not None and units and units[0] == (name, last + 1):
+            _, last = units.pop(0)
+        shown.append(name if number is None else f"{name or 'modules'} {_range(number, last)}")
+    return ", ".join([*shown, *(["loss"] if loss else [])])
 
 
-def _unit(path: str, depth: int) -> tuple[str, int | None]:
-    parts = path.split(".")[:depth]
-    number = next((i for i, p in enumerate(parts) if p.isdecimal()), None)
-    if number is None:
-        return ".".join(parts), None
-    return ".".join(parts[:number]), int(parts[number])
+def _unit(path: str, lists: Sequence[Sequence[str]]) -> tuple[str, int | None] | None:
+    """A module by name, or by list and number; None for one that holds a list."""
+    parts = path.split(".")
+    depth = max(len(os.path.commonprefix([parts, list(of)])) for of in lists)
+    if len(parts) <= depth:
+        return None
+    if parts[depth].isdecimal():
+        return ".".join(parts[:depth]), int(parts[depth])
+    return ".".join(parts[: depth + 1]), None
 
 
-def _numbered(name: str, run: Sequence[int]) -> str:
-    numbers = str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
-    return f"{name or 'modules'} {numbers}"
+def _range(first: int, last: int | None) -> str:
+    return str(first) if last == first else f"{first}-{last}"

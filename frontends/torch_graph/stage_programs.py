@@ -141,14 +141,13 @@ class _Builder:
         self, graph: StageGraph, step: StageStep, repeated: Sequence[bool]
     ) -> StagePrograms:
         optimizer = self.optimizer
-        if optimizer is None or not step.trained:
+        if optimizer is None:
             return StagePrograms(step.program)
         norm = None
         if optimizer.clip_norm is not None:
             # A parameter of several stages has the same gradient in each: it counts in the first.
             skipped = {n for n, again in zip(_trained(graph), repeated, strict=True) if again}
-            counted = [p for p in step.trained if p.name not in skipped]
-            norm = optimizer.norm_program(counted) if counted else None
+            norm = optimizer.norm_program([p for p in step.trained if p.name not in skipped])
         return StagePrograms(step.program, norm, optimizer.update_program(step.trained))
 
     def tied(self, stages: Sequence[int]) -> tuple[tuple[tuple[int, str], tuple[int, str]], ...]:

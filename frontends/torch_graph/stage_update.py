@@ -41,7 +41,7 @@ class StageOptimizer:
         return Port(Role.GRADIENT, name), Argument(f"gradient.{name}", shape, dtype, spec)
 
     def norm_program(self, trained: Sequence[Argument]) -> PortedProgram:
-        """The sum of the squares of the gradients of `trained`."""
+        """The sum of the squares of the gradients of `trained`: zero, if there are none."""
         import jax
 
         gradients = [self.gradient(p) for p in trained]

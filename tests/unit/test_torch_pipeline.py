@@ -269,6 +269,25 @@ def test_a_list_may_be_called_by_the_end_of_its_path() -> None:
     )
 
 
+def test_labels_name_modules_where_they_part_from_the_layers() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = nn.Module()
+            self.base.embed = nn.Sequential(nn.Linear(DIM, DIM), nn.LayerNorm(DIM))
+            self.base.stack = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(2))
+            self.head = nn.Sequential(nn.Linear(DIM, DIM))
+
+        def forward(self, x: Any) -> Any:
+            x = self.base.embed(x)
+            for layer in self.base.stack:
+                x = layer(x)
+            return self.head(x)
+
+    model = staged(trained(meta(Outer), points()), cut="stack:1")
+    assert model.labels == ("base.embed, base.stack 0", "base.stack 1, head, loss")
+
+
 def test_one_stage_is_the_whole_model() -> None:
     model = staged(trained(meta(Model)), Mesh.parse("pipe=1,data=2"))
     [body] = model.bodies
@@ -446,9 +465,10 @@ def test_frozen_stages_hand_on_no_gradient() -> None:
     module = meta(Model)
     for parameter in [*module.tokens.parameters(), *module.layers[:2].parameters()]:
         parameter.requires_grad_(False)
-    model = staged(trained(module, optimizer="sgd"))
+    model = staged(trained(module, optimizer="sgd", clip_norm=1.0))
     first, last = model.bodies
     assert ports(first.step, Role.COTANGENT) == [] and first.update is None
+    assert first.norm is not None and first.norm.arguments == ()  # all stages add up their norms
     assert results(last.step, Role.INPUT_GRADIENT) == []
 
 
