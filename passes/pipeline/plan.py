@@ -12,6 +12,7 @@ from flint.passes.columns import kept, with_value
 from flint.passes.pipeline.messages import Neighbours
 from flint.passes.pipeline.parts import Key, Part, Partial, PartitionedBody, Saved, StageParts
 from flint.passes.pipeline.units import Unit, Work
+from flint.program import Phase
 from flint.staged import CapturedPipeline, Port, Role
 
 #: What gradients can be accumulated in, by its own and by StableHLO's name: a program's name of it
@@ -59,10 +60,11 @@ class Plan:
 
 
 def once_a_step(body: PartitionedBody | None) -> Part | None:
-    """A whole body as one part."""
+    """A body of the optimizer as one part."""
     if body is None:
         return None
-    program = body.program
+    phase = np.full(len(body.program), Phase.OPTIMIZER, dtype=np.uint8)
+    program = body.program.with_rows(phase=phase)
     last = len(program) - 1
     assert program.opcodes[program.opcode[last]] == "func.return"
     keep = np.ones(len(program), dtype=np.bool_)

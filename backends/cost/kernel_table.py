@@ -1,0 +1,125 @@
+"""Program -> Kernels: what each COMPUTE row is to a latency model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.passes import opcodes as ops
+from flint.program import Flag, Int64s, Kind, Phase, Program
+
+#: Opcodes that the fusion profiles give to kernels of several operations.
+FUSED = {
+    "fusion": KernelKind.ELEMENTWISE,
+    "fusion.attention": KernelKind.ATTENTION,
+    "fusion.attention_backward": KernelKind.ATTENTION_BACKWARD,
+    "fusion.softmax": KernelKind.SOFTMAX,
+    "fusion.norm": KernelKind.NORM,
+    "fusion.reduction": KernelKind.REDUCTION,
+    "fusion.optimizer": KernelKind.OPTIMIZER,
+}
+#: Sets of opcodes by kind; the first that has an opcode decides.
+_SETS: tuple[tuple[frozenset[str], KernelKind], ...] = (
+    (ops.MATMUL, KernelKind.GEMM),
+    (ops.CONVOLUTION, KernelKind.CONVOLUTION),
+    (ops.REDUCTION, KernelKind.REDUCTION),
+    (ops.ELEMENTWISE, KernelKind.ELEMENTWISE),
+    (ops.GENERATED, KernelKind.ELEMENTWISE),
+    (ops.LAYOUT, KernelKind.COPY),
+    (ops.ALGORITHM, KernelKind.SORT),
+)
+#: Parts of names, for operators of frameworks that are kernels by themselves.
+_NAMES: tuple[tuple[str, KernelKind], ...] = (
+    ("softmax", KernelKind.SOFTMAX),
+    ("layer_norm", KernelKind.NORM),
+    ("rms_norm", KernelKind.NORM),
+    ("group_norm", KernelKind.NORM),
+    ("batch_norm", KernelKind.NORM),
+    ("embedding_dense_backward", KernelKind.SCATTER),
+    ("embedding", KernelKind.GATHER),
+    ("scatter", KernelKind.SCATTER),
+    ("index_put", KernelKind.SCATTER),
+    ("index_add", KernelKind.SCATTER),
+    ("dynamic_update_slice", KernelKind.COPY),
+    ("dynamic-update-slice", KernelKind.COPY),
+    ("dynamic_slice", KernelKind.COPY),
+    ("dynamic-slice", KernelKind.COPY),
+    ("gather", KernelKind.GATHER),
+    ("index", KernelKind.GATHER),
+    ("take", KernelKind.GATHER),
+    ("cumsum", KernelKind.REDUCTION),
+    ("rng", KernelKind.RANDOM),
+    ("dropout", KernelKind.RANDOM),
+    ("rand", KernelKind.RANDOM),
+    ("bernoulli", KernelKind.RANDOM),
+    ("fused_adam", KernelKind.OPTIMIZER),
+)
+
+
+def kernel_rows(program: Program) -> Int64s:
+    """The rows that launch a kernel."""
+    moves = (program.result_bytes + program.operand_bytes > 0) & ((program.flags & Flag.VIEW) == 0)
+    return np.flatnonzero((program.kind == Kind.COMPUTE) & (moves | (program.flops > 0)))
+
+
+def kernels_of(program: Program) -> tuple[Kernels, Int64s]:
+    """The kernels of a program, and the row of each."""
+    rows = kernel_rows(program)
+    by_opcode = np.array([kind_of(name) for name in program.opcodes] or [0], dtype=np.uint8)
+    kind = by_opcode[program.opcode[rows]]
+    kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
+    element = (kind == KernelKind.ELEMENTWISE) | (kind == KernelKind.COPY)
+    updates = element & (program.phase[rows] == Phase.OPTIMIZER)
+    kind[updates] = KernelKind.OPTIMIZER
+    causal_names = np.array(["[causal]" in n for n in program.opcodes] or [False], dtype=np.bool_)
+    causal = causal_names[program.opcode[rows]]
+    attends = (kind == KernelKind.ATTENTION) | (kind == KernelKind.ATTENTION_BACKWARD)
+    sizes = np.array([math.prod(s) for s in program.shapes] or [0], dtype=np.int64)
+    flops = program.flops[rows]
+    kernels = Kernels(
+        kind=kind,
+        dtype=program.dtype[rows],
+        dims=program.dims[rows],
+        flops=np.where(causal & attends, flops // 2, flops),
+        read_bytes=program.operand_bytes[rows],
+        written_bytes=program.result_bytes[rows],
+        elements=sizes[program.shape[rows]],
+        arrays=np.diff(program.dep_start)[rows] + 1,
+        causal=causal,
+        dtypes=program.dtypes or ("",),
+    )
+    return kernels, rows
+
+
+def kind_of(opcode: str) -> KernelKind:
+    """What an opcode is to a latency model; UNPRICED where nothing says."""
+    name = opcode.partition("[")[0]
+    if name in FUSED:
+        return FUSED[name]
+    if _is_attention(opcode):
+        backward = "backward" in name.lower()
+        return KernelKind.ATTENTION_BACKWARD if backward else KernelKind.ATTENTION
+    for part, kind in _NAMES:
+        if part in name:
+            return kind
+    for names, kind in _SETS:
+        if name in names:
+            return kind
+    if name in ops.DATA_MOVEMENT or name == ops.ALL_SLICE:
+        return KernelKind.COPY
+    return KernelKind.UNPRICED
+
+
+def _is_attention(opcode: str) -> bool:
+    called = opcode.startswith("custom_call.")
+    return opcode in ops.ATTENTION or (
+        called and ("flint.attention" in opcode or "fmha" in opcode.lower())
+    )
+
+
+def unpriced(kernels: Kernels) -> NDArray[np.bool_]:
+    """For each kernel, whether nothing is known of its work."""
+    return kernels.kind == KernelKind.UNPRICED
