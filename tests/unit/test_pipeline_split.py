@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import pytest
 
 pytest.importorskip("jax")
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
 from flint.passes.pipeline.parts import Part, Partial, PartitionedBody, Saved, StageParts
 from flint.passes.pipeline.split import split
+from flint.passes.reduce_scatter import FormReduceScatter
 from flint.program import Collective, Kind, Program, RegionKind
 from flint.staged import Port, Role
-from tests.pipeline_bodies import Model, partitioned
+from tests.pipeline_bodies import Model, partitioned, stage_of
 
 #: Elements of a layer's weights, on one device of data=4 x model=2 when gathered over data.
 WEIGHT = 32 * 32
@@ -141,3 +147,204 @@ def test_inference_is_a_forward_part() -> None:
     assert not any(isinstance(k, Saved) for k in parts.forward.outputs)
     kinds = {Collective(int(c)) for c in parts.forward.program.collective}
     assert kinds == {Collective.NONE, Collective.ALL_GATHER, Collective.ALL_REDUCE}
+
+
+def dots(program: Program) -> Counter[tuple[int, int, int, int]]:
+    """How often products of each (batch, m, n, k) run."""
+    found: Counter[tuple[int, int, int, int]] = Counter()
+    for i in range(len(program)):
+        row = program.row(i)
+        if row.opcode == "stablehlo.dot_general":
+            found[row.dims] += int(program.trips[i])
+    return found
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_zero_bubble_divides_the_backward_pass(place: str) -> None:
+    model = Model(place=place, sharding="tp")
+    whole, cut = parts_of(model), parts_of(model, zero_bubble=True)
+    assert whole.backward is not None
+    assert cut.backward is not None
+    assert cut.weights is not None
+    both = flops(cut.backward.program) + flops(cut.weights.program)
+    assert both == flops(whole.backward.program)
+    tokens = 2 * 16  # on a device
+    rows = dots(cut.weights.program)
+    head = {(1, 64, 32, tokens): 1} if place == "last" else {}
+    assert rows == Counter({(1, 32, 32, tokens): 2 * 3}) + Counter(head)
+    assert not communication(cut.weights.program)
+
+
+def test_zero_bubble_keeps_a_slice_for_each_iteration() -> None:
+    parts = parts_of(Model(sharding="tp", remat="full"), zero_bubble=True)
+    assert parts.backward is not None
+    assert parts.weights is not None
+    trips = {
+        r.trip_count for r in (*parts.backward.program.regions, *parts.weights.program.regions)
+    }
+    assert trips == {3}
+    activation = 2 * 16 * 32
+    assert set(saved(parts.weights).values()) <= {3 * activation * 2, 3 * activation * 4}
+    p = parts.backward.program
+    for key in saved(parts.weights):
+        row = p.row(parts.backward.outputs[key])
+        assert row.opcode == "stack"
+        assert p.result_bytes[row.alias] == saved(parts.weights)[key]
+    p = parts.weights.program
+    slices = [p.row(i) for i in range(len(p)) if p.row(i).alias in parts.weights.inputs.values()]
+    assert len(slices) == len(saved(parts.weights))
+    assert all(s.kind is Kind.VALUE and s.shape == (2, 16, 32) for s in slices)
+
+
+def test_the_first_stage_awaits_what_two_gradients_need() -> None:
+    parts = parts_of(Model(place="first", sharding="tp"), zero_bubble=True)
+    assert parts.backward is not None
+    assert all(isinstance(key, Saved) for key in parts.backward.outputs)
+    assert communication(parts.backward.program) == {("ALL_REDUCE", "model", 2048): 3}
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_whole_weights_are_gathered_by_each_pass(remat: str) -> None:
+    parts = parts_of(Model(remat=remat))
+    gathers = {("ALL_GATHER", "data", 2 * WEIGHT // 4): 2 * 3}
+    for part in (parts.forward, parts.backward):
+        assert part is not None
+        assert communication(part.program, axis="data") == gathers
+        assert len(part.program.regions) == 1  # not in a loop of their own
+    assert (3, 32, 32) not in parts.forward.program.shapes  # a stack of them
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("zero_bubble", [False, True])
+def test_kept_weights_are_gathered_once(remat: str, zero_bubble: bool) -> None:
+    parts = parts_of(Model(remat=remat), keep_gathered=True, zero_bubble=zero_bubble)
+    assert parts.gather is not None
+    assert parts.backward is not None
+    gathers = {("ALL_GATHER", "data", 2 * WEIGHT // 4): 2 * 3}
+    assert communication(parts.gather.program) == gathers
+    assert all(k.role is Role.PARAMETER for k in parts.gather.inputs if isinstance(k, Port))
+    whole = set(parts.gather.outputs)
+    for part in (parts.forward, parts.backward, parts.weights):
+        if part is not None:
+            assert not communication(part.program, axis="data")
+    assert {saved(parts.forward)[k] for k in whole if isinstance(k, Saved)} == {3 * WEIGHT * 2}
+    assert whole <= set(parts.backward.inputs)
+
+
+def test_nothing_to_gather_is_no_part() -> None:
+    assert parts_of(Model(sharding="tp"), keep_gathered=True).gather is None
+
+
+def test_inference_keeps_weights_gathered_too() -> None:
+    parts = parts_of(Model(inference=True), keep_gathered=True)
+    assert parts.gather is not None
+    assert not communication(parts.forward.program, axis="data")
+
+
+def test_one_microbatch_reduces_where_it_computes() -> None:
+    model = Model(sharding="tp")
+    parts = parts_of(model, accumulates=False)
+    assert parts.backward is not None
+    assert parts.reduce is not None
+    assert not communication(parts.reduce.program)
+    both = communication(parts.forward.program, parts.backward.program)
+    assert both == communication(body_of(model).program)
+
+
+@pytest.mark.parametrize("sharding", ["tp", "both"])
+def test_slices_of_one_parameter_are_reduced_together(sharding: str) -> None:
+    parts = parts_of(Model(scan=False, sharding=sharding))
+    assert parts.backward is not None
+    assert parts.reduce is not None
+    assert not parts.undeferred
+    assert "ALL_REDUCE" not in {k for k, _, _ in communication(parts.backward.program, axis="data")}
+    assert communication(parts.reduce.program) == {
+        ("ALL_REDUCE", "data", 3 * WEIGHT * 2): 2,
+        ("ALL_REDUCE", "data", 3 * 32 * 4): 1,
+    }
+
+
+W = (32, 32)
+
+
+def product(x: Any, w: Any) -> Any:
+    """x times a weight that is gathered first."""
+    return jnp.tanh(x @ lax.with_sharding_constraint(w, P(None, None)))
+
+
+def reduced(parts: StageParts) -> Counter[tuple[str, str, int]]:
+    """Communication of the part that runs once."""
+    assert parts.backward is not None
+    assert parts.reduce is not None
+    for part in each(parts):
+        part.program.verify()
+    return communication(parts.reduce.program)
+
+
+def test_a_weight_of_all_iterations_is_reduced_after_them() -> None:
+    def function(p: Any, x: Any) -> Any:
+        return lax.scan(lambda x, _: (product(x, p["w"]), None), x, None, length=4)[0]
+
+    parts = split(stage_of(function, {"w": (W, P("data", None))}))
+    assert reduced(parts) == {("ALL_REDUCE", "data", 4 * WEIGHT): 1}
+    assert parts.reduce is not None
+    assert not parts.reduce.program.regions
+
+
+def test_loops_in_loops_are_reduced_slice_by_slice() -> None:
+    def function(p: Any, x: Any) -> Any:
+        def group(x: Any, w: Any) -> Any:
+            return lax.scan(lambda x, w: (product(x, w), None), x, w)[0], None
+
+        return lax.scan(group, x, p["w"])[0]
+
+    body = stage_of(function, {"w": ((2, 3, *W), P(None, None, "data", None))})
+    parts = split(body, zero_bubble=True, keep_gathered=True)
+    assert reduced(parts) == {("ALL_REDUCE", "data", 4 * WEIGHT): 6}
+    assert parts.gather is not None
+    assert communication(parts.gather.program) == {("ALL_GATHER", "data", WEIGHT): 6}
+    assert parts.weights is not None
+    assert dots(parts.weights.program) == {(1, 32, 32, 32): 6}
+    assert parts.reduce is not None
+    assert [r.trip_count for r in parts.reduce.program.regions] == [2, 3]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_weight_that_is_used_twice_is_reduced_once(turned: bool) -> None:
+    def function(p: Any, x: Any) -> Any:
+        return product(product(x, p["w"]), p["w"].T if turned else p["w"])
+
+    parts = split(stage_of(function, {"w": (W, P("data", None))}))
+    assert reduced(parts) == {("ALL_REDUCE", "data", 4 * WEIGHT): 1}
+    assert not parts.undeferred
+
+
+def test_a_reduction_inside_of_a_branch_stays() -> None:
+    def function(p: Any, x: Any) -> Any:
+        return lax.cond(x.sum() > 0, lambda x: product(x, p["w"]), lambda x: x, x)
+
+    parts = split(stage_of(function, {"w": (W, P("data", None))}), zero_bubble=True)
+    assert not reduced(parts)
+    assert parts.undeferred == ("w",)
+
+
+def test_a_gradient_without_a_sum_passes_through() -> None:
+    parts = split(stage_of(lambda p, x: x, {"w": (W, P("data", None))}))
+    assert not reduced(parts)
+    assert parts.reduce is not None
+    assert parts.reduce.outputs[Port(Role.GRADIENT, "w")] == parts.reduce.inputs[Partial("w")]
+    assert parts.forward.outputs[Port(Role.OUTPUT)] == parts.forward.inputs[Port(Role.INPUT)]
+
+
+def test_slices_come_right_after_what_they_slice() -> None:
+    parts = parts_of(Model())
+    assert parts.reduce is not None
+    p = parts.reduce.program
+    slices = [p.row(i) for i in range(len(p)) if p.row(i).opcode == "sdy.all_slice"]
+    assert len(slices) == 2
+    assert {p.row(s.deps[0]).collective for s in slices} == {Collective.ALL_REDUCE}
+    scattered = FormReduceScatter().apply(p)
+    assert communication(scattered) == {
+        ("REDUCE_SCATTER", "data", 2 * WEIGHT): 2 * 3,
+        ("ALL_REDUCE", "data", 4 * 32): 3,
+    }
