@@ -68,7 +68,7 @@ def kernel_rows(program: Program) -> Int64s:
 def kernels_of(program: Program) -> tuple[Kernels, Int64s]:
     """The kernels of a program, and the row of each."""
     rows = kernel_rows(program)
-    by_opcode = np.array([kind_of(name) for name in program.opcodes] or [0], dtype=np.uint8)
+    by_opcode = np.array([int(kind_of(name)) for name in program.opcodes], dtype=np.uint8)
     kind = by_opcode[program.opcode[rows]]
     kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
     element = (kind == KernelKind.ELEMENTWISE) | (kind == KernelKind.COPY)
@@ -122,4 +122,4 @@ def _is_attention(opcode: str) -> bool:
 
 def unpriced(kernels: Kernels) -> NDArray[np.bool_]:
     """For each kernel, whether nothing is known of its work."""
-    return kernels.kind == KernelKind.UNPRICED
+    return np.asarray(kernels.kind == KernelKind.UNPRICED, dtype=np.bool_)

@@ -1,0 +1,136 @@
+"""Where the time of a rank class goes: what computes, what communicates unseen, what waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flint.backends.cost.timeline import ClassTimeline
+from flint.program import Collective, Kind, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Time of one kind of work in one step of a rank class, in nanoseconds.
+
+    `busy_ns` is how long it runs, `exposed_ns` how much of that nothing is computed meanwhile.
+    """
+
+    kind: str  #: `compute`, `all_reduce`, ..., `send`, `wait`
+    over: str  #: mesh axes of communication; "" for computation
+    phase: str
+    count: int
+    busy_ns: float
+    exposed_ns: float
+
+
+def shares(timeline: ClassTimeline) -> list[Share]:
+    """The shares of a class. Exposed times of all, with computation, add up to the step.
+
+    Each gap in the compute stream belongs to what the kernel after it waited for last: a
+    collective or message while it runs, and `wait` (for other ranks, or for a stream) before.
+    """
+    found: dict[tuple[str, str, str], list[float]] = {}
+
+    def add(key: tuple[str, str, str], count: int, busy: float, exposed: float) -> None:
+        entry = found.setdefault(key, [0, 0.0, 0.0])
+        entry[0] += count
+        entry[1] += busy
+        entry[2] += exposed
+
+    labels = _labels(timeline.work.program)
+    rows = timeline.work.nodes.row
+    busy = timeline.end_ns - timeline.start_ns
+    for row in np.unique(rows).tolist():
+        mine = rows == row
+        computes = timeline.work.stream[row] == 0
+        total = float(busy[mine].sum())
+        if not _is_receive(timeline.work.program, row):
+            add(labels[row], int(mine.sum()), total, total if computes else 0.0)
+    for node, start, end in _gaps(timeline):
+        for key, length in _blame(timeline, labels, node, start, end):
+            add(key, 0, 0.0, length)
+    return [
+        Share(*key, int(count), round(b, 3), round(e, 3))
+        for key, (count, b, e) in sorted(found.items())
+    ]
+
+
+def _gaps(timeline: ClassTimeline) -> list[tuple[int, float, float]]:
+    """(node that ends it, start, end) of each time in which nothing is computed; -1 at the end."""
+    nodes = np.flatnonzero(timeline.work.stream[timeline.work.nodes.row] == 0)
+    starts, ends = timeline.start_ns[nodes], timeline.end_ns[nodes]
+    before = np.concatenate(([0.0], ends[:-1])) if len(nodes) else np.zeros(0)
+    gaps = [
+        (int(nodes[i]), float(before[i]), float(starts[i]))
+        for i in np.flatnonzero(starts > before + 1e-6).tolist()
+    ]
+    last = float(ends[-1]) if len(nodes) else 0.0
+    if timeline.total_ns > last + 1e-6:
+        gaps.append((-1, last, timeline.total_ns))
+    return gaps
+
+
+def _blame(
+    timeline: ClassTimeline,
+    labels: list[tuple[str, str, str]],
+    node: int,
+    start: float,
+    end: float,
+) -> list[tuple[tuple[str, str, str], float]]:
+    """A gap from `start` to `end`, split over what the node after it waited for, last first."""
+    work, parts = timeline.work, []
+    cause = _cause(timeline, node, end)
+    while end > start + 1e-6 and cause >= 0:
+        row = int(work.nodes.row[cause])
+        since = max(start, float(timeline.start_ns[cause]))
+        if _is_receive(work.program, row):
+            arrival = max(start, float(timeline.end_ns[cause]) - float(work.duration_ns[row]))
+            parts.append((labels[row], end - arrival))
+            end = min(end, arrival)
+            break
+        if since < end:
+            parts.append((labels[row], end - since))
+            end = since
+        cause = _cause(timeline, cause, end)
+    if end > start + 1e-6:
+        phase = labels[int(work.nodes.row[node])][2] if node >= 0 else ""
+        parts.append((("wait", "", phase), end - start))
+    return parts
+
+
+def _cause(timeline: ClassTimeline, node: int, moment: float) -> int:
+    """The node that ended last of those that `node` waited for; -1 if none explains `moment`."""
+    if node < 0:
+        return int(np.argmax(timeline.end_ns))
+    deps = timeline.work.nodes.dependencies(node)
+    if not len(deps):
+        return -1
+    last = int(deps[np.argmax(timeline.end_ns[deps])])
+    computes = timeline.work.stream[timeline.work.nodes.row[last]] == 0
+    return -1 if computes or timeline.end_ns[last] < moment - 1e-3 else last
+
+
+def _labels(program: Program) -> list[tuple[str, str, str]]:
+    """For each row: kind of work, axes, phase."""
+    phases = ("", "forward", "backward", "remat", "optimizer")
+    names = [p for p in phases]
+    found = []
+    for row in range(len(program)):
+        kind = Kind(int(program.kind[row]))
+        what, over = "compute", ""
+        if kind is Kind.COLLECTIVE:
+            what = Collective(int(program.collective[row])).name.lower()
+        elif kind in (Kind.SEND, Kind.RECV):
+            what = "message"
+        group, route = int(program.group[row]), int(program.route[row])
+        if kind >= Kind.COLLECTIVE:
+            axes = program.groups[group] if group >= 0 else program.routes[route]
+            over = ",".join(a.name for a in axes.axes) or str(axes)
+        found.append((what, over, names[int(program.phase[row])]))
+    return found
+
+
+def _is_receive(program: Program, row: int) -> bool:
+    return int(program.kind[row]) == Kind.RECV

@@ -1,0 +1,243 @@
+"""When each rank class does what: streams in order, dependencies, messages between classes.
+
+One rank stands for its class. A stream starts its next node when the node before it on the stream
+and everything that the node depends on have ended. Computation has one stream, collectives one for
+each tier of the network, sends and receives one each for a tier. A message arrives at the class
+that receives it; a collective whose group reaches into several classes starts when all are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.chakra.expand import Nodes
+from flint.program import Collective, Kind, Program
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How far before its place in the program communication may begin.
+
+    `window` bounds communication that waits for no computation (gathering the next parameters): it
+    may begin at most so many kernels before its place, 0 for when the kernel before it in the
+    program has begun, None for no bound. `blocking` makes computation wait for every collective.
+    """
+
+    name: str
+    summary: str
+    window: int | None = None
+    blocking: bool = False
+
+
+#: Policies by name.
+POLICIES: dict[str, Policy] = {
+    p.name: p
+    for p in (
+        Policy("overlap", "communication begins as soon as what it waits for has ended"),
+        Policy("prefetch", "parameters are gathered up to 64 kernels (about a layer) ahead", 64),
+        Policy("in-order", "communication begins at its place in the program", 0),
+        Policy("blocking", "computation waits for every collective", 0, blocking=True),
+    )
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ClassWork:
+    """What one rank class does, priced.
+
+    `duration_ns` goes by row of the program. `stream` too: 0 is computation, others are indices
+    into `Timeline.streams`. `peers[row]` is the class that a RECV row's message comes from;
+    `together[row]` are the classes that take part in a collective, if they are more than one.
+    """
+
+    program: Program
+    nodes: Nodes
+    duration_ns: Floats
+    stream: NDArray[np.int64]
+    peers: dict[int, int] = field(default_factory=dict)
+    together: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTimeline:
+    """Start and end of every node of a rank class, in nanoseconds from the start of the step."""
+
+    work: ClassWork
+    start_ns: Floats
+    end_ns: Floats
+
+    @property
+    def total_ns(self) -> float:
+        """When the last node ends."""
+        return float(self.end_ns.max()) if len(self.end_ns) else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """All rank classes, and the names of the streams."""
+
+    classes: tuple[ClassTimeline, ...]
+    streams: tuple[str, ...]
+
+    @property
+    def total_ns(self) -> float:
+        """The step time: when the last rank class ends."""
+        return max((c.total_ns for c in self.classes), default=0.0)
+
+
+def simulate(
+    works: Sequence[ClassWork], streams: tuple[str, ...], policy: Policy = POLICIES["overlap"]
+) -> Timeline:
+    """Place every node in time. Raises ValueError if classes wait for each other for ever."""
+    world = _World(policy, len(works))
+    tracks = [_Track(number, work, world) for number, work in enumerate(works)]
+    moved = True
+    while moved:
+        moved = False
+        for track in tracks:
+            moved = track.advance() or moved
+    stuck = [t.number for t in tracks if t.left]
+    if stuck:
+        raise ValueError(f"rank classes {stuck} wait for each other")
+    done = tuple(ClassTimeline(t.work, np.array(t.start), np.array(t.end)) for t in tracks)
+    return Timeline(done, streams)
+
+
+class _World:
+    """What rank classes know of each other: messages that arrived, collectives that gather."""
+
+    def __init__(self, policy: Policy, classes: int) -> None:
+        self.policy = policy
+        self.arrivals: list[dict[tuple[int, int], float]] = [{} for _ in range(classes)]
+        self.meetings: dict[tuple[object, int], dict[int, float]] = {}
+
+
+class _Track:
+    """One rank class on its way through its nodes."""
+
+    def __init__(self, number: int, work: ClassWork, world: _World) -> None:
+        self.number, self.work, self.world = number, work, world
+        nodes, program = work.nodes, work.program
+        self.rows = nodes.row.tolist()
+        self.first, self.deps = nodes.dep_start.tolist(), nodes.deps.tolist()
+        self.kind = program.kind.tolist()
+        self.channel = program.channel.tolist()
+        self.duration = work.duration_ns.tolist()
+        self.turn = _turns(program, nodes)
+        self.start = [0.0] * len(nodes)
+        self.end = [-1.0] * len(nodes)
+        self.left = len(nodes)
+        by_stream = work.stream[nodes.row]
+        self.queues = [np.flatnonzero(by_stream == s).tolist() for s in np.unique(by_stream)]
+        self.heads = [0] * len(self.queues)
+        self.free = [0.0] * len(self.queues)
+        self.limits = self._limits(by_stream)
+
+    def _limits(self, by_stream: NDArray[np.int64]) -> list[int]:
+        """For each node the kernel that must have begun before it may begin, or -1."""
+        window = self.world.policy.window
+        count = len(by_stream)
+        if window is None:
+            return [-1] * count
+        kernels = np.flatnonzero(by_stream == 0)
+        before = np.searchsorted(kernels, np.arange(count)) - 1 - window
+        limits = np.where(before >= 0, kernels[np.maximum(before, 0)] if len(kernels) else -1, -1)
+        return np.where(by_stream == 0, -1, limits).tolist()  # type: ignore[no-any-return]
+
+    def advance(self) -> bool:
+        """Place what can be placed; whether anything was."""
+        moved = False
+        again = True
+        while again:
+            again = False
+            for number, queue in enumerate(self.queues):
+                if self._advance_stream(number, queue):
+                    again = moved = True
+        return moved
+
+    def _advance_stream(self, number: int, queue: list[int]) -> bool:
+        head, free = self.heads[number], self.free[number]
+        first, deps, ends, starts = self.first, self.deps, self.end, self.start
+        begun = head
+        while head < len(queue):
+            node = queue[head]
+            ready = free
+            for at in range(first[node], first[node + 1]):
+                ended = ends[deps[at]]
+                if ended < 0:
+                    ready = -1.0
+                    break
+                ready = max(ready, ended)
+            if ready < 0:
+                break
+            limit = self.limits[node]
+            if limit >= 0:
+                if ends[limit] < 0:
+                    break
+                ready = max(ready, starts[limit])
+            placed = self._place(node, ready)
+            if placed is None:
+                break
+            starts[node], ends[node] = placed
+            free = placed[1]
+            head += 1
+        self.heads[number], self.free[number] = head, free
+        self.left -= head - begun
+        return head > begun
+
+    def _place(self, node: int, ready: float) -> tuple[float, float] | None:
+        """Start and end of a node that is ready, or None while it waits for another class."""
+        row = self.rows[node]
+        kind = self.kind[row]
+        if kind == Kind.RECV:
+            return self._receive(node, row, ready)
+        if row in self.work.together:
+            met = self._meet(node, row, ready)
+            if met is None:
+                return None
+            ready = met
+        ended = ready + self.duration[row]
+        if kind == Kind.SEND:
+            self.world.arrivals[self.number][self.channel[row], self.turn[node]] = ended
+        return ready, ended
+
+    def _receive(self, node: int, row: int, ready: float) -> tuple[float, float] | None:
+        source = self.work.peers.get(row)
+        if source is None:
+            return ready, ready
+        arrived = self.world.arrivals[source].get((self.channel[row], self.turn[node]))
+        if arrived is None:
+            return None
+        return ready, max(ready, arrived)
+
+    def _meet(self, node: int, row: int, ready: float) -> float | None:
+        group = self.work.program.groups[self.work.program.group[row]]
+        here = self.world.meetings.setdefault((group, self.turn[node]), {})
+        here[self.number] = ready
+        if len(here) < len(self.work.together[row]):
+            return None
+        return max(here.values())
+
+
+def _turns(program: Program, nodes: Nodes) -> list[int]:
+    """For each message or collective, how manieth it is of its channel, direction or group."""
+    turns = [0] * len(nodes)
+    seen: dict[tuple[object, ...], int] = {}
+    communicates = np.flatnonzero(program.kind[nodes.row] >= Kind.COLLECTIVE)
+    for node in communicates.tolist():
+        row = int(nodes.row[node])
+        if program.collective[row] == Collective.PERMUTE:
+            continue
+        kind, channel = int(program.kind[row]), int(program.channel[row])
+        key: tuple[object, ...] = (kind, channel)
+        if channel < 0:
+            key = (kind, program.groups[int(program.group[row])])
+        turn = turns[node] = seen.get(key, -1) + 1
+        seen[key] = turn
+    return turns
