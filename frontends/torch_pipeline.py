@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flint.captured import Captured
-from flint.errors import FlintError
+from flint.errors import FlintError, nearest
 from flint.frontends.jax_program import platform_name
 from flint.frontends.torch_export import lowered, require_torch
 from flint.mesh import Mesh
@@ -26,6 +26,7 @@ _OF_THE_STEP = {
     "optimizer": "give TorchStep(optimizer=...)",
     "tied": "parameters that two modules share are found",
 }
+_GRADIENT_DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def capture_torch_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> CapturedPipeline:
@@ -95,6 +96,13 @@ def _checked(pipeline: Pipeline) -> TorchStep:
             raise FlintError(
                 "FL240", f"{name} of a pipeline is given with a TorchStep", help=instead
             )
+    if pipeline.gradient_dtype not in ("", *_GRADIENT_DTYPES):
+        raise FlintError(
+            "FL240",
+            f"gradients cannot be accumulated in '{pipeline.gradient_dtype}'"
+            f"{nearest(pipeline.gradient_dtype, _GRADIENT_DTYPES)}",
+            help=f"choose one of {', '.join(_GRADIENT_DTYPES)}",
+        )
     _check_clipping(pipeline, pipeline.model)
     return pipeline.model
 

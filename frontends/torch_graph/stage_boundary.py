@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +11,12 @@ from flint.errors import FlintError
 from flint.frontends.specs import check_spec, show_spec
 from flint.frontends.torch_graph.constraints import FREE, spec_of
 from flint.frontends.torch_graph.export import Exported, Input
+from flint.frontends.torch_graph.fsdp import fsdp_axes
 from flint.frontends.torch_graph.names import who_uses
 from flint.frontends.torch_graph.placements import entry_axes, spec_axes
 from flint.frontends.torch_graph.shardings import Shardings
 from flint.frontends.torch_ops.types import jax_dtype
-from flint.mesh import Mesh
+from flint.mesh import AxisRef, Mesh
 from flint.pipeline import Pipeline
 
 
@@ -64,12 +66,20 @@ class Boundary:
             return spec
         return _as_constrained(node) or self._over_batch(tuple(value.shape))
 
+    def whole_batch(self, fsdp: str | Sequence[str]) -> Iterator[str]:
+        """A warning if fully sharded data parallelism finds a microbatch too small to divide."""
+        axes = fsdp_axes(fsdp, self.mesh)
+        size = self.mesh.group_size(AxisRef(a) for a in axes)
+        if self.batch is not None and self.of_batch is None and self.batch % size:
+            yield (
+                f"a microbatch of {self.batch} is not sharded over {' and '.join(axes)} ({size}): "
+                "every device computes all of it"
+            )
+
     def _over_batch(self, shape: tuple[int, ...]) -> Any:
         from jax.sharding import PartitionSpec
 
-        size = 1
-        for axis in entry_axes(self.of_batch):
-            size *= self.mesh.axis_size(axis)
+        size = self.mesh.group_size(AxisRef(a) for a in entry_axes(self.of_batch))
         if shape[:1] != (self.batch,) or shape[0] % size or self.of_batch is None:
             return PartitionSpec()
         return PartitionSpec(self.of_batch)

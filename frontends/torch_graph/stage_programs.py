@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flint.errors import FlintError
 from flint.frontends.torch_graph.annotations import annotate, tensors_of
 from flint.frontends.torch_graph.cut_modules import first_modules
-from flint.frontends.torch_graph.export import export_step
+from flint.frontends.torch_graph.export import Exported, export_step
 from flint.frontends.torch_graph.microbatch import batch_size, one_microbatch
 from flint.frontends.torch_graph.optimizer import optimizer_update
 from flint.frontends.torch_graph.packed import split_by_shards
@@ -59,7 +60,7 @@ def staged_model(pipeline: Pipeline, mesh: Mesh) -> StagedModel:
     count = mesh.axis_size(pipeline.axis) * pipeline.chunks
     exported = export_step(step)
     begins = first_modules(pipeline.cut, exported, count)
-    shardings = plan_shardings(step, mesh, **tensors_of(exported))
+    shardings = _planned(step, mesh, exported, pipeline.microbatches)
     moved = split_by_shards(exported.graph_module, shardings.packed)
     annotate(exported, shardings)
     refuse_axis(exported, shardings, pipeline.axis)
@@ -70,8 +71,25 @@ def staged_model(pipeline: Pipeline, mesh: Mesh) -> StagedModel:
     builder = _Builder(graphs, shardings, _optimizer(pipeline, step, graphs, shardings))
     bodies, stages = builder.build()
     written = sorted({name for s in builder.steps for name in s.written})
-    warnings = (*shardings.warnings, *map(not_split, sorted(moved)), *map(_kept_once, written))
+    warnings = (
+        *shardings.warnings,
+        *boundary.whole_batch(step.fsdp),
+        *map(not_split, sorted(moved)),
+        *map(_kept_once, written),
+    )
     return StagedModel(bodies, stages, labels, builder.tied(stages), warnings)
+
+
+def _planned(step: TorchStep, mesh: Mesh, exported: Exported, microbatches: int) -> Shardings:
+    """The shardings; what they do not divide may be a microbatch, of which the user wrote none."""
+    try:
+        return plan_shardings(step, mesh, **tensors_of(exported))
+    except FlintError as error:
+        if error.code != "FL103" or microbatches == 1:
+            raise
+        note = f"arguments are those of one of {microbatches} microbatches"
+        shown = f"{note}; {error.help}" if error.help else note
+        raise FlintError("FL103", error.message, place=error.place, help=shown) from error
 
 
 def _kept_once(name: str) -> str:

@@ -517,6 +517,7 @@ def test_an_argument_that_is_written_is_kept_like_a_buffer() -> None:
         ({"microbatches": 3}, "FL243", "3 microbatches do not divide the batch of 16"),
         ({"microbatches": 0}, "FL240", "microbatches is 0"),
         ({"optimizer": "sgd"}, "FL240", "optimizer of a pipeline is given with a TorchStep"),
+        ({"gradient_dtype": "float3"}, "FL240", "did you mean 'float32'?"),
         ({"clip_norm": 1.0}, "FL240", "clip_norm is given without an optimizer"),
         ({"boundary": P("pipe")}, "FL240", "is sharded over 'pipe'"),
         ({"boundary": (P(), P())}, "FL240", "boundary gives 2 shardings, crossing is 1"),
@@ -541,6 +542,20 @@ def test_options_that_do_not_fit(options: dict[str, Any], code: str, message: st
 def test_nothing_is_sharded_over_the_axis_of_the_pipeline(options: dict[str, Any]) -> None:
     error = refused(trained(meta(Model), **options))
     assert error.code == "FL240" and "the axis that stages lie along" in error.message
+
+
+def test_microbatches_that_a_sharding_does_not_divide() -> None:
+    step = trained(meta(Model), shardings={"ids": ("data", None)})
+    error = refused(step, microbatches=16)
+    assert error.code == "FL103" and "dimension 0 (1) of ids" in error.message
+    assert error.help is not None and "those of one of 16 microbatches" in error.help
+
+
+def test_microbatches_that_full_sharding_does_not_divide_are_computed_whole() -> None:
+    step = trained(meta(Model), fsdp=("data", "model"))
+    assert staged(step, microbatches=4).warnings == ()
+    [warning] = staged(step, microbatches=8).warnings
+    assert warning.startswith("a microbatch of 2 is not sharded over data and model (4)")
 
 
 def test_modules_of_a_cut_are_in_the_order_in_which_they_run() -> None:
