@@ -381,6 +381,36 @@ for _name in ("_send_meta", "_recv_meta", "_forward_metadata_inference"):
     _stage_method(_name)
 
 
+@PIPELINE.replaces(
+    "torch.distributed.pipelining.stage:PipelineStage._prepare_forward_infra",
+    "torch.distributed.pipelining.stage:PipelineStage._prepare_backward_infra",
+    parameters=("self", "num_microbatches"),
+)
+def stage_setup(session: Session, original: Any) -> Any:
+    """Before its first step a stage runs one microbatch, to see shapes."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with session.phases.setup():
+            return original(*args, **kwargs)
+
+    return run
+
+
+@PIPELINE.replaces(f"{PIPELINES}:PipelineScheduleSingle.step", parameters=("self",))
+@PIPELINE.replaces(f"{PIPELINES}:PipelineScheduleMulti.step", parameters=("self",))
+def schedule_step(session: Session, original: Any) -> Any:
+    """The forward pass begins here: schedules gather parameters before any module runs."""
+
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        session.phases.module_starts(len(session.modules.stack))
+        with session.phases.part(Phase.FORWARD):
+            return original(*args, **kwargs)
+
+    return step
+
+
 def _schedule_part(targets: tuple[str, ...], phase: Phase) -> None:
     @PIPELINE.replaces(*targets)
     def method(session: Session, original: Any) -> Any:
@@ -395,10 +425,6 @@ def _schedule_part(targets: tuple[str, ...], phase: Phase) -> None:
 
 
 _STAGE = "torch.distributed.pipelining.stage:_PipelineStageBase"
-_schedule_part(
-    (f"{PIPELINES}:PipelineScheduleSingle.step", f"{PIPELINES}:PipelineScheduleMulti.step"),
-    Phase.FORWARD,
-)
 _schedule_part(
     (
         f"{_STAGE}.backward_one_chunk",

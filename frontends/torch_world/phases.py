@@ -29,6 +29,7 @@ class Phases:
         self.in_optimizer = 0
         self._depths: list[int] = []
         self._parts: list[Phase] = []
+        self._in_setup = False
         self._after_backward = False
         self._stepped = False
         self.on_start: Callable[[], None] = lambda: None
@@ -59,13 +60,23 @@ class Phases:
         finally:
             self._parts.pop()
 
+    @contextmanager
+    def setup(self) -> Iterator[None]:
+        """What runs inside prepares a step and is not recorded."""
+        before = self.recording, self._in_setup
+        self.recording, self._in_setup = False, True
+        try:
+            yield
+        finally:
+            self.recording, self._in_setup = before
+
     def recomputes(self, depth: int) -> bool:
         """Whether the backward pass runs forward code again, where `depth` modules run."""
         return bool(self._depths) and depth > self._depths[-1]
 
     def module_starts(self, depth: int) -> None:
         """A module is called, inside `depth` others. Raises StepDone."""
-        if depth or self._depths:
+        if depth or self._depths or self._in_setup:
             return
         self.settle()
         self._after_backward = False
@@ -74,7 +85,7 @@ class Phases:
 
     def backward_starts(self, depth: int) -> None:
         """The autograd engine is called, inside `depth` modules. Raises StepDone."""
-        if not self._depths:
+        if not self._depths and not self._in_setup:
             self.settle()
         self._depths.append(depth)
 

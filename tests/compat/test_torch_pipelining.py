@@ -75,7 +75,9 @@ CASES = {
     ),
     "zero-bubble-v-tp": Case("ScheduleZBVZeroBubble", stages=4, model=2),
     "dual-pipe-v-fsdp": Case("ScheduleDualPipeV --parallel fsdp", stages=4, data=2),
-    "interleaved-eval": Case("ScheduleInterleaved1F1B --eval", stages=4),
+    "interleaved-fsdp-eval": Case(
+        "ScheduleInterleaved1F1B --parallel fsdp --eval", stages=4, data=2
+    ),
 }
 #: Run where slow tests are left out.
 QUICK = ("gpipe-fsdp-traced", "dual-pipe-v-fsdp")
@@ -148,8 +150,9 @@ def expected_data(case: Case, stages: int) -> dict[tuple[str, str, int], int]:
     """Of the ranks of `data`: parameters are gathered and gradients reduced once a step."""
     whole = WEIGHTS // case.model
     if "fsdp" in case.options:
-        gathered = ("ALL_GATHER", "FORWARD", whole // case.data)
-        return {gathered: stages, ("REDUCE_SCATTER", "BACKWARD", whole): stages}
+        gathered = {("ALL_GATHER", "FORWARD", whole // case.data): stages}
+        reduced = {("REDUCE_SCATTER", "BACKWARD", whole): stages}
+        return gathered if case.forward_only else gathered | reduced
     return {("ALL_REDUCE", "BACKWARD", whole): stages} if "ddp" in case.options else {}
 
 
@@ -165,6 +168,18 @@ def expected_model(case: Case, owned: list[int]) -> dict[tuple[str, str, int], i
     }
 
 
+def products(program: Program) -> int:
+    rows = map(program.row, range(len(program)))
+    return sum(row.opcode in ("aten.mm", "aten.addmm") for row in rows)
+
+
+def expected_products(case: Case, owned: list[int]) -> int:
+    """Two layers, forward and two gradients each; the batch needs no gradient."""
+    if case.forward_only:
+        return MICROBATCHES * 2 * len(owned)
+    return MICROBATCHES * (6 * len(owned) - (0 in owned))
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CASES]
 )
@@ -177,6 +192,7 @@ def test_what_ranks_exchange_is_what_the_schedule_says(
     for rank, program in enumerate(workload.programs):
         owned = [stage for stage in range(case.stages) if case.owner(stage) == rank]
         assert messages(program) == expected_messages(case, rank)
+        assert products(program) == expected_products(case, owned)
         assert collectives(program, "data") == expected_data(case, len(owned))
         assert collectives(program, "model") == expected_model(case, owned)
     write(workload, tmp_path / "trace")
