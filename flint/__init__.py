@@ -8,6 +8,7 @@ if not (_HERE / "passes").is_dir():  # checkout whose Git wrote links as files (
     __path__.append(str(_HERE.parent))
 
 if _TYPE_CHECKING:
+    from flint.cluster import Cluster as Cluster
     from flint.errors import FlintError as FlintError
     from flint.frontends.torch_ops.registry import torch_op as torch_op
     from flint.mesh import Mesh as Mesh
@@ -28,6 +29,7 @@ if _TYPE_CHECKING:
 # Public names and the modules that define them: `import flint` loads none of them. There is no
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
+    "Cluster": "flint.cluster",
     "Disaggregated": "flint.pools",
     "FlintError": "flint.errors",
     "Layers": "flint.pipeline",

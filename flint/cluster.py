@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flint.cluster_file import cluster_error, find_cluster_file, preset_names, read_toml
 
 
 class SourceKind(StrEnum):
@@ -24,18 +28,41 @@ class _Model(BaseModel):
 class Quantity(_Model):
     """A number, how it is known, and from where."""
 
-    value: float
+    value: float = Field(strict=True, allow_inf_nan=False)
     kind: SourceKind
     source: str = Field(min_length=1)
+
+
+def _positive(quantity: Quantity) -> Quantity:
+    if quantity.value <= 0:
+        raise ValueError(f"should be greater than 0, it is {quantity.value:g}")
+    return quantity
+
+
+def _not_negative(quantity: Quantity) -> Quantity:
+    if quantity.value < 0:
+        raise ValueError(f"should not be negative, it is {quantity.value:g}")
+    return quantity
+
+
+def _whole(quantity: Quantity) -> Quantity:
+    if quantity.value < 1 or quantity.value != int(quantity.value):
+        raise ValueError(f"should be a whole number of at least 1, it is {quantity.value:g}")
+    return quantity
+
+
+Positive = Annotated[Quantity, AfterValidator(_positive)]
+NotNegative = Annotated[Quantity, AfterValidator(_not_negative)]
+Count = Annotated[Quantity, AfterValidator(_whole)]
 
 
 class Gpu(_Model):
     """What a GPU's latency model needs beside peak and memory."""
 
-    sms: Quantity
-    clock_hz: Quantity
-    l2_bytes: Quantity
-    l2_bandwidth_bytes_per_s: Quantity | None = None
+    sms: Count
+    clock_hz: Positive
+    l2_bytes: Positive
+    l2_bandwidth_bytes_per_s: Positive | None = None
     #: Fitted constants of the kernel models by "model.constant" (`gemm.efficiency`), see
     #: backends/cost/gpu. Missing ones are scaled from the chip named `like`.
     constants: dict[str, Quantity] = Field(default_factory=dict)
@@ -43,14 +70,18 @@ class Gpu(_Model):
 
 
 class Systolic(_Model):
-    """Systolic arrays: `cores` cores, each with `arrays` arrays of `rows` x `columns`."""
+    """Systolic arrays: `cores` cores, each with `arrays` arrays of `rows` x `columns`.
 
-    cores: Quantity
-    arrays: Quantity
-    rows: Quantity
-    columns: Quantity
-    clock_hz: Quantity
-    vmem_bytes: Quantity
+    `vmem_bytes` is of one core. Arrays, size and clock give the peak: one multiplication and one
+    addition per cell and cycle.
+    """
+
+    cores: Count
+    arrays: Count
+    rows: Count
+    columns: Count
+    clock_hz: Positive
+    vmem_bytes: Positive
     #: "tpu" (pipelined folds, the default) or "scalesim" (SCALE-Sim's cycles, exactly).
     mode: Literal["tpu", "scalesim"] = "tpu"
     dataflow: Literal["ws", "os", "is"] = "ws"
@@ -58,17 +89,24 @@ class Systolic(_Model):
 
 
 class Chip(_Model):
-    """One accelerator. Exactly one of `gpu` and `systolic` is given.
+    """One accelerator. At most one of `gpu` and `systolic` is given; without either, a roofline.
 
-    `peak_flops_per_s` is dense, by StableHLO element type ("bf16", "f32", "f8E4M3FN" ...).
+    `peak_flops_per_s` is dense, by StableHLO element type ("bf16", "f32", "f8E4M3FN" ...); "f32"
+    of a GPU is that of its CUDA cores, "tf32" that of its Tensor Cores on f32 operands.
     """
 
-    name: str
-    peak_flops_per_s: dict[str, Quantity]
-    memory_bytes: Quantity
-    memory_bandwidth_bytes_per_s: Quantity
+    name: str = Field(min_length=1)
+    peak_flops_per_s: dict[str, Positive] = Field(min_length=1)
+    memory_bytes: Positive
+    memory_bandwidth_bytes_per_s: Positive
     gpu: Gpu | None = None
     systolic: Systolic | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.gpu and self.systolic:
+            raise ValueError("has both a gpu and a systolic table: a chip is one of them")
+        return self
 
 
 class NetworkKind(StrEnum):
@@ -87,20 +125,37 @@ class Network(_Model):
     chip sends in one direction over all its links of the tier; of a torus it is that of one link,
     and each of `torus_dimensions` has two links. `latency_ns` is of one message between members.
     `oversubscription` divides the bandwidth when all chips of a domain send out of it.
+
+    `torus_shape` is that of a whole pod. A slice of it has a ring in those dimensions whose size
+    is a multiple of `torus_wrap_multiple`, and a line in the others.
     """
 
-    name: str
+    name: str = Field(min_length=1)
     kind: NetworkKind
-    size: int = Field(ge=0)
-    bandwidth_bytes_per_s: Quantity
-    latency_ns: Quantity
-    links: int = Field(default=1, ge=1)
-    torus_dimensions: int = Field(default=0, ge=0, le=3)
-    torus_shape: tuple[int, ...] = ()
-    oversubscription: float = Field(default=1.0, ge=1.0)
-    in_network_reduction: bool = False
+    size: int = Field(ge=0, strict=True)
+    bandwidth_bytes_per_s: Positive
+    latency_ns: NotNegative
+    links: int = Field(default=1, ge=1, strict=True)
+    torus_dimensions: int = Field(default=0, ge=0, le=3, strict=True)
+    torus_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = ()
+    torus_wrap_multiple: int = Field(default=1, ge=1, strict=True)
+    oversubscription: float = Field(default=1.0, ge=1.0, strict=True, allow_inf_nan=False)
+    in_network_reduction: bool = Field(default=False, strict=True)
     #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).
     constants: dict[str, Quantity] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _torus_has_a_shape(self) -> Self:
+        if self.kind is not NetworkKind.TORUS:
+            if self.torus_dimensions or self.torus_shape:
+                raise ValueError(
+                    f"is a {self.kind}: torus_dimensions and torus_shape are a torus's"
+                )
+        elif len(self.torus_shape) != self.torus_dimensions or not self.torus_shape:
+            raise ValueError("is a torus: torus_shape needs one size for each of torus_dimensions")
+        elif math.prod(self.torus_shape) != self.size:
+            raise ValueError("is a torus: the product of torus_shape should be its size")
+        return self
 
 
 class Cluster(_Model):
@@ -110,9 +165,45 @@ class Cluster(_Model):
     benchmarks. It is printed in each estimate; 1 means none.
     """
 
-    name: str
+    name: str = Field(min_length=1)
     title: str
+    aliases: tuple[str, ...] = ()
     chip: Chip
     network: tuple[Network, ...] = Field(min_length=1)
-    derate: Quantity
+    derate: Positive
     notes: str = ""
+
+    @model_validator(mode="after")
+    def _tiers_are_named_and_nested(self) -> Self:
+        names = [n.name for n in self.network]
+        if len(set(names)) != len(names):
+            raise ValueError(f"has two networks of one name: {', '.join(names)}")
+        inner = [n.size for n in self.network[:-1]]
+        if 0 in inner:
+            raise ValueError("has a network without limit (size 0) that is not the outermost")
+        return self
+
+    @classmethod
+    def load(cls, name_or_path: str | Path | Cluster) -> Cluster:
+        """The cluster of a preset's name ("h100-dgx", "v5p") or of a TOML file.
+
+        Raises FlintError FL701 for a file with an unknown or missing key or an impossible value
+        and FL702 for an unknown name. A cluster is returned as it is.
+        """
+        if isinstance(name_or_path, Cluster):
+            return name_or_path
+        path = find_cluster_file(name_or_path)
+        document, text = read_toml(path)
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            raise cluster_error(error, cls, path, text) from error
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of the clusters that come with Flint, sorted."""
+        return preset_names()
+
+    def tier(self, name: str) -> int:
+        """Index into `network` of the tier called `name`; -1 if there is none."""
+        return next((i for i, n in enumerate(self.network) if n.name == name), -1)

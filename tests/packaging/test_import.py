@@ -13,6 +13,7 @@ import flint
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "jaxlib", "torch", "numpy", "pydantic", "networkx", "google.protobuf")
 PUBLIC = [
+    "Cluster",
     "Disaggregated",
     "FlintError",
     "Layers",

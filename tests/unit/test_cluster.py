@@ -1,0 +1,222 @@
+"""Cluster files: the presets are sound, and mistakes in a user's file are named with their line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from flint.cluster import Cluster, SourceKind
+from flint.cluster_file import PRESETS, key_lines
+from flint.errors import FlintError
+
+PRESET_NAMES = [
+    "a100-40-dgx",
+    "a100-80-dgx",
+    "b200-dgx",
+    "gb200-nvl72",
+    "h100-dgx",
+    "h200-dgx",
+    "l40s",
+    "v4",
+    "v5e",
+    "v5p",
+    "v6e",
+]
+#: A cluster with nothing optional in it, to be spoilt.
+SMALL = """\
+name = "small"
+title = "a small one"
+derate = { value = 1.0, kind = "assumed", source = "none" }
+
+[chip]
+name = "one"
+memory_bytes = { value = 8e9, kind = "datasheet", source = "d" }
+memory_bandwidth_bytes_per_s = { value = 1e12, kind = "datasheet", source = "d" }
+
+[chip.peak_flops_per_s]
+bf16 = { value = 1e14, kind = "datasheet", source = "d" }
+
+[chip.gpu]
+sms = { value = 100, kind = "datasheet", source = "d" }
+clock_hz = { value = 1e9, kind = "datasheet", source = "d" }
+l2_bytes = { value = 4e7, kind = "datasheet", source = "d" }
+
+[[network]]
+name = "inner"
+kind = "switch"
+size = 8
+bandwidth_bytes_per_s = { value = 1e11, kind = "datasheet", source = "d" }
+latency_ns = { value = 1000, kind = "assumed", source = "d" }
+
+[[network]]
+name = "outer"
+kind = "switch"
+size = 0
+bandwidth_bytes_per_s = { value = 1e10, kind = "datasheet", source = "d" }
+latency_ns = { value = 2000, kind = "assumed", source = "d" }
+"""
+
+
+def _error(tmp_path, text):
+    path = tmp_path / "small.toml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(FlintError) as caught:
+        Cluster.load(path)
+    assert caught.value.code == "FL701"
+    return caught.value
+
+
+def test_the_presets_are_these():
+    assert Cluster.names() == PRESET_NAMES
+
+
+@pytest.mark.parametrize("name", PRESET_NAMES)
+def test_a_preset_is_sound(name):
+    cluster = Cluster.load(name)
+    assert cluster.name == name
+    chip = cluster.chip
+    assert (chip.gpu is None) != (chip.systolic is None)
+    assert {"bf16", "f32", "i8"} <= set(chip.peak_flops_per_s) or name == "l40s"
+    sizes = [n.size for n in cluster.network]
+    assert sizes[-1] == 0 and all(sizes[:-1])
+    bandwidths = [
+        n.bandwidth_bytes_per_s.value * (n.links if n.torus_dimensions else 1)
+        for n in cluster.network
+    ]
+    assert bandwidths == sorted(bandwidths, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["v4", "v5e", "v5p", "v6e"])
+def test_the_peak_of_systolic_arrays_is_that_of_their_cells(name):
+    chip = Cluster.load(name).chip
+    s = chip.systolic
+    cells = s.cores.value * s.arrays.value * s.rows.value * s.columns.value
+    assert 2 * cells * s.clock_hz.value == pytest.approx(
+        chip.peak_flops_per_s["bf16"].value, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("name", ["a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "gb200-nvl72"])
+def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):
+    """FLOP per SM and cycle are a power of two: 2,048 (A100), 4,096 (H100), 8,192 (B200)."""
+    chip = Cluster.load(name).chip
+    per_cycle = chip.peak_flops_per_s["bf16"].value / chip.gpu.sms.value / chip.gpu.clock_hz.value
+    generation = {"A": 2048, "H": 4096, "B": 8192, "G": 8192}[chip.name[0]]
+    assert per_cycle == pytest.approx(generation, rel=0.01)
+
+
+def test_aliases_name_one_preset_each():
+    aliases = [a for name in PRESET_NAMES for a in Cluster.load(name).aliases]
+    assert len(set(aliases) | set(PRESET_NAMES)) == len(aliases) + len(PRESET_NAMES)
+    assert Cluster.load("h100").name == "h100-dgx"
+    assert Cluster.load("tpu-v4").name == "v4"
+
+
+def test_a_file_is_loaded_by_path_and_a_cluster_is_returned(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(SMALL, "utf-8")
+    cluster = Cluster.load(str(path))
+    assert Cluster.load(path) == cluster
+    assert Cluster.load(cluster) is cluster
+    assert cluster.chip.memory_bytes.kind is SourceKind.DATASHEET
+    assert (cluster.tier("outer"), cluster.tier("none")) == (1, -1)
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(FlintError, match="did you mean 'h100-dgx'") as caught:
+        Cluster.load("h100-dgz")
+    assert caught.value.code == "FL702"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("l2_bytes", "l2_byte", 16, "unknown key 'chip.gpu.l2_byte'; did you mean 'l2_bytes'?"),
+        ("size = 0", "sise = 0", 28, "unknown key 'network.1.sise'; did you mean 'size'?"),
+        ("title", "titel", 2, "unknown key 'titel'; did you mean 'title'?"),
+        ("value = 1e14, ki", "valu = 1e14, ki", 11, "'chip.peak_flops_per_s.bf16.valu'"),
+        ("size = 8\n", "", 18, "key 'network.0.size' is missing"),
+        ("= 1e11", "= -1e11", 22, "'network.0.bandwidth_bytes_per_s' should be greater than 0"),
+        ("= 1e11", "= 0", 22, "'network.0.bandwidth_bytes_per_s' should be greater than 0"),
+        ("= 1000,", "= -1,", 23, "'network.0.latency_ns' should not be negative"),
+        ("= 100,", "= 1.5,", 14, "'chip.gpu.sms' should be a whole number"),
+        ("value = 8e9", 'value = "8e9"', 7, "'chip.memory_bytes.value' should be a valid number"),
+        ("value = 8e9", "value = true", 7, "'chip.memory_bytes.value' should be a valid number"),
+        ("value = 8e9", "value = inf", 7, "'chip.memory_bytes.value' should be a finite number"),
+        ('source = "none"', 'source = ""', 3, "'derate.source'"),
+        ('kind = "assumed", source = "none"', 'kind = "guess", source = "n"', 3, "'derate.kind'"),
+        ("size = 8", "size = true", 21, "'network.0.size' should be a valid integer"),
+        ('"switch"\nsize = 8', '"torus"\nsize = 8', 18, "'network.0' is a torus: torus_shape"),
+        ("size = 8", "size = 8\ntorus_dimensions = 2", 18, "'network.0' is a switch"),
+        ("size = 8", "size = 0", 0, "the cluster has a network without limit"),
+        ('"outer"', '"inner"', 0, "the cluster has two networks of one name"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path, old, new, line, said):
+    assert old in SMALL
+    error = _error(tmp_path, SMALL.replace(old, new, 1))
+    assert said in error.message
+    assert error.message.startswith("small.toml: ")
+    assert error.place == str(tmp_path / "small.toml") + (f":{line}" if line else "")
+
+
+def test_an_unknown_key_is_reported_before_the_one_that_it_replaced(tmp_path):
+    error = _error(tmp_path, SMALL.replace("clock_hz", "clok_hz"))
+    assert "unknown key 'chip.gpu.clok_hz'; did you mean 'clock_hz'?" in error.message
+    assert "sms, clock_hz, l2_bytes" in error.help
+
+
+def test_a_plain_number_is_told_how_to_be_written(tmp_path):
+    error = _error(
+        tmp_path, SMALL.replace('{ value = 8e9, kind = "datasheet", source = "d" }', "8")
+    )
+    assert "'chip.memory_bytes'" in error.message
+    assert "value = 1e12" in error.help
+
+
+def test_a_chip_is_of_one_kind(tmp_path):
+    systolic = "\n".join(
+        f'{k} = {{ value = 2, kind = "assumed", source = "s" }}'
+        for k in ("cores", "arrays", "rows", "columns", "clock_hz", "vmem_bytes")
+    )
+    error = _error(tmp_path, SMALL + f"\n[chip.systolic]\n{systolic}\n")
+    assert "both a gpu and a systolic table" in error.message
+
+
+def test_files_that_are_no_toml_or_not_there(tmp_path):
+    assert "is not a TOML file" in _error(tmp_path, "name = \n").message
+    with pytest.raises(FlintError, match="No such file") as caught:
+        Cluster.load(tmp_path / "none.toml")
+    assert caught.value.code == "FL701"
+
+
+def test_key_lines_of_nested_tables():
+    text = 'a = 1\n[b]\nc = 2\n"d.e" = 3\n[[n]]\nx = 1\n[n.k]\ny = 1\n[[n]]\nx = 2\n'
+    lines = key_lines(text)
+    assert lines[("a",)] == 1
+    assert lines[("b", "c")] == 3
+    assert lines[("n", 0, "k", "y")] == 8
+    assert lines[("n", 1, "x")] == 10
+
+
+def test_every_number_of_every_preset_has_its_line():
+    for name in PRESET_NAMES:
+        lines = key_lines((PRESETS / f"{name}.toml").read_text("utf-8"))
+        assert ("chip", "memory_bytes") in lines
+        assert ("network", 1, "latency_ns") in lines
+
+
+def test_clusters_load_without_jax_or_torch():
+    code = (
+        "import sys; from flint.cluster import Cluster; Cluster.load('v5p');"
+        "print([m for m in ('jax', 'torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    assert done.stdout.strip() == "[]"
