@@ -2,8 +2,7 @@
 
 The simulation is ASTRA-sim's congestion-unaware analytical backend in small: of what is ready a rank
 computes one node at a time and communicates one at a time, the smallest id first; a receive holds
-nothing and ends when its message arrives. Collectives of these programs (the loss, once in a step)
-take no time.
+nothing and ends when its message arrives. A collective begins when its last member has issued it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ROWS = 512
 
 @dataclass(frozen=True)
 class Machine:
-    """Operations and bytes a nanosecond, and nanoseconds that each message takes.
+    """Operations and bytes a nanosecond, nanoseconds that each message and each collective takes.
 
     Matrix products of the pipelines below take 100 ns, everything else less than one: 0.
     """
@@ -40,6 +39,7 @@ class Machine:
     operations: float = 2 * ROWS * WIDTH * WIDTH / 100
     memory: float = 1e12
     message: int = 0
+    collective: int = 0
 
     def duration(self, attributes: dict[str, tuple[str, Any]]) -> int:
         """ns of one computation."""
@@ -132,8 +132,9 @@ class Simulation:
             rank.issued[group] += 1
             together.append((number, node))
             if len(together) == len(self.groups[group]):
+                ends = self.now + self.machine.collective
                 for member in together:
-                    heapq.heappush(self.events, (self.now, *member))
+                    heapq.heappush(self.events, (ends, *member))
             return
         takes = self.machine.message
         if kind is NodeType.COMP:
@@ -166,20 +167,23 @@ def layer(params: Any, x: Any) -> Any:
     return (x + params["shift"]) @ params["w"]
 
 
-def pipeline(stages: int, microbatches: int, schedule: str, chunks: int = 1) -> Any:
-    """Equal stages: 100 ns forward, 200 ns backward."""
+def pipeline(stages: int, microbatches: int, schedule: str, chunks: int = 1, data: int = 1) -> Any:
+    """Equal stages: 100 ns forward, 200 ns backward, on each of `data` replicas."""
     import jax.numpy as jnp
 
     import flint
 
-    def abstract(*shape: int) -> Any:
-        return jax.ShapeDtypeStruct(shape, jnp.float32)
+    mesh = jax.sharding.AbstractMesh((stages // chunks, data), ("pipe", "data"))
+
+    def abstract(*shape: int, over: str | None = None) -> Any:
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(over))
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
 
     params = {"shift": abstract(WIDTH), "w": abstract(WIDTH, WIDTH)}
     trains = schedule != "forward"
     return flint.Pipeline(
         stages=[flint.Stage(layer, params, f"stage{s}") for s in range(stages)],
-        inputs=(abstract(microbatches * ROWS, WIDTH),),
+        inputs=(abstract(microbatches * data * ROWS, WIDTH, over="data"),),
         loss=jnp.mean if trains else None,
         microbatches=microbatches,
         schedule=schedule,
@@ -200,19 +204,24 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulate:
     import flint
 
     @cache
-    def written(ranks: int, microbatches: int, schedule: str, chunks: int) -> Path:
+    def written(ranks: int, microbatches: int, schedule: str, chunks: int, data: int) -> Path:
         folder = tmp_path_factory.mktemp("pipeline") / "out"
-        what = pipeline(ranks * chunks, microbatches, schedule, chunks)
-        flint.trace(what, {"pipe": ranks}).save(folder)
+        what = pipeline(ranks * chunks, microbatches, schedule, chunks, data)
+        flint.trace(what, {"pipe": ranks, "data": data}).save(folder)
         report = check(folder)
         assert report.ok and report.deadlock_examined, report.findings
         return folder
 
     def simulate(
-        ranks: int, microbatches: int, schedule: str, chunks: int = 1, message: int = 0
+        ranks: int,
+        microbatches: int,
+        schedule: str,
+        chunks: int = 1,
+        data: int = 1,
+        **machine: int,
     ) -> Simulation:
-        folder = written(ranks, microbatches, schedule, chunks)
-        run = Simulation(folder, replace(Machine(), message=message))
+        folder = written(ranks, microbatches, schedule, chunks, data)
+        run = Simulation(folder, replace(Machine(), **machine))  # type: ignore[arg-type]
         run.run()
         return run
 
@@ -246,7 +255,7 @@ def test_two_equal_stages_take_the_closed_form(
     schedule: str, microbatches: int, message: int, simulated: Simulate
 ) -> None:
     chunks = 2 if schedule.startswith("interleaved") else 1
-    run = simulated(2, microbatches, schedule, chunks, message)
+    run = simulated(2, microbatches, schedule, chunks, message=message)
     assert run.now == in_two_stages(schedule, microbatches, message)
 
 
@@ -255,6 +264,17 @@ def test_two_equal_stages_take_the_closed_form(
 def test_any_number_of_microbatches(schedule: str, microbatches: int, simulated: Simulate) -> None:
     run = simulated(2, microbatches, schedule, message=100)
     assert run.now == in_two_stages(schedule, microbatches, 100)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_reductions_over_data_hold_nothing_back(schedule: str, simulated: Simulate) -> None:
+    """The last stage sends its last gradient before it reduces any.
+
+    Of the two reductions of the first stage one is hidden by its last product; the other and that
+    of the loss over the stages are left, and the mean over data of the loss of each microbatch.
+    """
+    run = simulated(2, 4, schedule, data=2, message=7, collective=10)
+    assert run.now == in_two_stages(schedule, 4, 7) + (2 + 4) * 10
 
 
 @pytest.mark.parametrize(
