@@ -257,8 +257,19 @@ def chained(cut: CutModel, flat: Any, batch: Any) -> Any:
     return result, found
 
 
+#: The others differ from these in how layers are found, not in what becomes of them.
+COMPUTED = [
+    indexed_stack,
+    scan_of_remat,
+    scan_that_carries_the_mask,
+    scan_over_casts,
+    jitted_list,
+    plain_list,
+]
+
+
 @pytest.mark.parametrize("run", SCANS + LISTS)
-def test_stages_compute_what_the_model_does(run: Any) -> None:
+def test_layers_are_found_however_they_are_written(run: Any) -> None:
     given = pipeline(run)
     cut = cut_model(given, MESH, 3)
     assert [s.label for s in cut.stages] == [
@@ -268,7 +279,12 @@ def test_stages_compute_what_the_model_does(run: Any) -> None:
     ]
     assert [len(s.inputs) for s in cut.stages] == [0, 1, 1]
     assert cut.tied == ()
-    check_numbers(given, cut)
+
+
+@pytest.mark.parametrize("run", COMPUTED)
+def test_stages_compute_what_the_model_does(run: Any) -> None:
+    given = pipeline(run)
+    check_numbers(given, cut_model(given, MESH, 3))
 
 
 def test_equal_stages_have_equal_keys() -> None:
@@ -402,6 +418,33 @@ def test_an_encoder_and_a_decoder_are_cut_by_the_names_of_scopes() -> None:
     assert [len(s.inputs) for s in cut.stages] == [0, 1, 1, 2]
     assert cut.tied == (((0, "params['embed']"), (2, "params['embed']")),)
     check_numbers(given, cut)
+
+
+def encoder_decoder_scans(params: Any, source: Any, tokens: Any) -> Any:
+    mask = jnp.ones((SEQUENCE, SEQUENCE), bool)
+
+    def decode(y: Any, p: Any) -> Any:
+        return layer(y + encoded @ p["cross"], p["own"], jnp.tril(mask), 0.0), None
+
+    with jax.named_scope("encoder"):
+        encoded = scan(params["embed"][source], params["encoder"], mask, 0.0)
+    with jax.named_scope("decoder"):
+        y, _ = jax.lax.scan(decode, params["embed"][tokens], params["decoder"])
+    return norm(y) @ params["head"]
+
+
+@pytest.mark.parametrize("whole", [encoder_decoder_scans, jax.jit(encoder_decoder_scans)])
+def test_several_scans_are_cut_by_the_names_of_their_scopes(whole: Any) -> None:
+    decoder = jax.tree.map(lambda w: struct((2, *w.shape), None, *w.sharding.spec), DECODER_LAYER)
+    params = TRANSLATION.params | {"encoder": stacked(3), "decoder": decoder}
+    cut = "encoder/2,decoder,decoder/1"
+    stages = cut_model(
+        dataclasses.replace(TRANSLATION, model=whole, params=params, cut=cut), MESH, 4
+    ).stages
+    labels = ["encoder 0-1", "encoder 2", "decoder 0", "decoder 1, loss"]
+    assert [s.label for s in stages] == labels
+    assert [len(s.inputs) for s in stages] == [0, 1, 1, 2]
+    assert stages[1].params["params['encoder']['up']"].shape == (1, DIM, HIDDEN)
 
 
 def test_an_inference_pipeline_hands_on_and_returns_what_the_model_returns() -> None:
