@@ -147,7 +147,7 @@ class _Composer:
                     "pipeline.stash",
                     Kind.VALUE,
                     shape=(size,),
-                    dtype="i8",
+                    dtype="int8",
                     result_bytes=size,
                     name=f"activations of {others} microbatches",
                     scope="pipeline/activations",
