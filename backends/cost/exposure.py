@@ -115,7 +115,7 @@ def _cause(timeline: ClassTimeline, node: int, moment: float) -> int:
 def _labels(program: Program) -> list[tuple[str, str, str]]:
     """For each row: kind of work, axes, phase."""
     phases = ("", "forward", "backward", "remat", "optimizer")
-    names = [p for p in phases]
+    names = list(phases)
     found = []
     for row in range(len(program)):
         kind = Kind(int(program.kind[row]))

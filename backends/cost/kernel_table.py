@@ -89,9 +89,30 @@ def kernels_of(program: Program) -> tuple[Kernels, Int64s]:
         elements=sizes[program.shape[rows]],
         arrays=np.diff(program.dep_start)[rows] + 1,
         causal=causal,
-        dtypes=program.dtypes or ("",),
+        dtypes=tuple(map(element_type, program.dtypes)) or ("",),
     )
     return kernels, rows
+
+
+#: numpy's names of types in a Program whose StableHLO names are not made by rule.
+_ELEMENT_TYPES = {
+    "bfloat16": "bf16",
+    "bool": "i1",
+    "float8_e4m3fn": "f8E4M3FN",
+    "float8_e5m2": "f8E5M2",
+    "float8_e4m3fnuz": "f8E4M3FNUZ",
+    "float8_e5m2fnuz": "f8E5M2FNUZ",
+}
+
+
+def element_type(dtype: str) -> str:
+    """StableHLO's name of a type in a Program (`float32` is f32), as chips' files have it."""
+    if dtype in _ELEMENT_TYPES:
+        return _ELEMENT_TYPES[dtype]
+    for name, prefix in (("float", "f"), ("uint", "ui"), ("int", "i")):
+        if dtype.startswith(name) and dtype[len(name) :].isdigit():
+            return prefix + dtype[len(name) :]
+    return dtype
 
 
 def kind_of(opcode: str) -> KernelKind:

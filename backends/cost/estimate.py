@@ -1,0 +1,236 @@
+"""From a workload and a cluster to an Estimate: step time, where it goes, and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flint.backends.cost.exposure import Share, shares
+from flint.backends.cost.kernel_table import element_type
+from flint.backends.cost.placement import Placement
+from flint.backends.cost.price import price
+from flint.backends.cost.timeline import POLICIES, Policy, Timeline, simulate
+from flint.cluster import Cluster
+from flint.errors import FlintError, nearest
+from flint.program import Phase, Program
+from flint.rewrite import rewrite
+from flint.totals import totals
+from flint.workload import Workload
+
+if TYPE_CHECKING:
+    from flint.backends.cost.memory import MemoryUse
+
+#: Version of the JSON form.
+SCHEMA = "flint.estimate/1"
+
+
+@dataclass(frozen=True)
+class ClassEstimate:
+    """What one rank class does with the step's time and a device's memory."""
+
+    name: str
+    ranks: int
+    end_ns: float
+    shares: tuple[Share, ...]
+    memory: MemoryUse
+
+    @property
+    def compute_ns(self) -> float:
+        """How long its devices compute."""
+        return sum(s.busy_ns for s in self.shares if s.kind == "compute")
+
+    @property
+    def exposed_ns(self) -> float:
+        """How long its devices wait for communication."""
+        return sum(s.exposed_ns for s in self.shares if s.kind not in ("compute", "wait"))
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """How long a step takes on a cluster, and why.
+
+    `mfu` counts the flops of matrix products that the model needs, `hfu` those that are executed,
+    recomputation included; both over what the chips could do in that time in `dtype`. With
+    `unpriced` operations the time is a lower bound.
+    """
+
+    name: str
+    cluster: Cluster
+    mapping: tuple[tuple[str, ...], ...]
+    profile: str
+    policy: Policy
+    step_time_ns: float
+    model_flops: int
+    executed_flops: int
+    peak_flops_per_s: float
+    dtype: str
+    classes: tuple[ClassEstimate, ...]
+    unpriced: Mapping[str, int]
+    notes: tuple[str, ...]
+    timeline: Timeline
+
+    @property
+    def mfu(self) -> float:
+        """Model flops utilisation, 0 to 1."""
+        return self._utilisation(self.model_flops)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware flops utilisation, 0 to 1."""
+        return self._utilisation(self.executed_flops)
+
+    def _utilisation(self, flops: int) -> float:
+        ranks = sum(c.ranks for c in self.classes)
+        possible = self.peak_flops_per_s * self.step_time_ns * 1e-9 * ranks
+        return flops / possible if possible else 0.0
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether operations without a price were counted as nothing."""
+        return bool(self.unpriced)
+
+    def to_json(self) -> dict[str, Any]:
+        """Exact numbers, JSON-able."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "cluster": self.cluster.name,
+            "derate": self.cluster.derate.value,
+            "mapping": [list(row) for row in self.mapping],
+            "profile": self.profile,
+            "policy": self.policy.name,
+            "step_time_ns": round(self.step_time_ns, 3),
+            "mfu": round(self.mfu, 6),
+            "hfu": round(self.hfu, 6),
+            "dtype": self.dtype,
+            "lower_bound": self.is_lower_bound,
+            "unpriced": dict(self.unpriced),
+            "classes": [_class_json(c) for c in self.classes],
+            "notes": list(self.notes),
+        }
+
+    def to_text(self) -> str:
+        """For people."""
+        from flint.backends.cost.estimate_text import estimate_text
+
+        return estimate_text(self)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _class_json(c: ClassEstimate) -> dict[str, Any]:
+    return {
+        "name": c.name,
+        "ranks": c.ranks,
+        "end_ns": round(c.end_ns, 3),
+        "shares": [asdict(s) for s in c.shares],
+        "memory": asdict(c.memory),
+    }
+
+
+def find_policy(name: str) -> Policy:
+    """The policy called `name`. Raises FlintError FL703 if there is none."""
+    if name not in POLICIES:
+        raise FlintError(
+            "FL703",
+            f"unknown overlap policy '{name}'{nearest(name, list(POLICIES))}",
+            help="the policies are " + ", ".join(POLICIES),
+        )
+    return POLICIES[name]
+
+
+def default_profile(workload: Workload, cluster: Cluster) -> str:
+    """The compiler that a program on such a chip would usually meet."""
+    if cluster.chip.systolic is not None:
+        return "xla-tpu"
+    recorded = any(o.startswith("aten.") for p in workload.programs for o in p.opcodes)
+    return "eager" if recorded else "xla-gpu"
+
+
+def estimate(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    profile: str = "",
+    policy: str = "overlap",
+    mapping: Mapping[str, str] | None = None,
+    unpriced_is_zero: bool = False,
+) -> Estimate:
+    """Estimate a step.
+
+    `profile` is whose kernels the operations become ("" chooses by chip and program). Raises
+    FlintError FL405 (profile), FL703 (mapping or policy), FL704 (an operation without a price),
+    FL705 (a chip without what the estimate needs).
+    """
+    from flint.backends.cost.memory import memory_use
+
+    chosen = find_policy(policy)
+    profile = profile or default_profile(workload, cluster)
+    placement = Placement(workload.mesh, cluster, mapping)
+    kernels = rewrite(workload, profile=profile, granularity="kernel")
+    priced = price(kernels, cluster, placement, chosen, unpriced_is_zero=unpriced_is_zero)
+    timeline = simulate(priced.works, priced.streams, chosen)
+    sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
+    memory = [memory_use(p, cluster.chip) for p in kernels.programs]
+    classes = tuple(
+        ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
+        for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
+    )
+    counted = [_flops(workload.programs[c.program]) for c in workload.classes]
+    dtype, peak = _peak(workload, cluster)
+    return Estimate(
+        name=str(workload.metadata.get("name") or "program"),
+        cluster=cluster,
+        mapping=tuple(placement.table()),
+        profile=profile,
+        policy=chosen,
+        step_time_ns=timeline.total_ns,
+        model_flops=sum(m * int(r) for (m, _), r in zip(counted, sizes, strict=True)),
+        executed_flops=sum(e * int(r) for (_, e), r in zip(counted, sizes, strict=True)),
+        peak_flops_per_s=peak,
+        dtype=dtype,
+        classes=classes,
+        unpriced=priced.unpriced,
+        notes=_notes(cluster),
+        timeline=timeline,
+    )
+
+
+def _flops(program: Program) -> tuple[int, int]:
+    """Flops of matrix products of one device: without and with recomputation."""
+    executed = totals(program).matmul_flops
+    remat = np.flatnonzero(program.phase == Phase.REMAT)
+    again = int((program.flops[remat] * program.trips[remat] * _is_product(program, remat)).sum())
+    return executed - again, executed
+
+
+def _is_product(program: Program, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray((program.dims[rows] > 0).all(axis=1) & (program.dims[rows, 2] > 1))
+
+
+def _peak(workload: Workload, cluster: Cluster) -> tuple[str, float]:
+    """The type in which most flops of products are, and the chip's peak in it."""
+    weight: dict[str, int] = {}
+    for program in workload.programs:
+        rows = np.flatnonzero((program.dims > 0).all(axis=1))
+        for row in rows.tolist():
+            dtype = element_type(program.dtypes[program.dtype[row]])
+            weight[dtype] = weight.get(dtype, 0) + int(program.flops[row] * program.trips[row])
+    peaks = {k: v.value for k, v in cluster.chip.peak_flops_per_s.items()}
+    known = {d: w for d, w in weight.items() if d in peaks}
+    dtype = max(known, key=lambda d: known[d]) if known else "bf16"
+    return dtype, peaks.get(dtype, max(peaks.values()))
+
+
+def _notes(cluster: Cluster) -> tuple[str, ...]:
+    notes = []
+    if cluster.derate.value != 1:
+        notes.append(
+            f"kernels are taken {1 / cluster.derate.value:.3g} times as long as their models say "
+            f"(derate {cluster.derate.value:g}, {cluster.derate.kind}: {cluster.derate.source})"
+        )
+    return tuple(notes)

@@ -1,0 +1,184 @@
+"""Durations of every row of a workload's programs on a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.chakra.expand import expand
+from flint.backends.cost.calls import Call, Span
+from flint.backends.cost.kernel_table import kernels_of, unpriced
+from flint.backends.cost.kernels import Kernels
+from flint.backends.cost.placement import Placement
+from flint.backends.cost.timeline import ClassWork, Floats, Policy
+from flint.cluster import Chip, Cluster
+from flint.errors import FlintError
+from flint.program import Collective, Kind, Program
+from flint.workload import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """A workload with a duration for every row, ready to be placed in time.
+
+    `unpriced` counts executions of operations without a price, by opcode: they take no time here.
+    """
+
+    works: tuple[ClassWork, ...]
+    streams: tuple[str, ...]
+    unpriced: Mapping[str, int]
+
+
+def price(
+    workload: Workload,
+    cluster: Cluster,
+    placement: Placement,
+    policy: Policy,
+    *,
+    unpriced_is_zero: bool = False,
+) -> Priced:
+    """Price every program once and expand it for every rank class.
+
+    Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`.
+    """
+    missing: Counter[str] = Counter()
+    durations = [_durations(p, cluster, placement, missing) for p in workload.programs]
+    if missing and not unpriced_is_zero:
+        raise _no_price(missing)
+    streams, stream = _streams(workload.programs, cluster, placement, policy)
+    nodes = [expand(p) for p in workload.programs]
+    owner = workload.class_of_ranks()
+    works = []
+    for number, rank_class in enumerate(workload.classes):
+        at, program = rank_class.program, workload.programs[rank_class.program]
+        rank = int(np.flatnonzero(owner == number)[0])
+        works.append(
+            ClassWork(
+                program,
+                nodes[at],
+                durations[at],
+                stream[at],
+                _peers(program, rank, owner),
+                _together(program, rank, owner),
+            )
+        )
+    return Priced(tuple(works), streams, dict(sorted(missing.items())))
+
+
+def _no_price(missing: Mapping[str, int]) -> FlintError:
+    listed = ", ".join(f"{name} x{count}" for name, count in sorted(missing.items()))
+    return FlintError(
+        "FL704",
+        f"{len(missing)} operation{'s have' if len(missing) > 1 else ' has'} no price: {listed}",
+        help="--unpriced zero counts them as nothing, and calls the estimate a lower bound",
+    )
+
+
+def kernel_latency_ns(kernels: Kernels, chip: Chip) -> Floats:
+    """Nanoseconds of each kernel on a chip, by the model that its file chooses."""
+    if chip.systolic is not None:
+        from flint.backends.cost.systolic import latency_ns as systolic_ns
+
+        return systolic_ns(kernels, chip)
+    from flint.backends.cost.gpu import latency_ns as gpu_ns
+
+    return gpu_ns(kernels, chip)
+
+
+def _durations(
+    program: Program, cluster: Cluster, placement: Placement, missing: Counter[str]
+) -> Floats:
+    found = np.zeros(len(program), dtype=np.float64)
+    kernels, rows = kernels_of(program)
+    without = unpriced(kernels)
+    for row in rows[without].tolist():
+        missing[program.opcodes[program.opcode[row]]] += int(program.trips[row])
+    priced = np.flatnonzero(~without)
+    latency = kernel_latency_ns(kernels.select(priced), cluster.chip)
+    found[rows[priced]] = latency / cluster.derate.value
+    found += _communication(program, cluster, placement)
+    return found
+
+
+def _communication(program: Program, cluster: Cluster, placement: Placement) -> Floats:
+    from flint.backends.cost.network import duration_ns
+
+    found = np.zeros(len(program), dtype=np.float64)
+    known: dict[Call, float] = {}
+    for row in np.flatnonzero(program.kind >= Kind.COLLECTIVE).tolist():
+        call = call_of(program, row, placement)
+        if call not in known:
+            known[call] = duration_ns(call, cluster)
+        found[row] = known[call]
+    return found
+
+
+def call_of(program: Program, row: int, placement: Placement) -> Call:
+    """What a communication row asks of the network."""
+    collective = Collective(int(program.collective[row]))
+    return Call(collective, int(program.comm_bytes[row]), _spans(program, row, placement))
+
+
+def _spans(program: Program, row: int, placement: Placement) -> tuple[Span, ...]:
+    group, route = int(program.group[row]), int(program.route[row])
+    if group >= 0:
+        return placement.spans_of_group(program.groups[group])
+    return placement.spans_of_route(program.routes[route])
+
+
+def _streams(
+    programs: Sequence[Program], cluster: Cluster, placement: Placement, policy: Policy
+) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    """Names of streams, and the stream of every row: computation, then by tier and kind."""
+    names = ["compute"]
+    found = []
+    for program in programs:
+        stream = np.zeros(len(program), dtype=np.int64)
+        for row in np.flatnonzero(program.kind >= Kind.COLLECTIVE).tolist():
+            kind = Kind(int(program.kind[row]))
+            if policy.blocking and kind is Kind.COLLECTIVE:
+                continue
+            tier = max((s.tier for s in _spans(program, row, placement)), default=0)
+            suffix = "" if kind is Kind.COLLECTIVE else f" {kind.name.lower()}"
+            name = cluster.network[tier].name + suffix
+            if name not in names:
+                names.append(name)
+            stream[row] = names.index(name)
+        found.append(stream)
+    return tuple(names), found
+
+
+def _peers(program: Program, rank: int, owner: NDArray[np.int16]) -> dict[int, int]:
+    """For each RECV row, the rank class that the message to `rank` comes from."""
+    found = {}
+    sources = {
+        route: int(program.routes[route].sources(program.mesh)[rank])
+        for route in np.unique(program.route[program.kind == Kind.RECV]).tolist()
+    }
+    for row in np.flatnonzero(program.kind == Kind.RECV).tolist():
+        source = sources[int(program.route[row])]
+        if source >= 0 and source != rank:
+            found[row] = int(owner[source])
+    return found
+
+
+def _together(program: Program, rank: int, owner: NDArray[np.int16]) -> dict[int, tuple[int, ...]]:
+    """For each collective row whose group reaches into several rank classes, those classes."""
+    classes: dict[int, tuple[int, ...]] = {}
+    for number in np.unique(program.group[program.kind == Kind.COLLECTIVE]).tolist():
+        if number < 0:
+            continue
+        group = next(
+            (g for g in program.groups[number].members(program.mesh) if rank in g), np.array([rank])
+        )
+        classes[number] = tuple(np.unique(owner[group]).tolist())
+    rows = np.flatnonzero((program.kind == Kind.COLLECTIVE) & (program.group >= 0)).tolist()
+    return {
+        row: classes[int(program.group[row])]
+        for row in rows
+        if len(classes[int(program.group[row])]) > 1
+    }
