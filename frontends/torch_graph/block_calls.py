@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from flint.frontends.torch_graph.blocks import Part, differentiable_nodes, repeated_parts
+from flint.frontends.torch_graph.blocks import (
+    Part,
+    differentiable_nodes,
+    part_fingerprint,
+    repeated_parts,
+)
 from flint.frontends.torch_graph.interpreter import Interpreter
 from flint.frontends.torch_graph.joint import Joint, trace_joint
 from flint.frontends.torch_graph.partition import Parts, partition
@@ -23,8 +28,11 @@ class Block:
 
     The forward operator takes the inputs and gives the outputs, then what is saved and is no
     input. The backward operator takes everything saved, then the gradients of `tangents`, and
-    gives the gradients of the inputs `gradients`. Both take the number of the occurrence.
+    gives the gradients of the inputs `gradients`. Both take the number of the occurrence. `path` is
+    the module that was traced.
     """
+
+    path: str
 
     joint: Joint
     parts: Parts
@@ -67,39 +75,63 @@ class _Occurrence(torch.autograd.Function):
         return None, None, *(by_input.get(i) for i in range(len(ctx.needs_input_grad) - 2))
 
 
+@dataclass(frozen=True)
+class TracedBlocks:
+    """Blocks by what they compute, and the library that holds their operators."""
+
+    library: Any
+    blocks: dict[Any, Block] = field(default_factory=dict)
+
+
 @contextlib.contextmanager
-def blocks_as_operators(
-    graph_module: Any, trainable: Sequence[bool], wanted: bool = True
-) -> Iterator[list[Block]]:
-    """Replace repeated parts of a graph by operators, which exist as long as the context does."""
+def traced_blocks() -> Iterator[TracedBlocks]:
+    """Blocks for several graphs, each traced once. Their operators exist as long as the context."""
     library = torch.library.Library(_NAMESPACE, "FRAGMENT")
     try:
-        groups = []
-        if wanted:
-            groups = repeated_parts(graph_module, differentiable_nodes(graph_module, trainable))
+        yield TracedBlocks(library)
+    finally:
+        library._destroy()
+
+
+@contextlib.contextmanager
+def blocks_as_operators(
+    graph_module: Any,
+    trainable: Sequence[bool],
+    wanted: bool = True,
+    traced: TracedBlocks | None = None,
+) -> Iterator[list[Block]]:
+    """Replace repeated parts of a graph by operators, which exist as long as the context does.
+
+    With `traced`, they exist as long as that, and what it has is not traced again.
+    """
+    with contextlib.nullcontext(traced) if traced is not None else traced_blocks() as known:
+        assert known is not None
         flows = differentiable_nodes(graph_module, trainable)
-        blocks = [_block(library, i, graph_module, g, flows) for i, g in enumerate(groups)]
+        groups = repeated_parts(graph_module, flows) if wanted else []
+        blocks = [_block(known, graph_module, group, flows) for group in groups]
         replaced: dict[Any, Any] = {}
         for block in blocks:
             for number in range(len(block.calls)):
                 _replace(graph_module.graph, block, number, replaced)
         graph_module.recompile()
         yield blocks
-    finally:
-        library._destroy()
 
 
-def _block(
-    library: Any, index: int, owner: Any, parts: list[Part], flows: dict[Any, bool]
-) -> Block:
-    first = parts[0]
-    joint = trace_joint(_cut_out(owner, first), [flows[n] for n in first.inputs])
+def _block(known: TracedBlocks, owner: Any, parts: list[Part], flows: dict[Any, bool]) -> Block:
+    key = part_fingerprint(owner, parts[0], flows)
+    if key not in known.blocks:
+        name = f"block{len(known.blocks)}"
+        known.blocks[key] = _traced(known.library, name, owner, parts[0], flows)
+    return replace(known.blocks[key], calls=tuple(parts))
+
+
+def _traced(library: Any, name: str, owner: Any, part: Part, flows: dict[Any, bool]) -> Block:
+    joint = trace_joint(_cut_out(owner, part), [flows[n] for n in part.inputs])
     cut = partition(joint)
-    name = f"block{index}"
     kept = [n for n in cut.saved if n.op != "placeholder"]
     forward = _operator(library, f"{name}_forward", [*joint.outputs.values(), *kept])
     backward = _operator(library, f"{name}_backward", list(joint.gradients.values()))
-    return Block(joint, cut, forward, backward, tuple(parts))
+    return Block(part.path, joint, cut, forward, backward, (part,))
 
 
 def _cut_out(owner: Any, part: Part) -> torch.fx.GraphModule:
@@ -195,7 +227,7 @@ def _called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _forward(block: Block) -> Callable[..., Any]:
     results = [*block.joint.outputs.values(), *block.kept]
-    interpreter = Interpreter(inside=block.calls[0].path)
+    interpreter = Interpreter(inside=block.path)
 
     def forward(*inputs: Any) -> Any:
         values = {node: inputs[i] for i, node in block.joint.primals.items()}
@@ -207,7 +239,7 @@ def _forward(block: Block) -> Callable[..., Any]:
 
 def _backward(block: Block) -> Callable[..., Any]:
     reads = [*block.parts.saved, *block.joint.tangents.values()]
-    interpreter = Interpreter(inside=block.calls[0].path)
+    interpreter = Interpreter(inside=block.path)
 
     def backward(*inputs: Any) -> Any:
         values = dict(zip(reads, inputs, strict=True))

@@ -39,7 +39,7 @@ def repeated_parts(graph_module: Any, differentiable: Mapping[Any, bool]) -> lis
         part = _part(path, nodes[start:stop], position, start)
         if part is None:
             continue
-        key = _fingerprint(graph_module, part, differentiable)
+        key = part_fingerprint(graph_module, part, differentiable)
         groups.setdefault(key, []).append(part)
     return _most_saving([g for g in groups.values() if len(g) > 1], position)
 
@@ -141,7 +141,7 @@ def _is_view(node: Any) -> bool:
 # comparison ------------------------------------------------------------------------------------
 
 
-def _fingerprint(graph_module: Any, part: Part, differentiable: Mapping[Any, bool]) -> Any:
+def part_fingerprint(graph_module: Any, part: Part, differentiable: Mapping[Any, bool]) -> Any:
     """Equal for parts that compute the same."""
     names: dict[Any, Any] = {n: ("input", i) for i, n in enumerate(part.inputs)}
     names |= {n: i for i, n in enumerate(part.nodes)}

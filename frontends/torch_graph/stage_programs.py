@@ -8,6 +8,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.annotations import annotate, tensors_of
+from flint.frontends.torch_graph.block_calls import TracedBlocks, traced_blocks
 from flint.frontends.torch_graph.cut_modules import first_modules
 from flint.frontends.torch_graph.export import Exported, export_step
 from flint.frontends.torch_graph.microbatch import batch_size, one_microbatch
@@ -69,7 +70,8 @@ def staged_model(pipeline: Pipeline, mesh: Mesh) -> StagedModel:
     graphs = split_graph(exported, begins, rules, step.trains)
     labels = tuple(stage_label(g, begins, g is graphs[-1] and step.trains) for g in graphs)
     builder = _Builder(graphs, shardings, _optimizer(pipeline, step, graphs, shardings))
-    bodies, stages = builder.build()
+    with traced_blocks() as traced:
+        bodies, stages = builder.build(traced)
     written = sorted({name for s in builder.steps for name in s.written})
     warnings = (
         *shardings.warnings,
@@ -125,7 +127,7 @@ class _Builder:
         self.steps: list[StageStep] = []
         self.firsts: list[StageGraph] = []
 
-    def build(self) -> tuple[tuple[StagePrograms, ...], tuple[int, ...]]:
+    def build(self, traced: TracedBlocks) -> tuple[tuple[StagePrograms, ...], tuple[int, ...]]:
         """The programs of each different stage, and which stage has which."""
         known: dict[Any, int] = {}
         stages: list[int] = []
@@ -138,7 +140,7 @@ class _Builder:
             key = (stage_key(graph), gradients, tuple(repeated), self._update_key(graph))
             if key not in known:
                 known[key] = len(programs)
-                self.steps.append(stage_step(graph, self.shardings, gradients))
+                self.steps.append(stage_step(graph, self.shardings, gradients, traced))
                 self.firsts.append(graph)
                 programs.append(self._programs(graph, self.steps[-1], repeated))
             stages.append(known[key])

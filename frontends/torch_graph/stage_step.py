@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from flint.frontends.torch_graph.block_calls import (
+    TracedBlocks,
     block_functions,
     blocks_as_operators,
     mark_calls,
@@ -45,15 +46,19 @@ class StageStep:
 
 
 def stage_step(
-    stage: StageGraph, shardings: Shardings, differentiable: frozenset[int], blocks: bool = True
+    stage: StageGraph,
+    shardings: Shardings,
+    differentiable: frozenset[int],
+    traced: TracedBlocks | None = None,
 ) -> StageStep:
     """Trace a stage forward and backward.
 
     `differentiable` are the numbers of the INPUTs that the stage before gives a gradient on to.
-    Raises FlintError FL220 (operators that are not known).
+    Layers that are in `traced` are not traced again. Raises FlintError FL220 (operators that are
+    not known).
     """
     trainable = [_has_gradient(i, differentiable) for i in stage.inputs]
-    with blocks_as_operators(stage.graph_module, trainable, blocks) as found:
+    with blocks_as_operators(stage.graph_module, trainable, traced=traced) as found:
         joint = trace_joint(stage.graph_module, trainable)
         mark_calls(joint, found)
         parts = partition(joint)
