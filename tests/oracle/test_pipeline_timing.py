@@ -267,13 +267,13 @@ def test_any_number_of_microbatches(schedule: str, microbatches: int, simulated:
 
 
 def test_reductions_over_data_hold_no_message_back(simulated: Simulate) -> None:
-    """The last stage sends its last gradient before it reduces any.
+    """The last stage sends its last gradient before it reduces any, though one came before it.
 
-    Of the two reductions of the first stage one is hidden by its last product; the other and that
-    of the loss over the stages are left, and the mean over data of the loss of each microbatch.
+    Each mean loss is reduced over data. In the first stage two gradients are, of which the last
+    product hides 100 ns, and then the loss over the stages.
     """
-    run = simulated(2, 4, "gpipe", data=2, message=7, collective=10)
-    assert run.now == in_two_stages("gpipe", 4, 7) + (2 + 4) * 10
+    run = simulated(2, 4, "gpipe", data=2, message=7, collective=150)
+    assert run.now == in_two_stages("gpipe", 4, 7) + 4 * 150 + (150 - 100 + 150 + 150)
 
 
 @pytest.mark.parametrize(
