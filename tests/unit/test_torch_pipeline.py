@@ -408,6 +408,32 @@ def test_gradients_are_accumulated_in_their_own_type_or_the_one_asked_for() -> N
         assert found == {expected}
 
 
+def test_programs_send_each_microbatch_and_reduce_each_gradient_once() -> None:
+    """Sends hold half a sequence: 4 of 16 sequences over data, 2 of 4 tokens over model."""
+    from flint.passes.pipeline.compose import compose
+    from flint.totals import totals
+
+    activations = {"layers.*": ("data", "model", None)}
+    shardings = {"ids": ("data", None)}
+    step = trained(
+        meta(lambda: Model(tied=True)),
+        optimizer="adamw",
+        clip_norm=1.0,
+        activations=activations,
+        shardings=shardings,
+    )
+    workload = compose(captured(step, microbatches=4))
+    for program in workload.programs:
+        program.verify()
+        moved = totals(program).communication
+        sends = [(c.count, c.comm_bytes) for c in moved if c.kind == "send"]
+        assert sends == [(4, 4 * (2 * 2 * DIM * 4))]
+        over_pipe = sum(
+            c.count for c in moved if c.kind == "all_reduce" and c.axes.startswith("pipe")
+        )
+        assert over_pipe == 3  # the tied weight, the norm and the loss
+
+
 # optimizer --------------------------------------------------------------------------------------
 
 
