@@ -74,8 +74,11 @@ def _on_boundary(
     values: tuple[Any, ...], pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch, label: str
 ) -> tuple[Any, ...]:
     """Shardings of what leaves a stage; fewer values than `crossing` take its first shardings."""
+    import jax
+
     boundary = pipeline.boundary
-    if isinstance(boundary, list | tuple) and not hasattr(boundary, "unreduced"):
+    one = isinstance(boundary, jax.sharding.PartitionSpec | jax.sharding.NamedSharding)
+    if boundary is not None and not one:
         boundary = tuple(boundary)[: len(values)]
     fitting = replace(pipeline, crossing=len(values), boundary=boundary)
     return on_boundary(values, fitting, mesh, microbatch, label)

@@ -411,8 +411,15 @@ TRANSLATION = Pipeline(
 
 
 def test_an_encoder_and_a_decoder_are_cut_by_the_names_of_scopes() -> None:
-    given = dataclasses.replace(TRANSLATION, cut="encoder/2, decoder, decoder/1")
+    boundary = (P("data", "model"), P("data"))  # of the encoder's output, and of the decoder's
+    given = dataclasses.replace(TRANSLATION, cut="encoder/2, decoder, decoder/1", boundary=boundary)
     cut = cut_model(given, MESH, 4)
+    assert [tuple(s.sharding.spec for s in stage.inputs) for stage in cut.stages] == [
+        (),
+        boundary[:1],
+        boundary[:1],
+        boundary,
+    ]
     assert [s.label for s in cut.stages] == ["encoder", "encoder", "decoder", "decoder, head, loss"]
     # The encoder's output passes through the stage that begins the decoder.
     assert [len(s.inputs) for s in cut.stages] == [0, 1, 1, 2]
