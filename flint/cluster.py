@@ -127,7 +127,8 @@ class Network(_Model):
     `oversubscription` divides the bandwidth when all chips of a domain send out of it.
 
     `torus_shape` is that of a whole pod. A slice of it has a ring in those dimensions whose size
-    is a multiple of `torus_wrap_multiple`, and a line in the others.
+    is a multiple of `torus_wrap_multiple`, and a line in the others; with `torus_wraps_together`
+    it has rings only if all its dimensions are multiples.
     """
 
     name: str = Field(min_length=1)
@@ -139,6 +140,7 @@ class Network(_Model):
     torus_dimensions: int = Field(default=0, ge=0, le=3, strict=True)
     torus_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = ()
     torus_wrap_multiple: int = Field(default=1, ge=1, strict=True)
+    torus_wraps_together: bool = Field(default=False, strict=True)
     oversubscription: float = Field(default=1.0, ge=1.0, strict=True, allow_inf_nan=False)
     in_network_reduction: bool = Field(default=False, strict=True)
     #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).

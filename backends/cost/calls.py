@@ -14,12 +14,21 @@ class Span:
     `tier` is the index into `Cluster.network`, inner first. `sharing` is how many groups of the
     same collective leave through the same links of the tier at once (8 groups over nodes of 8
     chips share the node's links: each chip still has its own NIC, so it is 1 for them).
+
+    On a torus (and on a ring, its case of one dimension) the members are a product of lines of
+    chips: `torus_sizes` long, one in each dimension that the group occupies, with members
+    `torus_strides` chips apart. Where `torus_wraps` is true the ends are joined: that line is a
+    ring. `sharing` is then the largest stride: so many groups are interleaved on the same links.
+    A message on a torus goes `stride` hops.
     """
 
     tier: int
     size: int
     stride: int = 1
     sharing: int = 1
+    torus_sizes: tuple[int, ...] = ()
+    torus_strides: tuple[int, ...] = ()
+    torus_wraps: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,108 @@
+"""Which chips of a torus a mesh uses, and which of the torus's dimensions each mesh axis gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from flint.cluster import Network, NetworkKind
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Chips in one dimension of a torus, `stride` apart."""
+
+    dimension: int
+    size: int
+    stride: int
+
+
+def is_torus(network: Network) -> bool:
+    """Whether chips of this tier have neighbours: a torus, or a ring, which has one dimension."""
+    return network.kind in (NetworkKind.TORUS, NetworkKind.RING)
+
+
+def slice_shape(network: Network, chips: int) -> tuple[int, ...] | None:
+    """Sizes of the block of a pod that `chips` chips are, smallest first; None if there is none.
+
+    Of the blocks that fit into the pod it is the one with the smallest sum of sizes: those that
+    are offered for TPUs (4x4x8, not 2x8x8).
+    """
+    if network.kind is NetworkKind.RING:
+        return (chips,) if network.size == 0 or chips <= network.size else None
+    pod = sorted(network.torus_shape)
+    blocks = (b for b in _blocks(chips, len(pod)) if all(map(int.__le__, b, pod)))
+    return min(blocks, key=lambda b: (sum(b), b), default=None)
+
+
+def wraps(network: Network, shape: Sequence[int], dimension: int) -> bool:
+    """Whether a dimension of a slice of this shape is a ring, and not a line."""
+    size = shape[dimension]
+    if network.kind is NetworkKind.RING:
+        return network.size in (0, size)
+    sizes = shape if network.torus_wraps_together else (size,)
+    return all(s % network.torus_wrap_multiple == 0 for s in sizes)
+
+
+def assign(shape: Sequence[int], sizes: Sequence[int]) -> list[tuple[Line, ...]]:
+    """Lines for each of `sizes`, whose product is that of `shape`; the major line first.
+
+    Whole dimensions where their product matches, as many as possible (each has links of its own);
+    what is left takes parts of dimensions. Earlier sizes choose first.
+    """
+    free = {d: size for d, size in enumerate(shape) if size > 1}
+    found: dict[int, tuple[Line, ...]] = {}
+    for i, size in enumerate(sizes):
+        whole = _whole_dimensions(free, size)
+        if whole is not None:
+            found[i] = tuple(Line(d, free.pop(d), 1) for d in whole)
+    taken = dict.fromkeys(free, 1)
+    for i, size in enumerate(sizes):
+        if i not in found:
+            found[i] = tuple(reversed(_parts(free, taken, size)))
+    return [found[i] for i in range(len(sizes))]
+
+
+def _whole_dimensions(free: dict[int, int], size: int) -> tuple[int, ...] | None:
+    dimensions = sorted(free)
+    subsets = (
+        tuple(d for i, d in enumerate(dimensions) if bits >> i & 1)
+        for bits in range(2 ** len(dimensions))
+    )
+    exact = [s for s in subsets if math.prod(free[d] for d in s) == size]
+    return max(exact, key=len, default=None)
+
+
+def _parts(free: dict[int, int], taken: dict[int, int], size: int) -> list[Line]:
+    """Parts of dimensions whose product is `size`, taken from what is free."""
+    lines = []
+    for d in sorted(free, key=lambda d: (size % free[d] != 0, d)):  # whole remainders first
+        part = math.gcd(free[d], size)
+        if part > 1:
+            lines.append(Line(d, part, taken[d]))
+            free[d] //= part
+            taken[d] *= part
+            size //= part
+    return lines
+
+
+@cache
+def _blocks(chips: int, dimensions: int) -> tuple[tuple[int, ...], ...]:
+    """All ascending tuples of `dimensions` sizes whose product is `chips`."""
+    return tuple(_ascending(chips, dimensions, 1))
+
+
+def _ascending(chips: int, dimensions: int, least: int) -> Iterator[tuple[int, ...]]:
+    if dimensions == 1:
+        if chips >= least:
+            yield (chips,)
+        return
+    first = least
+    while first**dimensions <= chips:
+        if chips % first == 0:
+            yield from (
+                (first, *rest) for rest in _ascending(chips // first, dimensions - 1, first)
+            )
+        first += 1
