@@ -59,11 +59,42 @@ def classify(body: OpenBody, *, zero_bubble: bool = False) -> Classes:
     if zero_bubble:
         part[~forward & ~_awaited(body)] = WEIGHTS
     for rows in choice_rows(body.program):
-        part[rows] = part[rows].min()
-    for region in body.program.regions:
-        for value, produced in region.carries:
-            part[value] = part[produced]
+        _lower(body.program, part, rows, int(part[rows].min()))
+    shared = shared | _recomputed(body, part, shared)
     return Classes(part, shared, _cheap(body.program, shared))
+
+
+def _lower(program: Program, part: Int64s, rows: list[int], number: int) -> None:
+    """Have `rows`, and what they need, in part `number` or before it."""
+    cone = needed(program, rows)
+    part[cone] = np.minimum(part[cone], number)
+
+
+def _recomputed(body: OpenBody, part: Int64s, shared: Mask) -> Mask:
+    """Bring values that loops carry to the part that produces them, in place.
+
+    Returns rows for which that cannot be, so that each part computes them: where a loop carries
+    what the forward pass computes, but began with what only the backward pass has.
+    """
+    program = body.program
+    gradient = dependent(program, body.seeds(Role.COTANGENT))
+    again = np.zeros(len(program), dtype=np.bool_)
+    pairs = [pair for region in program.regions for pair in region.carries]
+    moved = True
+    while moved:
+        moved = False
+        for value, produced in pairs:
+            low = int(min(part[value], part[produced]))
+            if part[value] == part[produced] or shared[value] or again[produced]:
+                continue
+            cone = needed(program, [value])
+            if low == FORWARD and gradient[cone].any():
+                outermost = region_rows(program)
+                again |= needed(program, [produced]) & (outermost == outermost[value])
+            else:
+                part[cone] = np.minimum(part[cone], low)
+                moved = True
+    return again
 
 
 def _forward(body: OpenBody, shared: Mask) -> Mask:
