@@ -157,7 +157,7 @@ class Tails:
         read = [d for d in deps if not self.shared[d]]
         if len(read) != 1 or not self._is_linear(row, read[0]):
             return None
-        if not all(self._is_coefficient(d) for d in deps if self.shared[d]):
+        if not all(is_constant(p, d) for d in deps if self.shared[d]):
             return None
         return int(read[0])
 
@@ -171,11 +171,8 @@ class Tails:
         if opcode in SUMS:
             shapes = (p.shapes[p.shape[row]], p.shapes[p.shape[operand]])
             return math.prod(shapes[0]) == math.prod(shapes[1])
-        return opcode in LINEAR or opcode in SCALING
-
-    def _is_coefficient(self, row: int) -> bool:
-        """Whether a shared row can be computed again next to a tail."""
-        return is_constant(self.program, row)
+        squares = len(p.dependencies(row)) == 1  # a product that reads one value twice
+        return opcode in LINEAR or (opcode in SCALING and not squares)
 
     # structure ----------------------------------------------------------------------------------
 

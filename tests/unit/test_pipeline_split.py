@@ -13,12 +13,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from flint.builder import ProgramBuilder
+from flint.mesh import AxisRef, Group
 from flint.passes.pipeline.parts import Part, Partial, PartitionedBody, Saved, StageParts
 from flint.passes.pipeline.split import split
 from flint.passes.reduce_scatter import FormReduceScatter
 from flint.program import Collective, Kind, Program, RegionKind
 from flint.staged import Port, Role
-from tests.pipeline_bodies import Model, partitioned, stage_of
+from tests.pipeline_bodies import MESH, Model, partitioned, stage_of
 
 #: Elements of a layer's weights, on one device of data=4 x model=2 when gathered over data.
 WEIGHT = 32 * 32
@@ -348,3 +350,31 @@ def test_slices_come_right_after_what_they_slice() -> None:
         ("REDUCE_SCATTER", "data", 2 * WEIGHT): 2 * 3,
         ("ALL_REDUCE", "data", 4 * 32): 3,
     }
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_scaled_sum_is_reduced_later_and_a_square_is_not(scaled: bool) -> None:
+    of: dict[str, Any] = {"dtype": "float32", "shape": (8,), "result_bytes": 32}
+    b = ProgramBuilder(MESH)
+    weight = b.add("parameter", Kind.PARAMETER, name="w", **of)
+    given = b.add("parameter", Kind.PARAMETER, **of)
+    half = b.add("stablehlo.constant", Kind.VALUE, **of)
+    local = b.add("stablehlo.sine", deps=(weight, given), **of)
+    group = Group((AxisRef("data"),))
+    total = b.add(
+        "sdy.all_reduce",
+        Kind.COLLECTIVE,
+        deps=(local,),
+        collective=Collective.ALL_REDUCE,
+        group=group,
+        comm_bytes=32,
+        operand_bytes=32,
+        **of,
+    )
+    result = b.add("stablehlo.multiply", deps=(half, total) if scaled else (total,), **of)
+    ports = (Port(Role.PARAMETER, "w"), Port(Role.COTANGENT))
+    gradient = (Port(Role.GRADIENT, "w"),)
+    parts = split(PartitionedBody(b.build(), ports, gradient, (weight, given), (result,)))
+    moved = Counter({("ALL_REDUCE", "data", 32): 1})
+    assert reduced(parts) == (moved if scaled else Counter())
+    assert parts.undeferred == (() if scaled else ("w",))
