@@ -48,7 +48,7 @@ class Pipeline:
 
     `cut` is "layers:8,16,24" (a new stage begins at these indices of the scan, list or module
     `layers`), "layers" (as even as can be), "layers:balanced" (by estimated FLOPs), or names of
-    scopes or modules that begin a stage: "encoder/3,decoder". Exactly `crossing` computed values
+    scopes or modules that begin a stage: "encoder/3,decoder". At most `crossing` computed values
     go from a stage to the next.
 
     `inputs` and `targets` are of the whole step; dimension 0 is the batch, which `microbatches`

@@ -17,11 +17,11 @@ class Origin(NamedTuple):
 
 
 class Origins:
-    """Decodes locations once each. `inside` is the scope of the call that is being walked."""
+    """Decodes locations once each. `inside` is the origin of the call that is being walked."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Origin] = {}
-        self.inside = ""
+        self.inside = Origin()
 
     def of(self, location: Any) -> Origin:
         """Origin of one `ir.Location`."""
@@ -30,10 +30,11 @@ class Origins:
             name, place = decode_location(location)
             scope, phase = split_name_stack(name)
             found = self._known[location] = Origin(scope, place, phase)
-        if self.inside:
-            scope = f"{self.inside}/{found.scope}" if found.scope else self.inside
-            return found._replace(scope=scope)
-        return found
+        outer, phase = self.inside, found.phase
+        if phase == Phase.UNKNOWN:
+            phase = outer.phase
+        scope = "/".join(s for s in (outer.scope, found.scope) if s)
+        return Origin(scope, found.location, phase)
 
 
 def parameter_name(argument: Any) -> str:

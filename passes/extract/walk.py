@@ -23,7 +23,7 @@ from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
 from flint.passes.extract.work import Operation, work_of
 from flint.passes.mlir import defining_operation, make_context
-from flint.program import Collective, Flag, Kind, Program, RegionKind
+from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
 
 #: Operations that only name a value: nothing runs.
 FREE = frozenset(
@@ -106,7 +106,7 @@ class _Walk:
         self.origins = Origins()
         self.rows: dict[Any, int] = {}
         self.shardings: dict[Any, Sharding] = {}
-        self.stamps: dict[str, _Stamp] = {}
+        self.stamps: dict[tuple[str, Phase], _Stamp] = {}
         self.choices = 0
 
     def main(self) -> list[int]:
@@ -337,16 +337,17 @@ class _Walk:
     def call(self, op: Any) -> None:
         """A function that is called often is walked once; later calls copy its rows.
 
-        Scopes inside begin with that of the call.
+        Scopes inside begin with that of the call, and what has no phase of its own has the call's.
         """
         self._declare(op)
         name = op.attributes["callee"].value
         actual = [self.rows[v] for v in op.operands]
-        scope = self.origins.of(op.location).scope
-        stamp = self.stamps.get(name)
+        origin = self.origins.of(op.location)
+        scope, key = origin.scope, (name, origin.phase)
+        stamp = self.stamps.get(key)
         if stamp is None:
-            outside, self.origins.inside = self.origins.inside, scope
-            stamp = self.stamps[name] = self._first_call(name, scope, actual)
+            outside, self.origins.inside = self.origins.inside, origin
+            stamp = self.stamps[key] = self._first_call(name, scope, actual)
             self.origins.inside = outside
             offset = 0
         else:

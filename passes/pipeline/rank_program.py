@@ -397,12 +397,12 @@ class _Composer:
             if chunk.norm is not None:
                 done = graft(self.builder, chunk.norm, dict(chunk.gradients))
                 found.extend(done.output(key) for key in chunk.norm.outputs)
-        if not found:
+        if all(norm is None for norm in self.plan.norms):
             return -1
-        total = self.builder.add(
+        total = self.builder.add(  # a position without gradients contributes zero
             "pipeline.sum",
             Kind.VALUE,
-            deps=found,
+            deps=found or [self.turn],
             dtype="float32",
             result_bytes=4,
             phase=_OPTIMIZER,

@@ -254,6 +254,24 @@ def test_a_function_that_is_called_often_is_walked_once() -> None:
         assert not reached & set(dots[: 40 * number])
 
 
+def test_rows_of_a_repeated_function_have_the_phase_of_its_call() -> None:
+    @jax.jit
+    def layer(x: Any, w: Any) -> Any:
+        for _ in range(60):  # too long to be inlined at every call
+            x = jnp.sin(x) * jnp.cos(x)
+        return x @ w
+
+    def loss(weights: Any, x: Any) -> Any:
+        for w in weights:
+            x = layer(x, w)
+        return jnp.sum(x)
+
+    weights = [shaped((8, 8)) for _ in range(4)]
+    program = flint.trace(jax.grad(loss), MESH, weights, shaped((8, 8))).program
+    found = set(program.phase[program.kind == Kind.COMPUTE].tolist())
+    assert found == {Phase.FORWARD, Phase.BACKWARD}
+
+
 def reachable(program: Program, row: int) -> set[int]:
     """Rows that depend on `row`, directly or not."""
     found = {row}
