@@ -171,7 +171,52 @@ def disaggregated() -> None:
         cache, token, position = decode(params, cache, token, position)
 
 
-CASES = {c.__name__: c for c in (llama, mixtral, ring_attention, decode, disaggregated)}
+def gpt3() -> None:
+    """The stages one after another give the loss and gradients of the model written plainly."""
+    module = example("gpt3_jax")
+    c = module.Config(dim=64, num_layers=2, num_heads=8, seq=16, vocab=96)
+    at = module.Layout(mesh((1, 2, 2), ("pipe", "data", "model")))
+    one = module.layer_params(c, at)
+    shapes = {"embed": module.embed_params(c, at), "layers": [one, one]}
+    params = random_like({**shapes, "head": module.head_params(c, at)})
+    targets = np.roll(TOKENS, -1, axis=1)
+
+    def staged(params: Any, remat: str) -> Any:
+        x = module.embed(params["embed"], TOKENS, c=c, at=at)
+        for p in params["layers"]:
+            x = module.layer(p, x, c=c, at=at, remat=remat)
+        return module.cross_entropy(module.head(params["head"], x, c=c, at=at), targets)
+
+    expected = jax.jit(jax.value_and_grad(plain_gpt))(params, targets)
+    for remat in ("none", "selective"):
+        found = jax.jit(jax.value_and_grad(functools.partial(staged, remat=remat)))(params)
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+def plain_gpt(params: Any, targets: Any) -> Any:
+    """Pre-norm Transformer with 8 heads, without a word on devices."""
+
+    def norm(x: Any, p: Any) -> Any:
+        x = x - x.mean(-1, keepdims=True)
+        return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
+
+    x = params["embed"]["table"][TOKENS] + params["embed"]["positions"]
+    for p in params["layers"]:
+        heads = jnp.tensordot(norm(x, p["norm1"]), p["qkv"], 1) + p["qkv_bias"]
+        q, k, v = (heads[:, :, i].swapaxes(1, 2) for i in range(3))
+        scores = q @ k.swapaxes(2, 3) / np.sqrt(8)
+        seen = np.tril(np.ones((16, 16), dtype=bool))
+        out = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)) @ v
+        x = x + jnp.tensordot(out.swapaxes(1, 2), p["out"], 2) + p["out_bias"]
+        up = jax.nn.gelu(norm(x, p["norm2"]) @ p["up"] + p["up_bias"])
+        x = x + up @ p["down"] + p["down_bias"]
+    logits = norm(x, params["head"]) @ params["head"]["table"].T
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1)
+    return -chosen.mean()
+
+
+CASES = {c.__name__: c for c in (llama, mixtral, ring_attention, decode, disaggregated, gpt3)}
 
 
 @pytest.mark.slow
