@@ -155,8 +155,6 @@ class Network(_Model):
                 )
         elif len(self.torus_shape) != self.torus_dimensions or not self.torus_shape:
             raise ValueError("is a torus: torus_shape needs one size for each of torus_dimensions")
-        elif math.prod(self.torus_shape) != self.size:
-            raise ValueError("is a torus: the product of torus_shape should be its size")
         return self
 
 
@@ -183,7 +181,22 @@ class Cluster(_Model):
         inner = [n.size for n in self.network[:-1]]
         if 0 in inner:
             raise ValueError("has a network without limit (size 0) that is not the outermost")
+        for network, members in zip(self.network, self.members, strict=True):
+            if network.size and members * self._inside(network) != network.size:
+                raise ValueError(f"has a network '{network.name}' of no whole number of inner ones")
+            if network.torus_shape and math.prod(network.torus_shape) != members:
+                raise ValueError(f"has a torus_shape of '{network.name}' that is not its size")
         return self
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """By tier: how many chips, or domains of the tier inside, a domain connects; 0: any."""
+        return tuple(n.size // self._inside(n) for n in self.network)
+
+    def _inside(self, network: Network) -> int:
+        """Chips in one member of a tier."""
+        at = self.network.index(network)
+        return self.network[at - 1].size if at else 1
 
     @classmethod
     def load(cls, name_or_path: str | Path | Cluster) -> Cluster:

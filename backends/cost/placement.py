@@ -168,7 +168,11 @@ class Placement:
     def _is_ring(self, tier: int, line: Line) -> bool:
         """Whether the ends of `line` are joined: it goes once around a dimension that is a ring."""
         shape, d = self.shapes[tier], line.dimension
-        return line.size * line.stride == shape[d] and wraps(self.cluster.network[tier], shape, d)
+        return line.size * line.stride == shape[d] and self._wraps(tier, d)
+
+    def _wraps(self, tier: int, dimension: int) -> bool:
+        network, members = self.cluster.network[tier], self.cluster.members[tier]
+        return wraps(network, members, self.shapes[tier], dimension)
 
     @cached_property
     def _known(self) -> dict[Group | Route, tuple[Span, ...]]:
@@ -234,7 +238,7 @@ class Placement:
                 if part.tier == tier and part.line and part.line.dimension == dimension:
                     place += digit * part.line.stride
             distance = np.abs(place[a] - place[b])
-            if wraps(self.cluster.network[tier], self.shapes[tier], dimension):
+            if self._wraps(tier, dimension):
                 distance = np.minimum(distance, size - distance)
             hops += distance
         return max(1, int(hops.max()))
@@ -254,7 +258,7 @@ def parse_mapping(text: str) -> dict[str, str]:
 
 def _tiers_of_axes(mesh: Mesh, cluster: Cluster, mapping: Mapping[str, str]) -> list[Part]:
     """Every axis, split where it has to be, with its tier."""
-    room = _rooms(cluster.network)
+    room = [_Room(n, limit) for n, limit in zip(cluster.network, cluster.members, strict=True)]
     _check_names(mesh, cluster, mapping)
     mapped: dict[str, list[Part]] = {}
     for name, tier_name in mapping.items():
@@ -279,7 +283,7 @@ class _Room:
     def holds(self, size: int) -> bool:
         """Whether `size` times as many fit."""
         wanted = self.used * size
-        if is_torus(self.network) and slice_shape(self.network, wanted) is None:
+        if is_torus(self.network) and slice_shape(self.network, self.limit, wanted) is None:
             return False
         return not self.limit or wanted <= self.limit
 
@@ -294,12 +298,6 @@ class _Room:
                 help="map it to an outer tier, or leave it out to have it split",
             )
         self.used *= size
-
-
-def _rooms(networks: Sequence[Network]) -> list[_Room]:
-    """How many members a domain of each tier has: chips, or domains of the tier inside."""
-    inner = [1, *(n.size for n in networks[:-1])]
-    return [_Room(n, n.size // i) for n, i in zip(networks, inner, strict=True)]
 
 
 def _fill(name: str, size: int, room: list[_Room], first: int) -> tuple[list[Part], int]:
@@ -353,7 +351,8 @@ def _on_tori(
     split = {part: [part] for part in parts}
     for tier, network in enumerate(cluster.network):
         mine = [p for p in reversed(parts) if p.tier == tier]
-        shape = slice_shape(network, math.prod(p.size for p in mine)) if is_torus(network) else None
+        chips, members = math.prod(p.size for p in mine), cluster.members[tier]
+        shape = slice_shape(network, members, chips) if is_torus(network) else None
         shapes.append(shape or ())
         if shape:
             for part, lines in zip(mine, assign(shape, [p.size for p in mine]), strict=True):

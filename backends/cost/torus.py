@@ -24,24 +24,27 @@ def is_torus(network: Network) -> bool:
     return network.kind in (NetworkKind.TORUS, NetworkKind.RING)
 
 
-def slice_shape(network: Network, chips: int) -> tuple[int, ...] | None:
+def slice_shape(network: Network, members: int, chips: int) -> tuple[int, ...] | None:
     """Sizes of the block of a pod that `chips` chips are, smallest first; None if there is none.
 
-    Of the blocks that fit into the pod it is the one with the smallest sum of sizes: those that
+    `members` is the size of a ring (0: any). Of the blocks that fit into the pod it is the one with the smallest sum of sizes: those that
     are offered for TPUs (4x4x8, not 2x8x8).
     """
     if network.kind is NetworkKind.RING:
-        return (chips,) if network.size == 0 or chips <= network.size else None
+        return (chips,) if members == 0 or chips <= members else None
     pod = sorted(network.torus_shape)
     blocks = (b for b in _blocks(chips, len(pod)) if all(map(int.__le__, b, pod)))
     return min(blocks, key=lambda b: (sum(b), b), default=None)
 
 
-def wraps(network: Network, shape: Sequence[int], dimension: int) -> bool:
-    """Whether a dimension of a slice of this shape is a ring, and not a line."""
+def wraps(network: Network, members: int, shape: Sequence[int], dimension: int) -> bool:
+    """Whether a dimension of a slice of this shape is a ring, and not a line.
+
+    `members` is the size of a ring (0: any).
+    """
     size = shape[dimension]
     if network.kind is NetworkKind.RING:
-        return network.size in (0, size)
+        return members in (0, size)
     sizes = shape if network.torus_wraps_together else (size,)
     return all(s % network.torus_wrap_multiple == 0 for s in sizes)
 

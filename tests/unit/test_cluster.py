@@ -150,6 +150,13 @@ def test_an_unknown_name_suggests_the_nearest():
         ('"switch"\nsize = 8', '"torus"\nsize = 8', 18, "'network.0' is a torus: torus_shape"),
         ("size = 8", "size = 8\ntorus_dimensions = 2", 18, "'network.0' is a switch"),
         ("size = 8", "size = 0", 0, "the cluster has a network without limit"),
+        (
+            '"switch"\nsize = 8',
+            '"torus"\nsize = 8\ntorus_dimensions = 2\ntorus_shape = [2, 3]',
+            0,
+            "the cluster has a torus_shape of 'inner' that is not its size",
+        ),
+        ("size = 0", "size = 12", 0, "the cluster has a network 'outer' of no whole number"),
         ('"outer"', '"inner"', 0, "the cluster has two networks of one name"),
     ],
 )

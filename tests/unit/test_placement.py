@@ -159,7 +159,8 @@ def test_messages_go_through_the_outermost_tier_on_their_way():
     ],
 )
 def test_slices_have_the_shapes_that_are_offered(cluster, chips, shape):
-    assert slice_shape(Cluster.load(cluster).network[0], chips) == shape
+    loaded = Cluster.load(cluster)
+    assert slice_shape(loaded.network[0], loaded.members[0], chips) == shape
 
 
 def test_axes_get_whole_dimensions_of_a_torus_where_they_match():
