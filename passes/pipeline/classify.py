@@ -9,7 +9,7 @@ import numpy as np
 from flint.passes.columns import Mask, carried
 from flint.passes.kernels import CONVERT
 from flint.passes.opcodes import LAYOUT, opcode_mask
-from flint.passes.pipeline.opened import MICROBATCH_ROLES, OpenBody
+from flint.passes.pipeline.opened import OpenBody
 from flint.passes.pipeline.parts import Key, Partial
 from flint.passes.pipeline.reach import (
     choice_rows,
@@ -53,7 +53,7 @@ class Classes:
 
 def classify(body: OpenBody, *, zero_bubble: bool = False) -> Classes:
     """Assign rows to parts; what only gradients of parameters need to WEIGHTS if `zero_bubble`."""
-    shared = ~dependent(body.program, body.seeds(*MICROBATCH_ROLES))
+    shared = ~dependent(body.program, body.varying())
     forward = _forward(body, shared)
     part = np.where(forward, FORWARD, BACKWARD).astype(np.int64)
     if zero_bubble:

@@ -16,7 +16,7 @@ import numpy as np
 from flint.passes.columns import Mask
 from flint.passes.pipeline.classify import DYNAMIC_SLICE, GATHER, Classes
 from flint.passes.pipeline.edit import Edit
-from flint.passes.pipeline.opened import MICROBATCH_ROLES, OpenBody, alive
+from flint.passes.pipeline.opened import OpenBody, alive
 from flint.passes.pipeline.parts import Key, Saved
 from flint.passes.pipeline.reach import common_region, dependent, producers, readers
 from flint.passes.pipeline.reductions import WRITES
@@ -38,7 +38,7 @@ _SILENT: dict[str, Any] = {
 
 def shared_rows(body: OpenBody) -> Mask:
     """Rows that are the same for every microbatch."""
-    return ~dependent(body.program, body.seeds(*MICROBATCH_ROLES))
+    return ~dependent(body.program, body.varying())
 
 
 def regathered(body: OpenBody) -> OpenBody:

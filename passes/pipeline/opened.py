@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.passes.columns import Mask
+from flint.passes.opcodes import opcode_mask
 from flint.passes.pipeline.edit import Edit
 from flint.passes.pipeline.parts import Key, PartitionedBody
 from flint.passes.pipeline.reach import common_region, needed, producers
@@ -16,6 +17,8 @@ from flint.staged import Port, Role
 
 #: Arguments that differ from microbatch to microbatch.
 MICROBATCH_ROLES = frozenset({Role.BATCH, Role.INPUT, Role.COTANGENT})
+#: Random numbers. A pass keeps what it drew for those after it.
+RANDOM = frozenset({"stablehlo.rng", "stablehlo.rng_bit_generator"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,10 @@ class OpenBody:
         """Rows of the arguments that have one of `roles`."""
         found = self.arguments.items()
         return [row for row, key in found if isinstance(key, Port) and key.role in roles]
+
+    def varying(self) -> Mask:
+        """Rows that are another value for each microbatch: its arguments, and random numbers."""
+        return self.seeds(*MICROBATCH_ROLES) | opcode_mask(self.program, RANDOM)
 
     def seeds(self, *roles: Role) -> Mask:
         """A mask of `rows_of`."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("jax")
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
@@ -378,3 +379,18 @@ def test_a_scaled_sum_is_reduced_later_and_a_square_is_not(scaled: bool) -> None
     moved = Counter({("ALL_REDUCE", "data", 32): 1})
     assert reduced(parts) == (moved if scaled else Counter())
     assert parts.undeferred == (() if scaled else ("w",))
+
+
+def test_what_was_drawn_is_kept_for_the_backward_pass() -> None:
+    def function(p: Any, x: Any) -> Any:
+        key = jax.random.wrap_key_data(jnp.zeros(4, jnp.uint32), impl="unsafe_rbg")
+        return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), product(x, p["w"]), 0)
+
+    parts = split(stage_of(function, {"w": (W, P(None, None))}))
+    assert parts.backward is not None
+    assert "stablehlo.rng_bit_generator" in parts.forward.program.opcodes
+    assert "stablehlo.rng_bit_generator" not in parts.backward.program.opcodes
+    kept = parts.backward.program
+    assert "bool" in {
+        kept.row(r).dtype for k, r in parts.backward.inputs.items() if k in saved(parts.backward)
+    }
