@@ -30,6 +30,7 @@ def record(jobs: Sequence[Job]) -> list[Recording]:
     Raises FlintError: FL224, FL234 (PyTorch), FL230 (the program raised or died), FL231 (it never
     stepped), FL232 (its mesh is another), FL233 (a value that depends on data), FL235, FL236.
     """
+    _refuse_inside()
     check_version()
     if len(jobs) == 1:
         return [_recorded(jobs[0])]
@@ -79,7 +80,22 @@ def _environment() -> dict[str, str]:
     """One thread: nothing is computed. Flint is found where this process found it."""
     root = os.path.dirname(os.path.dirname(os.path.realpath(flint.__file__)))
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    found = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), _INSIDE: "1"}
+    return {**os.environ, **found}
+
+
+#: Set in the environment of a process that captures.
+_INSIDE = "FLINT_CAPTURING"
+
+
+def _refuse_inside() -> None:
+    """A module that captures its own function when it is imported would start processes for ever."""
+    if _INSIDE in os.environ:
+        raise FlintError(
+            "FL236",
+            "the module of the captured function captures when it is imported",
+            help='put the call of flint.trace_distributed under if __name__ == "__main__":',
+        )
 
 
 def _forked(job: Job) -> Outcome:

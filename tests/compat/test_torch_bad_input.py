@@ -89,3 +89,15 @@ def test_a_script_that_raises(tmp_path, name):
     assert len(lines) == 3
     assert lines[0].startswith(f"error[FL230]: script.py {message}")
     assert lines[1] == f"  --> {place}"
+
+
+def test_a_module_that_captures_when_it_is_imported(tmp_path):
+    """The capturing process imports the file: without this error it would start others for ever."""
+    (tmp_path / "train.py").write_text(
+        "import flint\n\n\ndef main():\n    pass\n\n\nflint.trace_distributed(main, '4')\n"
+    )
+    command = [sys.executable, str(tmp_path / "train.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert "error[FL236]: the module of the captured function captures" in done.stderr
+    assert "train.py:8" in done.stderr
