@@ -13,6 +13,7 @@ import typer
 
 from flint.cli.capture import capture
 from flint.cli.check import check
+from flint.cli.clusters import clusters
 from flint.cli.exits import guarded, unwind_on_sigterm
 from flint.cli.explain import explain
 from flint.cli.export import export
@@ -55,6 +56,7 @@ def _options(
 
 for _command in (capture, check, explain, export):
     app.command(_command.__name__)(guarded(_command))
+app.add_typer(clusters, name="clusters")
 
 
 def main() -> None:

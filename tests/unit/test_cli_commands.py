@@ -22,6 +22,8 @@ OPTIONS = {
     "--tensor-size --trip-count --verbose --world "
     "-m -o -q -v MODEL[:NAME] [-- ARGS]",
     "check": "--json --quiet --verbose -q -v DIR",
+    "clusters list": "--json --quiet --verbose -q -v",
+    "clusters show": "--json --quiet --verbose -q -v NAME",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
 }
@@ -50,10 +52,17 @@ def saved(tmp_path):
     return tmp_path
 
 
+def _commands(group, prefix=""):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
 def test_options_of_all_commands():
-    commands = typer.main.get_command(app).commands
     found = {}
-    for name, command in commands.items():
+    for name, command in _commands(typer.main.get_command(app)):
         options = [o for p in command.params for o in p.opts if o.startswith("-")]
         arguments = [p.metavar for p in command.params if not p.opts[0].startswith("-")]
         found[name] = " ".join([*sorted(options), *arguments])
@@ -71,6 +80,9 @@ def test_every_command_takes_json():
         (["capture"], "Missing argument"),
         (["check", "--unknown"], "No such option: --unknown"),
         (["explain", "trace", "--collective", "one"], "Invalid value for '--collective'"),
+        (["clusters", "show"], "Missing argument"),
+        (["clusters", "show", "h100-dgz"], "error[FL702]: no cluster is called 'h100-dgz'; did"),
+        (["clusters", "sho"], "No such command 'sho'"),
         (["export", "trace", "-f", "svg"], "'svg' is not one of"),
         (["capture", "m.py", "--partitioner", "gspmd"], "'gspmd' is not one of"),
         (["capture", "m.py", "--steps", "3"], "--steps, --hint and arguments after the model"),
@@ -205,3 +217,46 @@ def test_capture_json_is_reproducible_without_timings(tmp_path):
     assert documents[0]["files"] is None
     (one,) = documents[0]["summary"]["classes"]
     assert (one["flops"], one["parameter_bytes"], one["ranks"]) == (1024, 256, 8)
+
+
+def test_clusters_list_is_one_line_for_each(tmp_path):
+    from flint.cluster import Cluster
+
+    head, *lines = _flint("clusters", "list").stdout.splitlines()
+    assert head.split() == ["name", "chips", "bf16", "memory", "bandwidth", "networks"]
+    assert [line.split()[0] for line in lines] == Cluster.names()
+    (h100,) = [line for line in lines if line.startswith("h100-dgx")]
+    assert "989 TFLOP/s   80 GB  3,350 GB/s  nvlink 8, ib" in h100
+    listed = json.loads(_flint("clusters", "list", "--json").stdout)
+    assert listed["schema"] == "flint.clusters/1"
+    assert [c["name"] for c in listed["clusters"]] == Cluster.names()
+
+
+def test_clusters_show_says_where_each_number_is_from():
+    from flint.cluster import Cluster
+
+    result = _flint("clusters", "show", "v5p")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "v5p: TPU v5p, 3D torus"
+    (shape,) = [line for line in lines if line.startswith("network.ici.torus_shape")]
+    assert shape.split() == ["network.ici.torus_shape", "16x20x28"]
+    (peak,) = [line for line in lines if line.startswith("chip.peak_flops_per_s.bf16")]
+    assert peak.split()[1:3] == ["4.59e+14", "datasheet"]
+    assert "docs.cloud.google.com/tpu/docs/v5p" in peak
+    shown = json.loads(_flint("clusters", "show", "v5p", "--json").stdout)
+    assert shown["schema"] == "flint.clusters/1"
+    assert Cluster.model_validate(shown["cluster"]) == Cluster.load("v5p")
+
+
+def test_clusters_show_reads_a_file(tmp_path):
+    from flint.cluster_file import PRESETS
+
+    path = tmp_path / "mine.toml"
+    text = (PRESETS / "h100-dgx.toml").read_text("utf-8")
+    path.write_text(text.replace('name = "h100-dgx"', 'name = "mine"'), "utf-8")
+    assert _flint("clusters", "show", str(path)).stdout.startswith("mine: DGX H100")
+    path.write_text(text.replace("latency_ns", "latencyns", 1), "utf-8")
+    result = _flint("clusters", "show", str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "did you mean 'latency_ns'?" in result.stderr

@@ -1,0 +1,125 @@
+"""`flint clusters`: which clusters there are, and every number of one with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flint.cli.console import print_json, print_result
+from flint.cli.exits import guarded
+from flint.cli.options import Json, Quiet, Verbose
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flint.cluster import Cluster
+
+SCHEMA = "flint.clusters/1"
+_LIST = ("name", "chips", "bf16", "memory", "bandwidth", "networks")
+_SHOW = ("key", "value", "kind", "source")
+
+clusters = typer.Typer(
+    help="List clusters, or show one with the source of every number.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@clusters.command("list")
+@guarded
+def list_(json_: Json = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """List the clusters that come with Flint."""
+    from flint.cluster import Cluster
+
+    loaded = [Cluster.load(name) for name in Cluster.names()]
+    if json_:
+        print_json(SCHEMA, {"clusters": [_summary(c) for c in loaded]})
+        return
+    _print_table(_LIST, [_row(c) for c in loaded])
+
+
+@clusters.command("show")
+@guarded
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A cluster or a TOML file.")],
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show a cluster: each number with its kind and source."""
+    from flint.cluster import Cluster
+
+    cluster = Cluster.load(name)
+    if json_:
+        print_json(SCHEMA, {"cluster": cluster.model_dump(mode="json", exclude_none=True)})
+        return
+    print(f"{cluster.name}: {cluster.title}")
+    if cluster.notes:
+        print(cluster.notes)
+    _print_table(_SHOW, numbers(cluster.model_dump(mode="json", exclude_defaults=True)))
+
+
+def numbers(value: Any, key: str = "") -> list[tuple[str, str, str, str]]:
+    """Key, value, kind and source of every number in a dumped cluster, in its order."""
+    if isinstance(value, dict) and set(value) == {"value", "kind", "source"}:
+        return [(key, f"{value['value']:g}", value["kind"], value["source"])]
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
+        items = {v["name"]: v for v in value}.items()
+    else:
+        return [(key, _plain(value), "", "")] if value and "." in key else []
+    return [row for k, v in items for row in numbers(v, f"{key}.{k}" if key else k)]
+
+
+def _plain(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _summary(cluster: Cluster) -> dict[str, Any]:
+    peaks = cluster.chip.peak_flops_per_s
+    return {
+        "name": cluster.name,
+        "title": cluster.title,
+        "aliases": list(cluster.aliases),
+        "chip": cluster.chip.name,
+        "peak_flops_per_s": {dtype: peak.value for dtype, peak in peaks.items()},
+        "memory_bytes": int(cluster.chip.memory_bytes.value),
+        "memory_bandwidth_bytes_per_s": cluster.chip.memory_bandwidth_bytes_per_s.value,
+        "networks": [{"name": n.name, "size": n.size} for n in cluster.network],
+    }
+
+
+def _row(cluster: Cluster) -> tuple[str, ...]:
+    chip = cluster.chip
+    peak = chip.peak_flops_per_s.get("bf16")
+    tiers = [f"{n.name} {n.size}" if n.size else n.name for n in cluster.network]
+    return (
+        cluster.name,
+        chip.name,
+        f"{peak.value / 1e12:,.0f} TFLOP/s" if peak else "",
+        f"{chip.memory_bytes.value / 1e9:.0f} GB",
+        f"{chip.memory_bandwidth_bytes_per_s.value / 1e9:,.0f} GB/s",
+        ", ".join(tiers),
+    )
+
+
+def _print_table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    from flint.text_table import Column, text_table
+
+    right = {"bf16", "memory", "bandwidth", "value"}
+    columns = [Column(t, t in right) for t in titles]
+
+    def rich_form() -> Table:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column.title, justify="right" if column.right else "left")
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    print_result(text_table(columns, rows), rich_form)
