@@ -6,8 +6,8 @@
 
 `CPU s` is user and system time from the start of the process (interpreter, imports, JAX's tracing,
 the partitioner's child process included) to the last file, `wall s` the time that passed. The last
-two columns: what is allowed, and the CPU seconds of STAGE, a generator of the same traces for
-models that it knows, where those are known. Files go below --directory (the system's temporary
+two columns: what is allowed, and what STAGE, a generator of such traces for the models that it knows,
+took when that was set, where it was tried. Files go below --directory (the system's temporary
 directory unless it is given) and are removed. The 405B model is captured and verified, not written.
 """
 
