@@ -1,5 +1,6 @@
 """What cannot be captured is one error: nothing else on stderr, nothing on stdout, exit status 2."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,7 +98,8 @@ def test_a_module_that_captures_when_it_is_imported(tmp_path):
         "import flint\n\n\ndef main():\n    pass\n\n\nflint.trace_distributed(main, '4')\n"
     )
     command = [sys.executable, str(tmp_path / "train.py")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 1
     assert "error[FL236]: the module of the captured function captures" in done.stderr
     assert "train.py:8" in done.stderr
