@@ -1,0 +1,11 @@
+"""How long collectives and messages take on the tiers of a cluster."""
+
+from flint.backends.cost.network.choose import (
+    algorithm,
+    duration_ns,
+    durations_ns,
+    roofline_ns,
+)
+from flint.backends.cost.network.shared_links import shared_links
+
+__all__ = ["algorithm", "duration_ns", "durations_ns", "roofline_ns", "shared_links"]

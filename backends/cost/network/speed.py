@@ -1,0 +1,69 @@
+"""How fast one tier runs a schedule: t = a0 + steps * a1 + (w + c * sqrt(w)) / (efficiency * bw).
+
+`w` is the bytes on the wire per rank, and a part `own_part` of what the rank keeps. The square root
+is what is lost between latency and bandwidth: a library's protocols and pieces grow with the
+message, so that it fills the links little by little.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flint.backends.cost.network.schedule import Schedule
+from flint.backends.cost.network.switch import IN_SWITCH
+from flint.cluster import Network, NetworkKind
+
+#: What is taken where a tier's file has no constants. A switch: about the mean of the fitted chips,
+#: see benchmarks/fit_nccl.py. Others: links without a library's copies, see jax-ml/scaling-book.
+_SWITCH = {"a0_ns": 6000.0, "c": 1500.0, "efficiency": 0.85, "own_part": 0.4}
+_DIRECT = {"a0_ns": 5000.0, "c": 0.0, "efficiency": 0.85, "own_part": 0.0}
+#: An in-switch reduction without constants: its start, its efficiency, members from which it is
+#: taken.
+_IN_SWITCH = {"nvls_a0_ns": 50000.0, "nvls_efficiency": 0.7, "nvls_from": 5.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Constants of a tier. Bandwidth is what one rank sends, in bytes per ns."""
+
+    a0_ns: float
+    a1_ns: float
+    c: float
+    efficiency: float
+    own_part: float
+    nvls_a0_ns: float
+    nvls_efficiency: float
+    nvls_from: float
+    bandwidth: float
+
+    def start_ns(self, schedule: Schedule) -> float:
+        """Time of the steps one after the other, without any bytes."""
+        extra = self.nvls_a0_ns if schedule.algorithm == IN_SWITCH else 0.0
+        return schedule.steps * self.a1_ns + extra
+
+    def transfer_ns(self, schedule: Schedule, sharing: int = 1) -> float:
+        """Time of the bytes, where `sharing` groups use the links at once."""
+        moved = schedule.wire_bytes + self.own_part * schedule.own_bytes
+        best = self.nvls_efficiency if schedule.algorithm == IN_SWITCH else self.efficiency
+        speed = best * self.bandwidth * schedule.links / sharing
+        return (moved + self.c * math.sqrt(moved)) / speed
+
+    def roofline_ns(self, schedule: Schedule, sharing: int = 1) -> float:
+        """Bytes on the wire by the bandwidth of the datasheet."""
+        return schedule.wire_bytes * sharing / (self.bandwidth * schedule.links)
+
+
+def speed_of(network: Network) -> Speed:
+    """The constants of a tier, with the assumed ones where its file has none.
+
+    A step takes `a1_ns`; without it, the latency of one message.
+    """
+    switched = network.kind is NetworkKind.SWITCH
+    values = {**_IN_SWITCH, **(_SWITCH if switched else _DIRECT)}
+    values["a1_ns"] = network.latency_ns.value
+    known = {name: q.value for name, q in network.constants.items() if name in Speed.__slots__}
+    bandwidth = network.bandwidth_bytes_per_s.value / network.oversubscription / 1e9
+    if network.kind is NetworkKind.RING:  # two links, of which the torus formulas count one
+        bandwidth /= 2
+    return Speed(**{**values, **known}, bandwidth=bandwidth)

@@ -1,0 +1,28 @@
+"""What only a switch can do: reduce by itself, and connect each member with each other."""
+
+from __future__ import annotations
+
+import math
+
+from flint.backends.cost.network.schedule import Schedule
+
+IN_SWITCH = "in-switch"
+
+
+def in_switch_all_reduce(comm_bytes: float, size: int) -> Schedule:
+    """All-reduce in the switch (NVLS): it reads what all members hold of a part, adds, multicasts.
+
+    Each member asks for the sum of its 1/n, and hands it to all. So it sends all of its bytes once
+    for the others' sums, and 1/n of them a second time as a result.
+    """
+    return Schedule(IN_SWITCH, 2, comm_bytes * (size + 1) / size)
+
+
+def direct_all_to_all(comm_bytes: float, size: int) -> Schedule:
+    """Each member sends a part to each other member; all of them at once.
+
+    The messages do not wait for each other, but the more there are, the longer their start takes:
+    the measured time grows by about one step for each doubling of the group.
+    """
+    part = comm_bytes / size
+    return Schedule("direct", 1 + math.log2(size), part * (size - 1), part)

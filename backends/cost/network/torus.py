@@ -1,0 +1,84 @@
+"""Rings and tori of direct links, both directions of which are used at once.
+
+Formulas: jax-ml/scaling-book, "Sharded matrices and how to multiply them"; for a line of chips and
+for all-to-all by counting the bytes over the fullest link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flint.backends.cost.calls import Span
+from flint.backends.cost.network.ring import total_bytes
+from flint.backends.cost.network.schedule import Schedule
+from flint.cluster import Network
+from flint.program import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Members of a group along one dimension of a torus, `stride` chips apart.
+
+    `wrapped` where the ends are joined. Two neighbours have one link, also where a ring of two
+    would give them two.
+    """
+
+    size: int
+    wrapped: bool
+    stride: int = 1
+
+    @property
+    def links(self) -> int:
+        """Links over which a member at an end receives: one on a line."""
+        return 2 if self.wrapped and self.size * self.stride > 2 else 1
+
+    @property
+    def hops(self) -> int:
+        """Hops to the farthest member."""
+        return self.stride * (self.size // 2 if self.links == 2 else self.size - 1)
+
+
+def extents_of(span: Span, network: Network) -> tuple[Extent, ...]:
+    """The lines of a span; one line where it does not say, which is a ring if it is as long as one.
+
+    All chips of a ring tier are one ring.
+    """
+    if span.torus_sizes:
+        lines = zip(span.torus_sizes, span.torus_wraps, span.torus_strides, strict=True)
+        return tuple(Extent(*line) for line in lines)
+    rings = network.torus_shape or (network.size,)
+    return (Extent(span.size, span.size * span.stride in rings, span.stride),)
+
+
+def torus(collective: Collective, comm_bytes: float, extents: tuple[Extent, ...]) -> Schedule:
+    """All dimensions and directions at once, each with its part of the bytes.
+
+    The bandwidth of the tier is that of one link, so `Schedule.links` counts links.
+    """
+    extents = tuple(e for e in extents if e.size > 1)
+    size = 1
+    for extent in extents:
+        size *= extent.size
+    links = sum(e.links for e in extents)
+    hops = sum(e.hops for e in extents)
+    total = total_bytes(collective, comm_bytes, size)
+    if collective is Collective.BROADCAST:
+        return Schedule("torus", hops, total, links=links)
+    if collective is Collective.ALL_TO_ALL:
+        return Schedule("torus", hops, _fullest_link(comm_bytes, size, extents), links=1)
+    rounds = 2 if collective is Collective.ALL_REDUCE else 1
+    return Schedule("torus", rounds * hops, rounds * total * (size - 1) / size, links=links)
+
+
+def _fullest_link(comm_bytes: float, size: int, extents: tuple[Extent, ...]) -> float:
+    """Bytes of an all-to-all over the fullest link, dimension by dimension.
+
+    Along a dimension of n members in which each sends S, S/n goes to each coordinate. The n^2/4
+    pairs on both sides of the middle (rounded down) load the middle link of a line, and half as
+    much each link of a ring, whose two directions share the hops.
+    """
+    fullest = comm_bytes * (size - 1) / size / sum(e.links for e in extents)
+    for extent in extents:
+        pairs = extent.size**2 // 4
+        fullest = max(fullest, pairs * comm_bytes / extent.size / extent.links)
+    return fullest

@@ -1,0 +1,108 @@
+"""How far the collective model is from measurements, beside a plain roofline.
+
+    python -m benchmarks.accuracy_collectives
+
+One row per data set, chip and split: count, MAPE, median, 90th percentile and bias in percent, and
+the MAPE of bytes on the wire by the bandwidth of the datasheet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks import collective_rows as rows
+from flint.backends.cost.network import duration_ns, roofline_ns
+from flint.cluster import Cluster
+
+#: Nodes of nccl_multinode: four EFA adapters of 100 Gb/s for eight GPUs.
+EFA_BYTES_PER_S = {
+    "value": 4 * 100e9 / 8 / 8,
+    "kind": "datasheet",
+    "source": "AWS: p4de.24xlarge has 400 Gb/s for 8 GPUs",
+}
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors in percent on some rows of a data set; `bias` below 0 means too fast."""
+
+    data_set: str
+    chip: str
+    split: str
+    count: int
+    mape: float
+    median: float
+    p90: float
+    bias: float
+    roofline_mape: float
+
+
+def accuracy(
+    data_set: str, split: str, measured: Iterable[rows.Measured], cluster: Cluster
+) -> Accuracy:
+    """Errors of the model and of the roofline."""
+    without = rows.without_reduction_in_switch(cluster)
+    error, roofline = [], []
+    for row in measured:
+        seen = without if row.cannot_reduce_in_switch else cluster
+        error.append(duration_ns(row.call, seen) / row.measured_ns - 1)
+        roofline.append(roofline_ns(row.call, without) / row.measured_ns - 1)
+    percent = 100 * np.array(error)
+    size = np.abs(percent)
+    return Accuracy(
+        data_set,
+        cluster.chip.name,
+        split,
+        len(error),
+        float(size.mean()),
+        float(np.median(size)),
+        float(np.percentile(size, 90)),
+        float(percent.mean()),
+        float(100 * np.abs(np.array(roofline)).mean()),
+    )
+
+
+def p4de() -> Cluster:
+    """A100 nodes as AWS has them: the preset with other adapters and nothing fitted on them."""
+    cluster = Cluster.load("a100-80-dgx")
+    return rows.with_network(cluster, 1, bandwidth_bytes_per_s=EFA_BYTES_PER_S)
+
+
+def table() -> list[Accuracy]:
+    """All rows of the report."""
+    found = []
+    for preset, gpu in rows.PRESETS.items():
+        cluster = Cluster.load(preset)
+        measured = rows.inside_a_node(gpu)
+        held = [r for r in measured if r.half]
+        found.append(accuracy("NCCL 2-8 GPUs", "fit", [r for r in measured if not r.half], cluster))
+        found.append(accuracy("NCCL 2-8 GPUs", "held out", held, cluster))
+        large = [r for r in held if r.size_bytes >= 64 << 20]
+        found.append(accuracy("NCCL 2-8 GPUs", "held out, >= 64 MiB", large, cluster))
+    nodes = rows.over_nodes()
+    found.append(accuracy("NCCL 2 nodes", "no fit", nodes, p4de()))
+    large = [r for r in nodes if r.size_bytes >= 16 << 20]
+    found.append(accuracy("NCCL 2 nodes", "no fit, >= 16 MiB", large, p4de()))
+    return found
+
+
+def as_text(found: Sequence[Accuracy]) -> str:
+    """The report as a Markdown table."""
+    lines = [
+        "| data | chip | rows | count | MAPE | median | p90 | bias | roofline |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for a in found:
+        numbers = f"{a.mape:.1f} | {a.median:.1f} | {a.p90:.1f} | {a.bias:+.1f}"
+        lines.append(
+            f"| {a.data_set} | {a.chip} | {a.split} | {a.count} | {numbers} |"
+            f" {a.roofline_mape:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(as_text(table()))

@@ -1,0 +1,97 @@
+"""The collective measurements in benchmarks/data/ as `Call`s, split by a fixed rule."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from flint.backends.cost.calls import Call, Span
+from flint.cluster import Cluster, Network
+from flint.program import Collective
+
+DATA = Path(__file__).resolve().parent / "data"
+#: Preset -> the GPU's name in aiconfigurator's files.
+PRESETS = {
+    "a100-80-dgx": "a100_sxm",
+    "h100-dgx": "h100_sxm",
+    "h200-dgx": "h200_sxm",
+    "b200-dgx": "b200_sxm",
+    "l40s": "l40s",
+}
+_COLLECTIVES = {
+    "all_reduce": Collective.ALL_REDUCE,
+    "all_gather": Collective.ALL_GATHER,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "alltoall": Collective.ALL_TO_ALL,
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A call, how long it took, its nccl-tests "size", and which half it is in (1: held out)."""
+
+    call: Call
+    measured_ns: float
+    dtype: str
+    size_bytes: int
+    half: int
+
+    @property
+    def cannot_reduce_in_switch(self) -> bool:
+        """NVLink switches add floating-point numbers, but not 8-bit integers."""
+        return self.dtype == "int8"
+
+
+def half_of(*key: object) -> int:
+    """0 for a row to fit on and 1 for a row that is held out, by CRC-32 of what it measures."""
+    return zlib.crc32(" ".join(map(str, key)).encode()) & 1
+
+
+def inside_a_node(gpu: str) -> list[Measured]:
+    """aiconfigurator's NCCL measurements of a GPU, on 2, 4 and 8 of them.
+
+    Its bytes are nccl-tests "size": of an all-gather all ranks' inputs together, otherwise the
+    input of one rank.
+    """
+    (path,) = DATA.glob(f"aiconfigurator/nccl_{gpu}_*.csv.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [_measured(row) for row in csv.DictReader(file)]
+
+
+def _measured(row: dict[str, str]) -> Measured:
+    size, members = int(row["bytes"]), int(row["num_gpus"])
+    collective = _COLLECTIVES[row["op_name"]]
+    comm_bytes = size // members if collective is Collective.ALL_GATHER else size
+    call = Call(collective, comm_bytes, (Span(0, members),))
+    half = half_of(row["op_name"], row["nccl_dtype"], members, size)
+    return Measured(call, float(row["latency_ms"]) * 1e6, row["nccl_dtype"], size, half)
+
+
+def over_nodes() -> list[Measured]:
+    """AWS's all-reduce over 2 nodes of 8 A100."""
+    with (DATA / "nccl_multinode" / "all_reduce.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = []
+    for row in rows:
+        size, nodes = int(row["bytes"]), int(row["nodes_or_racks"])
+        spans = (Span(0, int(row["gpus"]) // nodes), Span(1, nodes))
+        call = Call(Collective.ALL_REDUCE, size, spans)
+        half = half_of(row["op"], row["gpus"], size)
+        found.append(Measured(call, float(row["time_us"]) * 1e3, "float32", size, half))
+    return found
+
+
+def without_reduction_in_switch(cluster: Cluster) -> Cluster:
+    """The cluster as 8-bit integers find it."""
+    tiers = [n.model_copy(update={"in_network_reduction": False}) for n in cluster.network]
+    return cluster.model_copy(update={"network": tuple(tiers)})
+
+
+def with_network(cluster: Cluster, tier: int, **changes: object) -> Cluster:
+    """The cluster with another network in one tier, for systems that no preset describes."""
+    networks: list[Network] = list(cluster.network)
+    networks[tier] = Network.model_validate({**networks[tier].model_dump(), **changes})
+    return cluster.model_copy(update={"network": tuple(networks)})

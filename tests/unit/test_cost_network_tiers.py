@@ -1,0 +1,73 @@
+"""Collectives over several tiers."""
+
+import pytest
+
+from flint.backends.cost.calls import Call, Span
+from flint.backends.cost.network import algorithm, duration_ns, roofline_ns
+from flint.backends.cost.network.hierarchical import shares
+from flint.cluster import Cluster
+from flint.program import Collective
+
+MIB = 1 << 20
+AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+A2A = Collective.ALL_TO_ALL
+TWO_NODES = (Span(0, 8), Span(1, 2))
+
+
+def test_each_tier_gets_its_share() -> None:
+    assert shares(AR, 960, (8, 4, 3)) == [960, 120, 30]
+    assert shares(RS, 960, (8, 4, 3)) == [960, 120, 30]
+    assert shares(AG, 10, (8, 4, 3)) == [120, 30, 10]
+    assert shares(A2A, 960, (8, 4, 3)) == [80, 320, 960]
+
+
+def test_shares_of_an_all_to_all_send_every_byte_once() -> None:
+    sent = [s * (n - 1) / n for s, n in zip(shares(A2A, 960, (8, 4, 3)), (8, 4, 3), strict=True)]
+    assert sum(sent) == pytest.approx(960 * 95 / 96)
+
+
+def test_algorithms_over_nodes_are_those_of_nccl() -> None:
+    cluster = Cluster.load("a100-80-dgx")
+    assert algorithm(Call(AG, MIB, TWO_NODES), cluster) == "flat ring on nvlink, flat ring on ib"
+    assert algorithm(Call(A2A, MIB, TWO_NODES), cluster) == "direct on nvlink, direct on ib"
+    many = Call(AR, 4096, (Span(0, 8), Span(1, 64)))
+    assert algorithm(many, cluster) == "ring on nvlink, tree on ib"
+    large = Call(AR, 4096 * MIB, (Span(0, 8), Span(1, 2)))
+    assert algorithm(large, Cluster.load("h100-dgx")).startswith("in-switch on nvlink")
+
+
+def test_slow_adapters_hide_what_happens_inside() -> None:
+    """1 GiB over 2 nodes of 8: each adapter of 25e9 bytes/s carries 1/8 of it."""
+    cluster = Cluster.load("a100-80-dgx")
+    call = Call(AR, 1024 * MIB, TWO_NODES)
+    assert roofline_ns(call, cluster) == pytest.approx(
+        max(1024 * MIB * 1.75 / 300, 1024 * MIB / 8 / 25)
+    )
+    slow = 1024 * MIB / 8 / 25
+    assert slow < duration_ns(call, cluster) < 2 * slow
+
+
+def test_one_member_per_node_has_one_adapter_per_group() -> None:
+    """Eight groups side by side, each chip on its own adapter: the whole message goes over it."""
+    cluster = Cluster.load("h100-dgx")
+    call = Call(RS, 64 * MIB, (Span(1, 4, stride=8),))
+    assert roofline_ns(call, cluster) == pytest.approx(64 * MIB * 3 / 4 / 50)
+
+
+def test_a_slice_reduces_before_the_data_centre_network() -> None:
+    cluster = Cluster.load("v5e")
+    ring = Span(0, 16, torus_sizes=(16,), torus_strides=(1,), torus_wraps=(True,))
+    call = Call(AR, 256 * MIB, (ring, Span(1, 2)))
+    assert algorithm(call, cluster).startswith("torus on ici, ")
+    bandwidth = cluster.network[1].bandwidth_bytes_per_s.value / 1e9
+    assert roofline_ns(call, cluster) == pytest.approx(
+        max(256 * MIB * 2 * 15 / 16 / 100, 256 * MIB / 16 / bandwidth)
+    )
+
+
+def test_oversubscription_divides_the_bandwidth() -> None:
+    cluster = Cluster.load("h100-dgx")
+    outer = cluster.network[1].model_copy(update={"oversubscription": 2.0})
+    narrow = cluster.model_copy(update={"network": (cluster.network[0], outer)})
+    call = Call(AG, 64 * MIB, (Span(1, 4),))
+    assert roofline_ns(call, narrow) == pytest.approx(2 * roofline_ns(call, cluster))
