@@ -1,0 +1,62 @@
+"""Latency of kernels on a GPU: each kind to its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from flint.backends.cost.gpu.attention import attention_ns
+from flint.backends.cost.gpu.elementwise import elementwise_ns, random_ns
+from flint.backends.cost.gpu.gemm import gemm_ns
+from flint.backends.cost.gpu.hardware import Float64s, Hardware, hardware_of
+from flint.backends.cost.gpu.memory import copy_ns, gather_ns, scatter_ns, sort_ns
+from flint.backends.cost.gpu.rows import norm_ns, reduction_ns, softmax_ns
+from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.cluster import Chip
+
+Model = Callable[[Kernels, Hardware], Float64s]
+#: Models of kinds whose time does not depend on the type's peak.
+MODELS: dict[KernelKind, Model] = {
+    KernelKind.ELEMENTWISE: elementwise_ns,
+    KernelKind.OPTIMIZER: elementwise_ns,
+    KernelKind.RANDOM: random_ns,
+    KernelKind.REDUCTION: reduction_ns,
+    KernelKind.SOFTMAX: softmax_ns,
+    KernelKind.NORM: norm_ns,
+    KernelKind.COPY: copy_ns,
+    KernelKind.GATHER: gather_ns,
+    KernelKind.SCATTER: scatter_ns,
+    KernelKind.SORT: sort_ns,
+}
+
+
+def latency_ns(kernels: Kernels, chip: Chip) -> Float64s:
+    """How long each kernel runs on the chip, in nanoseconds; 0 for UNPRICED kernels.
+
+    Constants come from the chip or from the nearest one (`constants_note`). Raises FlintError
+    FL705 if the chip is no GPU or has no peak for a type that a kernel calculates with.
+    """
+    hardware = hardware_of(chip)
+    times = np.zeros(len(kernels), np.float64)
+    for code in np.unique(kernels.kind):
+        rows = np.flatnonzero(kernels.kind == code)
+        times[rows] = _of_kind(kernels.select(rows), hardware, KernelKind(code))
+    return times
+
+
+def _of_kind(kernels: Kernels, hardware: Hardware, kind: KernelKind) -> Float64s:
+    if kind in MODELS:
+        return MODELS[kind](kernels, hardware)
+    times = np.zeros(len(kernels), np.float64)
+    if kind == KernelKind.UNPRICED:
+        return times
+    for code in np.unique(kernels.dtype):
+        rows = np.flatnonzero(kernels.dtype == code)
+        part, dtype = kernels.select(rows), kernels.dtypes[code]
+        if kind in (KernelKind.GEMM, KernelKind.CONVOLUTION):
+            times[rows] = gemm_ns(part, hardware, dtype)
+        else:
+            backward = kind == KernelKind.ATTENTION_BACKWARD
+            times[rows] = attention_ns(part, hardware, dtype, backward=backward)
+    return times

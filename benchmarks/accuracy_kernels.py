@@ -1,0 +1,143 @@
+"""How well the GPU kernel models meet the measurements: rows of the accuracy report.
+
+    python -m benchmarks.accuracy_kernels
+
+Constants are those of the presets, fitted on one half of the shapes; "held out" is the other half
+and "fitted" the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import kernel_rows as rows
+from flint.backends.cost.gpu import latency_ns, roofline_ns
+from flint.backends.cost.gpu.elementwise import elementwise_ns
+from flint.backends.cost.gpu.rows import norm_ns, softmax_ns
+from flint.cluster import Cluster
+
+SPLITS = {"held out": 1, "fitted": 0}
+ROW_MODELS = {
+    "elem": ("element-wise f32", elementwise_ns),
+    "softmax": ("softmax f32", softmax_ns),
+    "ln": ("layer norm f32", norm_ns),
+}
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors of one data set on one chip, in percent; `bias` is the mean of signed errors."""
+
+    data: str
+    chip: str
+    split: str
+    count: int
+    mape: float
+    median: float
+    p90: float
+    bias: float
+    roofline_mape: float
+
+
+HEADINGS = ("data", "chip", "split", "count", "MAPE", "median", "p90", "bias", "roofline MAPE")
+
+
+def accuracy(
+    data: str,
+    chip: str,
+    split: str,
+    predicted: NDArray[np.float64],
+    measured: NDArray[np.float64],
+    roofline: NDArray[np.float64],
+) -> Accuracy:
+    """One row of the report from times in nanoseconds."""
+    signed = (predicted / measured - 1) * 100
+    size = np.abs(signed)
+    return Accuracy(
+        data, chip, split, len(measured), float(size.mean()), float(np.median(size)),
+        float(np.percentile(size, 90)), float(signed.mean()),
+        float(np.abs(roofline / measured - 1).mean() * 100),
+    )  # fmt: skip
+
+
+def of_chip(data: str, preset: str, measured: rows.Measured) -> Iterator[Accuracy]:
+    """Both splits of one data set, priced with a preset's constants."""
+    chip = Cluster.load(preset).chip
+    predicted, bound = latency_ns(measured.kernels, chip), roofline_ns(measured.kernels, chip)
+    for split, half in SPLITS.items():
+        s = measured.half == half
+        if s.any():
+            yield accuracy(data, chip.name, split, predicted[s], measured.measured_ns[s], bound[s])
+
+
+def gemm_rows() -> Iterator[Accuracy]:
+    """bf16 GEMMs: all shapes, those of language models, big ones; fp8 with bf16's constants."""
+    for preset, gpu in rows.PRESETS.items():
+        measured = rows.gemms(gpu)
+        _, _, n, k = measured.kernels.dims.T
+        yield from of_chip("GEMM bf16", preset, measured)
+        llm = measured.select((n >= 512) & (k >= 512))
+        yield from of_chip("GEMM bf16, n and k >= 512", preset, llm)
+        big = measured.select(measured.kernels.flops > 1e11)
+        yield from of_chip("GEMM bf16, > 100 GFLOP", preset, big)
+        if gpu in ("h100_sxm", "h200_sxm", "b200_sxm"):
+            yield from of_chip("GEMM fp8, constants of bf16", preset, rows.gemms(gpu, "fp8"))
+
+
+def attention_rows() -> Iterator[Accuracy]:
+    """Prefill (all, and those above 10 GFLOP) and decode."""
+    for preset, gpu in rows.PRESETS.items():
+        prefill = rows.prefill(gpu)
+        yield from of_chip("attention, prefill", preset, prefill)
+        big = prefill.select(prefill.kernels.flops > 1e10)
+        yield from of_chip("attention, prefill > 10 GFLOP", preset, big)
+        yield from of_chip("attention, decode", preset, rows.decode(gpu))
+
+
+def row_kernel_rows() -> Iterator[Accuracy]:
+    """NeuSight's element-wise, softmax and layer norm kernels with the shared constants."""
+    gpu = Cluster.load("a100-40-dgx").chip.gpu
+    assert gpu is not None, "an A100 is a GPU"
+    constants = {name: q.value for name, q in gpu.constants.items()}
+    for name, (title, model) in ROW_MODELS.items():
+        everything: list[tuple[NDArray[np.float64], ...]] = []
+        for device in rows.NEUSIGHT_GPUS:
+            measured = rows.row_kernels(name, device)
+            hardware = rows.neusight_hardware(device, constants)
+            bound = measured.kernels.moved_bytes / hardware.memory_bytes_per_ns
+            predicted = model(measured.kernels, hardware)
+            everything.append((predicted, measured.measured_ns, bound, measured.half))
+            yield from _splits(title, device, everything[-1])
+        yield from _splits(
+            title, "all five", tuple(np.concatenate(c) for c in zip(*everything, strict=True))
+        )
+
+
+def _splits(
+    title: str, device: str, columns: tuple[NDArray[np.float64], ...]
+) -> Iterator[Accuracy]:
+    predicted, measured, bound, half = columns
+    for split, number in SPLITS.items():
+        s = half == number
+        yield accuracy(title, device, split, predicted[s], measured[s], bound[s])
+
+
+def kernel_accuracy() -> list[Accuracy]:
+    """All rows of the report on kernels."""
+    return [*gemm_rows(), *attention_rows(), *row_kernel_rows()]
+
+
+def main() -> None:
+    print("| " + " | ".join(HEADINGS) + " |")
+    print("|---|---|---|--:|--:|--:|--:|--:|--:|")
+    for row in kernel_accuracy():
+        cells = [f"{c:.1f}" if isinstance(c, float) else str(c) for c in astuple(row)]
+        print("| " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The kernel measurements in benchmarks/data/ as `Kernels`, split by a fixed rule."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.gpu.constants import Constants
+from flint.backends.cost.gpu.hardware import L2_BANDWIDTH_RATIO, Hardware, element_bytes
+from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.cluster import Cluster
+
+DATA = Path(__file__).resolve().parent / "data"
+#: Preset -> the GPU's name in aiconfigurator's files.
+PRESETS = {
+    "a100-80-dgx": "a100_sxm",
+    "h100-dgx": "h100_sxm",
+    "h200-dgx": "h200_sxm",
+    "b200-dgx": "b200_sxm",
+    "l40s": "l40s",
+}
+#: NeuSight's GPUs: memory bandwidth (B/s), SMs, boost clock (Hz), L2 (bytes); NVIDIA datasheets.
+NEUSIGHT_GPUS = {
+    "Tesla P100-PCIE-16GB": (732e9, 56, 1.303e9, 4e6),
+    "Tesla V100-PCIE-32GB": (900e9, 80, 1.38e9, 6e6),
+    "Tesla P4": (192e9, 20, 1.114e9, 2e6),
+    "Tesla T4": (320e9, 40, 1.59e9, 4e6),
+    "NVIDIA A100-PCIE-40GB": (1555e9, 108, 1.41e9, 40e6),
+}
+BINARY = ("add", "mul", "div", "pow")
+Row = dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Kernels, how long they ran, and which half each is in (1: held out of the fit)."""
+
+    kernels: Kernels
+    measured_ns: NDArray[np.float64]
+    half: NDArray[np.int64]
+
+    def select(self, rows: NDArray[np.bool_]) -> Measured:
+        """Some of the rows."""
+        return Measured(self.kernels.select(rows), self.measured_ns[rows], self.half[rows])
+
+    def __len__(self) -> int:
+        return len(self.measured_ns)
+
+
+def read(pattern: str) -> list[Row]:
+    """Rows of the one file under benchmarks/data that matches."""
+    (path,) = DATA.glob(pattern)
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def half_of(*shape: int) -> int:
+    """0: fitted on, 1: held out, by the CRC-32 of the shape: the same on every GPU."""
+    return zlib.crc32(",".join(map(str, shape)).encode()) % 2
+
+
+def gemms(gpu: str, dtype: str = "bf16") -> Measured:
+    """Products of matrices of one GPU of aiconfigurator ("bf16" or "fp8")."""
+    return measured(
+        read(f"aiconfigurator/gemm_{dtype}_{gpu}_*"),
+        lambda row: _gemm(row, "bf16" if dtype == "bf16" else "f8E4M3FN"),
+        "latency_ms",
+    )
+
+
+def prefill(gpu: str) -> Measured:
+    """Causal attention without a window."""
+    return measured(_attention_rows("context", gpu), _prefill, "latency")
+
+
+def decode(gpu: str) -> Measured:
+    """Attention of one new token without a window."""
+    return measured(_attention_rows("generation", gpu), _decode, "latency")
+
+
+def row_kernels(name: str, device: str) -> Measured:
+    """NeuSight's f32 kernels of one GPU: `name` is "elem", "softmax" or "ln"."""
+    kind = {"elem": KernelKind.ELEMENTWISE, "softmax": KernelKind.SOFTMAX, "ln": KernelKind.NORM}
+    rows = [r for r in read(f"neusight/train_{name}_fp32*") if r["Device"] == device]
+    return measured(rows, lambda row: _rows(row, kind[name]), "latency_ms")
+
+
+def neusight_hardware(device: str, constants: dict[str, float]) -> Hardware:
+    """One of NeuSight's GPUs with constants to price element-wise and row kernels with."""
+    bandwidth, sms, clock, l2 = NEUSIGHT_GPUS[device]
+    return Hardware(
+        chip=Cluster.load("a100-40-dgx").chip,  # only asked for peaks, which no such kernel needs
+        constants=Constants(constants),
+        sms=sms,
+        cycles_per_ns=clock * 1e-9,
+        l2_bytes=l2,
+        l2_bytes_per_ns=L2_BANDWIDTH_RATIO * bandwidth * 1e-9,
+        memory_bytes_per_ns=bandwidth * 1e-9,
+    )
+
+
+def measured(rows: list[Row], kernel: Callable[[Row], dict[str, object]], column: str) -> Measured:
+    """Kernels of the rows; `column` holds milliseconds."""
+    made = [kernel(row) for row in rows]
+    dtypes = tuple(sorted({str(k["dtype"]) for k in made}))
+
+    def of(name: str, dtype: type) -> NDArray[np.generic]:
+        return np.array([k[name] for k in made], dtype)
+
+    kernels = Kernels(
+        kind=of("kind", np.uint8),
+        dtype=np.array([dtypes.index(str(k["dtype"])) for k in made], np.uint8),
+        dims=of("dims", np.int64).reshape(-1, 4),
+        flops=of("flops", np.int64),
+        read_bytes=of("read", np.int64),
+        written_bytes=of("written", np.int64),
+        elements=of("elements", np.int64),
+        arrays=of("arrays", np.int64),
+        causal=of("causal", np.bool_),
+        dtypes=dtypes,
+    )
+    half = np.array([half_of(*k["dims"]) for k in made])
+    return Measured(kernels, np.array([float(r[column]) * 1e6 for r in rows]), half)
+
+
+def _gemm(row: Row, dtype: str) -> dict[str, object]:
+    m, n, k = (int(row[name]) for name in "mnk")
+    return {
+        "kind": KernelKind.GEMM, "dtype": dtype, "dims": (1, m, n, k), "flops": 2 * m * n * k,
+        "read": element_bytes(dtype) * (m * k + n * k), "written": 2 * m * n,
+        "elements": m * n, "arrays": 3, "causal": False,
+    }  # fmt: skip
+
+
+def _attention_rows(phase: str, gpu: str) -> list[Row]:
+    rows = read(f"aiconfigurator/{phase}_attention_bf16_{gpu}_*")
+    return [r for r in rows if r.get("window_size", "0") == "0"]
+
+
+def _prefill(row: Row) -> dict[str, object]:
+    queries = int(row["isl"])
+    return _attention(row, queries, queries + int(row["step"]), causal=True)
+
+
+def _decode(row: Row) -> dict[str, object]:
+    return _attention(row, 1, int(row["isl"]) + int(row["step"]), causal=False)
+
+
+def _attention(row: Row, queries: int, keys: int, *, causal: bool) -> dict[str, object]:
+    batch, heads, size = int(row["batch_size"]), int(row["num_heads"]), int(row["head_dim"])
+    key_heads = int(row["num_key_value_heads"]) or heads
+    result = batch * heads * queries * size
+    flops = 4 * result * keys // (2 if causal else 1)
+    return {
+        "kind": KernelKind.ATTENTION, "dtype": "bf16",
+        "dims": (batch * heads, queries, keys, size), "flops": flops,
+        "read": 2 * (result + 2 * batch * key_heads * keys * size), "written": 2 * result,
+        "elements": result, "arrays": 4, "causal": causal,
+    }  # fmt: skip
+
+
+def _rows(row: Row, kind: KernelKind) -> dict[str, object]:
+    rows, columns = int(row["B"]), int(row["H"])
+    reads = 2 if row["OPName"] in BINARY else 1
+    return {
+        "kind": kind, "dtype": "f32", "dims": (1, rows, 1, columns), "flops": rows * columns,
+        "read": 4 * rows * columns * reads, "written": 4 * rows * columns,
+        "elements": rows * columns, "arrays": reads + 1, "causal": False,
+    }  # fmt: skip

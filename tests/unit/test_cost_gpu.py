@@ -1,0 +1,321 @@
+"""GPU kernel latencies: shapes of kernels, chips without constants, measured rows."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks import accuracy_kernels, fit_gpu, kernel_rows
+from flint.backends.cost.gpu import constants_note, latency_ns, roofline_ns
+from flint.backends.cost.gpu.constants import constants_of, reference_chip
+from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.cluster import Chip, Cluster
+from flint.errors import FlintError
+
+
+def kernels(
+    kind: KernelKind,
+    dims: tuple[int, int, int, int] = (0, 0, 0, 0),
+    *,
+    count: int = 1,
+    flops: int = 0,
+    read: int = 0,
+    written: int = 0,
+    elements: int = 0,
+    causal: bool = False,
+    dtype: str = "bf16",
+) -> Kernels:
+    def column(value: int) -> np.ndarray:
+        return np.full(count, value, np.int64)
+
+    return Kernels(
+        kind=column(kind).astype(np.uint8),
+        dtype=np.zeros(count, np.uint8),
+        dims=np.tile(np.array(dims, np.int64), (count, 1)),
+        flops=column(flops),
+        read_bytes=column(read),
+        written_bytes=column(written),
+        elements=column(elements),
+        arrays=column(3),
+        causal=np.full(count, causal),
+        dtypes=(dtype,),
+    )
+
+
+def gemm(m: int, n: int, k: int, batch: int = 1, dtype: str = "bf16", size: int = 2) -> Kernels:
+    return kernels(
+        KernelKind.GEMM,
+        (batch, m, n, k),
+        flops=2 * batch * m * n * k,
+        read=size * batch * (m * k + k * n),
+        written=size * batch * m * n,
+        elements=batch * m * n,
+        dtype=dtype,
+    )
+
+
+@pytest.fixture(scope="module")
+def h100() -> Chip:
+    return Cluster.load("h100-dgx").chip
+
+
+def bare(chip: Chip, **changes: object) -> Chip:
+    assert chip.gpu is not None
+    gpu = chip.gpu.model_copy(update={"constants": {}} | changes)
+    return chip.model_copy(update={"name": "mine", "gpu": gpu})
+
+
+def only(values: np.ndarray) -> float:
+    (value,) = values
+    return float(value)
+
+
+def test_big_gemm_runs_near_the_measured_ceiling(h100: Chip) -> None:
+    shape = gemm(8192, 8192, 8192)
+    reached = only(shape.flops / latency_ns(shape, h100)) * 1e9
+    assert 600e12 < reached < 846e12  # the most that H100 was measured to reach
+
+
+def test_one_row_more_than_a_full_wave_of_tiles_costs_more_tiles(h100: Chip) -> None:
+    full, over = (only(latency_ns(gemm(m, 132 * 128, 8192), h100)) for m in (256, 257))
+    assert over > 1.15 * full
+
+
+def test_a_long_k_is_split_over_the_sms(h100: Chip) -> None:
+    one = only(latency_ns(gemm(64, 64, 32768), h100))
+    serial = 32768 / 64 * constants_of(h100)["gemm.step_ns"]
+    assert one < serial
+
+
+def test_a_batch_of_gemms_is_more_tiles(h100: Chip) -> None:
+    one, batch = (only(latency_ns(gemm(512, 512, 512, b), h100)) for b in (1, 8))
+    assert one < batch < 8 * one
+
+
+def test_types_are_priced_by_their_peak(h100: Chip) -> None:
+    bf16, f32 = (
+        only(latency_ns(gemm(8192, 8192, 8192, dtype=d, size=s), h100))
+        for d, s in (("bf16", 2), ("f32", 4))
+    )
+    assert f32 > 8 * bf16
+
+
+def test_a_convolution_costs_what_its_implicit_gemm_costs(h100: Chip) -> None:
+    product = gemm(4096, 256, 2304)
+    convolution = kernels(
+        KernelKind.CONVOLUTION, (1, 4096, 256, 2304), flops=int(product.flops[0]),
+        read=int(product.read_bytes[0]), written=int(product.written_bytes[0]),
+    )  # fmt: skip
+    assert only(latency_ns(product, h100)) == only(latency_ns(convolution, h100))
+
+
+def test_a_product_without_dimensions_is_priced_by_its_flops(h100: Chip) -> None:
+    unknown = kernels(KernelKind.GEMM, flops=2 * 4096**3)
+    assert only(latency_ns(unknown, h100)) >= 2 * 4096**3 / 989.4e3
+
+
+def attention(kind: KernelKind, length: int, *, causal: bool, queries: int = 0) -> Kernels:
+    queries = queries or length
+    return kernels(
+        kind, (32, queries, length, 128), read=2 * 32 * 128 * (queries + 2 * length),
+        written=2 * 32 * 128 * queries, causal=causal,
+        flops=4 * 32 * 128 * queries * length // (2 if causal else 1),
+    )  # fmt: skip
+
+
+def test_causal_attention_takes_about_half(h100: Chip) -> None:
+    whole, half = (
+        only(latency_ns(attention(KernelKind.ATTENTION, 16384, causal=c), h100))
+        for c in (False, True)
+    )
+    assert 0.48 < half / whole < 0.56
+
+
+def test_backward_attention_is_two_and_a_half_times_forward_over_its_efficiency(
+    h100: Chip,
+) -> None:
+    forward, backward = (
+        only(latency_ns(attention(kind, 16384, causal=True), h100))
+        for kind in (KernelKind.ATTENTION, KernelKind.ATTENTION_BACKWARD)
+    )
+    assert backward / forward == pytest.approx(2.5 / 0.86, rel=0.01)
+
+
+def test_decoding_is_bound_by_the_bytes_of_keys_and_values(h100: Chip) -> None:
+    short, long = (
+        only(latency_ns(attention(KernelKind.ATTENTION, n, causal=False, queries=1), h100))
+        for n in (1 << 20, 1 << 21)
+    )
+    assert 1.9 < long / short < 2.0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [k for k in KernelKind if k not in (KernelKind.UNPRICED, KernelKind.ATTENTION)],
+)
+def test_every_kind_has_a_price_that_grows_with_its_bytes(kind: KernelKind, h100: Chip) -> None:
+    small, large = (
+        only(
+            latency_ns(
+                kernels(kind, (1, n, 64, 64), read=n * 128, written=n * 128, elements=n * 64), h100
+            )
+        )
+        for n in (1 << 16, 1 << 24)
+    )
+    assert 1500 < small < large
+
+
+def test_an_unpriced_kernel_costs_nothing_here(h100: Chip) -> None:
+    assert only(latency_ns(kernels(KernelKind.UNPRICED, read=1 << 30), h100)) == 0
+
+
+def test_short_rows_are_gathered_in_sectors(h100: Chip) -> None:
+    rows = 1 << 20
+    short, whole = (
+        only(
+            latency_ns(
+                kernels(
+                    KernelKind.GATHER, (1, rows, 1, c), read=4 * rows * c, written=4 * rows * c
+                ),
+                h100,
+            )
+        )
+        for c in (1, 8)
+    )
+    assert short == whole
+
+
+def test_kinds_and_types_may_be_mixed(h100: Chip) -> None:
+    parts = [
+        gemm(512, 512, 512),
+        gemm(64, 4096, 4096),
+        attention(KernelKind.ATTENTION, 2048, causal=True),
+    ]
+    together = Kernels(
+        **{
+            name: np.concatenate([getattr(p, name) for p in parts])
+            for name in vars(parts[0])
+            if name != "dtypes"
+        },
+        dtypes=("bf16",),
+    )
+    each = [only(latency_ns(p, h100)) for p in parts]
+    assert latency_ns(together, h100).tolist() == each
+
+
+def test_a_chip_without_constants_takes_those_of_its_generation(h100: Chip) -> None:
+    mine = bare(h100)
+    assert reference_chip(mine).name == h100.name
+    assert latency_ns(gemm(4096, 4096, 4096), mine) == latency_ns(gemm(4096, 4096, 4096), h100)
+    assert "those of H100-SXM5-80GB" in constants_note(mine)
+
+
+@pytest.mark.parametrize("preset", ["a100-40-dgx", "gb200-nvl72", *kernel_rows.PRESETS])
+def test_presets_have_all_constants_of_their_own(preset: str) -> None:
+    assert constants_note(Cluster.load(preset).chip) == ""
+
+
+@pytest.mark.parametrize("preset", ["a100-80-dgx", "h200-dgx", "b200-dgx", "l40s"])
+def test_the_nearest_generation_is_found_by_what_an_sm_calculates(preset: str) -> None:
+    chip = Cluster.load(preset).chip
+    assert reference_chip(bare(chip)).memory_bandwidth_bytes_per_s == (
+        chip.memory_bandwidth_bytes_per_s
+    )
+
+
+def test_like_names_the_chip_whose_constants_are_taken(h100: Chip) -> None:
+    mine = bare(h100, like="a100-80-dgx")
+    assert constants_of(mine).borrowed_from == "A100-SXM4-80GB"
+    a100 = constants_of(Cluster.load("a100-80-dgx").chip)
+    # cycles of instructions pass in less time at a higher clock
+    assert constants_of(mine)["gemm.step_ns"] == pytest.approx(a100["gemm.step_ns"] * 1.41 / 1.83)
+    assert constants_of(mine)["gemm.memory_efficiency"] == a100["gemm.memory_efficiency"]
+
+
+def test_what_a_chip_cannot_be_asked_is_said(h100: Chip) -> None:
+    with pytest.raises(FlintError, match="is like 'h101', which has no constants"):
+        latency_ns(gemm(64, 64, 64), bare(h100, like="h101"))
+    with pytest.raises(FlintError, match="has no peak for c64") as error:
+        latency_ns(gemm(64, 64, 64, dtype="c64"), h100)
+    assert error.value.code == "FL705"
+    with pytest.raises(FlintError, match="is no GPU"):
+        latency_ns(gemm(64, 64, 64), Cluster.load("v5p").chip)
+
+
+def test_a_hundred_thousand_kernels_are_priced_in_under_a_second(h100: Chip) -> None:
+    generator = np.random.default_rng(1)
+    count = 100_000
+    m, n, k = generator.integers(1, 16384, (3, count))
+    base = gemm(64, 64, 64).select(np.zeros(count, np.int64))
+    columns = vars(base) | {
+        "dims": np.stack([np.ones(count, np.int64), m, n, k], axis=1),
+        "flops": 2 * m * n * k,
+        "read_bytes": 2 * (m * k + k * n),
+        "written_bytes": 2 * m * n,
+    }
+    start = time.process_time()
+    times = latency_ns(Kernels(**columns), h100)
+    assert time.process_time() - start < 1.0
+    assert (times > 1500).all()
+
+
+BARS = {"A100-SXM4-80GB": 10.0, "H100-SXM5-80GB": 8.5, "H200-SXM-141GB": 11.0}
+
+
+def test_gemms_that_were_held_out_are_met() -> None:
+    found = {
+        row.chip: row
+        for row in accuracy_kernels.gemm_rows()
+        if row.data == "GEMM bf16" and row.split == "held out"
+    }
+    assert set(BARS) < set(found)
+    for chip, bar in BARS.items():
+        assert found[chip].mape < bar < found[chip].roofline_mape
+        assert abs(found[chip].bias) < 3
+
+
+def test_row_kernels_that_were_held_out_are_met() -> None:
+    found = {
+        row.data: row.mape
+        for row in accuracy_kernels.row_kernel_rows()
+        if row.chip == "all five" and row.split == "held out"
+    }
+    assert found["element-wise f32"] < 10.6
+    assert found["softmax f32"] < 20
+    assert found["layer norm f32"] < 20
+
+
+def test_constants_are_within_their_bounds_and_name_their_source() -> None:
+    for preset in ("a100-40-dgx", "gb200-nvl72", *kernel_rows.PRESETS):
+        gpu = Cluster.load(preset).chip.gpu
+        assert gpu is not None
+        for name, (low, high, _) in fit_gpu.GEMM.items():
+            assert low <= gpu.constants[name].value <= high
+            assert "benchmarks/fit_gpu.py" in gpu.constants[name].source
+
+
+def test_a_table_of_constants_is_put_into_a_file_once() -> None:
+    text = '[chip.gpu]\nsms = 1\n\n[[network]]\nname = "a"\n'
+    first = fit_gpu.put_table(text, fit_gpu.as_toml({"x": (1.0, "fitted", "s")}))
+    second = fit_gpu.put_table(first, fit_gpu.as_toml({"y": (2.0, "fitted", "s")}))
+    assert '"x" = { value = 1.0' in first
+    assert first.replace('"x" = { value = 1.0', '"y" = { value = 2.0') == second
+    assert second.endswith('}\n\n[[network]]\nname = "a"\n')
+
+
+def test_the_fit_finds_constants_that_made_the_times() -> None:
+    size = np.geomspace(1e3, 1e9, 40)
+    bounds = {"launch": (1.0, 100.0, 50.0), "bandwidth": (0.5, 8.0, 4.0)}
+    found = fit_gpu.fit(
+        bounds, lambda c: c["launch"] + size / c["bandwidth"] * 1e-6, 7 + size / 3e6
+    )
+    assert found["launch"] == pytest.approx(7, rel=0.02)
+    assert found["bandwidth"] == pytest.approx(3, rel=0.02)
+
+
+def test_roofline_counts_flops_only_where_datasheets_do(h100: Chip) -> None:
+    chain = kernels(KernelKind.ELEMENTWISE, read=3350, flops=10**12)
+    assert only(roofline_ns(chain, h100)) == 1.0
+    assert only(roofline_ns(gemm(8192, 8192, 8192), h100)) == pytest.approx(2 * 8192**3 / 989400)
