@@ -26,7 +26,9 @@ from flint.workload import Workload
 
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
+    from flint.backends.cost.estimate import Estimate
     from flint.backends.report import Summary
+    from flint.cluster import Cluster
     from flint.staged import CapturedPipeline
 
 
@@ -74,6 +76,18 @@ class Trace:
         with _timed(timings := dict(self.timings), "rewrite_seconds"):
             workload = rewrite(self.workload, profile=profile)
         return Trace(workload, timings)
+
+    def estimate(self, cluster: str | Path | Cluster, **options: Any) -> Estimate:
+        """How long the step takes on a cluster: a preset ("h100-dgx"), a TOML file or a Cluster.
+
+        `options` are those of `flint.backends.cost.estimate.estimate`: `profile`, `policy`,
+        `mapping`, `unpriced_is_zero`. Raises FlintError FL701 to FL705.
+        """
+        from flint.backends.cost.estimate import estimate
+        from flint.cluster import Cluster
+
+        found = cluster if isinstance(cluster, Cluster) else Cluster.load(cluster)
+        return estimate(self.workload, found, **options)
 
     def save(
         self, directory: str | Path, *, granularity: str = "kernel", **options: Any

@@ -30,6 +30,16 @@ def format_seconds(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
+def format_duration(nanoseconds: float) -> str:
+    """An estimated time with a decimal unit and three significant digits: `12.3 ms`."""
+    value, units = float(nanoseconds), ["ns", "us", "ms", "s"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f} {units[0]}"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 rank`, `2 ranks`."""
     return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"

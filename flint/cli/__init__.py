@@ -14,6 +14,7 @@ import typer
 from flint.cli.capture import capture
 from flint.cli.check import check
 from flint.cli.clusters import clusters
+from flint.cli.estimate import estimate
 from flint.cli.exits import guarded, unwind_on_sigterm
 from flint.cli.explain import explain
 from flint.cli.export import export
@@ -54,7 +55,7 @@ def _options(
     """What a JAX or PyTorch step would do on every device of a mesh that is not there."""
 
 
-for _command in (capture, check, explain, export):
+for _command in (capture, estimate, check, explain, export):
     app.command(_command.__name__)(guarded(_command))
 app.add_typer(clusters, name="clusters")
 

@@ -1,0 +1,82 @@
+"""An Estimate for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flint.text_table import Column, text_table
+from flint.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.exposure import Share
+
+_SHARES = (
+    Column("work"),
+    Column("over"),
+    Column("count", right=True),
+    Column("busy", right=True),
+    Column("exposed", right=True),
+    Column("of step", right=True),
+)
+_MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
+
+
+def estimate_text(e: Estimate) -> str:
+    """Step time, utilisation, the slowest class's time by kind and axes, and every class's memory."""
+    slowest = max(e.classes, key=lambda c: c.end_ns)
+    bound = " (lower bound: operations without a price count nothing)" if e.is_lower_bound else ""
+    facts = [
+        ("program", e.name),
+        ("cluster", f"{e.cluster.name}: {e.cluster.chip.name}"),
+        ("kernels", f"as {e.profile} launches them, communication: {e.policy.name}"),
+        ("step time", f"{format_duration(e.step_time_ns)}{bound}"),
+        ("MFU", f"{e.mfu:.1%} of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
+        ("HFU", f"{e.hfu:.1%}, recomputation included"),
+        *(("memory", _memory(c, several=len(e.classes) > 1)) for c in e.classes),
+    ]
+    width = max(len(label) for label, _ in facts)
+    parts = ["\n".join(f"{label:<{width}}  {text}" for label, text in facts)]
+    parts.append(text_table(_MAPPING, [tuple(map(str, row)) for row in e.mapping]))
+    if len(e.classes) > 1:
+        parts.append(f"time of {slowest.name}, which ends last:")
+    parts.append(text_table(_SHARES, _share_cells(slowest)))
+    if e.unpriced:
+        listed = ", ".join(f"{name} x{count}" for name, count in e.unpriced.items())
+        parts.append(f"unpriced  {listed}")
+    parts += [f"note  {note}" for note in e.notes]
+    return "\n\n".join(parts)
+
+
+def _memory(c: ClassEstimate, *, several: bool) -> str:
+    memory = c.memory
+    of = f" of {format_bytes(memory.capacity_bytes)}" if memory.capacity_bytes else ""
+    verdict = "" if not memory.capacity_bytes else (", fits" if memory.fits else ", DOES NOT FIT")
+    who = f"{c.name}: " if several else ""
+    return f"{who}{format_bytes(memory.peak_bytes)}{of}{verdict}"
+
+
+def _share_cells(c: ClassEstimate) -> list[tuple[str, ...]]:
+    """Shares with phases added up, most exposed first."""
+    added: dict[tuple[str, str], list[float]] = {}
+    for share in c.shares:
+        entry = added.setdefault(_key(share), [0, 0.0, 0.0])
+        entry[0] += share.count
+        entry[1] += share.busy_ns
+        entry[2] += share.exposed_ns
+    ordered = sorted(added.items(), key=lambda item: (-item[1][2], -item[1][1], item[0]))
+    return [
+        (
+            kind,
+            over,
+            f"{int(count):,}" if count else "-",
+            format_duration(busy) if busy else "-",
+            format_duration(exposed) if exposed else "-",
+            f"{exposed / c.end_ns:.1%}" if c.end_ns else "-",
+        )
+        for (kind, over), (count, busy, exposed) in ordered
+    ]
+
+
+def _key(share: Share) -> tuple[str, str]:
+    return share.kind, share.over

@@ -1,0 +1,98 @@
+"""`flint estimate`: how long a captured step takes on a cluster, and where the time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_note, print_result
+from flint.cli.inputs import load_workload
+from flint.cli.options import Json, Quiet, Verbose
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def estimate(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file.")
+    ],
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster", "-c", metavar="NAME|FILE", help="A preset (h100-dgx, v5p) or a TOML file."
+        ),
+    ],
+    map_: Annotated[
+        str | None,
+        typer.Option(
+            "--map", metavar="AXIS=TIER,...", help="Tiers of mesh axes: model=nvlink,data=ib."
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose kernels: xla-gpu, inductor, eager, xla-tpu."),
+    ] = None,
+    overlap: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="When communication begins: overlap, prefetch, ..."),
+    ] = "overlap",
+    unpriced: Annotated[
+        str | None,
+        typer.Option(metavar="zero", help="Count operations without a price as nothing."),
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Estimate step time, memory and exposed communication.
+
+    The kernels of each rank class are priced on the cluster's chip, its collectives on the
+    network, and placed in time.
+    """
+    from flint.backends.cost.estimate import SCHEMA
+    from flint.backends.cost.estimate import estimate as estimate_workload
+    from flint.cluster import Cluster
+
+    found = estimate_workload(
+        load_workload(path),
+        Cluster.load(cluster),
+        profile=profile or "",
+        policy=overlap,
+        mapping=_mapping(map_),
+        unpriced_is_zero=_is_zero(unpriced),
+    )
+    if json_:
+        print_json(SCHEMA, {k: v for k, v in found.to_json().items() if k != "schema"})
+        return
+    if found.is_lower_bound:
+        print_note("warning: operations without a price count nothing", quiet=quiet)
+
+    def rich_form() -> RenderableType:
+        from rich.text import Text
+
+        return Text(found.to_text())
+
+    print_result(found.to_text(), rich_form)
+
+
+def _mapping(text: str | None) -> dict[str, str] | None:
+    """`model=nvlink,data=ib` as a mapping. Raises FlintError FL703."""
+    from flint.errors import FlintError
+
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not axis or not tier for axis, _, tier in pairs):
+        raise FlintError("FL703", f"cannot read --map {text}", help="write model=nvlink,data=ib")
+    return {axis.strip(): tier.strip() for axis, _, tier in pairs}
+
+
+def _is_zero(text: str | None) -> bool:
+    from flint.errors import FlintError
+
+    if text not in (None, "zero"):
+        raise FlintError("FL704", f"--unpriced {text} is not known", help="write --unpriced zero")
+    return text == "zero"
