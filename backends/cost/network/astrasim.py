@@ -1,7 +1,9 @@
 """The times of ASTRA-sim's analytical backend, to the nanosecond, without ASTRA-sim.
 
-They hold for its congestion-unaware backend with ring collectives, one chunk and one split. Its
-GB is 2**30 bytes. A hop through a switch counts as two.
+They hold for its congestion-unaware backend with ring collectives, one chunk and one split, for
+collectives of all ranks or along one dimension. (Over some of several dimensions, ASTRA-sim makes
+one flat ring of them and charges each hop to one dimension.) Its GB is 2**30 bytes. A hop through a
+switch counts as two.
 """
 
 from __future__ import annotations
@@ -76,25 +78,38 @@ def collective_ns(
     """
     if not dimensions or comm_bytes <= 0:
         return 0
-    (size, dimension), outer = dimensions[0], dimensions[1:]
     if collective in (Collective.NONE, Collective.PERMUTE, Collective.BROADCAST):
         return dimensions[-1][1].message_ns(comm_bytes)
+    least = math.prod(
+        n for n, _ in dimensions
+    )  # a byte for each member, or nothing is left to send
+    size = comm_bytes if collective is Collective.ALL_GATHER else max(comm_bytes, least)
+    return _over_dimensions(collective, size, dimensions, system)
+
+
+def _over_dimensions(
+    collective: Collective,
+    comm_bytes: int,
+    dimensions: Sequence[tuple[int, Dimension]],
+    system: System,
+) -> int:
+    (size, dimension), outer = dimensions[0], dimensions[1:]
     if not outer:
         return _one_dimension(collective, size, comm_bytes, dimension, system)
     if collective is Collective.ALL_REDUCE:
         part = comm_bytes // size
         return (
             _one_dimension(Collective.REDUCE_SCATTER, size, comm_bytes, dimension, system)
-            + collective_ns(collective, part, outer, system)
+            + _over_dimensions(collective, part, outer, system)
             + _one_dimension(Collective.ALL_GATHER, size, part, dimension, system)
         )
     if collective is Collective.ALL_GATHER:
         gathered = comm_bytes * math.prod(n for n, _ in outer)
         inner = _one_dimension(collective, size, gathered, dimension, system)
-        return inner + collective_ns(collective, comm_bytes, outer, system)
+        return inner + _over_dimensions(collective, comm_bytes, outer, system)
     left = comm_bytes // size if collective is Collective.REDUCE_SCATTER else comm_bytes
     inner = _one_dimension(collective, size, comm_bytes, dimension, system)
-    return inner + collective_ns(collective, left, outer, system)
+    return inner + _over_dimensions(collective, left, outer, system)
 
 
 def _one_dimension(
