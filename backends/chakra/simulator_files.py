@@ -1,12 +1,14 @@
 """Files beside the traces that let ASTRA-sim's analytical backend run them on the same mesh.
 
-Bandwidths and latencies are placeholders of the order of an NVLink domain (inner dimension) and a
-400 Gb/s network (the others): replace them by those of the cluster in question.
+Without a cluster, bandwidths and latencies are placeholders of the order of an NVLink domain (inner
+dimension) and a 400 Gb/s network (the others): replace them by those of the cluster in question.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from flint.backends.chakra.groups import network_dimensions
 from flint.mesh import Mesh
@@ -17,48 +19,99 @@ BANDWIDTHS = (450.0, 50.0)
 LATENCIES = (500.0, 2000.0)
 
 
-def simulator_files(mesh: Mesh, prefix: str) -> dict[str, bytes]:
-    """File name -> content of network.yml, system.json, memory.json and README.txt."""
+@dataclass(frozen=True, slots=True)
+class SimulatorDimension:
+    """One dimension of ASTRA-sim's network: a mesh axis, with the numbers of one link.
+
+    `topology` is Ring, Switch or FullyConnected. A message through a switch takes `latency_ns`
+    twice. GB is 2 ** 30 bytes.
+    """
+
+    axis: str
+    topology: str
+    size: int
+    bandwidth_gb_per_s: float
+    latency_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHardware:
+    """What ASTRA-sim is told of a cluster, and in `origin` where it is from.
+
+    `peak_tflops` is in 1e12 FLOP/s and `memory_gb_per_s` in 1e9 bytes/s.
+    """
+
+    dimensions: tuple[SimulatorDimension, ...]
+    peak_tflops: float
+    memory_gb_per_s: float
+    origin: str
+
+
+def placeholder_hardware(mesh: Mesh) -> SimulatedHardware:
+    """Numbers of the right order, for one dimension for each mesh axis."""
     dims = network_dimensions(mesh) or (("devices", 1),)
-    return {
-        "network.yml": _network(dims).encode(),
-        "system.json": (json.dumps(_system(len(dims)), indent=2) + "\n").encode(),
-        "memory.json": b'{ "memory-type": "NO_MEMORY_EXPANSION" }\n',
-        "README.txt": _readme(mesh, prefix).encode(),
-    }
-
-
-def _network(dims: tuple[tuple[str, int], ...]) -> str:
-    def inner_then_outer(values: tuple[float, float]) -> str:
-        return ", ".join(str(values[min(i, 1)]) for i in range(len(dims)))
-
-    return (
-        f"# One dimension per mesh axis, the fastest-varying first: {', '.join(n for n, _ in dims)}\n"
-        "# bandwidth (GB/s, 2^30 bytes) and latency (ns) are placeholders.\n"
-        f"topology: [ {', '.join('Switch' for _ in dims)} ]\n"
-        f"npus_count: [ {', '.join(str(s) for _, s in dims)} ]\n"
-        f"bandwidth: [ {inner_then_outer(BANDWIDTHS)} ]\n"
-        f"latency: [ {inner_then_outer(LATENCIES)} ]\n"
+    return SimulatedHardware(
+        tuple(
+            SimulatorDimension(name, "Switch", size, BANDWIDTHS[min(i, 1)], LATENCIES[min(i, 1)])
+            for i, (name, size) in enumerate(dims)
+        ),
+        peak_tflops=900,
+        memory_gb_per_s=3350,
+        origin="placeholders",
     )
 
 
-def _system(dims: int) -> dict[str, object]:
-    collectives = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+def simulator_files(
+    mesh: Mesh, prefix: str, hardware: SimulatedHardware | None = None
+) -> dict[str, bytes]:
+    """File name -> content of network.yml, system.json, memory.json and README.txt."""
+    told = hardware or placeholder_hardware(mesh)
     return {
+        "network.yml": network_file(told).encode(),
+        "system.json": system_file(told).encode(),
+        "memory.json": b'{ "memory-type": "NO_MEMORY_EXPANSION" }\n',
+        "README.txt": _readme(mesh, prefix, told.origin).encode(),
+    }
+
+
+def network_file(hardware: SimulatedHardware) -> str:
+    """ASTRA-sim's network.yml."""
+    dims = hardware.dimensions
+
+    def row(key: str, values: Sequence[object]) -> str:
+        return f"{key}: [ {', '.join(map(str, values))} ]\n"
+
+    return (
+        "# One dimension per mesh axis, the fastest-varying first: "
+        f"{', '.join(d.axis for d in dims)}\n"
+        f"# bandwidth (GB/s, 2^30 bytes) and latency (ns) are {hardware.origin}.\n"
+        + row("topology", [d.topology for d in dims])
+        + row("npus_count", [d.size for d in dims])
+        + row("bandwidth", [d.bandwidth_gb_per_s for d in dims])
+        + row("latency", [d.latency_ns for d in dims])
+    )
+
+
+def system_file(hardware: SimulatedHardware) -> str:
+    """ASTRA-sim's system.json."""
+    collectives = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    kinds = ["direct" if d.topology == "FullyConnected" else "ring" for d in hardware.dimensions]
+    document = {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 1,
-        **{f"{c}-implementation": ["ring"] * dims for c in collectives},
+        **{f"{c}-implementation": kinds for c in collectives},
         "collective-optimization": "localBWAware",
-        "local-mem-bw": 3350,
-        "peak-perf": 900,
+        "local-mem-bw": hardware.memory_gb_per_s,
+        "peak-perf": hardware.peak_tflops,
         "roofline-enabled": 1,
         "boost-mode": 0,
     }
+    return json.dumps(document, indent=2) + "\n"
 
 
-def _readme(mesh: Mesh, prefix: str) -> str:
+def _readme(mesh: Mesh, prefix: str, origin: str) -> str:
     alone = "\nASTRA-sim does not run a network of one device.\n" if mesh.size == 1 else ""
     return f"""Chakra execution traces of {mesh.size} ranks, mesh {mesh}
 
@@ -68,7 +121,7 @@ workload.flint    the program that the traces were written from
 manifest.json     what was written: options, ranks, nodes, bytes, SHA-256 of each class's first file
 network.yml, system.json, memory.json
                   a configuration of ASTRA-sim for this mesh; bandwidth, latency, peak-perf and
-                  local-mem-bw in them are placeholders
+                  local-mem-bw in them are {origin}
 
 Run ASTRA-sim's analytical backend in this directory:
 

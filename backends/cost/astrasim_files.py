@@ -1,0 +1,236 @@
+"""ASTRA-sim's network.yml and system.json: written for a mesh on a cluster, read as a cluster."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flint.backends.chakra.simulator_files import (
+    SimulatedHardware,
+    SimulatorDimension,
+    network_file,
+    system_file,
+)
+from flint.backends.cost.placement import Part, Placement
+from flint.backends.cost.torus import is_torus
+from flint.cluster import Chip, Cluster, Network, NetworkKind, Quantity, SourceKind
+from flint.errors import FlintError, nearest
+
+#: ASTRA-sim's GB in bandwidths.
+GB = 2**30
+_TOPOLOGIES = {
+    "Ring": NetworkKind.RING,
+    "Switch": NetworkKind.SWITCH,
+    "FullyConnected": NetworkKind.MESH,
+}
+_KEYS = ("topology", "npus_count", "bandwidth", "latency")
+_LINE = re.compile(r"(?P<key>[\w-]+)\s*:\s*\[(?P<items>[^\[\]]*)\]$")
+#: Its roofline has one peak for all element types.
+_DTYPES = ("bf16", "f16", "f32", "f64", "tf32", "f8E4M3FN", "f8E5M2", "i8")
+
+
+def simulated_hardware(placement: Placement, dtype: str = "bf16") -> SimulatedHardware:
+    """What ASTRA-sim is told of a cluster: one network dimension for each mesh axis, last first.
+
+    Ranks are then numbered as those of the mesh. An axis that lies in several tiers gets the
+    numbers of the outermost one; lines of a torus are rings to ASTRA-sim, and an axis on several
+    of them has their bandwidth together. Its peak is that of `dtype`, times the derate. Switches
+    that reduce cannot be told. Raises FlintError FL705 if the chip has no peak for `dtype`.
+    """
+    cluster = placement.cluster
+    peak = cluster.chip.peak_flops_per_s.get(dtype)
+    if peak is None:
+        raise FlintError(
+            "FL705",
+            f"chip '{cluster.chip.name}' has no peak for {dtype}",
+            help=f"it has one for {', '.join(cluster.chip.peak_flops_per_s)}",
+        )
+    names = [n for n, size in placement.mesh.shape.items() if size > 1]
+    return SimulatedHardware(
+        tuple(_dimension(placement, name) for name in reversed(names)),
+        _rounded(peak.value * cluster.derate.value / 1e12),
+        _rounded(cluster.chip.memory_bandwidth_bytes_per_s.value / 1e9),
+        f"those of cluster {cluster.name}",
+    )
+
+
+def astrasim_files(placement: Placement, dtype: str = "bf16") -> dict[str, bytes]:
+    """network.yml and system.json of a mesh on a cluster, see `simulated_hardware`."""
+    hardware = simulated_hardware(placement, dtype)
+    return {
+        "network.yml": network_file(hardware).encode(),
+        "system.json": system_file(hardware).encode(),
+    }
+
+
+def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None = None) -> Cluster:
+    """The cluster that ASTRA-sim's files describe: a tier for each dimension, inner first.
+
+    The chip is `chip`, or the roofline of `system`, for all element types and without a limit of
+    memory. Raises FlintError FL706 for a file that cannot be read.
+    """
+    if chip is None:
+        if system is None:
+            raise FlintError(
+                "FL706",
+                f"{network} says nothing of the chip",
+                help="give ASTRA-sim's system.json too, or a chip",
+            )
+        chip = _chip(system)
+    return Cluster(
+        name=network.stem,
+        title=f"read from {network.name}",
+        chip=chip,
+        network=_networks(network),
+        derate=_assumed(1.0, "ASTRA-sim knows none"),
+    )
+
+
+def _dimension(placement: Placement, name: str) -> SimulatorDimension:
+    parts = [p for p in placement.parts if p.axis == name]
+    tier = max(p.tier for p in parts)
+    network = placement.cluster.network[tier]
+    bandwidth = network.bandwidth_bytes_per_s.value / network.oversubscription / GB
+    latency, topology = network.latency_ns.value, "Ring"
+    if is_torus(network):
+        bandwidth *= _links([p for p in parts if p.tier == tier])
+        bandwidth /= 2 if network.kind is NetworkKind.RING else 1
+    elif network.kind is NetworkKind.MESH:
+        topology = "FullyConnected"
+        bandwidth /= max(1, placement.cluster.members[tier] - 1)
+    else:
+        topology, latency = "Switch", latency / 2  # it counts one hop in and one hop out
+    size = placement.mesh.shape[name]
+    return SimulatorDimension(name, topology, size, _rounded(bandwidth), _rounded(latency))
+
+
+def _links(parts: list[Part]) -> float:
+    """Links of one direction that an axis has on a torus: shared where groups are interleaved."""
+    return sum(1 / p.line.stride for p in parts if p.line is not None)
+
+
+def _rounded(value: float) -> float:
+    """Six significant digits: files that people read."""
+    return float(f"{value:.6g}")
+
+
+def _networks(path: Path) -> tuple[Network, ...]:
+    rows = _read_network(path)
+    networks: list[Network] = []
+    chips = 1
+    for i, (topology, count, bandwidth, latency) in enumerate(
+        zip(*(rows[key] for key in _KEYS), strict=True)
+    ):
+        kind = _TOPOLOGIES[topology]
+        chips *= count
+        links = {NetworkKind.RING: 2, NetworkKind.MESH: count - 1}.get(kind, 1)
+        hops = 2 if kind is NetworkKind.SWITCH else 1
+        networks.append(
+            Network(
+                name=f"dim{i}",
+                kind=kind,
+                size=chips,
+                links=links,
+                bandwidth_bytes_per_s=_assumed(bandwidth * links * GB, path.name),
+                latency_ns=_assumed(latency * hops, path.name),
+            )
+        )
+    return tuple(networks)
+
+
+def _assumed(value: float, source: str) -> Quantity:
+    return Quantity(value=value, kind=SourceKind.ASSUMED, source=source)
+
+
+def _chip(path: Path) -> Chip:
+    document = _read_system(path)
+    peak = _assumed(_positive(path, document, "peak-perf") * 1e12, f"{path.name}: peak-perf")
+    memory = _positive(path, document, "local-mem-bw") * 1e9
+    return Chip(
+        name=path.stem,
+        peak_flops_per_s=dict.fromkeys(_DTYPES, peak),
+        memory_bytes=_assumed(1e15, "ASTRA-sim's files have no size of memory: without a limit"),
+        memory_bandwidth_bytes_per_s=_assumed(memory, f"{path.name}: local-mem-bw"),
+    )
+
+
+def _read_system(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(_text(path))
+    except ValueError as error:
+        raise FlintError("FL706", f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise FlintError("FL706", f"{path} is not an object of ASTRA-sim's system settings")
+    return document
+
+
+def _positive(path: Path, document: dict[str, Any], key: str) -> float:
+    value = document.get(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = float(value) if is_number and value is not None else math.nan
+    if not 0 < number < math.inf:
+        raise FlintError(
+            "FL706",
+            f"{path.name}: {key} is {'missing' if value is None else value}",
+            place=str(path),
+            help="a chip needs peak-perf (TFLOP/s) and local-mem-bw (GB/s), greater than 0",
+        )
+    return number
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise FlintError("FL706", f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FlintError("FL706", f"{path} is not text: {error}") from error
+
+
+def _read_network(path: Path) -> dict[str, list[Any]]:
+    """The four lists of a network file, checked. Only `key: [ a, b ]` lines and comments."""
+    rows: dict[str, list[Any]] = {}
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        content = line.partition("#")[0].strip()
+        if not content:
+            continue
+        match = _LINE.match(content)
+        if match is None:
+            _refuse(path, number, "is not a list", "write bandwidth: [ 450, 50 ]")
+        key = match["key"]
+        if key not in _KEYS or key in rows:
+            wrong = "is given twice" if key in rows else f"is unknown{nearest(key, _KEYS)}"
+            _refuse(path, number, f"{key} {wrong}", f"the keys are {', '.join(_KEYS)}")
+        rows[key] = [_item(path, number, key, i.strip()) for i in match["items"].split(",")]
+    missing = [key for key in _KEYS if key not in rows]
+    if missing:
+        _refuse(path, 0, f"{missing[0]} is missing", f"the keys are {', '.join(_KEYS)}")
+    if len({len(row) for row in rows.values()}) > 1:
+        _refuse(path, 0, "the lists differ in length", "each has one entry for each dimension")
+    return rows
+
+
+def _item(path: Path, line: int, key: str, text: str) -> Any:
+    """An entry of list `key`. Its limits are those of ASTRA-sim's own reader."""
+    if key == "topology":
+        if text not in _TOPOLOGIES:
+            known = ", ".join(_TOPOLOGIES)
+            _refuse(path, line, f"topology '{text}' is unknown", f"it is one of {known}")
+        return text
+    try:
+        value = int(text) if key == "npus_count" else float(text)
+    except ValueError:
+        _refuse(path, line, f"{key} '{text}' is not a number", None)
+    least = {"npus_count": value >= 2, "bandwidth": value > 0, "latency": value >= 0}
+    if not least[key] or not math.isfinite(value):
+        help_ = "npus_count is at least 2, bandwidth greater than 0, latency not negative"
+        _refuse(path, line, f"{key} is {text}", help_)
+    return value
+
+
+def _refuse(path: Path, line: int, wrong: str, help_: str | None) -> NoReturn:
+    place = f"{path}:{line}" if line else str(path)
+    raise FlintError("FL706", f"{path.name}: {wrong}", place=place, help=help_)
