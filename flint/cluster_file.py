@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from flint.errors import FlintError, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
-    from pydantic_core import ErrorDetails
 
 PRESETS = Path(__file__).resolve().parent / "clusters"
 #: Where something is in a TOML document: table names, keys and positions in arrays of tables.
@@ -109,7 +108,7 @@ def _resolve(names: Location, counts: dict[Location, int], *, is_array: bool) ->
     return where
 
 
-def _line(found: ErrorDetails, text: str) -> int:
+def _line(found: Mapping[str, Any], text: str) -> int:
     """The line of what was found, or of the nearest table around it; 0 if there is none."""
     lines = key_lines(text)
     location: Location = found["loc"]
@@ -123,7 +122,7 @@ def _dotted(location: Location) -> str:
     return ".".join(str(p) for p in location)
 
 
-def _said(found: ErrorDetails, model: type[BaseModel]) -> str:
+def _said(found: Mapping[str, Any], model: type[BaseModel]) -> str:
     where, kind = _dotted(found["loc"]), found["type"]
     if kind == "extra_forbidden":
         name = str(found["loc"][-1])
@@ -134,7 +133,7 @@ def _said(found: ErrorDetails, model: type[BaseModel]) -> str:
     return f"key '{where}' {reason}" if where else f"the cluster {reason}"
 
 
-def _help(found: ErrorDetails, model: type[BaseModel]) -> str | None:
+def _help(found: Mapping[str, Any], model: type[BaseModel]) -> str | None:
     if found["type"] == "extra_forbidden":
         return f"the keys there are {', '.join(_keys(model, found['loc']))}"
     if found["type"] in ("model_type", "dict_type"):
