@@ -95,6 +95,13 @@ def test_the_wheel_from_the_sdist_holds_every_module_as_part_of_flint(dist: Path
     assert "flint/passes/base.py" in packaged
 
 
+def test_the_wheel_holds_every_cluster_file(dist: Path) -> None:
+    packaged = {n for n in wheel_names(dist) if n.endswith(".toml")}
+    presets = {f"flint/clusters/{p.name}" for p in (ROOT / "flint" / "clusters").glob("*.toml")}
+    assert packaged == presets
+    assert "flint/clusters/h100-dgx.toml" in packaged
+
+
 def test_the_wheel_is_typed_licensed_and_owns_one_name(dist: Path) -> None:
     names = wheel_names(dist)
     (info,) = {n.split("/")[0] for n in names if ".dist-info/" in n}
@@ -140,6 +147,8 @@ from flint.passes.base import run_passes
 from flint.backends.chakra import read
 from flint.frontends import user_code
 assert "64" in str(flint.Mesh.parse("64x8"))
+assert "h100-dgx" in flint.Cluster.names()
+assert flint.Cluster.load("v5p").chip.systolic is not None
 print(pathlib.Path(flint.__file__).resolve())
 """
 
