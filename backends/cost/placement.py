@@ -74,7 +74,7 @@ class Placement:
             p for ref in canonical for part in self._parts_of(ref) if (p := self._common(part, ref))
         ]
         if math.prod(p.size for p in chosen) != self.mesh.group_size(canonical):
-            return self._most_spread(self.mesh.groups(canonical))  # cuts across domains
+            return self._most_spread(list(self.mesh.groups(canonical)))  # cuts across domains
         tiers = sorted({p.tier for p in chosen})
         return tuple(self._span(t, [p for p in chosen if p.tier == t]) for t in tiers)
 
@@ -120,7 +120,7 @@ class Placement:
         if not group.is_listed:
             return self.spans(group.axes)
         members = group.members(self.mesh)
-        return self._most_spread(members if group.ranks else members[:1])
+        return self._most_spread(list(members if group.ranks else members[:1]))
 
     def _route_spans(self, route: Route) -> tuple[Span, ...]:
         targets = route.targets(self.mesh)
@@ -224,9 +224,17 @@ class Placement:
                 inside = even
         return tuple(spans)
 
-    def _most_spread(self, groups: Iterable[NDArray[np.int64]]) -> tuple[Span, ...]:
+    def _most_spread(self, groups: Sequence[NDArray[np.int64]]) -> tuple[Span, ...]:
         """Of several sets of ranks, the spans of the one with most members furthest out."""
-        found = [self._spans_of_ranks(ranks) for ranks in groups]
+        kinds: list[NDArray[np.int64]] = []  # one of each way to be spread
+        for size in {len(g) for g in groups}:
+            table = np.stack([g for g in groups if len(g) == size])
+            alone = np.zeros((len(table), 1), dtype=np.bool_)  # groups of one have no borders
+            ordered = [np.sort(d[table], axis=1) for d in self._domains]
+            borders = np.concatenate([alone, *(np.diff(d, axis=1) != 0 for d in ordered)], axis=1)
+            _, first = np.unique(np.packbits(borders, axis=1), axis=0, return_index=True)
+            kinds += [table[i] for i in first]
+        found = [self._spans_of_ranks(ranks) for ranks in kinds]
         return max(found, key=lambda spans: [(s.tier, s.size) for s in reversed(spans)])
 
     def _hops(self, tier: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,15 +44,15 @@ def list_(json_: Json = False, quiet: Quiet = False, verbose: Verbose = False) -
 @clusters.command("show")
 @guarded
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A cluster or a TOML file.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A cluster, a TOML file, or ASTRA-sim's .yml.")
+    ],
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Show a cluster: each number with its kind and source."""
-    from flint.cluster import Cluster
-
-    cluster = Cluster.load(name)
+    cluster = load_cluster(name)
     if json_:
         print_json(SCHEMA, {"cluster": cluster.model_dump(mode="json", exclude_none=True)})
         return
@@ -59,6 +60,21 @@ def show(
     if cluster.notes:
         print(cluster.notes)
     _print_table(_SHOW, numbers(cluster.model_dump(mode="json", exclude_defaults=True)))
+
+
+def load_cluster(name: str) -> Cluster:
+    """A preset, a TOML file, or ASTRA-sim's network.yml with the system.json beside it.
+
+    Raises FlintError FL701, FL702, or FL706 for ASTRA-sim's files.
+    """
+    from flint.cluster import Cluster
+
+    if not name.endswith((".yml", ".yaml")):
+        return Cluster.load(name)
+    from flint.backends.cost.astrasim_files import read_astrasim
+
+    path = Path(name)
+    return read_astrasim(path, path.with_name("system.json"))
 
 
 def numbers(value: Any, key: str = "") -> list[tuple[str, str, str, str]]:

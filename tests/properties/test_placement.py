@@ -99,6 +99,20 @@ def test_listing_the_ranks_of_a_group_gives_the_same_sizes(data):
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
+def test_of_listed_groups_the_most_spread_one_counts(data):
+    placement = data.draw(_placements())
+    order = data.draw(st.permutations(range(min(placement.mesh.size, 24))))
+    cut = data.draw(st.integers(0, len(order) - 1))
+    groups = tuple(g for g in (tuple(order[:cut]), tuple(order[cut:])) if g)
+    each = [placement.spans_of_group(Group(ranks=(g,))) for g in groups]
+    for ranks, spans in zip(groups, each, strict=True):
+        assert math.prod(s.size for s in spans) == len(ranks)
+    far = max(each, key=lambda spans: [(s.tier, s.size) for s in reversed(spans)])
+    assert placement.spans_of_group(Group(ranks=groups)) == far
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
 def test_every_rank_has_a_chip_of_its_own_and_domains_are_not_overfull(data):
     placement = data.draw(_placements())
     ranks = np.arange(placement.mesh.size)

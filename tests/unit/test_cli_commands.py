@@ -262,3 +262,17 @@ def test_clusters_show_reads_a_file(tmp_path):
     result = _flint("clusters", "show", str(path))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "did you mean 'latency_ns'?" in result.stderr
+
+
+def test_clusters_show_reads_the_files_of_astrasim(tmp_path):
+    (tmp_path / "network.yml").write_text(
+        "topology: [ Switch ]\nnpus_count: [ 8 ]\nbandwidth: [ 400 ]\nlatency: [ 500 ]\n"
+    )
+    (tmp_path / "system.json").write_text('{"peak-perf": 900, "local-mem-bw": 3350}')
+    result = _flint("clusters", "show", str(tmp_path / "network.yml"))
+    assert result.stdout.startswith("network: read from network.yml\n")
+    assert "network.dim0.latency_ns" in result.stdout
+    (tmp_path / "system.json").unlink()
+    result = _flint("clusters", "show", str(tmp_path / "network.yml"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error[FL706]: cannot read")
