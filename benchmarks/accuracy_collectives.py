@@ -14,15 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks import collective_rows as rows
+from benchmarks.fit_nccl import PAIRS_ONLY, fit_over_nodes
 from flint.backends.cost.network import duration_ns, roofline_ns
 from flint.cluster import Cluster
-
-#: Nodes of nccl_multinode: four EFA adapters of 100 Gb/s for eight GPUs.
-EFA_BYTES_PER_S = {
-    "value": 4 * 100e9 / 8 / 8,
-    "kind": "datasheet",
-    "source": "AWS: p4de.24xlarge has 400 Gb/s for 8 GPUs",
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,26 @@ def accuracy(
 def p4de() -> Cluster:
     """A100 nodes as AWS has them: the preset with other adapters and nothing fitted on them."""
     cluster = Cluster.load("a100-80-dgx")
-    return rows.with_network(cluster, 1, bandwidth_bytes_per_s=EFA_BYTES_PER_S)
+    return rows.with_network(cluster, 1, bandwidth_bytes_per_s=rows.EFA_BYTES_PER_S, constants={})
+
+
+def p4de_fitted() -> Cluster:
+    """The same with a step's time, c and efficiency fitted on half of its rows."""
+    cluster = p4de()
+    inner = {k: (q.value, q.kind, q.source) for k, q in cluster.network[0].constants.items()}
+    constants = {
+        name: {"value": value, "kind": "fitted", "source": "fit_nccl.fit_over_nodes"}
+        for name, value in fit_over_nodes(inner).items()
+    }
+    return rows.with_network(cluster, 1, constants=constants)
+
+
+def _half(
+    measured: Iterable[rows.Measured], half: int, most: int = 8
+) -> tuple[str, list[rows.Measured]]:
+    """Name and rows of one half, of groups of at most `most`."""
+    chosen = [r for r in measured if r.half == half and r.call.size <= most]
+    return "held out" if half else "fit", chosen
 
 
 def table() -> list[Accuracy]:
@@ -77,15 +90,24 @@ def table() -> list[Accuracy]:
     for preset, gpu in rows.PRESETS.items():
         cluster = Cluster.load(preset)
         measured = rows.inside_a_node(gpu)
-        held = [r for r in measured if r.half]
-        found.append(accuracy("NCCL 2-8 GPUs", "fit", [r for r in measured if not r.half], cluster))
-        found.append(accuracy("NCCL 2-8 GPUs", "held out", held, cluster))
-        large = [r for r in held if r.size_bytes >= 64 << 20]
+        if preset in PAIRS_ONLY:
+            found += [
+                accuracy("NCCL 2 GPUs", *_half(measured, 0, 2), cluster),
+                accuracy("NCCL 2 GPUs", *_half(measured, 1, 2), cluster),
+            ]
+            wider = [r for r in measured if r.call.size > 2]
+            found.append(accuracy("NCCL 4-8 GPUs", "no fit", wider, cluster))
+            continue
+        found.append(accuracy("NCCL 2-8 GPUs", *_half(measured, 0), cluster))
+        found.append(accuracy("NCCL 2-8 GPUs", *_half(measured, 1), cluster))
+        large = [r for r in measured if r.half and r.size_bytes >= 64 << 20]
         found.append(accuracy("NCCL 2-8 GPUs", "held out, >= 64 MiB", large, cluster))
     nodes = rows.over_nodes()
-    found.append(accuracy("NCCL 2 nodes", "no fit", nodes, p4de()))
+    held = [r for r in nodes if r.half]
     large = [r for r in nodes if r.size_bytes >= 16 << 20]
+    found.append(accuracy("NCCL 2 nodes", "no fit", nodes, p4de()))
     found.append(accuracy("NCCL 2 nodes", "no fit, >= 16 MiB", large, p4de()))
+    found.append(accuracy("NCCL 2 nodes", "held out", held, p4de_fitted()))
     return found
 
 

@@ -7,6 +7,7 @@ import gzip
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flint.backends.cost.calls import Call, Span
 from flint.cluster import Cluster, Network
@@ -20,6 +21,12 @@ PRESETS = {
     "h200-dgx": "h200_sxm",
     "b200-dgx": "b200_sxm",
     "l40s": "l40s",
+}
+#: Network of AWS's p4de.24xlarge: four EFA adapters of 100 Gb/s for eight GPUs.
+EFA_BYTES_PER_S: dict[str, Any] = {
+    "value": 4 * 100e9 / 8 / 8,
+    "kind": "datasheet",
+    "source": "AWS: p4de.24xlarge has 400 Gb/s for 8 GPUs",
 }
 _COLLECTIVES = {
     "all_reduce": Collective.ALL_REDUCE,

@@ -20,6 +20,7 @@ from benchmarks.toml_constants import Constant, set_constants
 from flint.backends.cost.network.ring import ring
 from flint.backends.cost.network.schedule import Schedule
 from flint.backends.cost.network.switch import direct_all_to_all, in_switch_all_reduce
+from flint.backends.cost.network.tree import tree_all_reduce
 from flint.cluster import Cluster
 from flint.cluster_file import PRESETS as CLUSTERS
 from flint.program import Collective
@@ -29,7 +30,13 @@ IN_SWITCH_BYTES = 32 << 20
 #: Bus bandwidth (B/s) of an all-reduce of 512 MiB in the switch on 8 GPUs, and GPUs from which it
 #: is taken, by preset.
 IN_SWITCH = {"h100-dgx": (445e9, 5), "h200-dgx": (480e9, 5), "b200-dgx": (703e9, 6)}
-SOURCE = "benchmarks/fit_nccl.py on half of aiconfigurator's NCCL measurements of {gpu}, 2-8 GPUs"
+#: No link carries more of its bandwidth as payload.
+MOST_EFFICIENT = 0.95
+#: PCIe: what more than two GPUs reach depends on the server, by a factor of 15 in these data.
+PAIRS_ONLY = ("l40s",)
+SOURCE = (
+    "benchmarks/fit_nccl.py on half of aiconfigurator's NCCL measurements of {gpu}, {sizes} GPUs"
+)
 Array = NDArray[np.float64]
 
 
@@ -48,20 +55,24 @@ def in_switch(row: rows.Measured, preset: str) -> bool:
     return wide and reduces and row.size_bytes >= IN_SWITCH_BYTES
 
 
-def solve(design: Array, measured: Array) -> Array:
-    """Factors >= 0 of the columns with the least mean absolute percentage error."""
-    relative = design / measured[:, None]
+def solve(design: Array, measured: Array, of: Array | None = None) -> Array:
+    """Factors >= 0 of the columns with the least mean absolute error in percent of `of`.
+
+    `of` is what is measured, unless given.
+    """
+    scale = measured if of is None else of
+    relative, target = design / scale[:, None], measured / scale
     weight = np.ones(len(measured))
     for _ in range(80):
         used = np.ones(design.shape[1], dtype=np.bool_)
         while True:
             scaled = relative * weight[:, None]
             factors = np.zeros(design.shape[1])
-            factors[used] = np.linalg.lstsq(scaled[:, used], weight, rcond=None)[0]
+            factors[used] = np.linalg.lstsq(scaled[:, used], target * weight, rcond=None)[0]
             if (factors >= 0).all():
                 break
             used &= factors > 0
-        error = np.abs(relative @ factors - 1)
+        error = np.abs(relative @ factors - target)
         weight = 1 / np.sqrt(np.maximum(error, 0.01))
     return factors
 
@@ -119,10 +130,34 @@ def fit_own_part(halves: dict[str, tuple[list[rows.Measured], float]]) -> float:
     """The part of what a rank keeps that counts as sent: one number for all switched GPUs."""
     tried = [k / 20 for k in range(21)]
     errors = [
-        sum(ring_error(half, bw, own) for name, (half, bw) in halves.items() if name != "l40s")
+        sum(ring_error(half, bw, own) for p, (half, bw) in halves.items() if p not in PAIRS_ONLY)
         for own in tried
     ]
     return tried[int(np.argmin(errors))]
+
+
+def fit_over_nodes(inner: dict[str, Constant]) -> dict[str, float]:
+    """Time of a step between nodes, c and efficiency of an adapter, from AWS's two nodes.
+
+    NCCL runs a tree between them. `inner` are the constants of the tier inside a node.
+    """
+    measured = [r for r in rows.over_nodes() if not r.half]
+    inside = [ring(r.call.collective, r.call.comm_bytes, r.call.spans[0].size) for r in measured]
+    trees = [
+        tree_all_reduce(r.call.comm_bytes / r.call.spans[0].size, r.call.spans[1].size)
+        for r in measured
+    ]
+    known = np.array([inner["a0_ns"][0] + s.steps * inner["a1_ns"][0] for s in inside])
+    moved = np.array([s.wire_bytes for s in trees])
+    columns = [np.array([s.steps for s in trees]), moved, np.sqrt(moved)]
+    bandwidth = rows.EFA_BYTES_PER_S["value"] / 1e9
+    time = np.array([r.measured_ns for r in measured]) - known
+    _, per_byte, _ = solve(np.stack(columns, axis=1), time)
+    efficiency = min(float(1 / per_byte / bandwidth), MOST_EFFICIENT)
+    left = time - moved / (efficiency * bandwidth)
+    a1, per_root = solve(np.stack([columns[0], columns[2]], axis=1), left, of=time)
+    root = float(per_root) * efficiency * bandwidth
+    return {"a1_ns": float(a1), "c": root, "efficiency": efficiency}
 
 
 def fit() -> dict[str, dict[str, Constant]]:
@@ -130,7 +165,8 @@ def fit() -> dict[str, dict[str, Constant]]:
     halves, switched = {}, {}
     for preset, gpu in rows.PRESETS.items():
         bandwidth = Cluster.load(preset).network[0].bandwidth_bytes_per_s.value / 1e9
-        fitted = [r for r in rows.inside_a_node(gpu) if not r.half]
+        most = 2 if preset in PAIRS_ONLY else 8
+        fitted = [r for r in rows.inside_a_node(gpu) if not r.half and r.call.size <= most]
         switched[preset] = [r for r in fitted if in_switch(r, preset)]
         halves[preset] = [r for r in fitted if not in_switch(r, preset)], bandwidth
     own_part = fit_own_part(halves)
@@ -139,7 +175,8 @@ def fit() -> dict[str, dict[str, Constant]]:
         values = fit_rings(half, bandwidth, own_part)
         if preset in IN_SWITCH:
             values |= fit_in_switch(preset, switched[preset], bandwidth, values)
-        source = SOURCE.format(gpu=Cluster.load(preset).chip.name)
+        sizes = "2" if preset in PAIRS_ONLY else "2-8"
+        source = SOURCE.format(gpu=Cluster.load(preset).chip.name, sizes=sizes)
         found[preset] = {name: (value, "fitted", source) for name, value in values.items()}
     return found
 
@@ -152,6 +189,10 @@ def assumed(fitted: dict[str, dict[str, Constant]]) -> dict[tuple[str, str], dic
         found[preset, "nvlink"] = {
             k: (v, "assumed", source) for k, (v, _, _) in fitted[like].items()
         }
+    nodes = fit_over_nodes(fitted["a100-80-dgx"])
+    source = "benchmarks/fit_nccl.py on half of AWS's all-reduces over EFA on 2 nodes of 8 A100"
+    for preset in (*rows.PRESETS, "a100-40-dgx", "gb200-nvl72"):
+        found[preset, "ib"] = {k: (nodes[k], "assumed", source) for k in ("c", "efficiency")}
     book = "jax-ml/scaling-book, sharding: "
     for preset in ("v4", "v5e", "v5p", "v6e"):
         claimed = 1.0 if preset == "v4" else 0.9  # 45e9 of 50e9, 90e9 of 100e9 bytes/s of a link
