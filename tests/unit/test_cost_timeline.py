@@ -1,0 +1,184 @@
+"""Streams in time: what waits for what, what is exposed, and what policies change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flint.backends.chakra.expand import expand
+from flint.backends.cost.exposure import shares
+from flint.backends.cost.timeline import POLICIES, ClassTimeline, ClassWork, simulate
+from flint.builder import ProgramBuilder
+from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.program import Collective, Kind, Phase, Program, RegionKind
+
+MESH = Mesh(("pipe", "data"), (2, 4))
+DATA = Group((AxisRef("data"),))
+
+
+class _Steps:
+    """A program whose rows have durations and streams."""
+
+    def __init__(self) -> None:
+        self.builder = ProgramBuilder(MESH)
+        self.durations: dict[int, float] = {}
+        self.streams: dict[int, int] = {}
+
+    def compute(self, duration: float, *deps: int) -> int:
+        row = self.builder.add("fusion", deps=deps, result_bytes=4, phase=Phase.FORWARD)
+        self.durations[row] = duration
+        return row
+
+    def collective(self, duration: float, *deps: int, group: Group = DATA) -> int:
+        row = self.builder.add(
+            "sdy.all_reduce",
+            Kind.COLLECTIVE,
+            deps=deps,
+            collective=Collective.ALL_REDUCE,
+            group=group,
+            comm_bytes=4,
+            phase=Phase.BACKWARD,
+        )
+        self.durations[row], self.streams[row] = duration, 1
+        return row
+
+    def message(self, kind: Kind, duration: float, offset: int, *deps: int) -> int:
+        route = Route((AxisRef("pipe"),), offset, wrap=False)
+        row = self.builder.add(
+            "pipeline.message", kind, deps=deps, route=route, channel=0, comm_bytes=4
+        )
+        self.durations[row], self.streams[row] = duration, 2 if kind is Kind.SEND else 3
+        return row
+
+    def work(self, **about: dict[int, object]) -> ClassWork:
+        program: Program = self.builder.build()
+        duration, stream = np.zeros(len(program)), np.zeros(len(program), dtype=np.int64)
+        for row, value in self.durations.items():
+            duration[row] = value
+        for row, number in self.streams.items():
+            stream[row] = number
+        return ClassWork(program, expand(program), duration, stream, **about)  # type: ignore[arg-type]
+
+
+STREAMS = ("compute", "ib", "ib send", "ib recv")
+
+
+def run(work: ClassWork, policy: str = "overlap") -> ClassTimeline:
+    return simulate([work], STREAMS, POLICIES[policy]).classes[0]
+
+
+def exposed(timeline: ClassTimeline) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for share in shares(timeline):
+        found[share.kind] = found.get(share.kind, 0.0) + share.exposed_ns
+    return found
+
+
+def test_computation_is_in_order_and_a_collective_runs_beside_it() -> None:
+    steps = _Steps()
+    first = steps.compute(10)
+    reduced = steps.collective(30, first)
+    steps.compute(25)
+    steps.compute(5, reduced)
+    timeline = run(steps.work())
+    assert timeline.start_ns.tolist() == [0, 10, 10, 40]
+    assert timeline.total_ns == 45
+    assert exposed(timeline) == {"compute": 40, "all_reduce": 5}
+
+
+def test_exposed_times_add_up_to_the_step() -> None:
+    steps = _Steps()
+    a = steps.compute(10)
+    b = steps.collective(30, a)
+    c = steps.collective(20, a)
+    d = steps.compute(1, b)
+    steps.compute(2, c, d)
+    steps.collective(7, d)
+    timeline = run(steps.work())
+    assert sum(exposed(timeline).values()) == pytest.approx(timeline.total_ns)
+
+
+def test_collectives_of_one_stream_wait_for_each_other() -> None:
+    steps = _Steps()
+    steps.collective(30)
+    steps.collective(20)
+    assert run(steps.work()).total_ns == 50
+
+
+def test_policies_bound_how_early_communication_begins() -> None:
+    def steps() -> ClassWork:
+        s = _Steps()
+        for _ in range(100):
+            s.compute(10)
+        s.compute(10, s.collective(15))
+        return s.work()
+
+    starts = {p: run(steps(), p).start_ns[100] for p in ("overlap", "prefetch", "in-order")}
+    assert starts == {"overlap": 0, "prefetch": 10 * (99 - 64), "in-order": 990}
+
+
+def test_blocking_is_a_matter_of_the_stream_and_never_faster() -> None:
+    steps = _Steps()
+    a = steps.compute(10)
+    steps.collective(30, a)
+    steps.compute(25)
+    work = steps.work()
+    work.stream[:] = 0  # what pricing does for the policy "blocking"
+    assert run(work, "blocking").total_ns == 65
+
+
+def test_loops_run_as_often_as_they_say() -> None:
+    steps = _Steps()
+    x = steps.compute(5)
+    steps.builder.begin_region(RegionKind.LOOP, 7)
+    carry = steps.builder.add("while.carry", Kind.VALUE, deps=[x])
+    y = steps.compute(3, carry)
+    z = steps.collective(4, y)
+    steps.builder.end_region([(carry, z)])
+    timeline = run(steps.work())
+    assert timeline.total_ns == 5 + 7 * (3 + 4)
+    assert exposed(timeline) == {"compute": 5 + 21, "all_reduce": 28}
+
+
+def _two_stages(microbatches: int, forward: float, transfer: float) -> tuple[ClassWork, ClassWork]:
+    first, second = _Steps(), _Steps()
+    for steps, receives in ((first, False), (second, True)):
+        steps.builder.begin_region(RegionKind.LOOP, microbatches)
+        turn = steps.builder.add("pipeline.turn", Kind.VALUE)
+        if receives:
+            got = steps.message(Kind.RECV, transfer, 1, turn)
+            done = steps.compute(forward, got)
+        else:
+            done = steps.compute(forward, turn)
+            steps.message(Kind.SEND, transfer, 1, done)
+        end = steps.builder.add("pipeline.turn", Kind.VALUE, deps=[done])
+        steps.builder.end_region([(turn, end)])
+    received = 1
+    return first.work(), second.work(peers={received: 0})
+
+
+def test_a_message_arrives_after_its_transfer_and_waiting_is_told_apart() -> None:
+    works = _two_stages(4, 10.0, 3.0)
+    done = simulate(works, STREAMS)
+    assert done.total_ns == 10 + 3 + 4 * 10
+    assert exposed(done.classes[1]) == {"compute": 40, "message": 3, "wait": 10}
+
+
+def test_a_collective_of_several_classes_begins_when_all_are_there() -> None:
+    both = (0, 1)
+    group = Group((AxisRef("pipe"),))
+    works = []
+    for early in (10.0, 100.0):
+        steps = _Steps()
+        row = steps.collective(5, steps.compute(early), group=group)
+        works.append(steps.work(together={row: both}))
+    done = simulate(works, STREAMS)
+    assert [c.total_ns for c in done.classes] == [105, 105]
+
+
+def test_classes_that_wait_for_each_other_are_an_error() -> None:
+    steps = _Steps()
+    got = steps.message(Kind.RECV, 1, 1)
+    steps.compute(1, got)
+    with pytest.raises(ValueError, match="wait for each other"):
+        simulate([steps.work(peers={got: 0})], STREAMS)
