@@ -15,11 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import kernel_rows as rows
+from benchmarks.fit_gpu import fit_gemm
 from flint.backends.cost.gpu import latency_ns, roofline_ns
+from flint.backends.cost.gpu.constants import Constants, constants_of
 from flint.backends.cost.gpu.elementwise import elementwise_ns
+from flint.backends.cost.gpu.gemm import gemm_ns
+from flint.backends.cost.gpu.hardware import hardware_of
 from flint.backends.cost.gpu.rows import norm_ns, softmax_ns
 from flint.cluster import Cluster
 
+#: GPU -> the one whose constants stand in for its own, of the generation before or beside it.
+UNSEEN = {
+    "a100-80-dgx": "h100-dgx",
+    "h100-dgx": "a100-80-dgx",
+    "h200-dgx": "h100-dgx",
+    "b200-dgx": "h200-dgx",
+    "l40s": "a100-80-dgx",
+}
 SPLITS = {"held out": 1, "fitted": 0}
 ROW_MODELS = {
     "elem": ("element-wise f32", elementwise_ns),
@@ -75,7 +87,7 @@ def of_chip(data: str, preset: str, measured: rows.Measured) -> Iterator[Accurac
 
 
 def gemm_rows() -> Iterator[Accuracy]:
-    """bf16 GEMMs: all shapes, those of language models, big ones; fp8 with bf16's constants."""
+    """bf16 GEMMs: all shapes, those of language models, big ones."""
     for preset, gpu in rows.PRESETS.items():
         measured = rows.gemms(gpu)
         _, _, n, k = measured.kernels.dims.T
@@ -84,8 +96,48 @@ def gemm_rows() -> Iterator[Accuracy]:
         yield from of_chip("GEMM bf16, n and k >= 512", preset, llm)
         big = measured.select(measured.kernels.flops > 1e11)
         yield from of_chip("GEMM bf16, > 100 GFLOP", preset, big)
-        if gpu in ("h100_sxm", "h200_sxm", "b200_sxm"):
-            yield from of_chip("GEMM fp8, constants of bf16", preset, rows.gemms(gpu, "fp8"))
+
+
+def fp8_rows() -> Iterator[Accuracy]:
+    """fp8 GEMMs with the constants of bf16, and the conversion of A that the rows include."""
+    for preset in ("h100-dgx", "h200-dgx", "b200-dgx"):
+        measured = rows.gemms(rows.PRESETS[preset], "fp8")
+        chip, conversion = Cluster.load(preset).chip, rows.conversions(measured)
+        predicted, bound = (
+            price(measured.kernels, chip) + price(conversion, chip)
+            for price in (latency_ns, roofline_ns)
+        )
+        columns = (predicted, measured.measured_ns, bound, np.ones(len(measured), np.int64))
+        yield from _splits("GEMM fp8 and conversion", chip.name, columns)
+
+
+def other_half_rows() -> Iterator[Accuracy]:
+    """GEMM constants fitted anew on the half that is held out, judged on the other half."""
+    for preset, gpu in rows.PRESETS.items():
+        measured = rows.gemms(gpu)
+        measured = measured.select(measured.half == 0)
+        chip = Cluster.load(preset).chip
+        constants = dict(constants_of(chip).values) | fit_gemm(preset, half=1)
+        hardware = hardware_of(chip, Constants(constants))
+        predicted = gemm_ns(measured.kernels, hardware, "bf16")
+        bound = roofline_ns(measured.kernels, chip)
+        yield accuracy(
+            "GEMM bf16", chip.name, "halves swapped", predicted, measured.measured_ns, bound
+        )
+
+
+def unseen_rows() -> Iterator[Accuracy]:
+    """GEMMs of each GPU with the constants of another one, as a chip without its own gets them."""
+    for preset, like in UNSEEN.items():
+        measured = rows.gemms(rows.PRESETS[preset])
+        chip = Cluster.load(preset).chip
+        assert chip.gpu is not None, preset
+        gpu = chip.gpu.model_copy(update={"constants": {}, "like": like})
+        stranger = chip.model_copy(update={"gpu": gpu})
+        yield accuracy(
+            "GEMM bf16", chip.name, f"constants of {like}", latency_ns(measured.kernels, stranger),
+            measured.measured_ns, roofline_ns(measured.kernels, chip),
+        )  # fmt: skip
 
 
 def attention_rows() -> Iterator[Accuracy]:
@@ -118,17 +170,22 @@ def row_kernel_rows() -> Iterator[Accuracy]:
 
 
 def _splits(
-    title: str, device: str, columns: tuple[NDArray[np.float64], ...]
+    title: str, device: str, columns: tuple[NDArray[np.generic], ...]
 ) -> Iterator[Accuracy]:
     predicted, measured, bound, half = columns
     for split, number in SPLITS.items():
         s = half == number
+        if not s.any():
+            continue
         yield accuracy(title, device, split, predicted[s], measured[s], bound[s])
 
 
 def kernel_accuracy() -> list[Accuracy]:
     """All rows of the report on kernels."""
-    return [*gemm_rows(), *attention_rows(), *row_kernel_rows()]
+    return [
+        *gemm_rows(), *other_half_rows(), *unseen_rows(), *fp8_rows(), *attention_rows(),
+        *row_kernel_rows(),
+    ]  # fmt: skip
 
 
 def main() -> None:

@@ -48,6 +48,7 @@ GEMM: Bounds = {
 }
 ATTENTION: Bounds = {
     "attention.launch_ns": (1500, 30000, 8000),
+    "attention.memory_efficiency": (0.3, 0.95, 0.6),
 }
 DECODE: Bounds = {
     "decode.memory_efficiency": (0.2, 0.95, 0.7),

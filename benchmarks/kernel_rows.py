@@ -6,7 +6,7 @@ import csv
 import gzip
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +67,27 @@ def half_of(*shape: int) -> int:
 
 
 def gemms(gpu: str, dtype: str = "bf16") -> Measured:
-    """Products of matrices of one GPU of aiconfigurator ("bf16" or "fp8")."""
+    """Products of matrices of one GPU of aiconfigurator ("bf16" or "fp8").
+
+    The fp8 rows take A in bf16: each call converts it first, see `conversions`.
+    """
     return measured(
         read(f"aiconfigurator/gemm_{dtype}_{gpu}_*"),
         lambda row: _gemm(row, "bf16" if dtype == "bf16" else "f8E4M3FN"),
         "latency_ms",
+    )
+
+
+def conversions(products: Measured) -> Kernels:
+    """The conversion of A (m x k) from bf16 to fp8 that is part of each fp8 row."""
+    kernels = products.kernels
+    _, m, _, k = kernels.dims.T
+    return replace(
+        kernels,
+        kind=np.full(len(kernels), KernelKind.ELEMENTWISE, np.uint8),
+        read_bytes=2 * m * k,
+        written_bytes=m * k,
+        elements=m * k,
     )
 
 
@@ -154,14 +170,18 @@ def _decode(row: Row) -> dict[str, object]:
 
 
 def _attention(row: Row, queries: int, keys: int, *, causal: bool) -> dict[str, object]:
+    """The measured call gets keys and values beside the cache that it attends to, so its bytes
+    have them read once more and written (aiconfigurator's collector/sglang/collect_attn.py)."""
     batch, heads, size = int(row["batch_size"]), int(row["num_heads"]), int(row["head_dim"])
     key_heads = int(row["num_key_value_heads"]) or heads
     result = batch * heads * queries * size
+    cached = 2 * batch * key_heads * queries * size  # new keys and values, written to a cache
     flops = 4 * result * keys // (2 if causal else 1)
     return {
         "kind": KernelKind.ATTENTION, "dtype": "bf16",
         "dims": (batch * heads, queries, keys, size), "flops": flops,
-        "read": 2 * (result + 2 * batch * key_heads * keys * size), "written": 2 * result,
+        "read": 2 * (result + 2 * batch * key_heads * keys * size + cached),
+        "written": 2 * (result + cached),
         "elements": result, "arrays": 4, "causal": causal,
     }  # fmt: skip
 

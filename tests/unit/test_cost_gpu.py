@@ -137,10 +137,10 @@ def test_backward_attention_is_two_and_a_half_times_forward_over_its_efficiency(
     h100: Chip,
 ) -> None:
     forward, backward = (
-        only(latency_ns(attention(kind, 16384, causal=True), h100))
+        only(latency_ns(attention(kind, 1 << 17, causal=True), h100))
         for kind in (KernelKind.ATTENTION, KernelKind.ATTENTION_BACKWARD)
     )
-    assert backward / forward == pytest.approx(2.5 / 0.86, rel=0.01)
+    assert backward / forward == pytest.approx(2.5 / 0.86, rel=0.03)
 
 
 def test_decoding_is_bound_by_the_bytes_of_keys_and_values(h100: Chip) -> None:
@@ -229,8 +229,8 @@ def test_like_names_the_chip_whose_constants_are_taken(h100: Chip) -> None:
     mine = bare(h100, like="a100-80-dgx")
     assert constants_of(mine).borrowed_from == "A100-SXM4-80GB"
     a100 = constants_of(Cluster.load("a100-80-dgx").chip)
-    # cycles of instructions pass in less time at a higher clock
-    assert constants_of(mine)["gemm.step_ns"] == pytest.approx(a100["gemm.step_ns"] * 1.41 / 1.83)
+    faster = (989.4 / 132) / (312 / 108)  # what an SM calculates
+    assert constants_of(mine)["gemm.step_ns"] == pytest.approx(a100["gemm.step_ns"] / faster)
     assert constants_of(mine)["gemm.memory_efficiency"] == a100["gemm.memory_efficiency"]
 
 
@@ -274,6 +274,22 @@ def test_gemms_that_were_held_out_are_met() -> None:
     for chip, bar in BARS.items():
         assert found[chip].mape < bar < found[chip].roofline_mape
         assert abs(found[chip].bias) < 3
+
+
+def test_gemms_of_a_gpu_without_constants_are_met_by_its_neighbour() -> None:
+    found = {row.chip: row for row in accuracy_kernels.unseen_rows()}
+    for chip in ("A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB"):
+        assert found[chip].mape < 17
+
+
+def test_long_prefill_that_was_held_out_is_met() -> None:
+    found = {
+        row.chip: row
+        for row in accuracy_kernels.attention_rows()
+        if row.data == "attention, prefill > 10 GFLOP" and row.split == "held out"
+    }
+    for chip in BARS:
+        assert found[chip].mape < 12 < found[chip].roofline_mape
 
 
 def test_row_kernels_that_were_held_out_are_met() -> None:

@@ -2,9 +2,12 @@
 
 Prefill and training: blocks of 128 queries walk along the keys in blocks of 128; causal attention
 leaves out blocks above the diagonal. Time is the arithmetic of those blocks at the efficiency of
-the head size, never less than the longest block on one SM, joined with the bytes:
+the head size, never less than that of the longest block on one SM, and the bytes. Both add up:
+a block loads its queries before it calculates and stores its result after:
 
-    total = launch_ns + hypot(max(arithmetic, longest block), memory)
+    total = launch_ns + max(arithmetic, longest block) + bytes / (memory_efficiency * bandwidth)
+
+The backward pass has 2.5 times the arithmetic at `attention.backward_efficiency` of forward's.
 
 Decode, `DECODE_QUERIES` or fewer that are not causal: the bytes of keys and values, a floor, and
 what each head costs.
@@ -52,8 +55,8 @@ def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool)
     longest = BLOCK * np.ceil(keys / BLOCK) * BLOCK
     one_ns = 4 * longest * head_size * passes / rate * hardware.sms
     compute = np.maximum(all_ns, one_ns)
-    memory = kernels.moved_bytes / hardware.memory_bytes_per_ns
-    result: Float64s = c["attention.launch_ns"] + np.hypot(compute, memory)
+    bandwidth = c["attention.memory_efficiency"] * hardware.memory_bytes_per_ns
+    result: Float64s = c["attention.launch_ns"] + compute + kernels.moved_bytes / bandwidth
     return result
 
 

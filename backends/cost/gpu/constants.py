@@ -14,6 +14,7 @@
 | gemm.overlap | exponent of the norm that joins arithmetic and memory (infinite: the longer) |
 | attention.efficiency.D | share of the peak of fused attention with heads of D elements |
 | attention.launch_ns | start to end of a fused attention without work |
+| attention.memory_efficiency | share of the memory bandwidth of what it reads and writes |
 | attention.backward_efficiency | efficiency of the backward pass, as a share of forward's |
 | decode.memory_efficiency, decode.launch_ns | attention of one or a few queries per head |
 | decode.head_ns | what one head of one sequence costs an SM in that |
@@ -34,8 +35,9 @@ from flint.errors import FlintError
 
 #: Efficiencies of attention by head size; chips have those that were measured on them.
 HEAD_SIZES = "attention.efficiency."
-#: Constants that are times of instructions: they shrink as the clock grows.
-CLOCKED = frozenset({"gemm.step_ns", "decode.head_ns"})
+#: Constants that are times of an SM's work, and shrink as it gets faster: generations that double
+#: an SM's arithmetic also feed it faster (prices of all pairs of fitted GPUs say so).
+SM_TIMES = frozenset({"gemm.step_ns", "decode.head_ns"})
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,16 @@ def gpu_of(chip: Chip) -> Gpu:
 def constants_of(chip: Chip) -> Constants:
     """Constants of a chip: its own where it has them, the others from `reference_chip`.
 
-    Times of instructions are scaled by the clocks of both chips, shares are taken as they are.
+    Times of an SM's work are scaled by what an SM calculates per second; shares and the launch are
+    taken as they are.
     """
     own = {name: q.value for name, q in gpu_of(chip).constants.items()}
     if not _missing(own):
         return Constants(own)
     reference = reference_chip(chip)
-    scale = gpu_of(reference).clock_hz.value / gpu_of(chip).clock_hz.value
+    scale = _sm_flops_per_s(reference) / _sm_flops_per_s(chip)
     borrowed = {
-        name: q.value * (scale if name in CLOCKED else 1.0)
+        name: q.value * (scale if name in SM_TIMES else 1.0)
         for name, q in gpu_of(reference).constants.items()
         if not (name.startswith(HEAD_SIZES) and any(n.startswith(HEAD_SIZES) for n in own))
     }
@@ -83,7 +86,7 @@ def constants_note(chip: Chip) -> str:
     return (
         f"{chip.name} has no measurements of its own for {count} of {len(found.values)} constants "
         f"of the kernel models: they are those of {found.borrowed_from}, with times of "
-        "instructions scaled by the clock"
+        "an SM's work scaled by its peak"
     )
 
 
@@ -118,12 +121,15 @@ def _bandwidth_ratio(chip: Chip, known: Chip) -> float:
 
 
 def _flops_per_cycle(chip: Chip) -> float:
-    gpu = gpu_of(chip)
+    return _sm_flops_per_s(chip) / gpu_of(chip).clock_hz.value
+
+
+def _sm_flops_per_s(chip: Chip) -> float:
     peak = max(
         (chip.peak_flops_per_s[d].value for d in ("bf16", "f16") if d in chip.peak_flops_per_s),
         default=max(q.value for q in chip.peak_flops_per_s.values()),
     )
-    return peak / (gpu.sms.value * gpu.clock_hz.value)
+    return peak / gpu_of(chip).sms.value
 
 
 @cache
