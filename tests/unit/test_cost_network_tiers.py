@@ -5,7 +5,9 @@ import pytest
 from flint.backends.cost.calls import Call, Span
 from flint.backends.cost.network import algorithm, duration_ns, roofline_ns
 from flint.backends.cost.network.hierarchical import shares
-from flint.cluster import Cluster
+from flint.backends.cost.placement import Placement
+from flint.cluster import Cluster, NetworkKind
+from flint.mesh import AxisRef, Mesh
 from flint.program import Collective
 
 MIB = 1 << 20
@@ -71,3 +73,65 @@ def test_oversubscription_divides_the_bandwidth() -> None:
     narrow = cluster.model_copy(update={"network": (cluster.network[0], outer)})
     call = Call(AG, 64 * MIB, (Span(1, 4),))
     assert roofline_ns(call, narrow) == pytest.approx(2 * roofline_ns(call, cluster))
+
+
+def placed(mesh: str, cluster: Cluster, axis: str) -> tuple[Span, ...]:
+    return Placement(Mesh.parse(mesh), cluster).spans([AxisRef(axis)])
+
+
+def test_an_axis_along_one_dimension_of_a_torus_has_its_two_links() -> None:
+    """V / W of jax-ml/scaling-book, with W the 2 x 50e9 bytes/s of both directions."""
+    cluster = Cluster.load("v5e")
+    gather = Call(AG, MIB, placed("data=16,model=16", cluster, "model"))
+    assert roofline_ns(gather, cluster) == pytest.approx(15 * MIB / 100)
+
+
+def test_an_axis_along_two_dimensions_has_four_links() -> None:
+    cluster = Cluster.load("v5e")
+    gather = Call(AG, MIB, placed("model=256", cluster, "model"))
+    assert roofline_ns(gather, cluster) == pytest.approx(255 * MIB / 200)
+
+
+def test_a_part_of_a_dimension_is_a_line() -> None:
+    """2 x 4 chips have no rings; the axis of 4 is a line, whose ends have one link."""
+    cluster = Cluster.load("v5e")
+    gather = Call(AG, MIB, placed("data=2,model=4", cluster, "model"))
+    assert roofline_ns(gather, cluster) == pytest.approx(3 * MIB / 50)
+
+
+def test_interleaved_groups_share_the_links_of_a_dimension() -> None:
+    cluster = Cluster.load("v5p")
+    mesh = "a=4,b=4,c=4,d=4"  # 4x8x8 chips; c or another is every second chip of a dimension
+    times = {
+        axis: roofline_ns(Call(AG, MIB, placed(mesh, cluster, axis)), cluster) for axis in "abcd"
+    }
+    assert min(times.values()) >= 3 * MIB / 200 * 0.999
+    shared = [a for a in "abcd" if placed(mesh, cluster, a)[0].sharing > 1]
+    assert shared
+    assert all(times[a] > min(times.values()) for a in shared)
+
+
+def test_an_axis_inside_a_node_and_one_over_nodes() -> None:
+    cluster = Cluster.load("h100-dgx")
+    inside = Call(AR, MIB, placed("data=64,model=8", cluster, "model"))
+    across = Call(AR, MIB, placed("data=64,model=8", cluster, "data"))
+    assert algorithm(inside, cluster) == "ring on nvlink"
+    assert algorithm(across, cluster) == "tree on ib"
+    assert roofline_ns(inside, cluster) < roofline_ns(across, cluster)
+
+
+def test_members_with_a_link_each_share_the_bandwidth_among_all_links() -> None:
+    base = Cluster.load("h100-dgx")
+    inner = base.network[0].model_copy(update={"kind": NetworkKind.MESH, "constants": {}})
+    cluster = base.model_copy(update={"network": (inner, base.network[1])})
+    message = Call(Collective.NONE, MIB, (Span(0, 2),))
+    assert roofline_ns(message, cluster) == pytest.approx(MIB / (450 / 7))
+    assert roofline_ns(Call(AG, MIB, (Span(0, 8),)), cluster) == pytest.approx(7 * MIB / 450)
+
+
+def test_a_ring_tier_has_two_links_of_half_the_bandwidth() -> None:
+    base = Cluster.load("h100-dgx")
+    inner = base.network[0].model_copy(update={"kind": NetworkKind.RING, "constants": {}})
+    cluster = base.model_copy(update={"network": (inner, base.network[1])})
+    assert roofline_ns(Call(AG, MIB, (Span(0, 8),)), cluster) == pytest.approx(7 * MIB / 450)
+    assert roofline_ns(Call(AG, MIB, (Span(0, 4),)), cluster) == pytest.approx(3 * MIB / 225)

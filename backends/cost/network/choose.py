@@ -92,11 +92,11 @@ def schedules(
     collective: Collective, comm_bytes: float, span: Span, cluster: Cluster, speed: Speed
 ) -> list[Schedule]:
     """The ways to run a collective inside one tier."""
-    network = cluster.network[span.tier]
+    network, members = cluster.network[span.tier], cluster.members[span.tier]
     if network.kind in (NetworkKind.TORUS, NetworkKind.RING):
-        return [torus(collective, comm_bytes, extents_of(span, network))]
+        return [torus(collective, comm_bytes, extents_of(span, network, members))]
     if network.kind is NetworkKind.MESH:
-        return [fully_connected(collective, comm_bytes, span.size, network.size)]
+        return [fully_connected(collective, comm_bytes, span.size, members)]
     if collective is Collective.ALL_TO_ALL:
         return [direct_all_to_all(comm_bytes, span.size)]
     found = [ring(collective, comm_bytes, span.size)]
@@ -116,8 +116,8 @@ def _one_library(spans: Sequence[Span], cluster: Cluster) -> bool:
 
 
 def _message(comm_bytes: int, span: Span, cluster: Cluster) -> Part:
-    network = cluster.network[span.tier]
+    network, members = cluster.network[span.tier], cluster.members[span.tier]
     if network.kind in (NetworkKind.TORUS, NetworkKind.RING):
         return Part(span.tier, message(comm_bytes, hops=span.stride), span.sharing)
-    links = 1 / (network.size - 1) if network.kind is NetworkKind.MESH and network.size > 1 else 1
-    return Part(span.tier, message(comm_bytes, links=links), span.sharing)
+    links = max(members - 1, 1) if network.kind is NetworkKind.MESH else 1
+    return Part(span.tier, message(comm_bytes, links=1 / links), span.sharing)

@@ -38,15 +38,15 @@ class Extent:
         return self.stride * (self.size // 2 if self.links == 2 else self.size - 1)
 
 
-def extents_of(span: Span, network: Network) -> tuple[Extent, ...]:
+def extents_of(span: Span, network: Network, members: int) -> tuple[Extent, ...]:
     """The lines of a span; one line where it does not say, which is a ring if it is as long as one.
 
-    All chips of a ring tier are one ring.
+    `members` is the size of a ring tier, all of which is one ring.
     """
     if span.torus_sizes:
         lines = zip(span.torus_sizes, span.torus_wraps, span.torus_strides, strict=True)
         return tuple(Extent(*line) for line in lines)
-    rings = network.torus_shape or (network.size,)
+    rings = network.torus_shape or (members,)
     return (Extent(span.size, span.size * span.stride in rings, span.stride),)
 
 
