@@ -57,6 +57,8 @@ def test_a_switch_that_adds_halves_the_bytes_and_has_two_steps() -> None:
 def test_an_all_to_all_sends_each_part_once() -> None:
     schedule = direct_all_to_all(800, 8)
     assert (schedule.steps, schedule.wire_bytes) == (4, 700)
+    assert direct_all_to_all(800, 2).steps == 2
+    assert direct_all_to_all(800, 64).steps == 4 + 7  # in batches of 8 messages
 
 
 def test_a_flat_ring_leaves_a_node_once_over_each_adapter() -> None:

@@ -7,6 +7,8 @@ import math
 from flint.backends.cost.network.schedule import Schedule
 
 IN_SWITCH = "in-switch"
+#: Messages that NCCL's all-to-all has under way at once.
+BATCH = 8
 
 
 def in_switch_all_reduce(comm_bytes: float, size: int) -> Schedule:
@@ -22,7 +24,10 @@ def direct_all_to_all(comm_bytes: float, size: int) -> Schedule:
     """Each member sends a part to each other member; all of them at once.
 
     The messages do not wait for each other, but the more there are, the longer their start takes:
-    the measured time grows by about one step for each doubling of the group.
+    up to 8 members, the measured time grows by about one step for each doubling. Beyond, NCCL sends
+    in batches of 8 messages, each taken for one more step (an assumption: nothing here measures
+    it).
     """
     part = comm_bytes / size
-    return Schedule("direct", 1 + math.log2(size), part * (size - 1), part)
+    steps = 1 + math.log2(min(size, BATCH)) + max(0, size - BATCH) / BATCH
+    return Schedule("direct", steps, part * (size - 1), part)
