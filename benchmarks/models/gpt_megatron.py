@@ -1,0 +1,307 @@
+"""GPT as Megatron-LM and Megatron-DeepSpeed trained it in 2022, for any size and parallelism.
+
+    flint capture benchmarks/models/gpt_megatron.py --mesh pipe=8,data=1,model=8 \\
+        --set microbatches=64 --set chunks=3 --set recompute=selective
+
+"Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198) says what is
+where: attention is written out (scores, softmax, dropout, sum of values), weights are sharded over
+"model", and with `sequence_parallel` what lies between the blocks is sharded over the sequence;
+without it each rank of "model" has all of it, and blocks end in an all-reduce. Linear layers have
+biases; dropout follows the embedding, the softmax and each block, and keeps its mask, one byte an
+element. Weights are 16 bits, the optimizer has a copy of them in 32 (FusedAdam).
+
+    recompute       none; selective: attention between the projections; full: whole layers. As
+                    torch.utils.checkpoint does it, all of the forward pass is done again, also
+                    what the gradients do not need.
+    microbatches    in a step and data-parallel rank, of `micro_batch` sequences each
+    chunks          stages of each pipeline rank; 2 or more: interleaved 1F1B
+    vocab           padded so that each rank has a multiple of 128 rows
+    gradient_dtype  what gradients are accumulated and reduced in ("": 16 bits, as DeepSpeed)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import flint
+
+KEEP = 0.9
+EPSILON = 1e-5
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpt:
+    """A model, and how a step of it is run; see the module for each."""
+
+    hidden: int
+    layers: int
+    heads: int
+    seq: int = 2048
+    vocab: int = 50_257
+    micro_batch: int = 1
+    microbatches: int = 1
+    chunks: int = 1
+    recompute: str = "none"
+    sequence_parallel: bool = True
+    dropout: bool = True
+    gradient_dtype: str = ""
+    clip: float = 1.0
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Batch over "data"; the parts of a layer over "model", and with `sequence` what is between."""
+
+    mesh: AbstractMesh
+    sequence: str | None
+
+    def abstract(self, shape: tuple[int, ...], *spec, dtype=jnp.bfloat16) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, P(*spec)))
+
+    def constrain(self, x: jax.Array, *spec) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, P("data", *spec)))
+
+    def residual(self, x: jax.Array) -> jax.Array:
+        """Between blocks."""
+        return self.constrain(x, self.sequence, None)
+
+    def gathered(self, x: jax.Array) -> jax.Array:
+        """Inside blocks the sequence is whole."""
+        return self.constrain(self.residual(x), None, None) if self.sequence else x
+
+
+def padded_vocab(c: Gpt, mesh: AbstractMesh) -> int:
+    multiple = 128 * mesh.shape["model"]
+    return math.ceil(c.vocab / multiple) * multiple
+
+
+def layer_params(c: Gpt, at: Layout):
+    def norm():
+        return {"scale": at.abstract((c.hidden,)), "bias": at.abstract((c.hidden,))}
+
+    heads = (c.heads, c.head_dim)
+    return {
+        "norm1": norm(),
+        "qkv": at.abstract((c.hidden, 3, *heads), None, None, "model", None),
+        "qkv_bias": at.abstract((3, *heads), None, "model", None),
+        "out": at.abstract((*heads, c.hidden), "model", None, None),
+        "out_bias": at.abstract((c.hidden,)),
+        "norm2": norm(),
+        "up": at.abstract((c.hidden, 4 * c.hidden), None, "model"),
+        "up_bias": at.abstract((4 * c.hidden,), "model"),
+        "down": at.abstract((4 * c.hidden, c.hidden), "model", None),
+        "down_bias": at.abstract((c.hidden,)),
+    }
+
+
+@jax.custom_vjp
+def needed_again(x: jax.Array) -> jax.Array:
+    """x; where it is recomputed, all of what leads to it is, although no gradient needs it."""
+    return x
+
+
+def _needed_forward(x: jax.Array):
+    return x, x
+
+
+def _needed_backward(x: jax.Array, gradient: jax.Array):
+    # A barrier would do in XLA, but JAX drops operands of it that nothing reads.
+    return (gradient + 0 * x,)
+
+
+needed_again.defvjp(_needed_forward, _needed_backward)
+
+
+def dropout(x: jax.Array, c: Gpt, constrain) -> jax.Array:
+    """Drop a tenth of x. A counter stands for Philox: its numbers never leave the kernel."""
+    if not c.dropout:
+        return x
+    bits = jnp.uint32(0)
+    for dimension, factor in zip(range(x.ndim), (0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1, 0x27D4EB2F)):
+        count = jax.lax.broadcasted_iota(jnp.uint32, x.shape, dimension)
+        bits = (bits ^ count) * jnp.uint32(factor)
+    kept = constrain(bits < jnp.uint32(int(KEEP * 2**32)))
+    return jnp.where(kept, x * jnp.bfloat16(1 / KEEP), jnp.bfloat16(0))
+
+
+def layer_norm(x: jax.Array, p) -> jax.Array:
+    x32 = x.astype(jnp.float32)
+    x32 -= jnp.mean(x32, axis=-1, keepdims=True)
+    x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + EPSILON)
+    return x32.astype(x.dtype) * p["scale"] + p["bias"]
+
+
+def project_in(x, p, c: Gpt, at: Layout):
+    y = at.gathered(layer_norm(x, p["norm1"]))
+    qkv = jnp.einsum("bsd,dchk->cbshk", y, p["qkv"]) + p["qkv_bias"][:, None, None]
+    return tuple(at.constrain(part, None, "model", None) for part in qkv)
+
+
+def attend(q, k, v, c: Gpt, at: Layout):
+    def over_heads(x):
+        return at.constrain(x, "model", None, None)
+
+    scores = over_heads(jnp.einsum("bshk,bthk->bhst", q, k))
+    causal = jnp.arange(c.seq)[:, None] >= jnp.arange(c.seq)
+    scaled = scores.astype(jnp.float32) * c.head_dim**-0.5
+    weights = jax.nn.softmax(jnp.where(causal, scaled, -1e4), axis=-1).astype(q.dtype)
+    out = jnp.einsum("bhst,bthk->bshk", dropout(weights, c, over_heads), v)
+    return at.constrain(out, None, "model", None)
+
+
+def project_out(x, out, p, c: Gpt, at: Layout):
+    y = at.residual(jnp.einsum("bshk,hkd->bsd", out, p["out"]))
+    return x + dropout(y + p["out_bias"], c, at.residual)
+
+
+def mlp(x, p, c: Gpt, at: Layout):
+    y = at.gathered(layer_norm(x, p["norm2"]))
+    up = at.constrain(jnp.einsum("bsd,df->bsf", y, p["up"]) + p["up_bias"], None, "model")
+    down = at.residual(jnp.einsum("bsf,fd->bsd", jax.nn.gelu(up), p["down"]))
+    return x + dropout(down + p["down_bias"], c, at.residual)
+
+
+def all_but_gathered(primitive, *_, **__) -> bool:
+    """Keep everything except what a sharding was set on: inputs of blocks stay sharded."""
+    return primitive.name != "sharding_constraint"
+
+
+def keeping_all(function):
+    return jax.checkpoint(function, policy=all_but_gathered)
+
+
+def again(function):
+    """Keep nothing of a function; do all of it again in the backward pass."""
+
+    def wrapped(*args):
+        return needed_again(function(*args))
+
+    return jax.checkpoint(wrapped, policy=jax.checkpoint_policies.nothing_saveable)
+
+
+def layer(p, x, *, c: Gpt, at: Layout):
+    """One Transformer layer, in the parts of which each decides what the backward pass keeps."""
+    core = again if c.recompute == "selective" else keeping_all
+    with jax.named_scope("attention"):
+        q, k, v = keeping_all(functools.partial(project_in, c=c, at=at))(x, p)
+        out = core(functools.partial(attend, c=c, at=at))(q, k, v)
+        x = keeping_all(functools.partial(project_out, c=c, at=at))(x, out, p)
+    with jax.named_scope("mlp"):
+        return keeping_all(functools.partial(mlp, c=c, at=at))(x, p)
+
+
+def embed(p, tokens, *, c: Gpt, at: Layout):
+    with jax.named_scope("embed"):
+        x = at.residual(at.constrain(p["table"][tokens], None, None))
+        return dropout(at.residual(x + p["positions"]), c, at.residual)
+
+
+def head(p, x, *, at: Layout):
+    with jax.named_scope("head"):
+        x = at.gathered(layer_norm(x, p))
+        return at.constrain(jnp.einsum("bsd,vd->bsv", x, p["table"]), None, "model")
+
+
+def cross_entropy(logits, targets):
+    with jax.named_scope("loss"):
+        logits = logits.astype(jnp.float32)
+        # A comparison and a sum leave the logits sharded over the vocabulary; indexing might not.
+        picked = jnp.arange(logits.shape[-1]) == targets[..., None]
+        target_logit = jnp.sum(jnp.where(picked, logits, 0.0), axis=-1)
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logit)
+
+
+def adam_init(params):
+    def state():
+        return jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+
+    return {"master": state(), "m": state(), "v": state(), "count": jnp.zeros((), jnp.int32)}
+
+
+@jax.jit
+def adam(p, g, master, m, v, count, rate=1e-4, b1=0.9, b2=0.95, epsilon=1e-8, decay=0.1):
+    g = g.astype(jnp.float32)
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * jnp.square(g)
+    update = (m / (1 - b1**count)) / (jnp.sqrt(v / (1 - b2**count)) + epsilon)
+    master -= rate * (update + decay * master)
+    return master.astype(p.dtype), master, m, v
+
+
+def adam_update(params, gradients, state):
+    """FusedAdam on copies of the weights in 32 bits."""
+    count = state["count"] + 1
+    step = functools.partial(adam, count=count.astype(jnp.float32))
+    new = jax.tree.map(step, params, gradients, state["master"], state["m"], state["v"])
+    params, master, m, v = jax.tree.transpose(jax.tree.structure(params), None, new)
+    return params, {"master": master, "m": m, "v": v, "count": count}
+
+
+def step(mesh: AbstractMesh, c: Gpt) -> flint.Pipeline:
+    """One training step of `c` on microbatches * micro_batch sequences for each data rank."""
+    at = Layout(mesh, "model" if c.sequence_parallel else None)
+    batch = c.microbatches * c.micro_batch * mesh.shape["data"]
+    tokens = at.abstract((batch, c.seq), "data", None, dtype=jnp.int32)
+    table = at.abstract((padded_vocab(c, mesh), c.hidden), "model", None)
+    embedding = {"table": table, "positions": at.abstract((c.seq, c.hidden))}
+    norm = {"scale": at.abstract((c.hidden,)), "bias": at.abstract((c.hidden,))}
+    block = functools.partial(layer, c=c, at=at)
+    return flint.Pipeline(
+        stages=[
+            flint.Stage(functools.partial(embed, c=c, at=at), embedding, "embed"),
+            flint.Layers(
+                again(block) if c.recompute == "full" else block, layer_params(c, at), c.layers
+            ),
+            flint.Stage(functools.partial(head, at=at), norm | {"table": table}, "head"),
+        ],
+        inputs=(tokens,),
+        targets=(tokens,),
+        loss=cross_entropy,
+        microbatches=c.microbatches,
+        schedule="interleaved-1f1b" if c.chunks > 1 else "1f1b",
+        chunks=c.chunks,
+        boundary=P("data", at.sequence, None),
+        tied=[("embed['table']", "head['table']")],
+        optimizer=(adam_init, adam_update),
+        clip_norm=c.clip or None,
+        gradient_dtype=c.gradient_dtype,
+        name=f"gpt-{c.hidden}x{c.layers}",
+    )
+
+
+@flint.entry(axes=("pipe", "data", "model"))
+def train(
+    mesh: AbstractMesh,
+    *,
+    hidden: int = 12_288,
+    num_layers: int = 96,
+    heads: int = 96,
+    seq: int = 2048,
+    micro_batch: int = 1,
+    microbatches: int = 8,
+    chunks: int = 1,
+    recompute: str = "none",
+    sequence_parallel: bool = True,
+    dropout: bool = True,
+    gradient_dtype: str = "",
+) -> flint.Pipeline:
+    """The step of a model of the given size, by default of 175 billion parameters."""
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}")
+    config = Gpt(
+        hidden=hidden, layers=num_layers, heads=heads, seq=seq, micro_batch=micro_batch,
+        microbatches=microbatches, chunks=chunks, recompute=recompute,
+        sequence_parallel=sequence_parallel, dropout=dropout, gradient_dtype=gradient_dtype,
+    )  # fmt: skip
+    return step(mesh, config)
