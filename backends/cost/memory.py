@@ -1,0 +1,90 @@
+"""Memory of a device over a step: how much at most, where, for what, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flint.backends.cost.liveness import Buffers, buffers
+from flint.backends.cost.memory_kinds import MemoryKind, kinds
+from flint.cluster import Chip
+from flint.program import Program
+
+#: Points of a curve at most: enough for a picture.
+CURVE_POINTS = 512
+
+
+@dataclass(frozen=True)
+class PeakPlace:
+    """The row during which most memory is in use."""
+
+    row: int
+    opcode: str
+    scope: str
+    location: str
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What one device of a rank class needs, in bytes.
+
+    `breakdown` says what the memory is used for at the peak, largest first. `curve` are (row, most
+    bytes in use from there to the next point), the body of a loop once. `capacity_bytes` is the
+    chip's memory, 0 if none was given; all of it is taken to be free for the step. What an
+    allocator loses between buffers, and what libraries keep for themselves, is not in it.
+    """
+
+    peak_bytes: int
+    at: PeakPlace
+    breakdown: Mapping[str, int]
+    capacity_bytes: int = 0
+    curve: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak fits into the chip's memory; so it does where none is known."""
+        return not self.capacity_bytes or self.peak_bytes <= self.capacity_bytes
+
+
+def memory_use(program: Program, chip: Chip | None = None) -> MemoryUse:
+    """The memory that a program needs at each row, from when values are made and read.
+
+    What shares memory is said in `liveness.buffers`. Of a program of kernels only what crosses
+    their edges takes memory, as on a device; of one of operations, every intermediate value.
+    """
+    layout = buffers(program)
+    live = layout.live_bytes
+    moment = int(live.argmax()) if len(live) else 0
+    return MemoryUse(
+        peak_bytes=int(live.max(initial=0)),
+        at=_place(program, moment // 2),
+        breakdown=_breakdown(program, layout, moment),
+        capacity_bytes=int(chip.memory_bytes.value) if chip is not None else 0,
+        curve=_curve(layout),
+    )
+
+
+def _place(program: Program, number: int) -> PeakPlace:
+    if not len(program):
+        return PeakPlace(0, "", "", "")
+    row = program.row(number)
+    return PeakPlace(number, row.opcode, row.scope, row.location)
+
+
+def _breakdown(program: Program, layout: Buffers, moment: int) -> Mapping[str, int]:
+    kind = kinds(program, layout)
+    held = layout.at(moment)
+    found = {str(k): int(layout.num_bytes[held[kind[held] == k]].sum()) for k in MemoryKind}
+    return dict(sorted(((k, v) for k, v in found.items() if v), key=lambda item: -item[1]))
+
+
+def _curve(layout: Buffers) -> tuple[tuple[int, int], ...]:
+    """Most bytes in use in each of at most CURVE_POINTS equal pieces of the program."""
+    rows = layout.live_bytes.reshape(-1, 2).max(axis=1)
+    if not len(rows):
+        return ()
+    starts = np.unique(np.linspace(0, len(rows), CURVE_POINTS, endpoint=False).astype(np.int64))
+    most = np.maximum.reduceat(rows, starts)
+    return tuple(zip(starts.tolist(), most.tolist(), strict=True))

@@ -1,0 +1,207 @@
+"""Memory of a step on small programs whose peak is counted by hand. A value has 64 bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from flint.backends.cost.memory import MemoryUse, memory_use
+from flint.cluster import Cluster
+from flint.program import Collective, Flag, Kind, Phase, RegionKind
+from tests.program_text import Rows, group
+
+
+def used(rows: Rows) -> MemoryUse:
+    return memory_use(rows.build())
+
+
+def peak(rows: Rows) -> int:
+    """The peak in values."""
+    return used(rows).peak_bytes // 64
+
+
+def test_values_live_until_their_last_reader() -> None:
+    rows = Rows()
+    a = rows.parameter()
+    b = rows.op("sort", a)
+    c = rows.op("sort", b)
+    rows.result(rows.op("sort", c))
+    assert peak(rows) == 3  # the argument stays; of the chain an operand and its result
+    use = used(rows)
+    assert (use.at.row, use.at.opcode) == (2, "stablehlo.sort")
+    assert use.breakdown == {"parameters": 64, "temporaries": 128}
+
+
+def test_elementwise_operations_write_over_what_they_read_last() -> None:
+    rows = Rows()
+    a = rows.op("sort", rows.parameter())
+    rows.result(rows.op("add", a))
+    assert peak(rows) == 2
+    rows = Rows()
+    a = rows.op("sort", rows.parameter())
+    b = rows.op("add", a)
+    rows.result(rows.op("sort", a, b))  # a is read again: the sum needs memory of its own
+    assert peak(rows) == 4
+
+
+def test_operators_of_pytorch_make_new_tensors() -> None:
+    rows = Rows()
+    a = rows.op("aten.sort", rows.parameter())
+    rows.result(rows.op("aten.add", a))
+    assert peak(rows) == 3
+
+
+def test_arguments_are_overwritten_only_if_donated() -> None:
+    for flags, expected in ((Flag(0), 2), (Flag.DONATED, 1)):
+        rows = Rows()
+        rows.result(rows.op("add", rows.parameter(flags=flags)))
+        assert peak(rows) == expected
+
+
+def test_results_take_the_place_of_donated_arguments() -> None:
+    rows = Rows()
+    a = rows.parameter(flags=Flag.DONATED)
+    b = rows.op("sort", a)
+    rows.result(rows.op("sort", b))
+    assert peak(rows) == 2  # nothing reads the argument when the second result is made
+    rows = Rows()
+    a = rows.parameter(flags=Flag.DONATED)
+    b = rows.op("sort", a)
+    c = rows.op("sort", b)
+    rows.result(b, c, rows.op("sort", a, c))
+    assert peak(rows) == 4  # only one of three results can
+
+
+def test_views_keep_what_they_view() -> None:
+    rows = Rows()
+    a = rows.op("sort", rows.parameter())
+    seen = rows.op("reshape", a, kind=Kind.VALUE, flags=Flag.VIEW, alias=a)
+    b = rows.op("sort", rows.parameter())
+    rows.result(rows.op("sort", seen, b))
+    assert peak(rows) == 5
+
+
+def test_updates_in_place_need_no_memory_and_a_copy_where_the_old_value_is_read() -> None:
+    rows = Rows()
+    a, update = rows.op("iota"), rows.parameter()
+    b = rows.op("dynamic_update_slice", a, update, flags=Flag.IN_PLACE, alias=a, result_bytes=4)
+    rows.result(b)
+    assert peak(rows) == 2
+    rows = Rows()
+    a, update = rows.op("iota"), rows.parameter()
+    b = rows.op("dynamic_update_slice", a, update, flags=Flag.IN_PLACE, alias=a, result_bytes=4)
+    rows.result(a, b)
+    assert peak(rows) == 3  # all of the updated copy, not the 4 bytes that change
+
+
+def test_a_loop_holds_what_it_reads_and_updates_what_it_carries() -> None:
+    rows = Rows()
+    outside, initial = rows.op("sort", rows.parameter()), rows.op("iota")
+    rows.begin_region(RegionKind.LOOP, 10)
+    carried = rows.op("while.carry", initial, kind=Kind.VALUE, flags=Flag.VIEW, alias=initial)
+    read = rows.op("sort", outside)
+    produced = rows.op("add", carried, read)
+    rows.op("sort", produced)
+    rows.end_region([(carried, produced)])
+    rows.result(produced)
+    # the argument, the value from outside, the carried value, and one inside of the body
+    assert peak(rows) == 4
+
+
+def test_a_loop_that_reads_its_old_value_late_copies_the_new_one() -> None:
+    rows = Rows()
+    initial = rows.op("iota")
+    rows.begin_region(RegionKind.LOOP, 10)
+    carried = rows.op("while.carry", initial, kind=Kind.VALUE, flags=Flag.VIEW, alias=initial)
+    produced = rows.op("sort", carried)
+    rows.op("sort", carried, produced)
+    rows.end_region([(carried, produced)])
+    rows.result(produced)
+    assert peak(rows) == 3
+
+
+def test_what_a_loop_passes_on_unchanged_is_not_copied() -> None:
+    rows = Rows()
+    weights = rows.parameter(result_bytes=6400, shape=(1600,))
+    initial = rows.op("iota")
+    rows.begin_region(RegionKind.LOOP, 10)
+    same = rows.op(
+        "while.carry", weights, kind=Kind.VALUE, flags=Flag.VIEW, alias=weights, result_bytes=6400
+    )
+    carried = rows.op("while.carry", initial, kind=Kind.VALUE, flags=Flag.VIEW, alias=initial)
+    part = rows.op("dynamic_slice", same)
+    produced = rows.op("add", carried, part)
+    rows.end_region([(same, same), (carried, produced)])
+    rows.result(produced)
+    assert used(rows).peak_bytes == 6400 + 2 * 64
+
+
+def test_nested_loops_hold_inner_and_outer_values() -> None:
+    rows = Rows()
+    a = rows.op("sort", rows.parameter())
+    rows.begin_region(RegionKind.LOOP, 3)
+    rows.begin_region(RegionKind.LOOP, 5)
+    rows.op("sort", a)
+    rows.end_region()
+    rows.op("sort", rows.parameter())
+    rows.end_region()
+    assert peak(rows) == 4  # both arguments, `a` for the next turns, and one result
+
+
+def test_only_the_branch_that_runs_needs_memory() -> None:
+    rows = Rows()
+    a = rows.parameter()
+    taken = []
+    for trips, size in ((0, 6400), (1, 64)):
+        rows.begin_region(RegionKind.BRANCH, trips, choice=0)
+        taken.append(rows.op("sort", a, result_bytes=size))
+        rows.end_region()
+    joined = rows.op("case.join", a, *taken, kind=Kind.VALUE)
+    rows.result(rows.op("sort", joined))
+    assert peak(rows) == 3
+
+
+def test_what_memory_is_for() -> None:
+    rows = Rows()
+    weight = rows.parameter(name="params['w']", flags=Flag.DONATED)
+    moment = rows.parameter(name="m['w']", flags=Flag.DONATED)
+    tokens = rows.parameter(name="tokens", dtype="int32")
+    gathered = rows.op(
+        "sdy.all_gather",
+        weight,
+        kind=Kind.COLLECTIVE,
+        collective=Collective.ALL_GATHER,
+        group=group("x"),
+        comm_bytes=8,
+        phase=Phase.FORWARD,
+    )
+    saved = rows.op("dot", gathered, tokens, phase=Phase.FORWARD)
+    gradient = rows.op("dot", saved, gathered, phase=Phase.BACKWARD)
+    rows.result(rows.op("add", weight, moment, gradient, phase=Phase.OPTIMIZER))
+    use = used(rows)
+    assert use.breakdown == dict.fromkeys(
+        ["parameters", "optimizer_state", "inputs", "gradients", "saved_activations", "gathered"],
+        64,
+    )
+
+
+def test_it_says_whether_it_fits() -> None:
+    chip = Cluster.load("h100-dgx").chip
+    rows = Rows()
+    rows.parameter(result_bytes=int(chip.memory_bytes.value))
+    fits = memory_use(rows.build(), chip)
+    assert fits.fits and fits.capacity_bytes == fits.peak_bytes
+    rows.parameter()
+    assert not memory_use(rows.build(), chip).fits
+
+
+def test_the_result_is_json() -> None:
+    rows = Rows()
+    rows.result(rows.op("sort", rows.parameter()))
+    document = json.loads(json.dumps(dataclasses.asdict(used(rows))))
+    assert document["peak_bytes"] == 128
+    assert max(size for _, size in document["curve"]) == 128
+
+
+def test_a_program_without_rows_needs_nothing() -> None:
+    assert used(Rows()).peak_bytes == 0
