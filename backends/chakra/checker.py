@@ -14,6 +14,7 @@ from flint.backends.chakra.deadlock import Operation, RankWork, find_deadlock
 from flint.backends.chakra.findings import MAX_PER_CODE, CheckReport, Findings
 from flint.backends.chakra.matching import CollectiveMatcher, MessageMatcher, check_peers
 from flint.backends.chakra.membership import Membership
+from flint.backends.chakra.overtaking import report_overtaking
 from flint.backends.chakra.reader import is_compressed, read_bytes, unpack
 from flint.backends.chakra.records import RecordTable
 from flint.backends.chakra.references import (
@@ -199,6 +200,7 @@ class _Check:
             rank += 1
 
     def _simulate(self) -> None:
+        report_overtaking(self.messages.sends, self.messages.receives, self.work, self.findings)
         deadlock = find_deadlock(self.work, self.membership.members)
         if deadlock is not None:
             code = "recv-before-send" if deadlock.only_messages else "one-slot-deadlock"

@@ -42,6 +42,7 @@ CODES: dict[str, str] = {
     "message-tag": "a send and a receive between two ranks differ in comm_tag",
     "recv-without-send": "nothing is sent to a receive; the rank hangs without a word",
     "send-without-recv": "nothing receives a send",
+    "message-order": "a rank receives first what another can only send second",
     "recv-before-send": "ranks wait for messages that are sent only after their own arrive",
     "one-slot-deadlock": "ranks hold their one communication slot while they wait for each other",
 }

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.findings import Findings
 from flint.backends.chakra.membership import Membership
-from flint.backends.chakra.references import COMM_BYTES, KIND, SOURCE, TAG, TARGET
+from flint.backends.chakra.references import COMM_BYTES, KIND, NAME, SOURCE, TAG, TARGET
 from flint.backends.chakra.schema import CommType
 from flint.program import Int64s
 
@@ -92,9 +92,19 @@ class MessageMatcher:
         """Receives of one rank."""
         self._receives.append(_message_keys(columns, ids))
 
+    @property
+    def sends(self) -> Int64s:
+        """All sends: (tag, source, target, size, node id, number of its name)."""
+        return _stack(self._sends)
+
+    @property
+    def receives(self) -> Int64s:
+        """All receives, in the same columns."""
+        return _stack(self._receives)
+
     def report(self, present: set[int], findings: Findings) -> None:
         """Note every message without its other end, and which value differs if one does."""
-        sends, receives = _unmatched(_stack(self._sends), _stack(self._receives))
+        sends, receives = _unmatched(self.sends, self.receives)
         sends = [m for m in sends if m[2] in present]
         receives = [m for m in receives if m[1] in present]
         _pair_up(sends, receives, lambda m: m[:3], "message-size", findings)
@@ -112,11 +122,11 @@ _Message = tuple[int, int, int, int, int]
 
 
 def _message_keys(columns: Int64s, ids: Int64s) -> Int64s:
-    return np.column_stack((columns[:, (TAG, SOURCE, TARGET, COMM_BYTES)], ids))
+    return np.column_stack((columns[:, (TAG, SOURCE, TARGET, COMM_BYTES)], ids, columns[:, NAME]))
 
 
 def _stack(parts: list[Int64s]) -> Int64s:
-    return np.concatenate(parts) if parts else np.zeros((0, 5), dtype=np.int64)
+    return np.concatenate(parts) if parts else np.zeros((0, 6), dtype=np.int64)
 
 
 def _unmatched(sends: Int64s, receives: Int64s) -> tuple[list[_Message], list[_Message]]:
@@ -137,7 +147,7 @@ def _unmatched(sends: Int64s, receives: Int64s) -> tuple[list[_Message], list[_M
         part = slice(starts[k], starts[k + 1])
         side = is_send[part] == (balance[k] > 0)
         entries = both[part][side][-abs(int(balance[k])) :]
-        for tag, source, target, size, node in entries.tolist():
+        for tag, source, target, size, node, _ in entries.tolist():
             left[0 if balance[k] > 0 else 1].append((tag, source, target, size, node))
         if len(left[0]) + len(left[1]) > _MAX_UNMATCHED:
             break

@@ -49,7 +49,10 @@ TAG_MODULUS = 500_000_000
 
 
 class Record(NamedTuple):
-    """What a check needs of one node. `group` is pg_name or a tuple of involved dimensions."""
+    """What a check needs of one node. `group` is pg_name or a tuple of involved dimensions.
+
+    `name` is that of a send or receive, "" of other nodes.
+    """
 
     id: int
     type: NodeType
@@ -61,6 +64,7 @@ class Record(NamedTuple):
     target: int
     tag: int
     problems: tuple[tuple[str, str], ...]
+    name: str = ""
 
 
 class RecordTable:
@@ -72,6 +76,7 @@ class RecordTable:
         self.shapes: dict[Hashable, int] = {}
         self._rows: list[tuple[int, ...]] = []
         self._number: dict[bytes, int] = {}
+        self._names: dict[str, int] = {}
         self._decoder = Decoder()
         self._references: dict[int, list[Reference]] = {}
         self._columns: Int64s = np.zeros((0, len(COLUMNS)), dtype=np.int64)
@@ -138,6 +143,7 @@ class RecordTable:
             self._group_number(r.group),
             shape,
             has_problem,
+            self._names.setdefault(r.name, len(self._names)),
         )
 
 
@@ -175,6 +181,7 @@ def examine(node: TraceNode) -> Record:
         number("comm_dst", -1),
         number("comm_tag", 0),
         tuple(problems),
+        node.name if node.type in (NodeType.COMM_SEND, NodeType.COMM_RECV) else "",
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flint.program import Int64s
 
-#: Columns of a table of nodes. `id` is the 64-bit pattern, signed.
+#: Columns of a table of nodes. `id` is the 64-bit pattern, signed; `name` is that of a message.
 COLUMNS = (
     "kind",
     "comm_bytes",
@@ -29,8 +29,11 @@ COLUMNS = (
     "group",
     "shape",
     "has_problem",
+    "name",
 )
-(KIND, COMM_BYTES, SOURCE, TARGET, TAG, TYPE, ID, GROUP, SHAPE, HAS_PROBLEM) = range(len(COLUMNS))
+(KIND, COMM_BYTES, SOURCE, TARGET, TAG, TYPE, ID, GROUP, SHAPE, HAS_PROBLEM, NAME) = range(
+    len(COLUMNS)
+)
 
 
 #: Files of one length that are kept to compare with.

@@ -23,6 +23,13 @@ def two(first: list[Any], second: list[Any] | None = None) -> Ranks:
     return [first, first if second is None else second]
 
 
+def alike(nodes: list[Any]) -> list[Any]:
+    """Executions of one operation: their names are equal."""
+    for each in nodes:
+        each.name = nodes[0].name
+    return nodes
+
+
 #: fault -> (code that names it, traces of ranks 0 and on, groups). The first part is chakra.md's
 #: table of hangs; the second is what only some readers trip over.
 FAULTS: dict[str, tuple[str, Ranks, dict[str, list[int]]]] = {
@@ -68,6 +75,14 @@ FAULTS: dict[str, tuple[str, Ranks, dict[str, list[int]]]] = {
     "both ranks receive before they send": (
         "recv-before-send",
         two([recv(1, 0, 1), send(2, 0, 1, (1,))], [recv(1, 1, 0), send(2, 1, 0, (1,))]),
+        {},
+    ),
+    "two messages with each other's tags": (
+        "message-order",
+        two(
+            alike([send(1, 0, 1, comm_tag=8), send(2, 0, 1, (1,))]),
+            alike([recv(1, 1, 0), recv(2, 1, 0, (1,), comm_tag=8)]),
+        ),
         {},
     ),
     "a computation of no bytes": ("zero-tensor-size", two([comp(1, tensor_size=0)]), {}),

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from flint.backends.chakra.encode import varint
+from flint.backends.chakra.reader import records
+from flint.backends.chakra.schema import NodeType, messages
 from flint.builder import ProgramBuilder
 from flint.captured import Captured
 from flint.mesh import AxisRef, Group, Mesh
@@ -319,3 +323,48 @@ def test_every_unit_waits_for_the_one_before_it() -> None:
     order = products.tolist()
     counts = Counter(len(reach[b] & set(order)) for b in order)
     assert all(count == 1 for count in counts.values())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "microbatches", "chunks"),
+    [("1f1b", 6, 1), ("gpipe", 6, 1), ("interleaved-1f1b", 8, 2), ("zb-h1", 6, 1)],
+)
+def test_every_swap_of_two_sends_is_found(
+    schedule: str, microbatches: int, chunks: int, tmp_path: Path
+) -> None:
+    from flint.backends.chakra import check, write
+
+    write(_workload(schedule, 4, microbatches, chunks), tmp_path / "t")
+    for rank in (0, 4, 12):
+        file = tmp_path / "t" / f"trace.{rank}.et"
+        original = file.read_bytes()
+        count = len(_send_tags(original))
+        for other in range(1, count):
+            file.write_bytes(_with_swapped_tags(original, 0, other))
+            assert not check(tmp_path / "t").ok, (rank, 0, other)
+        file.write_bytes(_with_swapped_tags(original, count - 2, count - 1))
+        assert not check(tmp_path / "t").ok, (rank, count - 2)
+        file.write_bytes(original)
+    assert check(tmp_path / "t").ok
+
+
+def _send_tags(data: bytes) -> list[int]:
+    return [_tag(node) for node in _nodes(data)[1] if node.type == NodeType.COMM_SEND]
+
+
+def _tag(node: Any) -> int:
+    return next(int(a.int32_val) for a in node.attr if a.name == "comm_tag")
+
+
+def _nodes(data: bytes) -> tuple[bytes, list[Any]]:
+    spans = list(records(data, "trace"))
+    return data[slice(*spans[0])], [messages().Node.FromString(data[a:b]) for a, b in spans[1:]]
+
+
+def _with_swapped_tags(data: bytes, first: int, second: int) -> bytes:
+    head, nodes = _nodes(data)
+    sends = [n for n in nodes if n.type == NodeType.COMM_SEND]
+    a, b = (next(v for v in sends[i].attr if v.name == "comm_tag") for i in (first, second))
+    a.int32_val, b.int32_val = b.int32_val, a.int32_val
+    parts = [head, *(n.SerializeToString(deterministic=True) for n in nodes)]
+    return b"".join(varint(len(p)) + p for p in parts)
