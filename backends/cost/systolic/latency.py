@@ -1,0 +1,75 @@
+"""Latency of kernels on systolic arrays: each kind to its model, products by the chip's mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.backends.cost.systolic import gemm, scalesim
+from flint.backends.cost.systolic.attention import attention_ns
+from flint.backends.cost.systolic.constants import systolic_of
+from flint.backends.cost.systolic.elementwise import (
+    elementwise_ns,
+    norm_ns,
+    random_ns,
+    reduction_ns,
+)
+from flint.backends.cost.systolic.hardware import Float64s, Hardware, hardware_of
+from flint.backends.cost.systolic.lookups import gather_ns, scatter_ns, sort_ns
+from flint.cluster import Chip
+
+Model = Callable[[Kernels, Hardware], Float64s]
+#: Models of kinds whose time does not depend on the type's peak.
+MODELS: Mapping[KernelKind, Model] = {
+    KernelKind.ELEMENTWISE: elementwise_ns,
+    KernelKind.OPTIMIZER: elementwise_ns,
+    KernelKind.COPY: elementwise_ns,
+    KernelKind.RANDOM: random_ns,
+    KernelKind.REDUCTION: reduction_ns,
+    KernelKind.SOFTMAX: norm_ns,
+    KernelKind.NORM: norm_ns,
+    KernelKind.GATHER: gather_ns,
+    KernelKind.SCATTER: scatter_ns,
+    KernelKind.SORT: sort_ns,
+}
+#: Models of products by `Systolic.mode`.
+PRODUCTS: Mapping[str, Callable[[Kernels, Hardware, str], Float64s]] = {
+    "tpu": gemm.gemm_ns,
+    "scalesim": scalesim.gemm_ns,
+}
+
+
+def latency_ns(
+    kernels: Kernels, chip: Chip, constants: Mapping[str, float] | None = None
+) -> Float64s:
+    """How long each kernel runs on the chip, in nanoseconds; 0 for UNPRICED kernels.
+
+    `constants` replace those of the chip (`constants.py` names them). Raises FlintError FL705 if
+    the chip has no systolic arrays or no peak for a type that a kernel calculates with.
+    """
+    hardware = hardware_of(chip, constants)
+    times = np.zeros(len(kernels), np.float64)
+    for code in np.unique(kernels.kind):
+        rows = np.flatnonzero(kernels.kind == code)
+        times[rows] = _of_kind(kernels.select(rows), hardware, KernelKind(code))
+    return times
+
+
+def _of_kind(kernels: Kernels, hardware: Hardware, kind: KernelKind) -> Float64s:
+    if kind in MODELS:
+        return MODELS[kind](kernels, hardware)
+    times = np.zeros(len(kernels), np.float64)
+    if kind == KernelKind.UNPRICED:
+        return times
+    product = PRODUCTS[systolic_of(hardware.chip).mode]
+    for code in np.unique(kernels.dtype):
+        rows = np.flatnonzero(kernels.dtype == code)
+        part, dtype = kernels.select(rows), kernels.dtypes[code]
+        if kind in (KernelKind.GEMM, KernelKind.CONVOLUTION):
+            times[rows] = product(part, hardware, dtype)
+        else:
+            backward = kind == KernelKind.ATTENTION_BACKWARD
+            times[rows] = attention_ns(part, hardware, dtype, backward=backward)
+    return times

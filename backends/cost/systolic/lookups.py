@@ -1,0 +1,42 @@
+"""Kernels that go to rows by index, and sorts. Gathers are fitted, the others assumed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flint.backends.cost.kernels import Kernels
+from flint.backends.cost.systolic.elementwise import elementwise_ns, row_elements
+from flint.backends.cost.systolic.hardware import Float64s, Hardware
+
+#: A scatter reads what it adds to: each result moves twice.
+SCATTER_PASSES = 2.0
+
+
+def gather_ns(kernels: Kernels, hardware: Hardware, passes: float = 1.0) -> Float64s:
+    """Look-ups of rows, fitted on token embeddings: a copy from HBM is started for each row."""
+    c = hardware.constants
+    rows = np.maximum(kernels.dims[:, 1], 0)
+    bandwidth = c["elementwise.memory_efficiency"] * hardware.memory_bytes_per_ns
+    moving = np.maximum(rows * c["gather.row_ns"], kernels.moved_bytes / bandwidth)
+    result: Float64s = c["gather.launch_ns"] + passes * moving
+    return result
+
+
+def scatter_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+    """Scatters and scatter-adds: a gather whose results are read as well."""
+    return gather_ns(kernels, hardware, SCATTER_PASSES)
+
+
+def sort_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+    """Sorts and top-k as bitonic networks: a pass for each of log2(columns) doublings and merges.
+
+    Stages whose data fits into VMEM run there; the others pass over HBM. Assumed.
+    """
+    columns = np.maximum(kernels.dims[:, 3], 2).astype(np.float64)
+    doublings = np.ceil(np.log2(columns))
+    stages = doublings * (doublings + 1) / 2
+    one = elementwise_ns(kernels, hardware)
+    ratio = hardware.constants["elementwise.vmem_ratio"]
+    inside = (row_elements(kernels) * 4 <= hardware.vmem_bytes / 2) & (stages > 1)
+    result: Float64s = one * np.where(inside, 1 + (stages - 1) / ratio, stages)
+    return result

@@ -1,0 +1,135 @@
+"""Errors of the systolic models on measured and simulated data, beside a plain roofline.
+
+    python -m benchmarks.accuracy_tpu            # as text
+
+Constants were fitted on one half of the shapes by `fit_tpu.py`; both halves are listed.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import tpu_rows
+from benchmarks.kernel_rows import DATA, Measured
+from flint.backends.cost.systolic import latency_ns
+from flint.backends.cost.systolic.hardware import hardware_of
+from flint.backends.cost.systolic.scalesim import cycles
+from flint.cluster import Chip, Cluster
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors of one model on one part of a data set, as shares of what was measured."""
+
+    data: str
+    chip: str
+    split: str
+    count: int
+    mape: float
+    median: float
+    p90: float
+    bias: float
+    roofline_mape: float
+
+    def __str__(self) -> str:
+        shares = (self.mape, self.median, self.p90, self.bias, self.roofline_mape)
+        numbers = " ".join(f"{100 * s:7.1f}" for s in shares)
+        return f"{self.data:42} {self.chip:9} {self.split:9} {self.count:6} {numbers}"
+
+
+def accuracy(
+    data: str, chip: str, split: str, predicted: Floats, roofline: Floats, truth: Floats
+) -> Accuracy:
+    """Errors of `predicted` against `truth`, and the mean one of the roofline."""
+    off = predicted / truth - 1
+    return Accuracy(
+        data,
+        chip,
+        split,
+        len(truth),
+        float(np.abs(off).mean()),
+        float(np.median(np.abs(off))),
+        float(np.percentile(np.abs(off), 90)),
+        float(off.mean()),
+        float(np.abs(roofline / truth - 1).mean()),
+    )
+
+
+def roofline_ns(data: Measured, chip: Chip) -> Floats:
+    """The longer of arithmetic at the peak and bytes at the bandwidth of memory."""
+    peak = hardware_of(chip).peak_flops_per_ns("bf16")
+    moved = data.kernels.moved_bytes
+    elements = np.where(moved, moved, 4 * data.kernels.elements)  # VMEM is none of its ideas
+    memory = elements / (chip.memory_bandwidth_bytes_per_s.value * 1e-9)
+    return np.maximum(data.kernels.flops / peak, memory)
+
+
+def tpu_rows_accuracy() -> list[Accuracy]:
+    """TPU v6e: products together and by layer, then the other kernels."""
+    layers = {name: tpu_rows.gemm_layer(name) for name in tpu_rows.GEMM_LAYERS}
+    fetched = tpu_rows.gemm_layer("o_proj", in_vmem=True)
+    known = [fetched if name == "o_proj" else data for name, data in layers.items()]
+    parts: list[tuple[str, list[Measured]]] = [
+        ("layer products, all weights read", list(layers.values())),
+        ("layer products, o_proj's fetched before", known),
+        *((name, [data]) for name, data in layers.items()),
+        ("o_proj, weights fetched before", [fetched]),
+        ("rope, in VMEM", [tpu_rows.rope()]),
+        ("input norm, in VMEM", [tpu_rows.norm()]),
+        ("embedding", [tpu_rows.embedding()]),
+        ("attention, decode (serving kernel)", [tpu_rows.attention_rows(decode=True)]),
+        ("attention, prefill (serving kernel)", [tpu_rows.attention_rows(decode=False)]),
+    ]
+    return [_tpu_part(name, data, half) for name, data in parts for half in (0, 1)]
+
+
+def _tpu_part(name: str, data: list[Measured], half: int) -> Accuracy:
+    chip = Cluster.load("v6e").chip
+    parts = [d.select(d.half == half) for d in data]
+    return accuracy(
+        f"llmservingsim {name}",
+        "TPU v6e",
+        ("fit", "held out")[half],
+        np.concatenate([latency_ns(p.kernels, chip) for p in parts]),
+        np.concatenate([roofline_ns(p, chip) for p in parts]),
+        np.concatenate([p.measured_ns for p in parts]),
+    )
+
+
+def scalesim_accuracy() -> list[Accuracy]:
+    """SCALE-Sim's cycles without a limit of bandwidth; nothing is fitted."""
+    with (DATA / "scalesim" / "cycles.csv").open(encoding="utf-8") as file:
+        part = [r for r in csv.DictReader(file) if r["bw"] == "CALC"]
+    truth = np.array([float(r["total_cycles"]) for r in part])
+    found = np.array([_scalesim(r) for r in part])
+    ideal = np.array([_ideal_cycles(r) for r in part])
+    return [accuracy("scalesim", "simulated", "not fitted", found, ideal, truth)]
+
+
+def _scalesim(row: dict[str, str]) -> float:
+    m, n, k, high, wide = (int(row[name]) for name in ("M", "N", "K", "rows", "cols"))
+    return float(cycles(m, n, k, high, wide, row["dataflow"]))
+
+
+def _ideal_cycles(row: dict[str, str]) -> float:
+    m, n, k, high, wide = (int(row[name]) for name in ("M", "N", "K", "rows", "cols"))
+    bandwidth = float(row["bw"].removeprefix("USER:")) if row["bw"] != "CALC" else np.inf
+    return max(m * n * k / (high * wide), max(m * k, k * n) / bandwidth)
+
+
+def main() -> None:
+    """Command line."""
+    print(f"{'data':42} {'chip':9} {'split':9} {'count':>6} ", end="")
+    print("   MAPE  median     p90    bias  roofline MAPE (all %)")
+    for row in [*tpu_rows_accuracy(), *scalesim_accuracy()]:
+        print(row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The measurements of TPU v6e in benchmarks/data/ as `Kernels`, split by `kernel_rows.half_of`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.kernel_rows import Measured, Row, measured, read
+from flint.backends.cost.kernels import KernelKind
+
+#: Layers of Llama-3.1-8B that are one product: n and k.
+GEMM_LAYERS = {
+    "q_proj": (4096, 4096),
+    "o_proj": (4096, 4096),
+    "gate_proj": (14336, 4096),
+    "up_proj": (14336, 4096),
+    "down_proj": (4096, 14336),
+    "lm_head": (128256, 4096),
+}
+#: Its width, heads of queries and of keys, and elements of a head.
+HIDDEN, HEADS, KEY_HEADS, HEAD_SIZE = 4096, 32, 8, 128
+#: The norm whose time grows with its tokens. The rows of the post-attention and final norms are
+#: 0.56 and 1.03 us for 6 tokens and for 2,048: they hold a part of a fusion, and are left out.
+NORM = "input_layernorm"
+_ATTENTION = "llmservingsim/*_attention.csv.gz"
+_LAYERS = "llmservingsim/*_layers.csv.gz"
+
+
+def gemm_layer(name: str, *, in_vmem: bool = False) -> Measured:
+    """Products of one layer; with `in_vmem` their weights were fetched before they start."""
+    n, k = GEMM_LAYERS[name]
+
+    def kernel(row: Row) -> dict[str, object]:
+        m = int(row["input"])
+        weights = 0 if in_vmem else k * n
+        return _kernel(
+            KernelKind.GEMM, (1, m, n, k), 2 * m * n * k, 2 * (m * k + weights), 2 * m * n, m * n
+        )
+
+    return _layer(name, kernel)
+
+
+def rope() -> Measured:
+    """Rotary embedding of queries and keys, which the products before it left in VMEM."""
+    width = (HEADS + KEY_HEADS) * HEAD_SIZE
+
+    def kernel(row: Row) -> dict[str, object]:
+        elements = int(row["input"]) * width
+        dims = (1, int(row["input"]), 1, width)
+        return _kernel(KernelKind.ELEMENTWISE, dims, 3 * elements, 0, 0, elements)
+
+    return _layer("rope", kernel)
+
+
+def norm() -> Measured:
+    """RMS norms of activations that the products before them left in VMEM."""
+
+    def kernel(row: Row) -> dict[str, object]:
+        tokens = int(row["input"])
+        elements = tokens * HIDDEN
+        return _kernel(KernelKind.NORM, (1, tokens, 1, HIDDEN), 4 * elements, 0, 0, elements)
+
+    return _layer(NORM, kernel)
+
+
+def embedding() -> Measured:
+    """Look-ups of tokens."""
+
+    def kernel(row: Row) -> dict[str, object]:
+        tokens = int(row["input"])
+        moved = 2 * tokens * HIDDEN
+        dims = (1, tokens, 1, HIDDEN)
+        return _kernel(KernelKind.GATHER, dims, 0, moved, moved, tokens * HIDDEN)
+
+    return _layer("embedding", kernel)
+
+
+def attention_rows(*, decode: bool) -> Measured:
+    """The serving kernel: one new token per sequence, or a chunk after keys that are cached."""
+    rows = [r for r in read(_ATTENTION) if (r["is_prefill"] == "False") == decode]
+    for row in rows:
+        row["ms"] = str(float(row["p50_ns"]) * 1e-6)
+    return measured(rows, _decode if decode else _prefill, "ms")
+
+
+def _decode(row: Row) -> dict[str, object]:
+    return _attention(int(row["batch_size"]), 1, int(row["kv_cache_size"]), causal=False)
+
+
+def _prefill(row: Row) -> dict[str, object]:
+    queries = int(row["prefill_chunk_size"])
+    return _attention(1, queries, queries + int(row["kv_cache_size"]), causal=True)
+
+
+def _attention(batch: int, queries: int, keys: int, *, causal: bool) -> dict[str, object]:
+    result = batch * HEADS * queries * HEAD_SIZE
+    pairs = queries * keys - (queries * (queries - 1) // 2 if causal else 0)
+    read_bytes = 2 * (result + 2 * batch * KEY_HEADS * keys * HEAD_SIZE)
+    dims = (batch * HEADS, queries, keys, HEAD_SIZE)
+    flops = 4 * batch * HEADS * pairs * HEAD_SIZE
+    kernel = _kernel(KernelKind.ATTENTION, dims, flops, read_bytes, 2 * result, result)
+    return kernel | {"arrays": 4, "causal": causal}
+
+
+def _kernel(
+    kind: KernelKind,
+    dims: tuple[int, int, int, int],
+    flops: int,
+    read_bytes: int,
+    written_bytes: int,
+    elements: int,
+) -> dict[str, object]:
+    return {
+        "kind": kind, "dtype": "bf16", "dims": dims, "flops": flops, "read": read_bytes,
+        "written": written_bytes, "elements": elements, "arrays": 3, "causal": False,
+    }  # fmt: skip
+
+
+def _layer(name: str, kernel: Callable[[Row], dict[str, object]]) -> Measured:
+    rows = [r for r in read(_LAYERS) if r["layer_name"] == name]
+    for row in rows:
+        row["ms"] = str(float(row["latency(ns)"]) * 1e-6)
+    return measured(rows, kernel, "ms")
