@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import kernel_rows as rows
-from benchmarks.fit_gpu import fit_gemm
+from benchmarks.fit_gpu import fit_bytes, fit_gemm
 from flint.backends.cost.gpu import latency_ns, roofline_ns
 from flint.backends.cost.gpu.constants import Constants, constants_of
 from flint.backends.cost.gpu.elementwise import elementwise_ns
@@ -38,6 +38,7 @@ ROW_MODELS = {
     "softmax": ("softmax f32", softmax_ns),
     "ln": ("layer norm f32", norm_ns),
 }
+FITTED_AS = {"elem": "elementwise", "softmax": "softmax", "ln": "norm"}
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,21 @@ def row_kernel_rows() -> Iterator[Accuracy]:
         )
 
 
+def unseen_row_kernel_rows() -> Iterator[Accuracy]:
+    """The same kernels on each GPU, with constants fitted on the four others."""
+    for name, (title, model) in ROW_MODELS.items():
+        for device in rows.NEUSIGHT_GPUS:
+            others = tuple(d for d in rows.NEUSIGHT_GPUS if d != device)
+            constants = fit_bytes(name, FITTED_AS[name], devices=others)
+            hardware = rows.neusight_hardware(device, constants)
+            measured = rows.row_kernels(name, device)
+            bound = measured.kernels.moved_bytes / hardware.memory_bytes_per_ns
+            yield accuracy(
+                title, device, "constants of the others", model(measured.kernels, hardware),
+                measured.measured_ns, bound,
+            )  # fmt: skip
+
+
 def _splits(
     title: str, device: str, columns: tuple[NDArray[np.generic], ...]
 ) -> Iterator[Accuracy]:
@@ -184,7 +200,7 @@ def kernel_accuracy() -> list[Accuracy]:
     """All rows of the report on kernels."""
     return [
         *gemm_rows(), *other_half_rows(), *unseen_rows(), *fp8_rows(), *attention_rows(),
-        *row_kernel_rows(),
+        *row_kernel_rows(), *unseen_row_kernel_rows(),
     ]  # fmt: skip
 
 

@@ -58,7 +58,12 @@ DECODE: Bounds = {
 BYTES: Bounds = {
     "memory_efficiency": (0.4, 0.95, 0.75),
     "launch_ns": (1500, 6000, 4000),
-    "cycles": (0, 5, 0.3),
+}
+#: And what one of these models has beside them.
+CYCLES: dict[str, Bounds] = {
+    "elementwise": {"cycles": (0, 5, 0.3)},
+    "softmax": {"cycles": (0, 5, 0.3)},
+    "norm": {"row_cycles": (0, 3000, 1000)},
 }
 #: No measurements of the backward pass are public as data.
 BACKWARD = (
@@ -152,7 +157,7 @@ def fit_bytes(
         hardware = (rows.neusight_hardware(d, c) for d in devices)
         return np.concatenate([predict(p.kernels, h) for p, h in zip(parts, hardware, strict=True)])
 
-    return fit({f"{model}.{n}": b for n, b in BYTES.items()}, times, measured_ns)
+    return fit({f"{model}.{n}": b for n, b in (BYTES | CYCLES[model]).items()}, times, measured_ns)
 
 
 def fit_shared() -> Fitted:

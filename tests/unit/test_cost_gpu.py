@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import accuracy_kernels, fit_gpu, kernel_rows
 from flint.backends.cost.gpu import constants_note, latency_ns, roofline_ns
-from flint.backends.cost.gpu.constants import constants_of, reference_chip
+from flint.backends.cost.gpu.constants import HEAD_SIZES, NEEDED, constants_of, reference_chip
 from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.cluster import Chip, Cluster
 from flint.errors import FlintError
@@ -187,6 +187,24 @@ def test_short_rows_are_gathered_in_sectors(h100: Chip) -> None:
     assert short == whole
 
 
+def test_a_scatter_moves_the_rows_that_it_updates_once_more(h100: Chip) -> None:
+    table = {"read": 1 << 28, "written": 1 << 28, "elements": 1 << 27}
+    none, some = (
+        only(latency_ns(kernels(KernelKind.SCATTER, (1, rows, 1, 4096), **table), h100))
+        for rows in (0, 1 << 15)
+    )
+    bandwidth = 3350 * constants_of(h100)["elementwise.memory_efficiency"]
+    assert some - none == pytest.approx(2 * 2 * 4096 * (1 << 15) / bandwidth)
+
+
+def test_attention_without_dimensions_is_priced_by_its_flops(h100: Chip) -> None:
+    flops = 10**13
+    known = attention(KernelKind.ATTENTION, 16384, causal=False)
+    rate = known.flops / latency_ns(known, h100)
+    unknown = kernels(KernelKind.ATTENTION, flops=flops)
+    assert only(flops / latency_ns(unknown, h100) / rate) == pytest.approx(1, rel=0.5)
+
+
 def test_kinds_and_types_may_be_mixed(h100: Chip) -> None:
     parts = [
         gemm(512, 512, 512),
@@ -214,7 +232,11 @@ def test_a_chip_without_constants_takes_those_of_its_generation(h100: Chip) -> N
 
 @pytest.mark.parametrize("preset", ["a100-40-dgx", "gb200-nvl72", *kernel_rows.PRESETS])
 def test_presets_have_all_constants_of_their_own(preset: str) -> None:
-    assert constants_note(Cluster.load(preset).chip) == ""
+    chip = Cluster.load(preset).chip
+    assert constants_note(chip) == ""
+    assert chip.gpu is not None
+    own = {n for n in chip.gpu.constants if not n.startswith(HEAD_SIZES)}
+    assert own == set(NEEDED)
 
 
 @pytest.mark.parametrize("preset", ["a100-80-dgx", "h200-dgx", "b200-dgx", "l40s"])
@@ -240,6 +262,7 @@ def test_what_a_chip_cannot_be_asked_is_said(h100: Chip) -> None:
     with pytest.raises(FlintError, match="has no peak for c64") as error:
         latency_ns(gemm(64, 64, 64, dtype="c64"), h100)
     assert error.value.code == "FL705"
+    assert latency_ns(gemm(64, 64, 64, dtype="i32", size=4), h100) > 0
     with pytest.raises(FlintError, match="is no GPU"):
         latency_ns(gemm(64, 64, 64), Cluster.load("v5p").chip)
 
@@ -293,11 +316,9 @@ def test_long_prefill_that_was_held_out_is_met() -> None:
 
 
 def test_row_kernels_that_were_held_out_are_met() -> None:
-    found = {
-        row.data: row.mape
-        for row in accuracy_kernels.row_kernel_rows()
-        if row.chip == "all five" and row.split == "held out"
-    }
+    rows = [r for r in accuracy_kernels.row_kernel_rows() if r.split == "held out"]
+    found = {r.data: r.mape for r in rows if r.chip == "all five"}
+    assert {r.data for r in rows if "A100" in r.chip and r.mape < 20} == set(found)
     assert found["element-wise f32"] < 10.6
     assert found["softmax f32"] < 20
     assert found["layer norm f32"] < 20

@@ -33,8 +33,12 @@ DECODE_QUERIES = 8
 def attention_ns(
     kernels: Kernels, hardware: Hardware, dtype: str, *, backward: bool = False
 ) -> Float64s:
-    """Latency of fused attention, all rows with `dtype`. Raises FL705 without a peak for it."""
-    few = (kernels.dims[:, 1] <= DECODE_QUERIES) & ~kernels.causal & (not backward)
+    """Latency of fused attention, all rows with `dtype`.
+
+    A kernel without dimensions is priced by its FLOP. Raises FL705 without a peak for the type.
+    """
+    known = (kernels.dims > 0).all(axis=1)
+    few = known & (kernels.dims[:, 1] <= DECODE_QUERIES) & ~kernels.causal & (not backward)
     times = np.empty(len(kernels), np.float64)
     if few.any():
         times[few] = _decode_ns(kernels.select(few), hardware)
@@ -52,6 +56,8 @@ def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool)
         efficiency = efficiency * c["attention.backward_efficiency"]
     rate = efficiency * hardware.peak_flops_per_ns(dtype)
     all_ns = 4 * heads * _block_area(queries, keys, kernels.causal) * head_size * passes / rate
+    unknown = (kernels.dims <= 0).any(axis=1)
+    all_ns = np.where(unknown, kernels.flops / rate, all_ns)
     longest = BLOCK * np.ceil(keys / BLOCK) * BLOCK
     one_ns = 4 * longest * head_size * passes / rate * hardware.sms
     compute = np.maximum(all_ns, one_ns)

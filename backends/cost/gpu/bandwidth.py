@@ -6,19 +6,17 @@ from flint.backends.cost.gpu.hardware import Float64s, Hardware
 from flint.backends.cost.kernels import Kernels
 
 
-def bandwidth_ns(
-    kernels: Kernels, hardware: Hardware, model: str, elements: Float64s, passes: float = 1.0
-) -> Float64s:
-    """launch + bytes * passes / (efficiency * bandwidth) + elements * cycles / (SMs * clock).
+def bandwidth_ns(kernels: Kernels, hardware: Hardware, model: str, elements: Float64s) -> Float64s:
+    """launch + bytes / (efficiency * bandwidth) + elements * cycles / (SMs * clock).
 
-    The constants are those of `model` ("elementwise", "softmax", "norm").
+    The constants are those of `model` ("elementwise" or "softmax").
     """
     c = hardware.constants
     bandwidth = c[f"{model}.memory_efficiency"] * hardware.memory_bytes_per_ns
     cycles_per_ns = hardware.sms * hardware.cycles_per_ns
     result: Float64s = (
         c[f"{model}.launch_ns"]
-        + kernels.moved_bytes * (passes / bandwidth)
+        + kernels.moved_bytes / bandwidth
         + elements * (c[f"{model}.cycles"] / cycles_per_ns)
     )
     return result

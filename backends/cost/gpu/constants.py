@@ -20,7 +20,9 @@
 | decode.head_ns | what one head of one sequence costs an SM in that |
 | elementwise.memory_efficiency, elementwise.launch_ns | of element-wise kernels |
 | elementwise.cycles | cycles of an SM per element, beside the bytes |
-| softmax.*, norm.* | the same three of kernels that read rows |
+| softmax.* | the same three of softmax |
+| norm.memory_efficiency, norm.launch_ns | of layer and RMS norms |
+| norm.row_cycles | cycles of an SM per row, where its bytes do not take longer |
 """
 
 from __future__ import annotations
@@ -35,6 +37,17 @@ from flint.errors import FlintError
 
 #: Efficiencies of attention by head size; chips have those that were measured on them.
 HEAD_SIZES = "attention.efficiency."
+#: Names of all other constants: the table above.
+NEEDED = (
+    *(f"gemm.{n}_efficiency" for n in ("memory", "write")),
+    *(f"gemm.{n}_ns" for n in ("launch", "step", "split")),
+    *(f"gemm.{n}" for n in ("efficiency", "epilogue_k", "throttle", "l2_share", "overlap")),
+    *(f"attention.{n}" for n in ("launch_ns", "memory_efficiency", "backward_efficiency")),
+    *(f"decode.{n}" for n in ("launch_ns", "memory_efficiency", "head_ns")),
+    *(f"elementwise.{n}" for n in ("launch_ns", "memory_efficiency", "cycles")),
+    *(f"softmax.{n}" for n in ("launch_ns", "memory_efficiency", "cycles")),
+    *(f"norm.{n}" for n in ("launch_ns", "memory_efficiency", "row_cycles")),
+)
 #: Constants that are times of an SM's work, and shrink as it gets faster: generations that double
 #: an SM's arithmetic also feed it faster (prices of all pairs of fitted GPUs say so).
 SM_TIMES = frozenset({"gemm.step_ns", "decode.head_ns"})
@@ -143,11 +156,4 @@ def _missing(own: Mapping[str, float]) -> bool:
     """Whether the models read a constant that is not there. One head size is enough."""
     if not any(name.startswith(HEAD_SIZES) for name in own):
         return True
-    return any(name not in own for name in _needed())
-
-
-@cache
-def _needed() -> frozenset[str]:
-    """Names of constants that the models read, but for those of head sizes."""
-    names = frozenset.union(*(frozenset(gpu_of(c).constants) for c in _fitted_chips().values()))
-    return frozenset(n for n in names if not n.startswith(HEAD_SIZES))
+    return any(name not in own for name in NEEDED)

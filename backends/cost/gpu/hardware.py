@@ -16,8 +16,27 @@ Float64s = NDArray[np.float64]
 #: per cycle from the L2 (NVIDIA A100 whitepaper), of which copies reach about half.
 L2_BANDWIDTH_RATIO = 2.0
 #: Bytes of an element in a product of matrices, by the beginning of StableHLO's name.
-_BYTES = (("f8", 1), ("i8", 1), ("ui8", 1), ("f4", 1), ("f64", 8), ("f32", 4), ("tf32", 4))
-_SAME_PEAK = {"f16": ("bf16",), "bf16": ("f16",), "ui8": ("i8",), "tf32": ("f32",)}
+_BYTES = (
+    ("f8", 1),
+    ("i8", 1),
+    ("ui8", 1),
+    ("f4", 1),
+    ("f64", 8),
+    ("f32", 4),
+    ("tf32", 4),
+    ("i32", 4),
+    ("ui32", 4),
+)
+#: Types that are priced as others where the chip file has no peak of their own. 32-bit integers
+#: multiply at the rate of f32 on A100 and at half of it on H100 (NVIDIA's whitepapers).
+_SAME_PEAK = {
+    "f16": ("bf16",),
+    "bf16": ("f16",),
+    "ui8": ("i8",),
+    "tf32": ("f32",),
+    "i32": ("f32",),
+    "ui32": ("f32",),
+}
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ SECTOR_BYTES = 32
 #: A radix sort takes 8 bits at a time, and each pass reads and writes keys and values.
 RADIX_BITS = 8
 KEY_BITS = 32
-#: A scatter reads what it adds to: atomic additions move each result twice.
-SCATTER_PASSES = 2.0
 
 
 def copy_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
@@ -22,20 +20,27 @@ def copy_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     return bandwidth_ns(kernels, hardware, "elementwise", kernels.elements.astype(np.float64))
 
 
-def gather_ns(kernels: Kernels, hardware: Hardware, passes: float = 1.0) -> Float64s:
+def gather_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     """Look-ups of rows. A row shorter than a sector still moves the whole sector."""
-    moved = np.maximum(kernels.moved_bytes, 1).astype(np.float64)
     rows = np.maximum(kernels.dims[:, 1], 0)
-    padded = np.maximum(moved, 2.0 * SECTOR_BYTES * rows)
-    whole = bandwidth_ns(kernels, hardware, "elementwise", kernels.elements.astype(np.float64))
-    bandwidth = hardware.constants["elementwise.memory_efficiency"] * hardware.memory_bytes_per_ns
-    result: Float64s = whole + (padded * passes - kernels.moved_bytes) / bandwidth
+    padding = np.maximum(2.0 * SECTOR_BYTES * rows - kernels.moved_bytes, 0)
+    result: Float64s = copy_ns(kernels, hardware) + _bytes_ns(padding, hardware)
     return result
 
 
 def scatter_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
-    """Scatters and scatter-adds: a gather whose results are read as well."""
-    return gather_ns(kernels, hardware, SCATTER_PASSES)
+    """Scatters and scatter-adds: a copy, and each updated row read and written once more."""
+    size = kernels.written_bytes / np.maximum(kernels.elements, 1)
+    row_bytes = np.maximum(size * kernels.dims[:, 3], SECTOR_BYTES)
+    updates = 2.0 * np.maximum(kernels.dims[:, 1], 0) * row_bytes
+    result: Float64s = copy_ns(kernels, hardware) + _bytes_ns(updates, hardware)
+    return result
+
+
+def _bytes_ns(moved: Float64s, hardware: Hardware) -> Float64s:
+    bandwidth = hardware.constants["elementwise.memory_efficiency"] * hardware.memory_bytes_per_ns
+    result: Float64s = moved / bandwidth
+    return result
 
 
 def sort_ns(kernels: Kernels, hardware: Hardware) -> Float64s:

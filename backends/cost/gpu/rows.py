@@ -20,8 +20,16 @@ def softmax_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
 
 
 def norm_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
-    """Layer norm, RMS norm and their backward passes, fitted on forward layer norms in f32."""
-    return bandwidth_ns(kernels, hardware, "norm", row_elements(kernels))
+    """Layer norm, RMS norm and their backward passes, fitted on forward layer norms in f32.
+
+    A block of threads takes a row: loads, sums, waits for the sums, stores. Narrow rows are bound
+    by that latency (`norm.row_cycles` of an SM per row), wide ones by their bytes.
+    """
+    c = hardware.constants
+    by_bytes = kernels.moved_bytes / (c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns)
+    rows = np.maximum(kernels.dims[:, 1], 0) / (hardware.sms * hardware.cycles_per_ns)
+    result: Float64s = c["norm.launch_ns"] + np.maximum(by_bytes, rows * c["norm.row_cycles"])
+    return result
 
 
 def row_elements(kernels: Kernels) -> Float64s:
