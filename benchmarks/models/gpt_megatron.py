@@ -129,7 +129,8 @@ def dropout(x: jax.Array, c: Gpt, constrain) -> jax.Array:
     if not c.dropout:
         return x
     bits = jnp.uint32(0)
-    for dimension, factor in zip(range(x.ndim), (0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1, 0x27D4EB2F)):
+    factors = (0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1, 0x27D4EB2F)[: x.ndim]
+    for dimension, factor in enumerate(factors):
         count = jax.lax.broadcasted_iota(jnp.uint32, x.shape, dimension)
         bits = (bits ^ count) * jnp.uint32(factor)
     kept = constrain(bits < jnp.uint32(int(KEEP * 2**32)))
