@@ -92,8 +92,8 @@ def test_messages_take_what_the_simulator_took() -> None:
 def test_a_cluster_is_a_network_of_one_dimension_per_tier() -> None:
     cluster = Cluster.load("h100-dgx")
     inner, outer = (dimension_of(n) for n in cluster.network)
-    assert (inner.bandwidth_gib_per_s, inner.latency_ns, inner.hops) == (450e9 / 2**30, 1000, 2)
-    assert (outer.bandwidth_gib_per_s, outer.latency_ns, outer.hops) == (50e9 / 2**30, 2500, 2)
+    assert (inner.bandwidth_gib_per_s, inner.latency_ns, inner.hops) == (450e9 / 2**30, 500, 2)
+    assert (outer.bandwidth_gib_per_s, outer.latency_ns, outer.hops) == (50e9 / 2**30, 1250, 2)
     call = Call(AR, 64 * MIB, (Span(0, 8), Span(1, 4)))
     expected = collective_ns(AR, 64 * MIB, [(8, inner), (4, outer)], System())
     assert duration_ns(call, cluster) == expected

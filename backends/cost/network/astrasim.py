@@ -46,13 +46,14 @@ class System:
 def dimension_of(network: Network) -> Dimension:
     """The dimension that a tier is to ASTRA-sim.
 
-    It sends round a ring in one direction, over one link: also of a torus and a ring.
+    It sends round a ring in one direction, over one link: also of a torus and a ring. Its latency
+    is of one hop, of which a message through a switch makes two.
     """
     bandwidth = network.bandwidth_bytes_per_s.value / 2**30
     if network.kind is NetworkKind.RING:
         bandwidth /= 2
     hops = 2 if network.kind is NetworkKind.SWITCH else 1
-    return Dimension(bandwidth, network.latency_ns.value, hops)
+    return Dimension(bandwidth, network.latency_ns.value / hops, hops)
 
 
 def duration_ns(call: Call, cluster: Cluster, system: System | None = None) -> int:
