@@ -14,6 +14,8 @@ from flint.cli.options import Json, Quiet, Verbose
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from flint.backends.cost.estimate import Estimate
+
 
 def estimate(
     path: Annotated[
@@ -43,6 +45,18 @@ def estimate(
         str | None,
         typer.Option(metavar="zero", help="Count operations without a price as nothing."),
     ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the timeline of a rank class for ui.perfetto.dev."
+        ),
+    ] = None,
+    class_: Annotated[
+        str | None,
+        typer.Option(
+            "--class", metavar="NAME", help="Rank class of --perfetto, or all (default: slowest)."
+        ),
+    ] = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -55,6 +69,7 @@ def estimate(
     from flint.backends.cost.estimate import SCHEMA
     from flint.backends.cost.estimate import estimate as estimate_workload
     from flint.cluster import Cluster
+    from flint.errors import FlintError
 
     found = estimate_workload(
         load_workload(path),
@@ -64,6 +79,10 @@ def estimate(
         mapping=_mapping(map_),
         unpriced_is_zero=_is_zero(unpriced),
     )
+    if perfetto is not None:
+        _write_perfetto(found, perfetto, class_, quiet=quiet or json_)
+    elif class_ is not None:
+        raise FlintError("FL218", "--class is for --perfetto", help="add --perfetto FILE")
     if json_:
         print_json(SCHEMA, {k: v for k, v in found.to_json().items() if k != "schema"})
         return
@@ -76,6 +95,14 @@ def estimate(
         return Text(found.to_text())
 
     print_result(found.to_text(), rich_form)
+
+
+def _write_perfetto(found: Estimate, path: Path, rank_class: str | None, *, quiet: bool) -> None:
+    from flint.backends.perfetto_file import write_perfetto
+
+    report = write_perfetto(found, path, rank_class=rank_class)
+    rest = f" (the first: {report.left_out:,} more)" if report.left_out else ""
+    print_note(f"wrote   {report.nodes:,} nodes: {path}{rest}", quiet=quiet)
 
 
 def _mapping(text: str | None) -> dict[str, str] | None:

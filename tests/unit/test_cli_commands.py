@@ -24,7 +24,8 @@ OPTIONS = {
     "check": "--json --quiet --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
-    "estimate": "--cluster --json --map --overlap --profile --quiet --unpriced --verbose "
+    "estimate": "--class --cluster --json --map --overlap --perfetto --profile --quiet --unpriced "
+    "--verbose "
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",

@@ -1,0 +1,195 @@
+"""Timelines as Perfetto traces, read back with Perfetto's own classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+from typer.testing import CliRunner
+
+from flint.backends import perfetto_file
+from flint.backends.cost.estimate import Estimate, estimate
+from flint.backends.perfetto_file import PerfettoReport, write_perfetto
+from flint.builder import ProgramBuilder
+from flint.cli import app
+from flint.cluster import Cluster
+from flint.errors import FlintError
+from flint.mesh import AxisRef, Group, Mesh
+from flint.program import Collective, Kind, Phase, RegionKind
+from flint.workload import RankClass, Workload
+
+MESH = Mesh(("data",), (8,))
+
+
+def _program(layers: int) -> Any:
+    b = ProgramBuilder(MESH)
+    about = {"dtype": "bfloat16", "shape": (4096, 4096), "result_bytes": 2 * 4096**2}
+    x = b.add("parameter", Kind.PARAMETER, name="x", **about)
+    b.begin_region(RegionKind.LOOP, layers)
+    carry = b.add("while.carry", Kind.VALUE, deps=[x], **about)
+    y = b.add(
+        "stablehlo.dot_general",
+        deps=[carry, x],
+        operand_bytes=4 * 4096**2,
+        flops=2 * 4096**3,
+        dims=(1, 4096, 4096, 4096),
+        scope="layers/mlp",
+        location="model.py:41",
+        phase=Phase.FORWARD,
+        **about,
+    )
+    r = b.add(
+        "sdy.all_reduce",
+        Kind.COLLECTIVE,
+        deps=[y],
+        collective=Collective.ALL_REDUCE,
+        group=Group((AxisRef("data"),)),
+        comm_bytes=2 * 4096**2,
+        **about,
+    )
+    b.end_region([(carry, r)])
+    return b.build()
+
+
+@pytest.fixture(scope="module")
+def estimated() -> Estimate:
+    both = (_program(2), _program(5))
+    group = Group((), ((0, 1, 2, 3), (4, 5, 6, 7)))
+    programs = tuple(p.with_rows(groups=(group,)) for p in both)
+    classes = (
+        RankClass("quick", 0, ranks=(0, 1, 2, 3)),
+        RankClass("slow", 1, ranks=(4, 5, 6, 7)),
+    )
+    workload = Workload(MESH, programs, classes, {"name": "two classes"})
+    return estimate(workload, Cluster.load("h100-dgx"))
+
+
+def _packets(path: Path) -> list[Any]:
+    return list(pb.Trace.FromString(path.read_bytes()).packet)
+
+
+def _slices(packets: list[Any]) -> list[tuple[str, int, int, dict[str, Any], int]]:
+    """(name, start, end, arguments, track) of every slice, ends matched as Perfetto does."""
+    opened: dict[int, list[tuple[str, int, dict[str, Any]]]] = {}
+    found = []
+    events = [p for p in packets if p.HasField("track_event")]
+    for packet in sorted(events, key=lambda p: p.timestamp):
+        event = packet.track_event
+        if event.type == pb.TrackEvent.TYPE_SLICE_BEGIN:
+            args = {a.name: a.string_value or a.int_value for a in event.debug_annotations}
+            opened.setdefault(event.track_uuid, []).append((event.name, packet.timestamp, args))
+        elif event.type == pb.TrackEvent.TYPE_SLICE_END:
+            name, start, args = opened[event.track_uuid].pop()
+            assert not opened[event.track_uuid], "slices of one stream overlap"
+            found.append((name, start, packet.timestamp, args, event.track_uuid))
+    assert not any(opened.values())
+    return found
+
+
+def test_every_node_is_a_slice_at_its_time(estimated: Estimate, tmp_path: Path) -> None:
+    report = write_perfetto(estimated, tmp_path / "t.pftrace")
+    slices = _slices(_packets(tmp_path / "t.pftrace"))
+    timeline = estimated.timeline.classes[1]
+    assert report == PerfettoReport(len(timeline.start_ns), 0)
+    expected = sorted(
+        (round(s), round(e)) for s, e in zip(timeline.start_ns, timeline.end_ns, strict=True)
+    )
+    assert sorted((s, e) for _, s, e, _, _ in slices) == expected
+    assert max(e for _, _, e, _, _ in slices) == round(estimated.step_time_ns)
+
+
+def test_slices_say_where_they_are_from(estimated: Estimate, tmp_path: Path) -> None:
+    write_perfetto(estimated, tmp_path / "t.pftrace")
+    slices = _slices(_packets(tmp_path / "t.pftrace"))
+    dots = [args for name, _, _, args, _ in slices if name == "stablehlo.dot_general layers/mlp"]
+    assert len(dots) == 5
+    assert dots[0] | {"row": 0} == {
+        "row": 0,
+        "scope": "layers/mlp",
+        "source": "model.py:41",
+        "phase": "forward",
+        "flops": 2 * 4096**3,
+        "bytes": 6 * 4096**2,
+    }
+    reduces = [args for name, _, _, args, _ in slices if name == "sdy.all_reduce"]
+    assert reduces[0]["comm_bytes"] == 2 * 4096**2
+    assert reduces[0]["group"] == "2 explicit groups of 4"
+
+
+def test_tracks_are_classes_and_streams(estimated: Estimate, tmp_path: Path) -> None:
+    write_perfetto(estimated, tmp_path / "t.pftrace", rank_class="all")
+    packets = _packets(tmp_path / "t.pftrace")
+    tracks = [p.track_descriptor for p in packets if p.HasField("track_descriptor")]
+    processes = [t.process.process_name for t in tracks if t.HasField("process")]
+    assert processes == ["quick (4 ranks)", "slow (4 ranks)"]
+    threads = [t.thread.thread_name for t in tracks if t.HasField("thread")]
+    assert threads == ["compute", "nvlink"] * 2
+    assert len({t.uuid for t in tracks}) == len(tracks)
+    used = {p.track_event.track_uuid for p in packets if p.HasField("track_event")}
+    assert used == {t.uuid for t in tracks if not t.HasField("process")}
+
+
+def test_memory_is_a_counter_that_reaches_the_peak(estimated: Estimate, tmp_path: Path) -> None:
+    write_perfetto(estimated, tmp_path / "t.pftrace", rank_class=0)
+    packets = _packets(tmp_path / "t.pftrace")
+    (counter,) = [p.track_descriptor for p in packets if p.track_descriptor.HasField("counter")]
+    assert counter.counter.unit == pb.CounterDescriptor.UNIT_SIZE_BYTES
+    values = [
+        p.track_event.counter_value for p in packets if p.track_event.track_uuid == counter.uuid
+    ]
+    assert 0 < max(values) <= estimated.classes[0].memory.peak_bytes
+
+
+def test_a_window_holds_what_runs_in_it(estimated: Estimate, tmp_path: Path) -> None:
+    timeline = estimated.timeline.classes[1]
+    window = (float(timeline.start_ns[2]), float(timeline.end_ns[3]))
+    report = write_perfetto(estimated, tmp_path / "t.pftrace", window_ns=window)
+    assert report == PerfettoReport(2, len(timeline.start_ns) - 2)
+    assert len(_slices(_packets(tmp_path / "t.pftrace"))) == 2
+
+
+def test_without_a_window_the_first_nodes_are_written(
+    estimated: Estimate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perfetto_file, "NODE_LIMIT", 3)
+    assert write_perfetto(estimated, tmp_path / "t.pftrace") == PerfettoReport(3, 7)
+    slices = _slices(_packets(tmp_path / "t.pftrace"))
+    assert len(slices) == 3
+    assert min(s for _, s, _, _, _ in slices) == 0
+
+
+def test_equal_input_gives_equal_bytes(estimated: Estimate, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_perfetto(estimated, tmp_path / name, rank_class="all")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"rank_class": "slo"}, "FL503"),
+        ({"rank_class": 2}, "FL503"),
+        ({"window_ns": (5.0, 5.0)}, "FL504"),
+    ],
+)
+def test_mistakes(estimated: Estimate, tmp_path: Path, options: Any, code: str) -> None:
+    with pytest.raises(FlintError) as caught:
+        write_perfetto(estimated, tmp_path / "t.pftrace", **options)
+    assert caught.value.code == code
+    assert not (tmp_path / "t.pftrace").exists()
+
+
+def test_the_command_line_writes_a_file_beside_its_result(tmp_path: Path) -> None:
+    Workload.single(_program(2)).save(tmp_path / "w.flint")
+    target = tmp_path / "t.pftrace"
+    command = ["estimate", str(tmp_path / "w.flint"), "-c", "h100-dgx"]
+    plain = CliRunner().invoke(app, command)
+    result = CliRunner().invoke(app, [*command, "--perfetto", str(target)])
+    assert (result.exit_code, result.stdout) == (0, plain.stdout)
+    assert result.stderr == f"wrote   4 nodes: {target}\n"
+    assert len(_slices(_packets(target))) == 4
+    refused = CliRunner().invoke(app, [*command, "--class", "all"])
+    assert refused.exit_code == 2
+    assert "FL218" in refused.stderr
