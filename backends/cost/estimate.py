@@ -40,12 +40,12 @@ class ClassEstimate:
     @property
     def compute_ns(self) -> float:
         """How long its devices compute."""
-        return sum(s.busy_ns for s in self.shares if s.kind == "compute")
+        return sum(s.busy_ns for s in self.shares if not s.over and s.kind != "wait")
 
     @property
     def exposed_ns(self) -> float:
         """How long its devices wait for communication."""
-        return sum(s.exposed_ns for s in self.shares if s.kind not in ("compute", "wait"))
+        return sum(s.exposed_ns for s in self.shares if s.over)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flint.backends.cost.kernel_table import kernels_of
+from flint.backends.cost.kernels import KernelKind
 from flint.backends.cost.timeline import ClassTimeline
-from flint.program import Collective, Kind, Program
+from flint.program import Collective, Kind, Phase, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +19,8 @@ class Share:
     `busy_ns` is how long it runs, `exposed_ns` how much of that nothing is computed meanwhile.
     """
 
-    kind: str  #: `compute`, `all_reduce`, ..., `send`, `wait`
-    over: str  #: mesh axes of communication; "" for computation
+    kind: str  #: of a kernel (`gemm`, `elementwise`), of a collective, `message`, or `wait`
+    over: str  #: mesh axes of communication; "" for kernels
     phase: str
     count: int
     busy_ns: float
@@ -114,13 +116,16 @@ def _cause(timeline: ClassTimeline, node: int, moment: float) -> int:
 
 def _labels(program: Program) -> list[tuple[str, str, str]]:
     """For each row: kind of work, axes, phase."""
-    phases = ("", "forward", "backward", "remat", "optimizer")
-    names = list(phases)
+    names = {int(p): p.name.lower() for p in Phase} | {int(Phase.UNKNOWN): ""}
+    kernels, rows = kernels_of(program)
+    computes = dict(zip(rows.tolist(), kernels.kind.tolist(), strict=True))
     found = []
     for row in range(len(program)):
         kind = Kind(int(program.kind[row]))
-        what, over = "compute", ""
-        if kind is Kind.COLLECTIVE:
+        what, over = "", ""
+        if row in computes:
+            what = KernelKind(computes[row]).name.lower()
+        elif kind is Kind.COLLECTIVE:
             what = Collective(int(program.collective[row])).name.lower()
         elif kind in (Kind.SEND, Kind.RECV):
             what = "message"

@@ -83,7 +83,7 @@ def test_computation_is_in_order_and_a_collective_runs_beside_it() -> None:
     timeline = run(steps.work())
     assert timeline.start_ns.tolist() == [0, 10, 10, 40]
     assert timeline.total_ns == 45
-    assert exposed(timeline) == {"compute": 40, "all_reduce": 5}
+    assert exposed(timeline) == {"elementwise": 40, "all_reduce": 5}
 
 
 def test_exposed_times_add_up_to_the_step() -> None:
@@ -137,7 +137,7 @@ def test_loops_run_as_often_as_they_say() -> None:
     steps.builder.end_region([(carry, z)])
     timeline = run(steps.work())
     assert timeline.total_ns == 5 + 7 * (3 + 4)
-    assert exposed(timeline) == {"compute": 5 + 21, "all_reduce": 28}
+    assert exposed(timeline) == {"elementwise": 5 + 21, "all_reduce": 28}
 
 
 def _two_stages(microbatches: int, forward: float, transfer: float) -> tuple[ClassWork, ClassWork]:
@@ -161,7 +161,7 @@ def test_a_message_arrives_after_its_transfer_and_waiting_is_told_apart() -> Non
     works = _two_stages(4, 10.0, 3.0)
     done = simulate(works, STREAMS)
     assert done.total_ns == 10 + 3 + 4 * 10
-    assert exposed(done.classes[1]) == {"compute": 40, "message": 3, "wait": 10}
+    assert exposed(done.classes[1]) == {"elementwise": 40, "message": 3, "wait": 10}
 
 
 def test_a_collective_of_several_classes_begins_when_all_are_there() -> None:
