@@ -164,6 +164,14 @@ def is_attention_backward(target: str) -> bool:
     return target.startswith("flint.attention_backward") or "Backward" in target
 
 
+def is_causal_attention(op: Any) -> bool:
+    """Whether a call of cuDNN's attention leaves out what is after each query."""
+    if not op.attributes["call_target_name"].value.startswith("__cudnn$fmha"):
+        return False
+    config = json.loads(op.attributes["backend_config"].value)["cudnn_fmha_backend_config"]
+    return "CAUSAL" in str(config.get("mask_type", ""))
+
+
 def is_heads_first(op: Any) -> bool:
     """Whether queries of an attention call are (batch, heads, sequence, size)."""
     if op.attributes["call_target_name"].value.startswith("flint.attention"):

@@ -22,7 +22,7 @@ from flint.passes.extract.names import Origin, Origins, parameter_name
 from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
 from flint.passes.extract.work import Operation, work_of
-from flint.passes.mlir import defining_operation, make_context
+from flint.passes.mlir import defining_operation, is_causal_attention, make_context
 from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
 
 #: Operations that only name a value: nothing runs.
@@ -274,7 +274,8 @@ class _Walk:
         result = o.results[0] if o.results else NOTHING
         opcode = o.name
         if opcode == "stablehlo.custom_call":
-            opcode = f"custom_call.{o.op.attributes['call_target_name'].value}"
+            causal = "[causal]" if is_causal_attention(o.op) else ""
+            opcode = f"custom_call.{o.op.attributes['call_target_name'].value}{causal}"
         return self.builder.add(
             opcode,
             Kind.COMPUTE,

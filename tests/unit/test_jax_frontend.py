@@ -349,8 +349,8 @@ def test_cudnn_attention_backward_and_sequence_sharding() -> None:
         return dot_product_attention(q, k, v, is_causal=True).astype(F32).sum()
 
     program = captured(jax.grad(loss, argnums=(0, 1, 2)), q, q, q)
-    (forward,) = rows(program, "custom_call.__cudnn$fmhaSoftmax")
-    (backward,) = rows(program, "custom_call.__cudnn$fmhaSoftmaxBackward")
+    (forward,) = rows(program, "custom_call.__cudnn$fmhaSoftmax[causal]")
+    (backward,) = rows(program, "custom_call.__cudnn$fmhaSoftmaxBackward[causal]")
     assert 2 * backward.flops == 5 * forward.flops
     assert (forward.phase, backward.phase) == (Phase.FORWARD, Phase.BACKWARD)
     # the sequence must be whole: q, k and v are brought together or resharded over heads
