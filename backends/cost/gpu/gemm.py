@@ -9,7 +9,8 @@ of the waves of tiles that the SMs need, joined with the time of the bytes:
              from the L2 as far as the working set is in its share of it
     total  = launch_ns + (split_ns if split) + ((waves * tile) ^ p + memory ^ p) ^ (1 / p)
 
-over the tiles and splits below, the smallest. For growing m, n, k and bytes every term grows, so
+over the tiles and splits below, the smallest; waves * tile is up to `throttle` longer when it takes
+milliseconds, as the clock falls. For growing m, n, k and bytes every term grows, so
 the latency never falls. The measurements repeat products back to back with `COPIES` weights, so
 small ones find everything in the L2; in a step the weights come from memory. That only matters
 below `gemm.l2_share` of the L2, a few megabytes.
