@@ -12,13 +12,12 @@ GRANULARITIES = ("op", "kernel")
 
 
 def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op") -> Workload:
-    """Apply the passes of a target profile to every program, then merge rows into kernels.
+    """Apply the passes of a target profile to every program, then merge rows into its kernels.
 
     What was done is noted in the metadata. Raises FlintError FL405 for an unknown profile, FL406
     for an unknown granularity.
     """
     from flint.passes.base import run_passes
-    from flint.passes.kernels import FuseKernels
     from flint.passes.profiles import profile as find_profile
 
     if granularity not in GRANULARITIES:
@@ -27,9 +26,8 @@ def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op
             f"unknown granularity '{granularity}'{nearest(granularity, GRANULARITIES)}",
             help=f"choose one of {', '.join(GRANULARITIES)}",
         )
-    passes = list(find_profile(profile).passes)
-    if granularity == "kernel":
-        passes.append(FuseKernels())
+    target = find_profile(profile)
+    passes = [*target.passes, *(target.kernels if granularity == "kernel" else ())]
     chosen = {"granularity": granularity}
     if profile != "none":
         chosen["profile"] = profile

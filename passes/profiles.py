@@ -1,4 +1,4 @@
-"""Target profiles: which rewrites a compiler does to a partitioned program."""
+"""Target profiles: which rewrites a compiler does to a partitioned program, and its kernels."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ from dataclasses import dataclass
 from flint.errors import FlintError, nearest
 from flint.passes.base import Pass
 from flint.passes.dead_code import DropDeadCode
+from flint.passes.fusion.chains import FuseChains
+from flint.passes.kernels import FuseKernels
 from flint.passes.reassociate import ReassociateAllReduce
 from flint.passes.reduce_scatter import FormReduceScatter
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A named, fixed list of passes, applied in order."""
+    """A named, fixed list of passes, applied in order, and those that make kernels after them."""
 
     name: str
     summary: str
     passes: tuple[Pass, ...]
+    kernels: tuple[Pass, ...] = (FuseKernels(),)
 
 
-#: Profiles by name. Both compilers sum before they reduce (tested on tensor-parallel gradients);
-#: both turn a sliced all-reduce into a reduce-scatter, the TPU compiler not everywhere.
+_XLA = (DropDeadCode(), ReassociateAllReduce(), FormReduceScatter())
+_INDUCTOR = FuseChains(blocks="shared", epilogue="", siblings="any", operators=True)
+
+#: Profiles by name. XLA for both sums before it reduces (tested on tensor-parallel gradients), and
+#: turns a sliced all-reduce into a reduce-scatter, for TPUs not everywhere. docs/kernels.md says
+#: which kernels each makes, and how that was checked.
 PROFILES: dict[str, Profile] = {
     p.name: p
     for p in (
@@ -29,13 +36,22 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "xla-gpu",
             "XLA for GPUs: dead code, all-reduce of sums, reduce-scatter",
-            (DropDeadCode(), ReassociateAllReduce(), FormReduceScatter()),
+            _XLA,
+            (FuseChains(),),
         ),
         Profile(
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
-            (DropDeadCode(), ReassociateAllReduce(), FormReduceScatter()),
+            _XLA,
+            (FuseChains(blocks="", epilogue="any"),),
         ),
+        Profile(
+            "inductor",
+            "torch.compile: dead code; element-wise chains, softmax and norms in one kernel each",
+            (DropDeadCode(),),
+            (_INDUCTOR,),
+        ),
+        Profile("eager", "PyTorch without a compiler: each operator is a kernel", (), ()),
     )
 }
 

@@ -1,0 +1,1 @@
+"""What a compiler launches: rules that merge rows of a Program into kernels, by target."""

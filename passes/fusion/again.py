@@ -1,0 +1,252 @@
+"""Compute again: cheap rows vanish into each of their readers, as compilers do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flint.passes.columns import Mask, carried, consumers, edges, forwarded, kept, rewired, yielded
+from flint.passes.fusion.diamonds import Diamonds
+from flint.passes.fusion.roles import Role, Roles, roles_of, words
+from flint.passes.opcodes import opcode_mask
+from flint.program import Flag, Int64s, Kind, Program
+
+#: What a softmax has and a norm has not.
+EXPONENTIAL = words(
+    "stablehlo.exponential hlo.exponential aten.exp aten._softmax aten._log_softmax "
+    "aten._safe_softmax aten._softmax_backward_data aten._log_softmax_backward_data"
+)
+#: flops of an element up to which a value made from nothing is made again.
+_CHEAP_FLOPS = 4
+#: Functions that take many instructions.
+_COSTLY = frozenset(
+    f"{dialect}.{name}"
+    for dialect in ("stablehlo", "hlo", "aten")
+    for name in ("cosine", "sine", "cos", "sin", "tan", "power", "pow", "exponential", "exp", "log")
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Inlined:
+    """A program in which cheap rows vanished into their readers.
+
+    `roles` are those that rows had before: a reduction is still one along rows. `changed` are rows that compute what vanished, `exponential` those that are, or compute, an
+    exponential; `whole` the reductions along rows that can share a kernel with their readers.
+    """
+
+    program: Program
+    roles: Roles
+    changed: Mask
+    busy: Mask
+    exponential: Mask
+    whole: frozenset[int]
+
+
+def compute_again(program: Program, *, elements: bool, operators: bool, blocks: str) -> Inlined:
+    """Let the readers of a row compute it themselves, where that moves fewer bytes.
+
+    * `layout_again`: a change of layout or type, or a value made from nothing, that only
+      element-wise rows, reductions and updates read: its operand is no larger than its result.
+    * `made_again`: what is made from iotas and scalars alone (a causal mask) is never stored, also
+      if a loop's body reads it, unless the loop carries it or a function makes it costly.
+    * `elements_again` (with `elements`): an element-wise row, if n kernels that each read what it
+      reads move no more than if one stored it for them: (n - 1) x read <= n x stored, and none
+      computes an element twice. XLA's fusion does this for all readers of a row or for none.
+
+    flops count once, at the last reader. PyTorch's operators take part with `operators`; `blocks`
+    says which reductions along rows share a kernel with their readers (see `Diamonds`).
+    """
+    program = _made_again(program, roles_of(program, operators=operators))
+    roles = roles_of(program, operators=operators)
+    diamonds = Diamonds(program, roles, blocks=blocks)
+    gone = _Again(program, roles, diamonds, elements).gone()
+    exponential = opcode_mask(program, EXPONENTIAL)
+    owner, target = edges(program)
+    busy = gone & (program.flops > 0)
+    start, rows = consumers(program)
+    for row in np.flatnonzero(gone).tolist():
+        readers = rows[start[row] : start[row + 1]]
+        exponential[readers] |= exponential[row]
+        busy[readers] |= busy[row]
+    changed = np.zeros(len(program), dtype=np.bool_)
+    changed[owner[gone[target]]] = True
+    whole = np.zeros(len(program), dtype=np.bool_)
+    whole[list(diamonds.whole)] = True
+    found = _inlined(program, gone) if gone.any() else program
+    left = frozenset(np.flatnonzero(whole[~gone]).tolist())
+    return Inlined(
+        found, roles.select(~gone), changed[~gone], busy[~gone], exponential[~gone], left
+    )
+
+
+class _Again:
+    """The decision for each row, readers first."""
+
+    def __init__(self, program: Program, roles: Roles, diamonds: Diamonds, elements: bool) -> None:
+        self._program = program
+        self._roles = roles
+        self._elements = elements
+        self._kernel = diamonds.find
+        self._read, self._inputs = _bytes_to_compute(program, roles)
+        self._takes = _takes(program, roles).tolist()
+        self._kernels: dict[int, set[int]] = {}
+
+    def gone(self) -> Mask:
+        """Rows that vanish."""
+        program = self._program
+        start, rows = (column.tolist() for column in consumers(program))
+        gone = [False] * len(program)
+        may = np.isin(self._roles.role, (Role.ELEMENT, Role.VIEW)) & _at_home(program)
+        for row in np.flatnonzero(may).tolist()[::-1]:
+            readers = rows[start[row] : start[row + 1]]
+            if readers and all(self._takes[r] or gone[r] for r in readers):
+                kernels = self._readers(readers, gone)
+                gone[row] = self._layout_again(row) or self._again(row, readers, len(kernels))
+                if gone[row]:
+                    self._kernels[row] = kernels
+        return np.array(gone, dtype=np.bool_)
+
+    def _readers(self, readers: list[int], gone: list[bool]) -> set[int]:
+        """Kernels that read a row, as far as they are known."""
+        found: set[int] = set()
+        for reader in readers:
+            if gone[reader]:
+                found |= self._kernels[reader]
+            else:
+                found.add(self._kernel(reader))
+        return found
+
+    def _layout_again(self, row: int) -> bool:
+        roles, program = self._roles, self._program
+        if roles.role[row] == Role.VIEW:
+            return True
+        if not (roles.moves[row] or roles.converts[row]) or program.flops[row]:
+            return False
+        few = program.dep_start[row + 1] - program.dep_start[row] <= 1
+        grows = program.operand_bytes[row] <= program.result_bytes[row] and not roles.turns[row]
+        return bool(grows and (few or "dynamic" in program.opcodes[program.opcode[row]]))
+
+    def _again(self, row: int, readers: list[int], kernels: int) -> bool:
+        if not self._elements or self._roles.role[row] != Role.ELEMENT or kernels < 2:
+            return False
+        if any(self._roles.elements[r] > self._roles.elements[row] for r in readers):
+            return False
+        if self._program.flags[row] & Flag.IN_PLACE:
+            return False
+        stored = kernels * self._program.result_bytes[row]
+        return bool((kernels - 1) * self._inputs[row] <= stored)
+
+
+def _takes(program: Program, roles: Roles) -> Mask:
+    """Rows that can compute what they read."""
+    takes = np.isin(roles.role, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE))
+    return np.asarray(takes & (program.kind == Kind.COMPUTE), dtype=np.bool_)
+
+
+def made_from_nothing(program: Program, roles: Roles) -> Mask:
+    """Rows computed cheaply from iotas and scalars alone."""
+    start, deps = program.dep_start.tolist(), program.deps.tolist()
+    element = (roles.role == Role.ELEMENT) & (program.kind == Kind.COMPUTE)
+    free = (program.kind == Kind.VALUE) & ~carried(program) & (roles.elements <= 1)
+    cheap = (
+        element
+        & (roles.moves | (np.diff(program.dep_start) > 0))
+        & (program.flops <= roles.elements * _CHEAP_FLOPS)
+    )
+    cheap &= ~opcode_mask(program, _COSTLY)
+    made, views = cheap.tolist(), ((roles.role == Role.VIEW) & (roles.elements > 1)).tolist()
+    scalar = free.tolist()
+    for row in range(len(program)):
+        if made[row] or views[row]:
+            inner = deps[start[row] : start[row + 1]]
+            made[row] = all(made[d] or scalar[d] for d in inner)
+    return np.array(made, dtype=np.bool_)
+
+
+def _made_again(program: Program, roles: Roles) -> Program:
+    """Rule `made_again`: readers that can make a value do not read it.
+
+    What nothing reads then goes, unless its flops would count more often in its last reader.
+    """
+    made = made_from_nothing(program, roles)
+    takes = _takes(program, roles) | made
+    owner, target = edges(program)
+    cut = takes[owner] & made[target]
+    if not cut.any():
+        return program
+    operand, flops = program.operand_bytes.copy(), program.flops.copy()
+    np.subtract.at(operand, owner[cut], program.result_bytes[target[cut]])
+    left = np.bincount(target[~cut], minlength=len(program)) > 0
+    gone = made & ~left & ~yielded(program)
+    last = np.full(len(program), -1, dtype=np.int64)
+    np.maximum.at(last, target, owner)
+    gone &= (last >= 0) & (program.trips[last] == program.trips)
+    for row in np.flatnonzero(gone).tolist():
+        flops[last[row]] += flops[row]
+    adjusted = rewired(program, (owner[~cut], target[~cut])).with_rows(
+        operand_bytes=np.maximum(operand, 0), flops=flops
+    )
+    return kept(adjusted, ~gone)
+
+
+def _bytes_to_compute(program: Program, roles: Roles) -> tuple[list[int], list[int]]:
+    """For each row, the bytes that a kernel reads to have it, and those of its operands."""
+    result = program.result_bytes.tolist()
+    operand = program.operand_bytes.tolist()
+    role = roles.role.tolist()
+    start, deps = program.dep_start.tolist(), program.deps.tolist()
+    read, inputs = list(result), list(operand)
+    for row in range(len(program)):
+        if role[row] == Role.ELEMENT:
+            inputs[row] = min(operand[row], sum(read[d] for d in deps[start[row] : start[row + 1]]))
+            read[row] = min(result[row], inputs[row])
+        elif role[row] == Role.VIEW:
+            read[row] = inputs[row] = read[deps[start[row]]]
+    return read, inputs
+
+
+def _at_home(program: Program) -> Mask:
+    """Rows that only rows of their own region and stream read, and no loop yields."""
+    owner, target = edges(program)
+    away = program.region[owner] != program.region[target]
+    away |= program.stream[owner] != program.stream[target]
+    home = ~yielded(program)
+    home[target[away]] = False
+    return home
+
+
+def _inlined(program: Program, gone: Mask) -> Program:
+    """The program in which readers of `gone` rows read what those rows read."""
+    operand = program.operand_bytes.tolist()
+    flops = program.flops.tolist()
+    result = program.result_bytes.tolist()
+    start, deps = program.dep_start.tolist(), program.deps.tolist()
+    idle = (program.kind == Kind.VALUE).tolist()
+    last = np.full(len(program), -1, dtype=np.int64)
+    owner, target = edges(program)
+    np.maximum.at(last, target, owner)
+    vanishes = gone.tolist()
+    changed = np.zeros(len(program), dtype=np.bool_)
+    for row in range(len(program)):
+        inner = [d for d in deps[start[row] : start[row + 1]] if vanishes[d]]
+        if idle[row]:
+            operand[row] = operand[inner[0]] if inner else result[row]
+        elif inner:
+            saved = sum(min(operand[row], result[d]) - operand[d] for d in inner)
+            operand[row] = max(0, operand[row] - saved)
+        changed[row] = bool(inner)
+        if vanishes[row]:
+            flops[int(last[row])] += flops[row]
+    values = np.where(idle, program.operand_bytes, np.array(operand, dtype=np.int64))
+    flags = np.where(
+        changed & _first_gone(program, gone), program.flags & ~Flag.IN_PLACE & 0xFF, program.flags
+    )
+    total: Int64s = np.array(flops, dtype=np.int64)
+    adjusted = program.with_rows(operand_bytes=values, flops=total, flags=flags.astype(np.uint8))
+    return kept(forwarded(adjusted, gone), ~gone)
+
+
+def _first_gone(program: Program, gone: Mask) -> Mask:
+    """Rows whose storage was shared with a row that vanishes."""
+    return (program.alias >= 0) & gone[program.alias]

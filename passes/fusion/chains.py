@@ -1,0 +1,319 @@
+"""Kernels with several results: chains of element-wise rows, rows of a softmax or norm, products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+
+from flint.passes.base import Pass
+from flint.passes.columns import Mask, consumers, with_value, yielded
+from flint.passes.fusion.again import Inlined, compute_again
+from flint.passes.fusion.groups import Groups
+from flint.passes.fusion.merging import merged
+from flint.passes.fusion.roles import Role, Roles
+from flint.program import Int64s, Kind, Phase, Program
+
+#: Which row stands for a kernel: products first, then updates in place.
+_STANDS = {Role.MATMUL: 4, Role.UPDATE: 3, Role.ELEMENT: 1, Role.ROWS: 1, Role.REDUCE: 1}
+
+
+@dataclass(frozen=True)
+class FuseChains(Pass):
+    """Compute cheap rows again (`compute_again`; element-wise rows with `again`), then merge rows that run over the same elements into kernels, by named rules.
+
+    * `chain`: an element-wise row joins the kernel of a row that reads it, if both run over as many
+      elements. What others read is a further result of the kernel.
+    * `rows`: a reduction along rows shares the kernel of what it reads and, with `blocks`
+      "shared", of what reads it: a block of rows stays on chip (Inductor). With "diamonds" only if
+      nothing outside the kernel reads the reduction and nothing in it is transposed (XLA's
+      softmax rewriter). Other reductions end their kernel.
+    * `epilogue`: the reader of a product joins it if it is "any" element-wise row (TPU),
+      or, with "vector", one whose other operands are no larger than a row of it: a bias, a
+      factor, a change of type (the epilogues of cuBLASLt).
+    * `prologue`: a change of layout or type that only one product reads joins the product.
+    * `siblings`: kernels of as many elements that read the same array become one.
+    * `update`: what is written into a part of an array is computed by the kernel that writes it.
+
+    Kernels never read each other in a circle. flops are summed; bytes are those that cross.
+    """
+
+    again: bool = True
+    blocks: str = "diamonds"
+    epilogue: str = "vector"
+    siblings: str = "same"
+    operators: bool = False
+    name: ClassVar[str] = "fuse-chains"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program with one row per kernel."""
+        inlined = compute_again(
+            program,
+            elements=self.again,
+            operators=self.operators,
+            blocks=self.blocks,
+        )
+        program, roles = inlined.program, inlined.roles
+        work = _Chains(inlined, self)
+        work.join_inner()
+        work.join_chains()
+        work.join_products()
+        if self.siblings:
+            work.join_siblings()
+        stands = np.zeros(len(program), dtype=np.int64)
+        for role, rank in _STANDS.items():
+            stands[(roles.role == role) & (program.kind == Kind.COMPUTE)] = rank
+        kernel = work.groups.kernels(stands)
+        names = _names(inlined, kernel)
+        return merged(program, kernel, inlined.changed, **names)
+
+
+class _Chains:
+    def __init__(self, inlined: Inlined, options: FuseChains) -> None:
+        program, roles = inlined.program, inlined.roles
+        self.groups = Groups(program)
+        self._program = program
+        self._options = options
+        self._role = roles.role.tolist()
+        self._elements = roles.elements.tolist()
+        self._moves = (roles.moves | roles.converts).tolist()
+        self._whole = inlined.whole
+        self._bytes = program.result_bytes.tolist()
+        self._alias = program.alias.tolist()
+        self._yielded = yielded(program).tolist()
+        self._start, self._deps = program.dep_start.tolist(), program.deps.tolist()
+        self._first, self._rows = (column.tolist() for column in consumers(program))
+
+    def join_inner(self) -> None:
+        """Rules `chain` and `rows`, for rows that one kernel reads: they leave nothing outside."""
+        for row in range(len(self._role) - 1, -1, -1):
+            if self._role[row] not in (Role.ELEMENT, Role.ROWS):
+                continue
+            readers = self._readers(row)
+            one = len({self.groups.of(r) for r in readers}) == 1 and not self._yielded[row]
+            if one and self._takes(readers[0]) and self._chains(row, readers[0]):
+                self._merge_all(row, readers)
+
+    def _merge_all(self, row: int, readers: list[int]) -> None:
+        for reader in readers:
+            self._merge(row, reader)
+
+    def join_chains(self) -> None:
+        """Rules `chain`, `rows` and `update`: each row with those that it reads, largest first."""
+        for row in range(len(self._role)):
+            if self._takes(row):
+                for read in sorted(self._reads(row), key=lambda d: -self._bytes[d]):
+                    if self._chains(read, row):
+                        self._merge(read, row)
+
+    def _takes(self, row: int) -> bool:
+        return self._role[row] in (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE)
+
+    def join_products(self) -> None:
+        """Rules `epilogue` and `prologue`."""
+        for row in range(len(self._role)):
+            if self._role[row] == Role.MATMUL:
+                for read in self._reads(row):
+                    if self._prologue(read, row):
+                        self._merge(read, row)
+                self._epilogue(row)
+
+    def join_siblings(self) -> None:
+        """Rule `siblings`: kernels that read the same array."""
+        for row in range(len(self._role)):
+            readers = self._readers(row)
+            if len(readers) < 2 or not self._bytes[row]:
+                continue
+            kernels = list(dict.fromkeys(self.groups.of(r) for r in readers))
+            for one, other in pairwise(kernels):
+                if self._are_siblings(one, other):
+                    self.groups.merge(one, other)
+
+    def _reads(self, row: int) -> list[int]:
+        """Rows that do the work for what a row reads: through views."""
+        found = []
+        for read in self._deps[self._start[row] : self._start[row + 1]]:
+            while self._role[read] == Role.VIEW:
+                read = self._deps[self._start[read]]
+            found.append(read)
+        return found
+
+    def _readers(self, row: int) -> list[int]:
+        found, pending = [], self._rows[self._first[row] : self._first[row + 1]]
+        while pending:
+            reader = pending.pop()
+            if self._role[reader] == Role.VIEW:
+                pending += self._rows[self._first[reader] : self._first[reader + 1]]
+            else:
+                found.append(reader)
+        return sorted(found)
+
+    def _merge(self, read: int, row: int) -> None:
+        """Merge a row with one that it reads, and with the views between them."""
+        if not self.groups.merge(read, row):
+            return
+        for between in self._deps[self._start[row] : self._start[row + 1]]:
+            chain = []
+            while self._role[between] == Role.VIEW:
+                chain.append(between)
+                between = self._deps[self._start[between]]
+            if between == read:
+                for view in chain:
+                    self.groups.merge(view, row)
+
+    def _chains(self, read: int, row: int) -> bool:
+        role = self._role[read]
+        if role not in (Role.ELEMENT, Role.ROWS) or self._bytes[read] == 0:
+            return False
+        if self._role[row] == Role.UPDATE:
+            return self._updates(read, row)
+        one, other = self.groups.of(read), self.groups.of(row)
+        if self._has(one, (Role.MATMUL, Role.UPDATE)) or self._has(other, (Role.MATMUL,)):
+            return False
+        if role == Role.ROWS or self._has(one, (Role.ROWS,)) or self._has(other, (Role.ROWS,)):
+            return self._blocks(read, row, one, other)
+        if self._gathers_parts(row):
+            return self._only_reader(read, row)
+        return bool(self._elements[read] == self._elements[row])
+
+    def _updates(self, read: int, row: int) -> bool:
+        group = self.groups.of(read)
+        whole = self._alias[row] == read or self._has(group, (Role.MATMUL, Role.UPDATE))
+        return not whole and bool(self._bytes[read] == self._bytes[row])
+
+    def _gathers_parts(self, row: int) -> bool:
+        """Whether a row puts parts of other sizes together: a concatenation, a padding."""
+        return bool(self._moves[row]) and self._start[row + 1] - self._start[row] > 1
+
+    def _only_reader(self, read: int, row: int) -> bool:
+        return self._readers(read) == [row]
+
+    def _blocks(self, read: int, row: int, one: int, other: int) -> bool:
+        """Whether rows of a block stay on chip between `read` and `row`."""
+        sizes = self._sizes(one) | self._sizes(other)
+        if len(sizes) > 2:
+            return False
+        if self._options.blocks == "shared":
+            return self._one_block(one, other)
+        if self._role[read] != Role.ROWS and not self._has(one, (Role.ROWS,)):
+            return bool(self._elements[read] == self._elements[row])
+        return self._one_block(one, other) and self._diamond(one)
+
+    def _one_block(self, one: int, other: int) -> bool:
+        """Whether two kernels have the same rows: as many rows of as many columns."""
+        shapes = {
+            tuple(self._program.dims[r].tolist())
+            for g in (one, other)
+            for r in self.groups.rows(g)
+            if self._role[r] == Role.ROWS
+        }
+        if len(shapes) != 1:
+            return False
+        _, rows, _, columns = next(iter(shapes))
+        return self._sizes(one) | self._sizes(other) <= {rows, rows * columns}
+
+    def _diamond(self, group: int) -> bool:
+        """Whether what reads the reductions of a kernel can join it."""
+        reduced = [r for r in self.groups.rows(group) if self._role[r] == Role.ROWS]
+        return all(r in self._whole for r in reduced)
+
+    def _sizes(self, group: int) -> set[int]:
+        return {self._elements[r] for r in self.groups.rows(group) if self._role[r] != Role.VIEW}
+
+    def _has(self, group: int, roles: tuple[Role, ...]) -> bool:
+        return any(self._role[r] in roles for r in self.groups.rows(group))
+
+    def _prologue(self, read: int, row: int) -> bool:
+        alone = all(self._moves[r] or self._role[r] == Role.VIEW for r in self._kernel(read))
+        return alone and self._role[read] == Role.ELEMENT and self._only_reader(read, row)
+
+    def _kernel(self, row: int) -> list[int]:
+        return self.groups.rows(self.groups.of(row))
+
+    def _epilogue(self, row: int) -> None:
+        readers = self._readers(row)
+        if len(readers) != 1 or not self._options.epilogue:
+            return
+        reader = readers[0]
+        if self._role[reader] != Role.ELEMENT or self._elements[reader] != self._elements[row]:
+            return
+        kernel = self._kernel(reader)
+        if self._has(self.groups.of(reader), (Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)):
+            return
+        if self._options.epilogue == "vector" and not self._small_operands(kernel, row):
+            return
+        self._merge(row, reader)
+
+    def _small_operands(self, kernel: list[int], row: int) -> bool:
+        """Whether a kernel reads, beside a product, nothing as large, and has one result."""
+        inside = {*kernel, row}
+        outside = [d for r in kernel for d in self._reads(r) if d not in inside]
+        results = [r for r in kernel if any(x not in inside for x in self._readers(r))]
+        small = all(self._elements[d] * 16 <= self._elements[row] for d in outside)
+        return small and len(results) <= 1
+
+    def _are_siblings(self, one: int, other: int) -> bool:
+        fit = (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.VIEW)
+        rows = [*self.groups.rows(one), *self.groups.rows(other)]
+        if not all(self._role[r] in fit for r in rows):
+            return False
+        sizes = self._sizes(one) | self._sizes(other)
+        if self._has(one, (Role.ROWS,)) or self._has(other, (Role.ROWS,)):
+            return self._options.blocks == "shared" and self._one_block(one, other)
+        if len(sizes) != 1:
+            return False
+        if self._options.siblings == "any":
+            return True
+        first, second = self._inputs(one), self._inputs(other)
+        return first == second or (
+            self._has(one, (Role.REDUCE,)) != self._has(other, (Role.REDUCE,))
+            and (first <= second or second <= first)
+        )
+
+    def _inputs(self, group: int) -> set[int]:
+        """Large values that a kernel reads from outside."""
+        rows = set(self.groups.rows(group))
+        size = max(self._elements[r] for r in rows)
+        read = {d for r in rows if self._role[r] != Role.VIEW for d in self._reads(r)}
+        return {d for d in read - rows if self._elements[d] * 16 > size}
+
+
+def _names(inlined: Inlined, kernel: Int64s) -> dict[str, object]:
+    """Opcodes and dims of kernels, at the rows that stand for them."""
+    program, roles = inlined.program, inlined.roles
+    opcode, dims = program.opcode.copy(), program.dims.copy()
+    opcodes = program.opcodes
+    working = (roles.role > Role.VIEW) & (program.kind == Kind.COMPUTE)
+    several = np.bincount(kernel[working], minlength=len(program)) > 1
+    several[kernel[working & inlined.busy]] = True
+    members: dict[int, list[int]] = {}
+    for row in np.flatnonzero(several[kernel] & working).tolist():
+        members.setdefault(int(kernel[row]), []).append(row)
+    for stands, rows in members.items():
+        found = _name(program, roles, rows, inlined.exponential)
+        if found:
+            name, source = found
+            opcodes, opcode[stands] = with_value(opcodes, name)
+            dims[stands] = program.dims[source] if source >= 0 else 0
+    return {"opcode": opcode, "opcodes": opcodes, "dims": dims}
+
+
+def _name(
+    program: Program, roles: Roles, rows: list[int], exponential: Mask
+) -> tuple[str, int] | None:
+    """What a kernel of several rows is called and the row whose dims it has; None keeps both."""
+    role = roles.role[rows]
+    if (role == Role.MATMUL).any():
+        return None
+    reduces = [r for r, what in zip(rows, role, strict=True) if what in (Role.ROWS, Role.REDUCE)]
+    if not reduces:
+        update = program.phase[rows[-1]] == Phase.OPTIMIZER
+        return ("fusion.optimizer" if update else "fusion"), -1
+    along = [r for r in reduces if roles.role[r] == Role.ROWS]
+    size = roles.elements[along[0]] if along else 0
+    if not any(r > along[0] and roles.results[r] == size for r in rows if along):
+        return "fusion.reduction", reduces[-1]
+    kind = "fusion.softmax" if exponential[rows].any() else "fusion.norm"
+    return kind, along[0]

@@ -1,0 +1,125 @@
+"""What each row can be inside a kernel, and over how many elements it runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from flint.passes.columns import Mask, carried
+from flint.passes.kernels import CONVERT, EAGER
+from flint.passes.opcodes import (
+    CONVOLUTION,
+    ELEMENTWISE,
+    GENERATED,
+    LAYOUT,
+    MATMUL,
+    REDUCTION,
+    opcode_mask,
+)
+from flint.program import Flag, Int64s, Kind, Program
+
+
+def words(text: str) -> frozenset[str]:
+    """A set of opcodes, written with blanks between them."""
+    return frozenset(text.split())
+
+
+#: Copies that a kernel can do while it reads, or as it writes.
+_COPIES = words(
+    "stablehlo.concatenate stablehlo.pad stablehlo.dynamic_slice hlo.concatenate hlo.pad "
+    "hlo.dynamic-slice aten.cat aten.clone aten.contiguous aten.copy aten.copy_ aten.stack "
+    "aten.constant_pad_nd aten.slice_backward aten.select_backward aten.repeat aten.flip "
+    "aten.split_with_sizes_copy aten.split_copy aten.flatten"
+)
+#: Draws of random numbers are kernels of their own in XLA, and few enough elsewhere.
+_RANDOM = ("rng", "rand", "bernoulli", "normal", "uniform", "exponential")
+#: A part of a large array is written in place.
+UPDATE = frozenset({"stablehlo.dynamic_update_slice", "hlo.dynamic-update-slice"})
+TRANSPOSE = frozenset({"stablehlo.transpose", "hlo.transpose"})
+
+
+class Role(IntEnum):
+    """What a row can be in a kernel."""
+
+    ALONE = 0  #: a kernel by itself, or no kernel
+    VIEW = 1  #: no work: another view of what it reads
+    ELEMENT = 2  #: element-wise, a change of layout, or generated in place
+    ROWS = 3  #: a reduction of rows that lie side by side in memory
+    REDUCE = 4  #: any other reduction: it ends a kernel
+    MATMUL = 5  #: a product of matrices
+    UPDATE = 6  #: writes a part of a large array in place: it ends a kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Roles:
+    """Columns beside those of a Program.
+
+    `elements` is how often the body of a row's kernel runs: `results`, the elements of its result,
+    and for reductions those of what is reduced. `moves` says that a row only copies; `turns` that it transposes.
+    """
+
+    role: Int64s
+    elements: Int64s
+    results: Int64s
+    moves: Mask
+    converts: Mask
+    turns: Mask
+
+    def select(self, rows: Mask) -> Roles:
+        """Those of some rows."""
+        return Roles(**{name: column[rows] for name, column in vars(self).items()})
+
+
+def roles_of(program: Program, *, operators: bool) -> Roles:
+    """Roles of all rows; PyTorch's operators (`aten.`) take part if `operators`."""
+    compute = (program.kind == Kind.COMPUTE) & ((program.flags & Flag.UNPRICED) == 0)
+    if not operators:
+        compute &= ~_named(program, lambda name: name.startswith(EAGER))
+    drawn = _named(program, lambda name: any(part in name for part in _RANDOM))
+    moves = opcode_mask(program, LAYOUT | _COPIES | GENERATED) & ~drawn
+    converts = opcode_mask(program, CONVERT)
+    role = np.zeros(len(program), dtype=np.int64)
+    role[(opcode_mask(program, ELEMENTWISE) | moves) & compute] = Role.ELEMENT
+    reduces = opcode_mask(program, REDUCTION) & compute
+    role[reduces] = Role.REDUCE
+    role[opcode_mask(program, MATMUL | CONVOLUTION) & compute] = Role.MATMUL
+    role[opcode_mask(program, UPDATE) & compute] = Role.UPDATE
+    views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) == 1) & ~carried(program)
+    role[views] = Role.VIEW
+    elements = np.array([math.prod(s) for s in program.shapes] or [0], dtype=np.int64)
+    results = elements[program.shape]
+    role[reduces & _along_rows(program)] = Role.ROWS
+    reduced = program.dims[:, 1] * program.dims[:, 3]
+    trivial = reduces & (program.dims[:, 3] == 1)
+    role[trivial] = Role.ELEMENT
+    elements = np.where(reduces & (reduced > 0), reduced, results)
+    turns = opcode_mask(program, TRANSPOSE)
+    return Roles(role, elements, results, moves, converts, turns)
+
+
+def _named(program: Program, test: object) -> Mask:
+    assert callable(test)
+    table = np.array([bool(test(name)) for name in program.opcodes] or [False], dtype=np.bool_)
+    return table[program.opcode]
+
+
+def _along_rows(program: Program) -> Mask:
+    """Reductions over the last dimension of what they read: (1, rows, 1, columns)."""
+    found = np.zeros(len(program), dtype=np.bool_)
+    for row in np.flatnonzero((program.dims[:, 3] > 1) & (program.dims[:, 2] == 1)).tolist():
+        _, rows, _, columns = program.dims[row].tolist()
+        left = program.shapes[program.shape[row]]
+        shapes = (program.shapes[program.shape[d]] for d in program.dependencies(row).tolist())
+        found[row] = any(
+            s and s[-1] == columns and math.prod(s) == rows * columns and _starts(left, s)
+            for s in shapes
+        )
+    return found
+
+
+def _starts(left: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether `left` is `whole` without its last dimension, or with 1 there."""
+    return left in (whole[:-1], (*whole[:-1], 1), whole)
