@@ -103,18 +103,37 @@ def _tpu_part(name: str, data: list[Measured], half: int) -> Accuracy:
 
 
 def scalesim_accuracy() -> list[Accuracy]:
-    """SCALE-Sim's cycles without a limit of bandwidth; nothing is fitted."""
+    """SCALE-Sim's cycles without and with a limit of bandwidth; nothing is fitted."""
     with (DATA / "scalesim" / "cycles.csv").open(encoding="utf-8") as file:
-        part = [r for r in csv.DictReader(file) if r["bw"] == "CALC"]
-    truth = np.array([float(r["total_cycles"]) for r in part])
-    found = np.array([_scalesim(r) for r in part])
-    ideal = np.array([_ideal_cycles(r) for r in part])
-    return [accuracy("scalesim", "simulated", "not fitted", found, ideal, truth)]
+        rows = list(csv.DictReader(file))
+    found = []
+    for limited in (False, True):
+        part = [r for r in rows if r["bw"].startswith("USER") == limited]
+        name = "with" if limited else "without"
+        truth = np.array([float(r["total_cycles"]) for r in part])
+        found.append(
+            accuracy(
+                f"scalesim, {name} a limit of bandwidth",
+                "simulated",
+                "not fitted",
+                np.array([_scalesim(r) for r in part]),
+                np.array([_ideal_cycles(r) for r in part]),
+                truth,
+            )
+        )
+    return found
 
 
 def _scalesim(row: dict[str, str]) -> float:
     m, n, k, high, wide = (int(row[name]) for name in ("M", "N", "K", "rows", "cols"))
-    return float(cycles(m, n, k, high, wide, row["dataflow"]))
+    if not row["bw"].startswith("USER"):
+        return float(cycles(m, n, k, high, wide, row["dataflow"]))
+    from flint.backends.cost.systolic.scalesim_stalls import limited_cycles
+
+    kilobytes = [int(x) for x in row["sram_kb"].split("/")[:2]]
+    words = int(row["bw"].removeprefix("USER:"))
+    found = limited_cycles(m, n, k, high, wide, row["dataflow"], words, *kilobytes)
+    return float(found)
 
 
 def _ideal_cycles(row: dict[str, str]) -> float:

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from flint.backends.cost.kernels import Kernels
 from flint.backends.cost.systolic.constants import systolic_of
-from flint.backends.cost.systolic.hardware import Float64s, Hardware
+from flint.backends.cost.systolic.hardware import Float64s, Hardware, element_bytes
+from flint.backends.cost.systolic.scalesim_reads import dram_words
 
 #: Dataflows by the names of chip files.
 DATAFLOWS = ("os", "ws", "is")
@@ -49,9 +50,9 @@ def cycles(
 def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
     """Products on all arrays of a chip: tiles are dealt out evenly, each array is SCALE-Sim's.
 
-    Operands come from memory while arrays work (VMEM holds both halves of every buffer), never
-    faster than its bandwidth. One array without that limit has exactly `cycles`. Types that the
-    arrays multiply faster than bf16 take so much less time.
+    A third of VMEM is the double buffer of each operand and of the result; what they read comes at
+    the bandwidth of memory (`scalesim_reads.py`) while arrays work. One array without that limit
+    has exactly `cycles`. Types that the arrays multiply faster than bf16 take so much less time.
     """
     systolic = systolic_of(hardware.chip)
     batch, m, n, k = np.maximum(kernels.dims.T, 1)
@@ -60,12 +61,15 @@ def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
     alone = np.ceil(batch * count / hardware.arrays) * each - np.where(
         hardware.arrays > 1, 1, batch
     )
-    base = 2 * hardware.arrays * hardware.rows * hardware.columns * hardware.cycles_per_ns
-    faster = np.maximum(hardware.peak_flops_per_ns(dtype) / base, 1.0)
-    # one bf16 peak is the arrays' own, up to how precisely its figure is published
-    faster = np.where(faster < 1.1, 1.0, faster)
+    peak = hardware.peak_flops_per_ns(dtype)
+    usual = hardware.chip.peak_flops_per_s.get("bf16")
+    faster = max(peak / (usual.value * 1e-9), 1.0) if usual else 1.0
     working = alone / hardware.cycles_per_ns / faster
-    result: Float64s = np.maximum(working, kernels.moved_bytes / hardware.memory_bytes_per_ns)
+    size = element_bytes(dtype)
+    half = hardware.vmem_bytes / 3 / 2 / size
+    words = batch * (dram_words(m, n, k, *shape, systolic.dataflow, half) + m * n)
+    moved = np.maximum(kernels.moved_bytes, words * size)
+    result: Float64s = np.maximum(working, moved / hardware.memory_bytes_per_ns)
     return result
 
 
