@@ -172,7 +172,14 @@ def estimate(
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
     kernels = rewrite(workload, profile=profile, granularity="kernel")
-    priced = price(kernels, cluster, placement, chosen, unpriced_is_zero=unpriced_is_zero)
+    priced = price(
+        kernels,
+        cluster,
+        placement,
+        chosen,
+        unpriced_is_zero=unpriced_is_zero,
+        tf32=profile.startswith("xla-gpu") and "tf32" in cluster.chip.peak_flops_per_s,
+    )
     timeline = simulate(priced.works, priced.streams, chosen)
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
     memory = [memory_use(p, cluster.chip) for p in kernels.programs]
@@ -181,7 +188,7 @@ def estimate(
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
     )
     counted = [_flops(workload.programs[c.program]) for c in workload.classes]
-    dtype, peak = _peak(workload, cluster)
+    dtype, peak = main_type_and_peak(workload, cluster)
     return Estimate(
         name=str(workload.metadata.get("name") or "program"),
         cluster=cluster,
@@ -212,7 +219,7 @@ def _is_product(program: Program, rows: np.ndarray[Any, Any]) -> np.ndarray[Any,
     return np.asarray((program.dims[rows] > 0).all(axis=1) & (program.dims[rows, 2] > 1))
 
 
-def _peak(workload: Workload, cluster: Cluster) -> tuple[str, float]:
+def main_type_and_peak(workload: Workload, cluster: Cluster) -> tuple[str, float]:
     """The type in which most flops of products are, and the chip's peak in it."""
     weight: dict[str, int] = {}
     for program in workload.programs:
@@ -227,10 +234,12 @@ def _peak(workload: Workload, cluster: Cluster) -> tuple[str, float]:
 
 
 def _notes(cluster: Cluster) -> tuple[str, ...]:
-    notes = []
+    from flint.backends.cost.gpu import constants_note
+
+    notes = [constants_note(cluster.chip)] if cluster.chip.gpu is not None else []
     if cluster.derate.value != 1:
         notes.append(
             f"kernels are taken {1 / cluster.derate.value:.3g} times as long as their models say "
             f"(derate {cluster.derate.value:g}, {cluster.derate.kind}: {cluster.derate.source})"
         )
-    return tuple(notes)
+    return tuple(n for n in notes if n)

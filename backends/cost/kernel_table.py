@@ -65,8 +65,12 @@ def kernel_rows(program: Program) -> Int64s:
     return np.flatnonzero((program.kind == Kind.COMPUTE) & (moves | (program.flops > 0)))
 
 
-def kernels_of(program: Program) -> tuple[Kernels, Int64s]:
-    """The kernels of a program, and the row of each."""
+def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s]:
+    """The kernels of a program, and the row of each.
+
+    With `tf32`, products of f32 matrices are done in TF32, as XLA does on GPUs unless it is told
+    otherwise (`jax.default_matmul_precision`).
+    """
     rows = kernel_rows(program)
     by_opcode = np.array([int(kind_of(name)) for name in program.opcodes], dtype=np.uint8)
     kind = by_opcode[program.opcode[rows]]
@@ -81,7 +85,7 @@ def kernels_of(program: Program) -> tuple[Kernels, Int64s]:
     flops = program.flops[rows]
     kernels = Kernels(
         kind=kind,
-        dtype=program.dtype[rows],
+        dtype=_dtypes(program, rows, kind, tf32),
         dims=program.dims[rows],
         flops=np.where(causal & attends, flops // 2, flops),
         read_bytes=program.operand_bytes[rows],
@@ -89,9 +93,32 @@ def kernels_of(program: Program) -> tuple[Kernels, Int64s]:
         elements=sizes[program.shape[rows]],
         arrays=np.diff(program.dep_start)[rows] + 1,
         causal=causal,
-        dtypes=tuple(map(element_type, program.dtypes)) or ("",),
+        dtypes=(*map(element_type, program.dtypes), "tf32"),
     )
     return kernels, rows
+
+
+#: Bits of the types that matrices are multiplied in.
+_BITS = {"f64": 64, "f32": 32, "bf16": 16, "f16": 16, "i8": 8, "ui8": 8, "i4": 4}
+
+
+def _dtypes(
+    program: Program, rows: Int64s, kind: NDArray[np.uint8], tf32: bool
+) -> NDArray[np.uint8]:
+    """What each kernel calculates with: a product's narrowest operand, else its result's type."""
+    names = list(map(element_type, program.dtypes))
+    bits = [_BITS.get(n, 8 if n.startswith("f8") else 0) for n in names]
+    found: NDArray[np.uint8] = program.dtype[rows].copy()
+    start, deps, dtypes = program.dep_start, program.deps, program.dtype
+    for at in np.flatnonzero(kind <= KernelKind.ATTENTION_BACKWARD).tolist():
+        row = int(rows[at])
+        operands = {int(dtypes[d]) for d in deps[start[row] : start[row + 1]]}
+        known = [d for d in operands if bits[d]]
+        if known:
+            found[at] = min(known, key=lambda d: (bits[d], d))
+        if tf32 and names[found[at]] == "f32":
+            found[at] = len(names)
+    return found
 
 
 #: numpy's names of types in a Program whose StableHLO names are not made by rule.

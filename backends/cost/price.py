@@ -40,13 +40,14 @@ def price(
     policy: Policy,
     *,
     unpriced_is_zero: bool = False,
+    tf32: bool = False,
 ) -> Priced:
     """Price every program once and expand it for every rank class.
 
-    Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`.
+    `tf32` is that of `kernels_of`. Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`.
     """
     missing: Counter[str] = Counter()
-    durations = [_durations(p, cluster, placement, missing) for p in workload.programs]
+    durations = [_durations(p, cluster, placement, missing, tf32) for p in workload.programs]
     if missing and not unpriced_is_zero:
         raise _no_price(missing)
     streams, stream = _streams(workload.programs, cluster, placement, policy)
@@ -90,10 +91,14 @@ def kernel_latency_ns(kernels: Kernels, chip: Chip) -> Floats:
 
 
 def _durations(
-    program: Program, cluster: Cluster, placement: Placement, missing: Counter[str]
+    program: Program,
+    cluster: Cluster,
+    placement: Placement,
+    missing: Counter[str],
+    tf32: bool,
 ) -> Floats:
     found = np.zeros(len(program), dtype=np.float64)
-    kernels, rows = kernels_of(program)
+    kernels, rows = kernels_of(program, tf32=tf32)
     without = unpriced(kernels)
     for row in rows[without].tolist():
         missing[program.opcodes[program.opcode[row]]] += int(program.trips[row])

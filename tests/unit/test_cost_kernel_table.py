@@ -1,0 +1,94 @@
+"""What each row of a program is to a latency model."""
+
+from __future__ import annotations
+
+import pytest
+
+from flint.backends.cost.kernel_table import element_type, kernels_of, kind_of
+from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.builder import ProgramBuilder
+from flint.mesh import Mesh
+from flint.program import Flag, Kind, Phase
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kind"),
+    [
+        ("stablehlo.dot_general", KernelKind.GEMM),
+        ("aten.mm", KernelKind.GEMM),
+        ("stablehlo.convolution", KernelKind.CONVOLUTION),
+        ("fusion", KernelKind.ELEMENTWISE),
+        ("fusion.attention[causal]", KernelKind.ATTENTION),
+        ("fusion.attention_backward", KernelKind.ATTENTION_BACKWARD),
+        ("custom_call.flint.attention[causal]", KernelKind.ATTENTION),
+        ("custom_call.flint.attention_backward", KernelKind.ATTENTION_BACKWARD),
+        ("custom_call.__cudnn$fmhaSoftmaxBackward", KernelKind.ATTENTION_BACKWARD),
+        ("aten._scaled_dot_product_flash_attention[causal]", KernelKind.ATTENTION),
+        ("aten._softmax", KernelKind.SOFTMAX),
+        ("aten.native_layer_norm", KernelKind.NORM),
+        ("stablehlo.reduce", KernelKind.REDUCTION),
+        ("stablehlo.transpose", KernelKind.COPY),
+        ("stablehlo.dynamic_update_slice", KernelKind.COPY),
+        ("stablehlo.gather", KernelKind.GATHER),
+        ("stablehlo.scatter", KernelKind.SCATTER),
+        ("aten.embedding_dense_backward", KernelKind.SCATTER),
+        ("stablehlo.sort", KernelKind.SORT),
+        ("stablehlo.rng", KernelKind.RANDOM),
+        ("custom_call.mine", KernelKind.UNPRICED),
+    ],
+)
+def test_kinds_of_opcodes(opcode: str, kind: KernelKind) -> None:
+    assert kind_of(opcode) is kind
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("bfloat16", "bf16"), ("float32", "f32"), ("int8", "i8"), ("uint16", "ui16"), ("bool", "i1")],
+)
+def test_types_are_named_as_in_chips_files(dtype: str, name: str) -> None:
+    assert element_type(dtype) == name
+
+
+def _product(left: str, right: str, result: str, *, tf32: bool = False) -> Kernels:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    a, c = (b.add("parameter", Kind.PARAMETER, dtype=t, result_bytes=8) for t in (left, right))
+    b.add("stablehlo.dot_general", deps=[a, c], dtype=result, flops=16, dims=(1, 2, 2, 2))
+    return kernels_of(b.build(), tf32=tf32)[0]
+
+
+@pytest.mark.parametrize(
+    ("types", "tf32", "expected"),
+    [
+        (("bfloat16", "bfloat16", "float32"), False, "bf16"),
+        (("float32", "float32", "bfloat16"), False, "f32"),
+        (("float32", "float32", "float32"), True, "tf32"),
+        (("bfloat16", "bfloat16", "float32"), True, "bf16"),
+        (("float64", "float64", "float64"), True, "f64"),
+    ],
+)
+def test_a_product_calculates_in_the_type_of_its_operands(
+    types: tuple[str, str, str], tf32: bool, expected: str
+) -> None:
+    kernels = _product(*types, tf32=tf32)
+    assert kernels.dtypes[kernels.dtype[0]] == expected
+
+
+def test_the_upper_half_of_causal_attention_is_not_calculated() -> None:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    for opcode in ("custom_call.flint.attention", "custom_call.flint.attention[causal]"):
+        b.add(opcode, flops=800, result_bytes=4, dims=(2, 4, 4, 8))
+    kernels, _ = kernels_of(b.build())
+    assert kernels.flops.tolist() == [800, 400]
+    assert kernels.causal.tolist() == [False, True]
+
+
+def test_views_and_values_are_no_kernels_and_the_optimizer_has_its_own() -> None:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    x = b.add("parameter", Kind.PARAMETER, result_bytes=4)
+    b.add("stablehlo.transpose", deps=[x], result_bytes=4, flags=Flag.VIEW, alias=x)
+    b.add("stablehlo.constant", Kind.VALUE, result_bytes=4)
+    b.add("fusion", deps=[x], result_bytes=4, phase=Phase.OPTIMIZER)
+    b.add("fusion", deps=[x], result_bytes=4, flags=Flag.UNPRICED)
+    kernels, rows = kernels_of(b.build())
+    assert rows.tolist() == [3, 4]
+    assert kernels.kind.tolist() == [KernelKind.OPTIMIZER, KernelKind.UNPRICED]
