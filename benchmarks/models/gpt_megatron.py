@@ -137,11 +137,45 @@ def dropout(x: jax.Array, c: Gpt, constrain) -> jax.Array:
     return jnp.where(kept, x * jnp.bfloat16(1 / KEEP), jnp.bfloat16(0))
 
 
+def fused(function):
+    """A function whose backward pass has its arguments alone, as hand-written kernels do."""
+    return jax.checkpoint(function, policy=jax.checkpoint_policies.nothing_saveable)
+
+
+@fused
 def layer_norm(x: jax.Array, p) -> jax.Array:
     x32 = x.astype(jnp.float32)
     x32 -= jnp.mean(x32, axis=-1, keepdims=True)
     x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + EPSILON)
     return x32.astype(x.dtype) * p["scale"] + p["bias"]
+
+
+@fused
+def bias_gelu(x: jax.Array, bias: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x + bias)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def causal_softmax(scores: jax.Array, scale: float) -> jax.Array:
+    """Scale, mask and softmax in one kernel, of which the backward pass has the result."""
+    seq = scores.shape[-1]
+    causal = jnp.arange(seq)[:, None] >= jnp.arange(seq)
+    scaled = jnp.where(causal, scores.astype(jnp.float32) * scale, -1e4)
+    return jax.nn.softmax(scaled, axis=-1).astype(scores.dtype)
+
+
+def _softmax_forward(scores: jax.Array, scale: float):
+    weights = causal_softmax(scores, scale)
+    return weights, weights
+
+
+def _softmax_backward(scale: float, weights: jax.Array, gradient: jax.Array):
+    y, g = weights.astype(jnp.float32), gradient.astype(jnp.float32)
+    inner = jnp.sum(y * g, axis=-1, keepdims=True)
+    return ((y * (g - inner) * scale).astype(weights.dtype),)
+
+
+causal_softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def project_in(x, p, c: Gpt, at: Layout):
@@ -155,9 +189,7 @@ def attend(q, k, v, c: Gpt, at: Layout):
         return at.constrain(x, "model", None, None)
 
     scores = over_heads(jnp.einsum("bshk,bthk->bhst", q, k))
-    causal = jnp.arange(c.seq)[:, None] >= jnp.arange(c.seq)
-    scaled = scores.astype(jnp.float32) * c.head_dim**-0.5
-    weights = jax.nn.softmax(jnp.where(causal, scaled, -1e4), axis=-1).astype(q.dtype)
+    weights = causal_softmax(scores, c.head_dim**-0.5)
     out = jnp.einsum("bhst,bthk->bshk", dropout(weights, c, over_heads), v)
     return at.constrain(out, None, "model", None)
 
@@ -169,8 +201,8 @@ def project_out(x, out, p, c: Gpt, at: Layout):
 
 def mlp(x, p, c: Gpt, at: Layout):
     y = at.gathered(layer_norm(x, p["norm2"]))
-    up = at.constrain(jnp.einsum("bsd,df->bsf", y, p["up"]) + p["up_bias"], None, "model")
-    down = at.residual(jnp.einsum("bsf,fd->bsd", jax.nn.gelu(up), p["down"]))
+    up = at.constrain(jnp.einsum("bsd,df->bsf", y, p["up"]), None, "model")
+    down = at.residual(jnp.einsum("bsf,fd->bsd", bias_gelu(up, p["up_bias"]), p["down"]))
     return x + dropout(down + p["down_bias"], c, at.residual)
 
 

@@ -116,6 +116,17 @@ def _needed_backward(x: jax.Array, gradient: jax.Array):
 needed_again.defvjp(_needed_forward, _needed_backward)
 
 
+def fused(function):
+    """A function whose backward pass has its arguments alone."""
+    return jax.checkpoint(function, policy=jax.checkpoint_policies.nothing_saveable)
+
+
+@fused
+def gelu(x):
+    return jax.nn.gelu(x, approximate=False)
+
+
+@fused
 def layer_norm(x, scale, bias):
     x32 = x.astype(jnp.float32)
     x32 -= jnp.mean(x32, axis=-1, keepdims=True)
@@ -136,7 +147,7 @@ def layer(x, flat, *, c: Mpt):
     with jax.named_scope("mlp"):
         y = layer_norm(x, p["scale2"], p["bias2"])
         up = jnp.einsum("bsd,df->bsf", y, p["up"]) + p["up_bias"]
-        up = jax.nn.gelu(up, approximate=False)
+        up = gelu(up)
         return x + (jnp.einsum("bsf,fd->bsd", up, p["down"]) + p["down_bias"])
 
 
