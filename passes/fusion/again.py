@@ -182,8 +182,12 @@ def _made_again(program: Program, roles: Roles) -> Program:
     last = np.full(len(program), -1, dtype=np.int64)
     np.maximum.at(last, target, owner)
     gone &= (last >= 0) & (program.trips[last] == program.trips)
+    idle = program.kind == Kind.VALUE
     for row in np.flatnonzero(gone).tolist():
-        flops[last[row]] += flops[row]
+        reader = int(last[row])
+        while idle[reader] and not gone[reader] and last[reader] >= 0:
+            reader = int(last[reader])  # a view does no work: what reads it does
+        flops[reader] += 0 if idle[reader] and not gone[reader] else flops[row]
     adjusted = rewired(program, (owner[~cut], target[~cut])).with_rows(
         operand_bytes=np.maximum(operand, 0), flops=flops
     )
