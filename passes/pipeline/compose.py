@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from flint.passes.pipeline.gradient_types import in_gradient_dtype
+from flint.passes.pipeline.memory import memory_of
 from flint.passes.pipeline.messages import Neighbours
 from flint.passes.pipeline.partition import partition_body
 from flint.passes.pipeline.parts import PartitionedBody, StageParts
-from flint.passes.pipeline.plan import Plan, in_gradient_dtype, once_a_step
-from flint.passes.pipeline.rank_program import memory_of, rank_program
+from flint.passes.pipeline.plan import Plan, once_a_step
+from flint.passes.pipeline.rank_program import rank_program
 from flint.passes.pipeline.schedules import orders
 from flint.passes.pipeline.split import split
 from flint.passes.pipeline.units import Unit, Work

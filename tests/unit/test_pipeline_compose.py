@@ -17,9 +17,10 @@ from flint.builder import ProgramBuilder
 from flint.captured import Captured
 from flint.mesh import AxisRef, Group, Mesh
 from flint.passes.pipeline.compose import workload_of
+from flint.passes.pipeline.gradient_types import in_gradient_dtype
 from flint.passes.pipeline.messages import Neighbours
 from flint.passes.pipeline.parts import Key, Part, Partial, Saved, StageParts
-from flint.passes.pipeline.plan import Plan, in_gradient_dtype
+from flint.passes.pipeline.plan import Plan
 from flint.passes.pipeline.schedules import orders
 from flint.program import Collective, Flag, Kind, Phase, Program
 from flint.staged import Body, CapturedPipeline, Port, Role, StageBodies

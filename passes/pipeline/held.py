@@ -1,0 +1,85 @@
+"""Rows of what a position holds all step long: parameters, state, the batch, activations in flight."""
+
+from __future__ import annotations
+
+from flint.passes.pipeline.gradient_rows import add_accumulators
+from flint.passes.pipeline.graft import add_value, graft
+from flint.passes.pipeline.memory import in_flight, saved_bytes
+from flint.passes.pipeline.rank_state import Chunk, RankState
+from flint.program import Kind, Phase, Program
+from flint.staged import Port, Role
+
+
+def hold(state: RankState) -> None:
+    """Add what is there before the first unit, whole parameters that are gathered once included."""
+    batch: dict[str, int] = {}
+    for chunk in state.chunks:
+        _arguments(state, chunk, batch)
+        add_accumulators(state, chunk)
+    for number, chunk in enumerate(state.chunks):
+        _stash(state, chunk, number)
+        _gather(state, chunk)
+
+
+def _arguments(state: RankState, chunk: Chunk, batch: dict[str, int]) -> None:
+    """PARAMETER rows: weights, the batch (once for all chunks), optimizer state."""
+    parts = chunk.parts
+    for part in (parts.forward, parts.backward, parts.weights, parts.gather, chunk.update):
+        for key, row in part.inputs.items() if part is not None else ():
+            if key in chunk.held or not isinstance(key, Port):
+                continue
+            assert part is not None
+            if key.role in (Role.PARAMETER, Role.STATE):
+                chunk.held[key] = _parameter(state, chunk, part.program, row)
+            elif key.role is Role.BATCH:
+                if key.name not in batch:
+                    batch[key.name] = _batch(state, part.program, row)
+                chunk.held[key] = batch[key.name]
+
+
+def _parameter(state: RankState, chunk: Chunk, program: Program, row: int) -> int:
+    name = program.strings[program.name[row]]
+    if len(state.chunks) > 1:
+        name = f"stage{chunk.stage}.{name}"
+    return add_value(state.builder, "parameter", program, row, kind=Kind.PARAMETER, name=name)
+
+
+def _batch(state: RankState, program: Program, row: int) -> int:
+    """An argument of the whole step: all microbatches, one after another."""
+    tensor, count = program.row(row), state.plan.captured.microbatches
+    shape = (tensor.shape[0] * count, *tensor.shape[1:]) if tensor.shape else ()
+    return state.builder.add(
+        "parameter",
+        Kind.PARAMETER,
+        dtype=tensor.dtype,
+        shape=shape,
+        result_bytes=tensor.result_bytes * (count if shape else 1),
+        name=tensor.name,
+        cause=tensor.cause,
+    )
+
+
+def _stash(state: RankState, chunk: Chunk, number: int) -> None:
+    """Memory of the activations of all microbatches in flight but the one that is worked on."""
+    others = in_flight(state.order, number) - 1
+    size = others * saved_bytes(chunk.parts)
+    if size > 0:
+        state.returned.append(
+            state.builder.add(
+                "pipeline.stash",
+                Kind.VALUE,
+                shape=(size,),
+                dtype="int8",
+                result_bytes=size,
+                name=f"activations of {others} microbatches",
+                scope="pipeline/activations",
+                phase=Phase.FORWARD,
+            )
+        )
+
+
+def _gather(state: RankState, chunk: Chunk) -> None:
+    part = chunk.parts.gather
+    if part is not None:
+        done = graft(state.builder, part, chunk.held)
+        chunk.held.update({key: done.output(key) for key in part.outputs})
