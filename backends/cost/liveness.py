@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +19,7 @@ from flint.backends.cost.nesting import Carry
 from flint.backends.cost.sharing import Storage
 from flint.backends.cost.values import Values, values
 from flint.passes.opcodes import ELEMENTWISE, RESULT, opcode_mask
-from flint.program import Collective, Flag, Int64s, Kind, Program
+from flint.program import Collective, Flag, Int64s, Kind, Phase, Program
 
 #: Operations that may write over an operand of the same size that nothing reads after them.
 OVERWRITING = ELEMENTWISE | {"fusion", "fusion.optimizer"}
@@ -51,6 +51,10 @@ class Buffers:
         np.subtract.at(change, self.dies + 1, self.num_bytes)
         return np.cumsum(change[:-1])
 
+    def of(self, chosen: NDArray[np.bool_]) -> Buffers:
+        """The same with the other buffers empty."""
+        return replace(self, num_bytes=np.where(chosen, self.num_bytes, 0))
+
     def at(self, moment: int) -> NDArray[np.int64]:
         """The buffers in use at a moment."""
         return np.flatnonzero((self.born <= moment) & (moment <= self.dies) & (self.num_bytes > 0))
@@ -68,14 +72,32 @@ def buffers(program: Program) -> Buffers:
     return _Layout(program).buffers()
 
 
+def donated(program: Program) -> NDArray[np.bool_]:
+    """Arguments whose memory the step may use for its results.
+
+    A step of a pipeline that has an optimizer updates what it holds, without saying so.
+    """
+    arguments = program.kind == Kind.PARAMETER
+    said = arguments & ((program.flags & Flag.DONATED) != 0)
+    if "pipeline.turn" not in program.opcodes or not (program.phase == Phase.OPTIMIZER).any():
+        return np.asarray(said)
+    floats = np.array(["float" in dtype for dtype in program.dtypes], dtype=np.bool_)
+    return np.asarray(said | (arguments & floats[program.dtype]))
+
+
 def value_bytes(program: Program) -> Int64s:
     """Bytes of each row's value: of an update in place all of them, not those that change."""
+    shares = program.alias >= 0
+    whole = np.maximum(program.result_bytes, whole_bytes(program))
+    return np.where(program.trips > 0, np.where(shares, whole, program.result_bytes), 0)
+
+
+def whole_bytes(program: Program) -> Int64s:
+    """Bytes of each row's first result, by its shape and type."""
     elements = np.array([float(math.prod(s)) for s in program.shapes] or [0.0])
     bits = np.array([float(_bits(d)) for d in program.dtypes] or [0.0])
-    whole = np.ceil(elements[program.shape] * bits[program.dtype] / 8).astype(np.int64)
-    shares = program.alias >= 0
-    size = np.where(shares, np.maximum(program.result_bytes, whole), program.result_bytes)
-    return np.where(program.trips > 0, size, 0)
+    found = np.ceil(elements[program.shape] * bits[program.dtype] / 8)
+    return np.asarray(found.astype(np.int64))
 
 
 def _bits(dtype: str) -> int:
@@ -144,7 +166,7 @@ class _Layout:
         size = np.where(own, value_bytes(program), 0).tolist()
         size += [size[c.row] for c in values.changing]
         born = [2 * row for row in range(self.count)] + [self._end(c) for c in values.changing]
-        kept = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) == 0)
+        kept = (program.kind == Kind.PARAMETER) & ~donated(program)
         constants = np.array(["constant" in o for o in program.opcodes], dtype=np.bool_)
         kept |= constants[program.opcode] & (program.kind == Kind.VALUE)
         fixed = kept.tolist() + [False] * len(values.changing)
@@ -185,7 +207,15 @@ class _Layout:
         )
         rows = opcode_mask(program, names) & (program.kind == Kind.COMPUTE)
         summed = program.collective == Collective.ALL_REDUCE
-        return (rows | summed).tolist()  # type: ignore[no-any-return]
+        return (rows | summed | np.array(self.several)).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def several(self) -> list[bool]:
+        """Kernels with more results than their first."""
+        program = self.program
+        kernels = np.array([o.startswith("fusion") for o in program.opcodes], dtype=np.bool_)
+        more = program.result_bytes > whole_bytes(program)
+        return (kernels[program.opcode] & more).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def in_place(self) -> list[bool]:
@@ -199,11 +229,15 @@ class _Layout:
         for row in range(self.count):
             if values.of_row[row] != row:
                 continue
-            for value in self._candidates(row):
-                if self._takes_over(row, value) and storage.share(
-                    row, value, resize=self.in_place[row]
-                ):
-                    break
+            given = [v for v in self._candidates(row) if self._takes_over(row, v)]
+            if not any(storage.share(row, v, resize=self.in_place[row]) for v in given):
+                self._absorb(row, given)
+
+    def _absorb(self, row: int, given: list[int]) -> None:
+        """A kernel with several results writes some of them over operands."""
+        if self.several[row]:
+            for value in given:
+                self.storage.absorb(row, value)
 
     def _candidates(self, row: int) -> list[int]:
         """Values that `row` might write over."""
@@ -225,8 +259,8 @@ class _Layout:
         held = {storage.root(row) for row in arguments}
         returned = self._returned()
         taken = {storage.root(value) for value in returned}
-        for row in arguments:
-            if program.flags[row] & Flag.DONATED and storage.root(row) not in taken:
+        for row in np.flatnonzero(donated(program)).tolist():
+            if storage.root(row) not in taken:
                 free.setdefault(storage.size[storage.root(row)], []).append(row)
         for value in returned:
             if storage.root(value) in held:

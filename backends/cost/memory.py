@@ -66,6 +66,17 @@ def memory_use(program: Program, chip: Chip | None = None) -> MemoryUse:
     )
 
 
+def saved_activation_bytes(program: Program) -> int:
+    """Most bytes of activations that wait for a backward pass at one time.
+
+    Those of microbatches in flight count, and so do activations that were gathered and are kept.
+    """
+    layout = buffers(program)
+    kind = kinds(program, layout)
+    saved = (kind == MemoryKind.SAVED_ACTIVATIONS) | (kind == MemoryKind.PIPELINE_STASH)
+    return int(layout.of(saved).live_bytes.max(initial=0))
+
+
 def _place(program: Program, number: int) -> PeakPlace:
     if not len(program):
         return PeakPlace(0, "", "", "")

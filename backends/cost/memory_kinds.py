@@ -7,9 +7,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.liveness import Buffers
+from flint.backends.cost.liveness import Buffers, donated
 from flint.passes.opcodes import RESULT, opcode_mask
-from flint.program import Collective, Flag, Kind, Phase, Program
+from flint.program import Collective, Kind, Phase, Program
 
 
 class MemoryKind(StrEnum):
@@ -83,7 +83,11 @@ class _Reads:
 def _arguments(program: Program, rows: NDArray[np.int64], reads: _Reads) -> list[MemoryKind]:
     """What each argument is. Those with one name before the first bracket are of one kind."""
     trains = bool((program.phase == Phase.OPTIMIZER).any())
-    own = {row: _argument(program, row, int(reads.phases[row]), trains) for row in rows.tolist()}
+    updated = donated(program)
+    own = {
+        row: _argument(program, row, int(reads.phases[row]), bool(updated[row]), trains)
+        for row in rows.tolist()
+    }
     weights: dict[str, int] = {}
     for row, kind in own.items():
         if kind is MemoryKind.PARAMETERS:
@@ -98,16 +102,17 @@ def _arguments(program: Program, rows: NDArray[np.int64], reads: _Reads) -> list
     ]
 
 
-def _argument(program: Program, row: int, phases: int, trains: bool) -> MemoryKind:
-    donated = bool(program.flags[row] & Flag.DONATED)
-    updated = bool(phases & (1 << Phase.OPTIMIZER))
+def _argument(
+    program: Program, row: int, phases: int, is_donated: bool, trains: bool
+) -> MemoryKind:
+    updated = is_donated or bool(phases & (1 << Phase.OPTIMIZER))
     if trains and phases == 1 << Phase.OPTIMIZER:
         return MemoryKind.OPTIMIZER_STATE
-    if not _is_float(program, row) and not donated:
+    if not _is_float(program, row) and not is_donated:
         return MemoryKind.INPUTS
     if trains:
-        return MemoryKind.PARAMETERS if updated or donated else MemoryKind.INPUTS
-    return MemoryKind.STATE if donated else MemoryKind.PARAMETERS
+        return MemoryKind.PARAMETERS if updated else MemoryKind.INPUTS
+    return MemoryKind.STATE if is_donated else MemoryKind.PARAMETERS
 
 
 def _is_float(program: Program, row: int) -> bool:

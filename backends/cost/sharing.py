@@ -54,6 +54,18 @@ class Storage:
         self.size[a] = max(self.size[a], self.size[b])
         return True
 
+    def absorb(self, value: int, other: int) -> bool:
+        """Put part of a value into another group's memory, and make the value smaller by it."""
+        a, b = self.root(value), self.root(other)
+        fits = a != b and not self._kept[b] and self.size[b] <= self.size[a]
+        if not fits or any(_meets(self._busy[b], interval) for interval in self._busy[a]):
+            return False
+        for interval in self._busy[a]:
+            _insert(self._busy[b], interval)
+        self._reserved[b] = max(self._reserved[b], self._reserved[a])
+        self.size[a] -= self.size[b]
+        return True
+
     def reserve(self, value: int, until: int) -> None:
         """Keep the group's memory until a moment, whether it is needed then or not."""
         root = self.root(value)
