@@ -18,6 +18,7 @@ from benchmarks.kernel_rows import DATA, Measured
 from flint.backends.cost.systolic import latency_ns
 from flint.backends.cost.systolic.hardware import hardware_of
 from flint.backends.cost.systolic.scalesim import cycles
+from flint.backends.cost.systolic.scalesim_stalls import limited_cycles
 from flint.cluster import Chip, Cluster
 
 Floats = NDArray[np.float64]
@@ -40,7 +41,7 @@ class Accuracy:
     def __str__(self) -> str:
         shares = (self.mape, self.median, self.p90, self.bias, self.roofline_mape)
         numbers = " ".join(f"{100 * s:7.1f}" for s in shares)
-        return f"{self.data:42} {self.chip:9} {self.split:9} {self.count:6} {numbers}"
+        return f"{self.data:52} {self.chip:9} {self.split:9} {self.count:6} {numbers}"
 
 
 def accuracy(
@@ -128,9 +129,7 @@ def _scalesim(row: dict[str, str]) -> float:
     m, n, k, high, wide = (int(row[name]) for name in ("M", "N", "K", "rows", "cols"))
     if not row["bw"].startswith("USER"):
         return float(cycles(m, n, k, high, wide, row["dataflow"]))
-    from flint.backends.cost.systolic.scalesim_stalls import limited_cycles
-
-    kilobytes = [int(x) for x in row["sram_kb"].split("/")[:2]]
+    kilobytes = [int(x) for x in row["sram_kb"].split("/")]
     words = int(row["bw"].removeprefix("USER:"))
     found = limited_cycles(m, n, k, high, wide, row["dataflow"], words, *kilobytes)
     return float(found)
@@ -144,7 +143,7 @@ def _ideal_cycles(row: dict[str, str]) -> float:
 
 def main() -> None:
     """Command line."""
-    print(f"{'data':42} {'chip':9} {'split':9} {'count':>6} ", end="")
+    print(f"{'data':52} {'chip':9} {'split':9} {'count':>6} ", end="")
     print("   MAPE  median     p90    bias  roofline MAPE (all %)")
     for row in [*tpu_rows_accuracy(), *scalesim_accuracy()]:
         print(row)

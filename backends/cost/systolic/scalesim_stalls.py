@@ -4,7 +4,8 @@ SCALE-Sim 3.0.0 puts each operand into the order in which the array first asks f
 order into sets of a hundredth of the SRAM, and closes it to a ring. Half of the SRAM is a window on
 the ring. A request outside of it moves the window on by the other half, and again until the request
 is inside: so a step back costs a whole turn. Every move takes the words of that half over the
-bandwidth, one after the other; the array stands still meanwhile.
+bandwidth, one after the other; the array stands still meanwhile. Results go through a buffer of
+their own, see `scalesim_writes.py`.
 
 Requests of a fold, by operand:
 
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.systolic.scalesim import cycles, folds
+from flint.backends.cost.systolic.scalesim_writes import WriteBuffer, results_per_cycle
 
 #: SRAM over words of a set.
 SETS = 100
@@ -79,11 +81,11 @@ def limited_cycles(
     words_per_cycle: int,
     ifmap_kilobytes: int,
     filter_kilobytes: int,
+    ofmap_kilobytes: int,
 ) -> int:
-    """Cycles of m x k times k x n when each operand gets `words_per_cycle` from DRAM.
+    """Cycles of m x k times k x n when both operands and the result get `words_per_cycle` each.
 
-    A word is a byte, as in SCALE-Sim. Writes of results never wait. ValueError for another
-    dataflow.
+    A word is a byte, as in SCALE-Sim. ValueError for another dataflow.
     """
     _, each = folds(m, n, k, rows, columns, dataflow)
     ifmap, weights = _streams(m, n, k, rows, columns, dataflow, ifmap_kilobytes, filter_kilobytes)
@@ -91,14 +93,16 @@ def limited_cycles(
         _Buffer(stream, math.ceil(_half(kilobytes) / words_per_cycle) + LATENCY)
         for stream, kilobytes in ((ifmap, ifmap_kilobytes), (weights, filter_kilobytes))
     ]
+    results = WriteBuffer(ofmap_kilobytes * 1024, words_per_cycle)
     stalls = 0
-    fold_tiles = _fold_tiles(m, n, k, rows, columns, dataflow)
-    for fold, tiles in enumerate(fold_tiles):
+    for fold, tiles in enumerate(_fold_tiles(m, n, k, rows, columns, dataflow)):
         base = fold * int(each)
         parts = [b.stream.requests[t] for b, t in zip(buffers, tiles, strict=True)]
-        for at, wanted in _merged(parts):
-            waits = [b.stall(base + at + stalls, w) for b, w in zip(buffers, wanted, strict=True)]
-            stalls += max(0, *waits)
+        written = _written(m, n, k, rows, columns, dataflow, fold)
+        for at, wanted, words in _merged(parts, written):
+            now = base + at + stalls
+            waits = [b.stall(now, w) for b, w in zip(buffers, wanted, strict=True)]
+            stalls += max(results.stall(now, words), *waits)
     return int(cycles(m, n, k, rows, columns, dataflow)) + stalls
 
 
@@ -118,14 +122,33 @@ def _fold_tiles(
             yield {"os": (i, j), "ws": (i, stationary), "is": (stationary, i)}[dataflow]
 
 
-def _merged(requests: list[Requests]) -> Iterator[tuple[int, list[list[int]]]]:
-    """Cycle by cycle, the sets that each operand asks for."""
-    by_cycle: dict[int, list[list[int]]] = {}
+def _written(
+    m: int, n: int, k: int, rows: int, columns: int, dataflow: str, fold: int
+) -> dict[int, int]:
+    """Results that a fold writes, by cycle within it."""
+    high = math.ceil((m if dataflow == "os" else k) / rows)
+    i, j = fold % high, fold // high
+    wide = min(columns, (m if dataflow == "is" else n) - j * columns)
+    if dataflow == "os":  # the last row of the tile leaves first, after all of k
+        tall = min(rows, m - i * rows)
+        first = k - 1 + rows - tall
+    else:
+        tall = m if dataflow == "ws" else n
+        first = 2 * rows - 1
+    return dict(enumerate(results_per_cycle(tall, wide).tolist(), first))
+
+
+def _merged(
+    requests: list[Requests], written: dict[int, int]
+) -> Iterator[tuple[int, list[list[int]], int]]:
+    """Cycle by cycle, the sets that each operand is asked for, and how many results appear."""
+    asked: dict[int, list[list[int]]] = {}
     for operand, part in enumerate(requests):
         for cycle, number in part:
-            by_cycle.setdefault(cycle, [[] for _ in requests])[operand].append(number)
-    for cycle in sorted(by_cycle):
-        yield cycle, by_cycle[cycle]
+            asked.setdefault(cycle, [[] for _ in requests])[operand].append(number)
+    nothing: list[list[int]] = [[] for _ in requests]
+    for cycle in sorted(asked.keys() | written.keys()):
+        yield cycle, asked.get(cycle, nothing), written.get(cycle, 0)
 
 
 def _streams(
