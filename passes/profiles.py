@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flint.errors import FlintError, nearest
 from flint.passes.base import Pass
 from flint.passes.dead_code import DropDeadCode
+from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.kernels import FuseKernels
 from flint.passes.reassociate import ReassociateAllReduce
@@ -40,6 +41,12 @@ PROFILES: dict[str, Profile] = {
             (FuseChains(),),
         ),
         Profile(
+            "xla-gpu+flash",
+            "XLA for GPUs; attention that the program writes out runs as cuDNN's flash attention",
+            _XLA,
+            (FuseAttention(), FuseChains()),
+        ),
+        Profile(
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
@@ -47,9 +54,9 @@ PROFILES: dict[str, Profile] = {
         ),
         Profile(
             "inductor",
-            "torch.compile: dead code; element-wise chains, softmax and norms in one kernel each",
+            "torch.compile: dead code; one kernel for each chain, softmax, norm and attention",
             (DropDeadCode(),),
-            (_INDUCTOR,),
+            (FuseAttention(), _INDUCTOR),
         ),
         Profile("eager", "PyTorch without a compiler: each operator is a kernel", (), ()),
     )

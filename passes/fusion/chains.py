@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,13 @@ from flint.program import Int64s, Kind, Phase, Program
 
 #: Which row stands for a kernel: products first, then updates in place.
 _STANDS = {Role.MATMUL: 4, Role.UPDATE: 3, Role.ELEMENT: 1, Role.ROWS: 1, Role.REDUCE: 1}
+
+#: Bits of roles in the marks of a kernel.
+_ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE = (
+    1 << r for r in (Role.ALONE, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)
+)
+#: Rows that can take what they read into their kernel.
+_TAKING = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE)))
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class FuseChains(Pass):
 class _Chains:
     def __init__(self, inlined: Inlined, options: FuseChains) -> None:
         program, roles = inlined.program, inlined.roles
-        self.groups = Groups(program)
+        self.groups = Groups(program, (1 << roles.role).tolist())
         self._program = program
         self._options = options
         self._role = roles.role.tolist()
@@ -109,7 +116,7 @@ class _Chains:
                         self._merge(read, row)
 
     def _takes(self, row: int) -> bool:
-        return self._role[row] in (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE)
+        return self._role[row] in _TAKING
 
     def join_products(self) -> None:
         """Rules `epilogue` and `prologue`."""
@@ -170,9 +177,9 @@ class _Chains:
         if self._role[row] == Role.UPDATE:
             return self._updates(read, row)
         one, other = self.groups.of(read), self.groups.of(row)
-        if self._has(one, (Role.MATMUL, Role.UPDATE)) or self._has(other, (Role.MATMUL,)):
+        if self._has(one, _MATMUL | _UPDATE) or self._has(other, _MATMUL):
             return False
-        if role == Role.ROWS or self._has(one, (Role.ROWS,)) or self._has(other, (Role.ROWS,)):
+        if role == Role.ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._blocks(read, row, one, other)
         if self._gathers_parts(row):
             return self._only_reader(read, row)
@@ -180,7 +187,7 @@ class _Chains:
 
     def _updates(self, read: int, row: int) -> bool:
         group = self.groups.of(read)
-        whole = self._alias[row] == read or self._has(group, (Role.MATMUL, Role.UPDATE))
+        whole = self._alias[row] == read or self._has(group, _MATMUL | _UPDATE)
         return not whole and bool(self._bytes[read] == self._bytes[row])
 
     def _gathers_parts(self, row: int) -> bool:
@@ -197,7 +204,7 @@ class _Chains:
             return False
         if self._options.blocks == "shared":
             return self._one_block(one, other)
-        if self._role[read] != Role.ROWS and not self._has(one, (Role.ROWS,)):
+        if self._role[read] != Role.ROWS and not self._has(one, _ROWS):
             return bool(self._elements[read] == self._elements[row])
         return self._one_block(one, other) and self._diamond(one)
 
@@ -222,8 +229,8 @@ class _Chains:
     def _sizes(self, group: int) -> set[int]:
         return {self._elements[r] for r in self.groups.rows(group) if self._role[r] != Role.VIEW}
 
-    def _has(self, group: int, roles: tuple[Role, ...]) -> bool:
-        return any(self._role[r] in roles for r in self.groups.rows(group))
+    def _has(self, group: int, roles: int) -> bool:
+        return bool(self.groups.marks(group) & roles)
 
     def _prologue(self, read: int, row: int) -> bool:
         alone = all(self._moves[r] or self._role[r] == Role.VIEW for r in self._kernel(read))
@@ -240,7 +247,7 @@ class _Chains:
         if self._role[reader] != Role.ELEMENT or self._elements[reader] != self._elements[row]:
             return
         kernel = self._kernel(reader)
-        if self._has(self.groups.of(reader), (Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)):
+        if self._has(self.groups.of(reader), _ROWS | _REDUCE | _MATMUL | _UPDATE):
             return
         if self._options.epilogue == "vector" and not self._small_operands(kernel, row):
             return
@@ -255,12 +262,10 @@ class _Chains:
         return small and len(results) <= 1
 
     def _are_siblings(self, one: int, other: int) -> bool:
-        fit = (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.VIEW)
-        rows = [*self.groups.rows(one), *self.groups.rows(other)]
-        if not all(self._role[r] in fit for r in rows):
+        if any(self._has(group, _ALONE | _MATMUL | _UPDATE) for group in (one, other)):
             return False
         sizes = self._sizes(one) | self._sizes(other)
-        if self._has(one, (Role.ROWS,)) or self._has(other, (Role.ROWS,)):
+        if self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._options.blocks == "shared" and self._one_block(one, other)
         if len(sizes) != 1:
             return False
@@ -268,7 +273,7 @@ class _Chains:
             return True
         first, second = self._inputs(one), self._inputs(other)
         return first == second or (
-            self._has(one, (Role.REDUCE,)) != self._has(other, (Role.REDUCE,))
+            self._has(one, _REDUCE) != self._has(other, _REDUCE)
             and (first <= second or second <= first)
         )
 
@@ -280,7 +285,7 @@ class _Chains:
         return {d for d in read - rows if self._elements[d] * 16 > size}
 
 
-def _names(inlined: Inlined, kernel: Int64s) -> dict[str, object]:
+def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     """Opcodes and dims of kernels, at the rows that stand for them."""
     program, roles = inlined.program, inlined.roles
     opcode, dims = program.opcode.copy(), program.dims.copy()

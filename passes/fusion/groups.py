@@ -22,7 +22,9 @@ class Groups:
     counts as read by the next of its segment.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, marks: list[int] | None = None) -> None:
+        """`marks` are bits of each row; a kernel has those of all its rows."""
+        self._marks = list(marks) if marks else [0] * len(program)
         self._segment = segments(program).tolist()
         self._of = list(range(len(program)))
         self._rows: dict[int, list[int]] = {}
@@ -33,6 +35,10 @@ class Groups:
     def of(self, row: int) -> int:
         """The kernel of a row: a number, and of one of its rows."""
         return self._of[row]
+
+    def marks(self, group: int) -> int:
+        """Bits that any row of a kernel has."""
+        return self._marks[group]
 
     def rows(self, group: int) -> list[int]:
         """The rows of a kernel."""
@@ -58,6 +64,38 @@ class Groups:
         self._join(first, second)
         return True
 
+    def merge_all(self, rows: set[int]) -> bool:
+        """Make some rows, each a kernel by itself so far, one kernel; False if that is impossible.
+
+        It is if they are not of one segment, or a row outside reads one and is read by another.
+        """
+        first = min(rows)
+        alone = all(self.rows(self._of[row]) == [row] for row in rows)
+        if not alone or any(self._segment[row] != self._segment[first] for row in rows):
+            return False
+        if self._leads_back(rows):
+            return False
+        for row in rows:
+            if self._of[row] != self._of[first]:
+                self._join(self._of[first], self._of[row])
+        return True
+
+    def _leads_back(self, rows: set[int]) -> bool:
+        """Whether a kernel outside `rows` reads them and is read by them, through others or not."""
+        bound = max(rows)
+        seen: set[int] = set()
+        pending = [row for row in rows for row in self._readers[row] if row not in rows]
+        while pending:
+            group = self._of[pending.pop()]
+            if group in seen or self._low[group] > bound:
+                continue
+            seen.add(group)
+            readers = [to for row in self.rows(group) for to in self._readers[row]]
+            if any(to in rows for to in readers):
+                return True
+            pending += readers
+        return False
+
     def _join(self, first: int, second: int) -> None:
         one, other = self.rows(first), self.rows(second)
         if len(one) < len(other):
@@ -66,6 +104,7 @@ class Groups:
         self._rows.pop(second, None)
         for row in other:
             self._of[row] = first
+        self._marks[first] |= self._marks[second]
         self._low[first] = min(self._low[first], self._low[second])
         self._high[first] = max(self._high[first], self._high[second])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,13 +27,18 @@ def segments(program: Program) -> Int64s:
 
 
 def merged(
-    program: Program, kernel: Int64s, changed: Mask | None = None, **columns: Any
+    program: Program,
+    kernel: Int64s,
+    changed: Mask | None = None,
+    known: Mapping[int, Mapping[str, int]] | None = None,
+    **columns: Any,
 ) -> Program:
     """The program with one row per kernel.
 
     `kernel[row]` is the row that stands for the row's kernel: it keeps its place where it can,
     and its scope, location, phase, type and shape. All rows of a kernel are of one segment, and
-    merging them makes no cycle. `columns` replace columns of the rows that stay, before rows move.
+    merging them makes no cycle. `columns` replace columns of the rows that stay, before rows move; `known` holds
+    flops and bytes of some of them.
     Bytes are those that cross: `operand_bytes` each value once (also of rows in `changed`),
     `result_bytes` what rows outside, loops or storage take.
     """
@@ -52,6 +58,9 @@ def merged(
         ),
         "result_bytes": np.where(several, _bytes_out(program, kernel), program.result_bytes),
     }
+    for row, quantities in (known or {}).items():
+        for name, quantity in quantities.items():
+            values[name][row] = quantity
     found = replace(program.with_rows(**{**values, **columns}), regions=_yields(program, kernel))
     inside = kernel[owner], kernel[target]
     apart = inside[0] != inside[1]

@@ -306,7 +306,8 @@ def test_a_kernel_is_in_place_only_if_its_first_operand_is_still_the_same() -> N
 def test_profiles_are_found_by_name() -> None:
     from flint.errors import FlintError
 
-    assert list(PROFILES)[:3] == ["none", "xla-gpu", "xla-tpu"]
+    names = ["none", "xla-gpu", "xla-gpu+flash", "xla-tpu", "inductor", "eager"]
+    assert list(PROFILES) == names
     assert all(profile(name).name == name for name in PROFILES)
     assert profile("none").passes == ()
     with pytest.raises(FlintError) as caught:
