@@ -25,7 +25,7 @@ class Profile:
 
 
 _XLA = (DropDeadCode(), ReassociateAllReduce(), FormReduceScatter())
-_INDUCTOR = FuseChains(blocks="shared", epilogue="", siblings="any", operators=True)
+_INDUCTOR = FuseChains(blocks="shared", epilogue="", siblings="any", operators=True, slices=True)
 
 #: Profiles by name. XLA for both sums before it reduces (tested on tensor-parallel gradients), and
 #: turns a sliced all-reduce into a reduce-scatter, for TPUs not everywhere. docs/kernels.md says
@@ -50,7 +50,7 @@ PROFILES: dict[str, Profile] = {
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
-            (FuseChains(blocks="", epilogue="any"),),
+            (FuseChains(blocks="", epilogue="any", slices=True),),
         ),
         Profile(
             "inductor",

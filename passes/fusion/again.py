@@ -43,7 +43,9 @@ class Inlined:
     whole: frozenset[int]
 
 
-def compute_again(program: Program, *, elements: bool, operators: bool, blocks: str) -> Inlined:
+def compute_again(
+    program: Program, *, elements: bool, operators: bool, slices: bool, blocks: str
+) -> Inlined:
     """Let the readers of a row compute it themselves, where that moves fewer bytes.
 
     * `layout_again`: a change of layout or type, or a value made from nothing, that only
@@ -54,11 +56,12 @@ def compute_again(program: Program, *, elements: bool, operators: bool, blocks: 
       reads move no more than if one stored it for them: (n - 1) x read <= n x stored, and none
       computes an element twice. XLA's fusion does this for all readers of a row or for none.
 
-    flops count once, at the last reader. PyTorch's operators take part with `operators`; `blocks`
+    flops count once, at the last reader. PyTorch's operators take part with `operators`,
+    slices of stacks with `slices`; `blocks`
     says which reductions along rows share a kernel with their readers (see `Diamonds`).
     """
-    program = _made_again(program, roles_of(program, operators=operators))
-    roles = roles_of(program, operators=operators)
+    program = _made_again(program, roles_of(program, operators=operators, slices=slices))
+    roles = roles_of(program, operators=operators, slices=slices)
     diamonds = Diamonds(program, roles, blocks=blocks)
     gone = _Again(program, roles, diamonds, elements).gone()
     exponential = opcode_mask(program, EXPONENTIAL)

@@ -42,7 +42,8 @@ class FuseChains(Pass):
       factor, a change of type (the epilogues of cuBLASLt).
     * `prologue`: a change of layout or type that only one product reads joins the product.
     * `siblings`: kernels of as many elements that read the same array become one.
-    * `update`: what is written into a part of an array is computed by the kernel that writes it.
+    * `update`: what only one update in place reads is computed by the kernel that writes it.
+    * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
 
     Kernels never read each other in a circle. flops are summed; bytes are those that cross.
     """
@@ -51,6 +52,7 @@ class FuseChains(Pass):
     blocks: str = "diamonds"
     epilogue: str = "vector"
     siblings: str = "same"
+    slices: bool = False
     operators: bool = False
     name: ClassVar[str] = "fuse-chains"
 
@@ -60,6 +62,7 @@ class FuseChains(Pass):
             program,
             elements=self.again,
             operators=self.operators,
+            slices=self.slices,
             blocks=self.blocks,
         )
         program, roles = inlined.program, inlined.roles
@@ -188,7 +191,8 @@ class _Chains:
     def _updates(self, read: int, row: int) -> bool:
         group = self.groups.of(read)
         whole = self._alias[row] == read or self._has(group, _MATMUL | _UPDATE)
-        return not whole and bool(self._bytes[read] == self._bytes[row])
+        fits = bool(self._bytes[read] == self._bytes[row])
+        return fits and not whole and self._only_reader(read, row)
 
     def _gathers_parts(self, row: int) -> bool:
         """Whether a row puts parts of other sizes together: a concatenation, a padding."""

@@ -38,6 +38,8 @@ _COPIES = words(
 _RANDOM = ("rng", "rand", "bernoulli", "normal", "uniform", "exponential")
 #: A part of a large array is written in place.
 UPDATE = frozenset({"stablehlo.dynamic_update_slice", "hlo.dynamic-update-slice"})
+#: A part of a large array is read.
+SLICE = words("stablehlo.dynamic_slice hlo.dynamic-slice")
 TRANSPOSE = frozenset({"stablehlo.transpose", "hlo.transpose"})
 
 
@@ -73,12 +75,17 @@ class Roles:
         return Roles(**{name: column[rows] for name, column in vars(self).items()})
 
 
-def roles_of(program: Program, *, operators: bool) -> Roles:
-    """Roles of all rows; PyTorch's operators (`aten.`) take part if `operators`."""
+def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles:
+    """Roles of all rows.
+
+    PyTorch's operators (`aten.`) take part if `operators`, reads of a slice of a stack if `slices`.
+    """
     compute = (program.kind == Kind.COMPUTE) & ((program.flags & Flag.UNPRICED) == 0)
     if not operators:
         compute &= ~_named(program, lambda name: name.startswith(EAGER))
     drawn = _named(program, lambda name: any(part in name for part in _RANDOM))
+    if not slices:
+        compute &= ~opcode_mask(program, SLICE)
     moves = opcode_mask(program, LAYOUT | _COPIES | GENERATED) & ~drawn
     converts = opcode_mask(program, CONVERT)
     role = np.zeros(len(program), dtype=np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 
 from flint.passes.columns import Mask, carried, consumers
 from flint.passes.fusion.again import EXPONENTIAL, made_from_nothing
-from flint.passes.fusion.roles import UPDATE, Role, Roles, words
+from flint.passes.fusion.roles import SLICE, UPDATE, Role, Roles, words
 from flint.passes.opcodes import opcode_mask
 from flint.program import Kind, Program
 
@@ -19,7 +19,6 @@ _POSITIONS = words(
     "stablehlo.compare hlo.compare aten.tril aten.triu aten.tril_ aten.triu_ aten.ge aten.gt "
     "aten.le aten.lt"
 )
-_SLICE = words("stablehlo.dynamic_slice hlo.dynamic-slice")
 
 
 @dataclass
@@ -56,7 +55,7 @@ class SoftmaxGraph:
             for value, produced in region.carries:
                 if value != produced:
                     self._yields.setdefault(produced, []).append(value)
-        self._stores = opcode_mask(program, UPDATE | _SLICE).tolist()
+        self._stores = opcode_mask(program, UPDATE | SLICE).tolist()
         self.made, self.compares = self._generated(program, roles)
 
     def reads(self, row: int) -> list[int]:

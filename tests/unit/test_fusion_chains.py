@@ -15,7 +15,7 @@ NARROW = {"shape": (ROWS,), "result_bytes": ROWS * 4, "flops": ROWS}
 SUM = {**NARROW, "dims": (1, ROWS, 1, COLUMNS), "flops": ROWS * COLUMNS}
 BYTES = int(WIDE["result_bytes"])  # type: ignore[call-overload]
 XLA = FuseChains()
-INDUCTOR = FuseChains(blocks="shared", epilogue="", siblings="any", operators=True)
+INDUCTOR = FuseChains(blocks="shared", epilogue="", siblings="any", operators=True, slices=True)
 
 
 class Table(Rows):
@@ -295,6 +295,33 @@ def test_update_what_is_written_is_computed_by_the_kernel_that_writes_it() -> No
     assert (row.flags, row.alias) == (Flag.IN_PLACE, 1)
     assert after.regions[0].carries == ((1, 3),)
     assert after.row(4).operand_bytes == 8 * BYTES
+
+
+def test_update_a_value_that_others_read_too_is_computed_again_or_stored_first() -> None:
+    b = Table()
+    stack = b.parameter(shape=(8, ROWS, COLUMNS), result_bytes=8 * BYTES)
+    value = b.wide("add", *(b.argument() for _ in range(5)))
+    columns = {"shape": (8, ROWS, COLUMNS), "result_bytes": BYTES, "operand_bytes": BYTES}
+    written = b.op("dynamic_update_slice", stack, value, alias=stack, **columns)
+    b.result(written, b.op("sort", value))
+    assert launched(kernels(b)) == ["add", "dynamic_update_slice", "sort"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [(XLA, ["dynamic_slice", "sine"]), (INDUCTOR, ["sine"])],
+)
+def test_slices_are_copied_by_xla_and_read_in_place_by_others(
+    rules: FuseChains, expected: list[str]
+) -> None:
+    b = Table()
+    stack = b.parameter(shape=(8, ROWS, COLUMNS), result_bytes=8 * BYTES)
+    at = b.op("constant", kind=Kind.VALUE, shape=(), result_bytes=4)
+    part = b.wide("dynamic_slice", stack, at, flops=0, operand_bytes=BYTES)
+    b.result(b.wide("sine", part))
+    after = kernels(b, rules)
+    assert launched(after) == expected
+    assert after.row(len(after) - 2).operand_bytes == BYTES
 
 
 def test_operators_of_pytorch_fuse_in_inductor_only() -> None:
