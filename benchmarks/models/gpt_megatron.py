@@ -27,6 +27,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -124,7 +125,13 @@ def _needed_backward(x: jax.Array, gradient: jax.Array):
 needed_again.defvjp(_needed_forward, _needed_backward)
 
 
-def dropout(x: jax.Array, c: Gpt, constrain) -> jax.Array:
+#: What the backward pass finds of a layer, beside its input: 34 bytes for each element of the
+#: input, and 5 for each of the scores (equation 1 of the paper), over "model" where it is sharded.
+KEPT = ("norm", "qkv", "context", "mask", "middle", "up", "gelu")
+KEPT_SCORES = ("softmax", "weights", "score mask")
+
+
+def dropout(x: jax.Array, c: Gpt, constrain, mask: str = "mask") -> jax.Array:
     """Drop a tenth of x. A counter stands for Philox: its numbers never leave the kernel."""
     if not c.dropout:
         return x
@@ -133,26 +140,15 @@ def dropout(x: jax.Array, c: Gpt, constrain) -> jax.Array:
     for dimension, factor in enumerate(factors):
         count = jax.lax.broadcasted_iota(jnp.uint32, x.shape, dimension)
         bits = (bits ^ count) * jnp.uint32(factor)
-    kept = constrain(bits < jnp.uint32(int(KEEP * 2**32)))
+    kept = checkpoint_name(constrain(bits < jnp.uint32(int(KEEP * 2**32))), mask)
     return jnp.where(kept, x * jnp.bfloat16(1 / KEEP), jnp.bfloat16(0))
 
 
-def fused(function):
-    """A function whose backward pass has its arguments alone, as hand-written kernels do."""
-    return jax.checkpoint(function, policy=jax.checkpoint_policies.nothing_saveable)
-
-
-@fused
 def layer_norm(x: jax.Array, p) -> jax.Array:
     x32 = x.astype(jnp.float32)
     x32 -= jnp.mean(x32, axis=-1, keepdims=True)
     x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + EPSILON)
     return x32.astype(x.dtype) * p["scale"] + p["bias"]
-
-
-@fused
-def bias_gelu(x: jax.Array, bias: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x + bias)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -165,7 +161,7 @@ def causal_softmax(scores: jax.Array, scale: float) -> jax.Array:
 
 
 def _softmax_forward(scores: jax.Array, scale: float):
-    weights = causal_softmax(scores, scale)
+    weights = checkpoint_name(causal_softmax(scores, scale), "softmax")
     return weights, weights
 
 
@@ -178,61 +174,44 @@ def _softmax_backward(scale: float, weights: jax.Array, gradient: jax.Array):
 causal_softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
-def project_in(x, p, c: Gpt, at: Layout):
-    y = at.gathered(layer_norm(x, p["norm1"]))
-    qkv = jnp.einsum("bsd,dchk->cbshk", y, p["qkv"]) + p["qkv_bias"][:, None, None]
-    return tuple(at.constrain(part, None, "model", None) for part in qkv)
-
-
-def attend(q, k, v, c: Gpt, at: Layout):
+def attention(x, p, c: Gpt, at: Layout):
     def over_heads(x):
         return at.constrain(x, "model", None, None)
 
+    y = at.gathered(checkpoint_name(layer_norm(x, p["norm1"]), "norm"))
+    qkv = jnp.einsum("bsd,dchk->cbshk", y, p["qkv"]) + p["qkv_bias"][:, None, None]
+    q, k, v = (checkpoint_name(at.constrain(y, None, "model", None), "qkv") for y in qkv)
     scores = over_heads(jnp.einsum("bshk,bthk->bhst", q, k))
     weights = causal_softmax(scores, c.head_dim**-0.5)
-    out = jnp.einsum("bhst,bthk->bshk", dropout(weights, c, over_heads), v)
-    return at.constrain(out, None, "model", None)
+    weights = checkpoint_name(dropout(weights, c, over_heads, "score mask"), "weights")
+    out = at.constrain(jnp.einsum("bhst,bthk->bshk", weights, v), None, "model", None)
+    if c.recompute == "selective":
+        out = needed_again(out)
+    out = checkpoint_name(out, "context")
+    return at.residual(jnp.einsum("bshk,hkd->bsd", out, p["out"]))
 
 
-def project_out(x, out, p, c: Gpt, at: Layout):
-    y = at.residual(jnp.einsum("bshk,hkd->bsd", out, p["out"]))
-    return x + dropout(y + p["out_bias"], c, at.residual)
-
-
-def mlp(x, p, c: Gpt, at: Layout):
-    y = at.gathered(layer_norm(x, p["norm2"]))
+def mlp(x, p, at: Layout):
+    y = at.gathered(checkpoint_name(layer_norm(x, p["norm2"]), "norm"))
     up = at.constrain(jnp.einsum("bsd,df->bsf", y, p["up"]), None, "model")
-    down = at.residual(jnp.einsum("bsf,fd->bsd", bias_gelu(up, p["up_bias"]), p["down"]))
-    return x + dropout(down + p["down_bias"], c, at.residual)
-
-
-def all_but_gathered(primitive, *_, **__) -> bool:
-    """Keep everything except what a sharding was set on: inputs of blocks stay sharded."""
-    return primitive.name != "sharding_constraint"
-
-
-def keeping_all(function):
-    return jax.checkpoint(function, policy=all_but_gathered)
-
-
-def again(function):
-    """Keep nothing of a function; do all of it again in the backward pass."""
-
-    def wrapped(*args):
-        return needed_again(function(*args))
-
-    return jax.checkpoint(wrapped, policy=jax.checkpoint_policies.nothing_saveable)
+    up = jax.nn.gelu(checkpoint_name(up, "up") + p["up_bias"])
+    return at.residual(jnp.einsum("bsf,fd->bsd", checkpoint_name(up, "gelu"), p["down"]))
 
 
 def layer(p, x, *, c: Gpt, at: Layout):
-    """One Transformer layer, in the parts of which each decides what the backward pass keeps."""
-    core = again if c.recompute == "selective" else keeping_all
+    """One Transformer layer."""
     with jax.named_scope("attention"):
-        q, k, v = keeping_all(functools.partial(project_in, c=c, at=at))(x, p)
-        out = core(functools.partial(attend, c=c, at=at))(q, k, v)
-        x = keeping_all(functools.partial(project_out, c=c, at=at))(x, out, p)
+        x = x + dropout(attention(x, p, c, at) + p["out_bias"], c, at.residual)
+        x = checkpoint_name(x, "middle")
     with jax.named_scope("mlp"):
-        return keeping_all(functools.partial(mlp, c=c, at=at))(x, p)
+        x = x + dropout(mlp(x, p, at) + p["down_bias"], c, at.residual)
+    return needed_again(x) if c.recompute == "full" else x
+
+
+def kept_by(c: Gpt):
+    """What is kept of a layer."""
+    names = {"none": KEPT + KEPT_SCORES, "selective": KEPT, "full": ()}[c.recompute]
+    return jax.checkpoint_policies.save_only_these_names(*names)
 
 
 def embed(p, tokens, *, c: Gpt, at: Layout):
@@ -289,13 +268,11 @@ def step(mesh: AbstractMesh, c: Gpt) -> flint.Pipeline:
     table = at.abstract((padded_vocab(c, mesh), c.hidden), "model", None)
     embedding = {"table": table, "positions": at.abstract((c.seq, c.hidden))}
     norm = {"scale": at.abstract((c.hidden,)), "bias": at.abstract((c.hidden,))}
-    block = functools.partial(layer, c=c, at=at)
+    block = jax.checkpoint(functools.partial(layer, c=c, at=at), policy=kept_by(c))
     return flint.Pipeline(
         stages=[
             flint.Stage(functools.partial(embed, c=c, at=at), embedding, "embed"),
-            flint.Layers(
-                again(block) if c.recompute == "full" else block, layer_params(c, at), c.layers
-            ),
+            flint.Layers(block, layer_params(c, at), c.layers),
             flint.Stage(functools.partial(head, at=at), norm | {"table": table}, "head"),
         ],
         inputs=(tokens,),

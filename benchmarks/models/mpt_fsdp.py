@@ -23,6 +23,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -116,17 +117,6 @@ def _needed_backward(x: jax.Array, gradient: jax.Array):
 needed_again.defvjp(_needed_forward, _needed_backward)
 
 
-def fused(function):
-    """A function whose backward pass has its arguments alone."""
-    return jax.checkpoint(function, policy=jax.checkpoint_policies.nothing_saveable)
-
-
-@fused
-def gelu(x):
-    return jax.nn.gelu(x, approximate=False)
-
-
-@fused
 def layer_norm(x, scale, bias):
     x32 = x.astype(jnp.float32)
     x32 -= jnp.mean(x32, axis=-1, keepdims=True)
@@ -138,22 +128,25 @@ def layer(x, flat, *, c: Mpt):
     batch = x.shape[0]
     p = gathered(flat, layer_shapes(c), c.reduce)
     with jax.named_scope("attention"):
-        y = layer_norm(x, p["scale1"], p["bias1"])
-        qkv = jnp.einsum("bsd,de->bse", y, p["qkv"]) + p["qkv_bias"]
+        y = checkpoint_name(layer_norm(x, p["scale1"], p["bias1"]), "norm")
+        qkv = checkpoint_name(jnp.einsum("bsd,de->bse", y, p["qkv"]) + p["qkv_bias"], "qkv")
         q, k, v = jnp.split(qkv.reshape(batch, c.seq, 3 * c.heads, -1), 3, axis=2)
         out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
         out = out.reshape(batch, c.seq, c.hidden)
         x = x + (jnp.einsum("bsd,de->bse", out, p["out"]) + p["out_bias"])
+        x = checkpoint_name(x, "middle")
     with jax.named_scope("mlp"):
-        y = layer_norm(x, p["scale2"], p["bias2"])
-        up = jnp.einsum("bsd,df->bsf", y, p["up"]) + p["up_bias"]
-        up = gelu(up)
+        y = checkpoint_name(layer_norm(x, p["scale2"], p["bias2"]), "norm")
+        up = checkpoint_name(jnp.einsum("bsd,df->bsf", y, p["up"]) + p["up_bias"], "up")
+        up = checkpoint_name(jax.nn.gelu(up, approximate=False), "gelu")
         return x + (jnp.einsum("bsf,fd->bsd", up, p["down"]) + p["down_bias"])
 
 
-def all_but_weights(primitive, *_, **__) -> bool:
-    """Keep everything but gathered weights and what they are split into."""
-    return primitive.name not in ("all_gather", "split", "slice", "reshape")
+def kept(primitive, *_, **options) -> bool:
+    """What PyTorch keeps of a layer: what attention returns, and the operands of other products."""
+    if primitive.name == "name":
+        return options["name"] in ("norm", "qkv", "middle", "up", "gelu")
+    return "attention" in primitive.name
 
 
 def loss_fn(params, tokens, *, c: Mpt):
@@ -164,7 +157,7 @@ def loss_fn(params, tokens, *, c: Mpt):
             lambda x, p: needed_again(once(x, p)), policy=jax.checkpoint_policies.nothing_saveable
         )
     else:
-        block = jax.checkpoint(block, policy=all_but_weights)
+        block = jax.checkpoint(block, policy=kept)
     root = gathered(params["root"], root_shapes(c), c.reduce)
     with jax.named_scope("embed"):
         x = root["table"][tokens] + root["positions"]
