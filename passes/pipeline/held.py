@@ -23,12 +23,11 @@ def hold(state: RankState) -> None:
 
 def _arguments(state: RankState, chunk: Chunk, batch: dict[str, int]) -> None:
     """PARAMETER rows: weights, the batch (once for all chunks), optimizer state."""
-    parts = chunk.parts
-    for part in (parts.forward, parts.backward, parts.weights, parts.gather, chunk.update):
-        for key, row in part.inputs.items() if part is not None else ():
+    once = (part for part in (chunk.parts.gather, chunk.update) if part is not None)
+    for part in (*chunk.parts.passes, *once):
+        for key, row in part.inputs.items():
             if key in chunk.held or not isinstance(key, Port):
                 continue
-            assert part is not None
             if key.role in (Role.PARAMETER, Role.STATE):
                 chunk.held[key] = _parameter(state, chunk, part.program, row)
             elif key.role is Role.BATCH:

@@ -27,10 +27,9 @@ def saved_keys(parts: StageParts) -> dict[Key, tuple[Part, int]]:
     gathered = parts.gather.outputs if parts.gather is not None else {}
     given = parts.backward.outputs if parts.backward is not None else {}
     found: dict[Key, tuple[Part, int]] = {}
-    for part in (parts.backward, parts.weights):
-        for key, row in part.inputs.items() if part is not None else ():
+    for part in parts.backward_passes:
+        for key, row in part.inputs.items():
             if is_saved(key) and key not in gathered and key not in given:
-                assert part is not None
                 found.setdefault(key, (part, row))
     return found
 

@@ -16,7 +16,8 @@ class Neighbours:
 
     Between two positions, each boundary has a channel per value that crosses it and direction.
     Microbatches cross a boundary in order, so the n-th send of a channel is what its n-th receive
-    waits for. Boundaries of other positions have the same channels: their programs may be equal.
+    waits for; what the other stage does not read is not sent. Boundaries of other positions have
+    the same channels: their programs may be equal.
     """
 
     axis: str

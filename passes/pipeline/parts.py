@@ -74,3 +74,13 @@ class StageParts:
     reduce: Part | None = None
     gather: Part | None = None
     undeferred: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> tuple[Part, ...]:
+        """The parts that run for each microbatch, in order."""
+        return (self.forward, *self.backward_passes)
+
+    @property
+    def backward_passes(self) -> tuple[Part, ...]:
+        """`backward` and `weights`, where there are such."""
+        return tuple(part for part in (self.backward, self.weights) if part is not None)

@@ -11,7 +11,7 @@ from flint.passes.pipeline.messages import Neighbours
 from flint.passes.pipeline.parts import Key, Part, Partial, PartitionedBody, StageParts
 from flint.passes.pipeline.units import Unit
 from flint.program import Phase
-from flint.staged import CapturedPipeline
+from flint.staged import CapturedPipeline, Port, Role
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,14 @@ class Plan:
     def stages_of(self, position: int) -> range:
         """The stages that a position holds, chunk by chunk."""
         return range(position, len(self.captured.stages), self.ranks)
+
+    def reads(self, stage: int, role: Role, number: int) -> bool:
+        """Whether a pass of `stage` reads INPUT or COTANGENT `number`: others are not sent to it."""
+        return any(
+            isinstance(key, Port) and (key.role, key.number) == (role, number)
+            for part in self.parts[self.captured.stages[stage]].passes
+            for key in part.inputs
+        )
 
     @property
     def trains(self) -> bool:
@@ -67,8 +75,7 @@ def partial_keys(parts: StageParts) -> dict[Partial, tuple[Part, int]]:
     """The gradients that passes of a microbatch give: key to (part, row)."""
     return {
         key: (part, row)
-        for part in (parts.backward, parts.weights)
-        if part is not None
+        for part in parts.backward_passes
         for key, row in part.outputs.items()
         if isinstance(key, Partial)
     }

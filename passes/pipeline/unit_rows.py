@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flint.passes.pipeline.gradient_rows import accumulate, reduce_complete
 from flint.passes.pipeline.graft import LAST_ROWS, add_value, graft
-from flint.passes.pipeline.memory import is_saved
+from flint.passes.pipeline.memory import is_saved, saved_keys
 from flint.passes.pipeline.parts import Key, Part, Partial
 from flint.passes.pipeline.plan import Plan
 from flint.passes.pipeline.rank_state import Chunk, RankState
@@ -73,14 +73,14 @@ class _Pass:
         """One pass on."""
         state, chunk, part = self.state, self.chunk, self.part
         done = graft(state.builder, part, self._inputs(), turn=state.turn)
+        self._receive_for_later()
         ends = done.last_rows()
         for key, row in part.outputs.items():
             if not isinstance(key, Port):
                 continue
             here = done.rows[row]
             if key.role is Role.OUTPUT and chunk.stage < self.last_stage:
-                self._send(row, here, key.number, forward=True)
-                ends.append(here)
+                ends += self._send(row, here, key.number, forward=True)
             elif key.role is Role.LOSS:
                 state.loss = here
             elif key.role in (Role.OUTPUT, Role.PARAMETER):
@@ -102,8 +102,7 @@ class _Pass:
         def after(row: int, here: int) -> None:
             for key in gradients.pop(row, ()):
                 assert isinstance(key, Port)
-                self._send(row, here, key.number, forward=False)
-                ends.append(here)
+                ends.extend(self._send(row, here, key.number, forward=False))
             for partial in partials.get(row, ()):
                 assert isinstance(partial, Partial)
                 ends.append(accumulate(state, chunk, partial, part.program, row, here))
@@ -125,9 +124,9 @@ class _Pass:
             if key in inputs:
                 continue
             if isinstance(key, Port) and key.role is Role.INPUT and is_forward:
-                inputs[key] = self._receive(row, key.number, forward=True)
+                inputs[key] = self._receive(self.part, row, key.number, forward=True)
             elif isinstance(key, Port) and key.role is Role.COTANGENT and key not in received:
-                inputs[key] = self._receive(row, key.number, forward=False)
+                inputs[key] = self._receive(self.part, row, key.number, forward=False)
             else:
                 assert is_saved(key) or key in received, f"nothing gives {key}"
                 inputs[key] = self._value("pipeline.saved", self.part.program, row)
@@ -136,19 +135,30 @@ class _Pass:
     def _value(self, opcode: str, program: Program, row: int) -> int:
         return add_value(self.state.builder, opcode, program, row, deps=[self.state.turn])
 
-    def _receive(self, row: int, number: int, *, forward: bool) -> int:
+    def _receive_for_later(self) -> None:
+        """Values from the stage before that only the backward pass reads arrive all the same."""
+        for key, (part, row) in saved_keys(self.chunk.parts).items():
+            if isinstance(key, Port) and key not in self.part.inputs:
+                self._receive(part, row, key.number, forward=True)
+
+    def _receive(self, part: Part, row: int, number: int, *, forward: bool) -> int:
         """Value `number` from the stage before (`forward`) or after; the step's own at the ends."""
         plan, stage = self.state.plan, self.chunk.stage
         if stage == (0 if forward else self.last_stage) or plan.ranks == 1:
-            return self._value("pipeline.neighbour", self.part.program, row)
-        tensor, turn = self.part.program.row(row), [self.state.turn]
+            return self._value("pipeline.neighbour", part.program, row)
+        tensor, turn = part.program.row(row), [self.state.turn]
         return plan.neighbours.receive(self.state.builder, turn, tensor, stage, number, forward)
 
-    def _send(self, row: int, here: int, number: int, *, forward: bool) -> None:
+    def _send(self, row: int, here: int, number: int, *, forward: bool) -> tuple[int, ...]:
+        """Send a value to a stage that reads it; returns what the unit after this one waits for."""
         plan, stage = self.state.plan, self.chunk.stage
+        neighbour = stage + 1 if forward else stage - 1
+        if not plan.reads(neighbour, Role.INPUT if forward else Role.COTANGENT, number):
+            return ()
         if plan.ranks > 1:
             tensor = self.part.program.row(row)
             plan.neighbours.send(self.state.builder, here, tensor, stage, number, forward)
+        return (here,)
 
 
 def _is(key: Key, role: Role) -> bool:

@@ -284,6 +284,49 @@ def test_one_stage() -> None:
     assert [p.role for p in step.results[:2]] == [Role.LOSS, Role.GRADIENT]
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_values_that_the_other_stage_does_not_read_are_not_sent(schedule: str) -> None:
+    """The last stage reads no mask, and the first has no use for the mask's gradient."""
+
+    def product(params: Any, x: Any) -> Any:
+        return x @ params["w"], x * 2.0
+
+    def masked(params: Any, values: Any) -> Any:
+        return (values[0] * values[1]) @ params["w"], values[1]
+
+    def last(params: Any, values: Any) -> Any:
+        return (values[0] @ params["w"]).mean()
+
+    weights = {"w": jax.ShapeDtypeStruct((8, 8), jnp.float32)}
+    given = flint.Pipeline(
+        stages=[flint.Stage(fn, weights) for fn in (product, masked, last)],
+        inputs=[jax.ShapeDtypeStruct((16, 8), jnp.float32)],
+        microbatches=2,
+        crossing=2,
+        schedule=schedule,
+        backward=True,
+    )
+    trace = flint.trace(given, "pipe=3")
+    sent = []
+    for program in trace.workload.programs:
+        found: Counter[tuple[Kind, int]] = Counter()
+        for row in map(program.row, range(len(program))):
+            found[row.kind, row.channel] += int(program.trips[row.number])
+        sent.append({k: n for k, n in found.items() if k[0] in (Kind.SEND, Kind.RECV)})
+    assert sent == [
+        {(Kind.SEND, 0): 2, (Kind.SEND, 2): 2, (Kind.RECV, 1): 2},
+        {
+            (Kind.RECV, 0): 2,
+            (Kind.RECV, 2): 2,
+            (Kind.SEND, 0): 2,
+            (Kind.RECV, 1): 2,
+            (Kind.RECV, 3): 2,
+            (Kind.SEND, 1): 2,
+        },
+        {(Kind.RECV, 0): 2, (Kind.SEND, 1): 2, (Kind.SEND, 3): 2},
+    ]
+
+
 def test_methods_of_one_object_are_one_function() -> None:
     """A bound method is a new object each time that it is looked up."""
 

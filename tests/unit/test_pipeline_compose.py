@@ -119,6 +119,17 @@ def _stage(mesh: Mesh, *, first: bool, last: bool, splits: bool) -> StageParts:
     )
 
 
+def _reads_late(mesh: Mesh, parts: StageParts) -> StageParts:
+    """The stage with a forward pass that does not read its input, which the backward pass does."""
+    forward = _Maker(mesh, w=(_WEIGHT, _WEIGHT_BYTES))
+    forward.product("w", name="y", size=_ACTIVATION_BYTES)
+    back = _Maker(mesh, x=(_INPUT, _ACTIVATION_BYTES), g=(_COTANGENT, _ACTIVATION_BYTES))
+    back.product("g", "x", name="gx", size=_ACTIVATION_BYTES, phase=Phase.BACKWARD)
+    back.product("g", "x", name="gw", size=_WEIGHT_BYTES, phase=Phase.BACKWARD)
+    backward = back.part(gx=_INPUT_GRADIENT, gw=Partial("w"))
+    return replace(parts, forward=forward.part(y=_LOSS), backward=backward)
+
+
 def _reduce(parts: StageParts) -> Part:
     assert parts.reduce is not None
     return parts.reduce
@@ -152,6 +163,7 @@ def _workload(
     clips: bool = True,
     tied: bool = False,
     dtype: str = "",
+    reads_late: bool = False,
 ) -> Workload:
     mesh = Mesh(("pipe", "data", "model"), (ranks, 2, 2))
     count = ranks * chunks
@@ -174,6 +186,8 @@ def _workload(
         _stage(mesh, first=s == 0, last=s == count - 1, splits=schedule == "zb-h1")
         for s in range(count)
     ]
+    if reads_late:
+        stages[-1] = _reads_late(mesh, stages[-1])
     stages = [replace(s, reduce=in_gradient_dtype(_reduce(s), dtype)) for s in stages]
     plan = Plan(
         captured,
@@ -269,6 +283,18 @@ def test_a_tied_gradient_is_summed_between_the_two_stages_only() -> None:
         [],
         [(1, _WEIGHT_BYTES)],
     ]
+
+
+def test_what_only_the_backward_pass_reads_is_received_by_the_forward_pass() -> None:
+    workload = _workload("1f1b", 2, 4, reads_late=True)
+    assert [_messages(p)["recv"][0] for p in workload.programs] == [4, 4]
+    assert [_messages(p)["send"][0] for p in workload.programs] == [4, 4]
+    program = workload.programs[1]
+    (received, *_), (saved, *_) = (
+        [r for r in range(len(program)) if program.opcodes[program.opcode[r]] == opcode]
+        for opcode in ("pipeline.recv", "pipeline.saved")
+    )
+    assert received < saved
 
 
 def test_equal_positions_share_a_program() -> None:
