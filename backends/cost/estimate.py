@@ -13,7 +13,7 @@ from flint.backends.cost.kernel_table import element_type
 from flint.backends.cost.placement import Placement
 from flint.backends.cost.price import price
 from flint.backends.cost.timeline import POLICIES, Policy, Timeline, simulate
-from flint.cluster import Cluster
+from flint.cluster import Chip, Cluster
 from flint.errors import FlintError, nearest
 from flint.program import Phase, Program
 from flint.rewrite import rewrite
@@ -234,12 +234,25 @@ def main_type_and_peak(workload: Workload, cluster: Cluster) -> tuple[str, float
 
 
 def _notes(cluster: Cluster) -> tuple[str, ...]:
-    from flint.backends.cost.gpu import constants_note
-
-    notes = [constants_note(cluster.chip)] if cluster.chip.gpu is not None else []
+    notes = [_constants_note(cluster.chip)]
     if cluster.derate.value != 1:
         notes.append(
             f"kernels are taken {1 / cluster.derate.value:.3g} times as long as their models say "
             f"(derate {cluster.derate.value:g}, {cluster.derate.kind}: {cluster.derate.source})"
         )
     return tuple(n for n in notes if n)
+
+
+def _constants_note(chip: Chip) -> str:
+    """What the constants of the chip's kernel models were not made for; "" if nothing."""
+    if chip.systolic is not None:
+        from flint.backends.cost.systolic import constants_note
+
+        return constants_note(chip)
+    if chip.gpu is not None:
+        from flint.backends.cost.gpu import constants_note as gpu_note
+
+        return gpu_note(chip)
+    from flint.backends.cost.roofline import note
+
+    return note(chip)

@@ -85,6 +85,10 @@ def kernel_latency_ns(kernels: Kernels, chip: Chip) -> Floats:
         from flint.backends.cost.systolic import latency_ns as systolic_ns
 
         return systolic_ns(kernels, chip)
+    if chip.gpu is None:
+        from flint.backends.cost.roofline import latency_ns as roofline_ns
+
+        return roofline_ns(kernels, chip)
     from flint.backends.cost.gpu import latency_ns as gpu_ns
 
     return gpu_ns(kernels, chip)

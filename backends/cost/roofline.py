@@ -1,0 +1,27 @@
+"""Chips of which only peaks are known: the longer of calculating and moving bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.kernels import Kernels
+from flint.cluster import Chip
+
+
+def latency_ns(kernels: Kernels, chip: Chip) -> NDArray[np.float64]:
+    """Nanoseconds of each kernel: max(flops / peak, bytes / bandwidth), at full efficiency.
+
+    A type without a peak of its own has the chip's highest.
+    """
+    peaks = {name: quantity.value for name, quantity in chip.peak_flops_per_s.items()}
+    highest = max(peaks.values())
+    peak = np.array([peaks.get(name, highest) for name in kernels.dtypes])[kernels.dtype]
+    calculating = kernels.flops / peak
+    moving = kernels.moved_bytes / chip.memory_bandwidth_bytes_per_s.value
+    return np.asarray(1e9 * np.maximum(calculating, moving), dtype=np.float64)
+
+
+def note(chip: Chip) -> str:
+    """What an estimate says of such a chip."""
+    return f"{chip.name} has no model of its kernels: they are priced by a plain roofline"
