@@ -90,19 +90,35 @@ class Trace:
         return estimate(self.workload, found, **options)
 
     def save(
-        self, directory: str | Path, *, granularity: str = "kernel", **options: Any
+        self,
+        directory: str | Path,
+        *,
+        granularity: str = "kernel",
+        cluster: str | Path | Cluster | None = None,
+        unpriced_is_zero: bool = False,
+        **options: Any,
     ) -> WriteReport:
         """Write Chakra execution traces with one node per "kernel" or per "op".
 
-        `options` are those of `flint.backends.chakra.write`. The `.flint` file beside the traces
-        holds the workload as it is, whatever the granularity of the traces. Raises FlintError
-        FL406 for an unknown granularity, and what `write` raises.
+        With a `cluster` (as in `estimate`), kernels have the durations that they have there, and
+        the simulator's files beside the traces describe it. `options` are those of
+        `flint.backends.chakra.write`. The `.flint` file beside the traces holds the workload as it
+        is, whatever the traces. Raises FlintError FL406 for an unknown granularity, or one other
+        than "kernel" with a cluster; what `estimate` raises; and what `write` raises.
         """
         from flint.backends.chakra import write
         from flint.rewrite import rewrite
 
-        nodes = rewrite(self.workload, granularity=granularity)
-        return write(nodes, Path(directory), keep=self.workload, **options)
+        if cluster is None:
+            nodes, timing = rewrite(self.workload, granularity=granularity), None
+        else:
+            _require_kernels(granularity)
+            from flint.backends.cost.trace_timing import timed_kernels
+            from flint.cluster import Cluster
+
+            found = cluster if isinstance(cluster, Cluster) else Cluster.load(cluster)
+            nodes, timing = timed_kernels(self.workload, found, unpriced_is_zero=unpriced_is_zero)
+        return write(nodes, Path(directory), keep=self.workload, timing=timing, **options)
 
     def to_networkx(self) -> Any:
         """The program as a `networkx.DiGraph`, one node a row."""
@@ -246,6 +262,15 @@ def trace_step(
     with _timed(timings, "capture_seconds"):
         captured = _capture(replace(step, name=step.name or name), mesh, source, trip_counts or {})
     return _finish(captured, partitioner, timings)
+
+
+def _require_kernels(granularity: str) -> None:
+    if granularity != "kernel":
+        raise FlintError(
+            "FL406",
+            f"nodes with durations are kernels, not '{granularity}'",
+            help="leave out the granularity, or the cluster",
+        )
 
 
 def _trace_pools(

@@ -209,6 +209,9 @@ class Encoder:
         body = (b"\x08" + varint(node) if node else b"") + name
         if deps:
             body += field_bytes(5, b"".join(map(varint, deps)))
+        duration = int(self.nodes.duration_micros[node])
+        if duration:
+            body += b"\x38" + varint(duration)
         body += attributes
         if node_type != NodeType.COMP:
             tag = int(self.nodes.tag[node])

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.chakra.durations import Floats, whole_micros
 from flint.backends.chakra.expand import Nodes, expand, occurrences, sorted_unique
 from flint.backends.chakra.groups import GroupNumbers, involved_dimensions
 from flint.backends.chakra.schema import CommType, NodeType
@@ -66,6 +67,7 @@ class TraceNodes:
 
     `comm_type`, `comm_bytes`, `tag` are 0 for computation. `slot` is an index into `slots`, or -1
     where all ranks have equal bytes; `dimensions` is an index into `dimension_flags`, or -1.
+    `duration_micros` is 0 where simulators find the time.
     """
 
     type: NDArray[np.uint8]
@@ -79,13 +81,17 @@ class TraceNodes:
     slots: tuple[Slot, ...]
     dimensions: Int32s
     dimension_flags: tuple[tuple[bool, ...], ...]
+    duration_micros: Int64s
 
     def __len__(self) -> int:
         return len(self.type)
 
 
-def lower(program: Program, names: Names) -> TraceNodes:
-    """Expand `program` and say what each node is in a trace. Numbers new groups and tags."""
+def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> TraceNodes:
+    """Expand `program` and say what each node is in a trace. Numbers new groups and tags.
+
+    `duration_ns` has one entry a row.
+    """
     nodes = expand(program)
     split = program.collective[nodes.row] == Collective.PERMUTE
     copies = 1 + split.astype(np.int64)
@@ -110,6 +116,9 @@ def lower(program: Program, names: Names) -> TraceNodes:
         slots=slots,
         dimensions=dimensions,
         dimension_flags=flags,
+        duration_micros=np.zeros(len(row), dtype=np.int64)
+        if duration_ns is None
+        else whole_micros(duration_ns[row]),
     )
 
 

@@ -38,13 +38,15 @@ class SimulatorDimension:
 class SimulatedHardware:
     """What ASTRA-sim is told of a cluster, and in `origin` where it is from.
 
-    `peak_tflops` is in 1e12 FLOP/s and `memory_gb_per_s` in 1e9 bytes/s.
+    `peak_tflops` is in 1e12 FLOP/s and `memory_gb_per_s` in 1e9 bytes/s. Where the traces say how
+    long kernels take (`has_durations`), its roofline is off and those times count.
     """
 
     dimensions: tuple[SimulatorDimension, ...]
     peak_tflops: float
     memory_gb_per_s: float
     origin: str
+    has_durations: bool = False
 
 
 def placeholder_hardware(mesh: Mesh) -> SimulatedHardware:
@@ -70,7 +72,7 @@ def simulator_files(
         "network.yml": network_file(told).encode(),
         "system.json": system_file(told).encode(),
         "memory.json": b'{ "memory-type": "NO_MEMORY_EXPANSION" }\n',
-        "README.txt": _readme(mesh, prefix, told.origin).encode(),
+        "README.txt": _readme(mesh, prefix, told).encode(),
     }
 
 
@@ -105,13 +107,16 @@ def system_file(hardware: SimulatedHardware) -> str:
         "collective-optimization": "localBWAware",
         "local-mem-bw": hardware.memory_gb_per_s,
         "peak-perf": hardware.peak_tflops,
-        "roofline-enabled": 1,
+        "roofline-enabled": int(not hardware.has_durations),
         "boost-mode": 0,
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _readme(mesh: Mesh, prefix: str, origin: str) -> str:
+def _readme(mesh: Mesh, prefix: str, told: SimulatedHardware) -> str:
+    times = "num_ops and tensor_size drive its roofline, durations are 0."
+    if told.has_durations:
+        times = "kernels take their\nduration_micros, communication what the network says."
     alone = "\nASTRA-sim does not run a network of one device.\n" if mesh.size == 1 else ""
     return f"""Chakra execution traces of {mesh.size} ranks, mesh {mesh}
 
@@ -121,7 +126,7 @@ workload.flint    the program that the traces were written from
 manifest.json     what was written: options, ranks, nodes, bytes, SHA-256 of each class's first file
 network.yml, system.json, memory.json
                   a configuration of ASTRA-sim for this mesh; bandwidth, latency, peak-perf and
-                  local-mem-bw in them are {origin}
+                  local-mem-bw in them are {told.origin}
 
 Run ASTRA-sim's analytical backend in this directory:
 
@@ -134,7 +139,7 @@ Run ASTRA-sim's analytical backend in this directory:
 
 It keeps every trace open: `ulimit -n` must be above {mesh.size}. Its exit status is 0 even when
 ranks never end: count the {mesh.size} lines "sys[i] finished". `flint check` proves beforehand that
-the ranks agree. Times are in ns; num_ops and tensor_size drive its roofline, durations are 0.
+the ranks agree. Times are in ns; {times}
 {alone}
 comm_size is the bytes of one rank's input, for all collectives. A broadcast is written as an
 all-gather of its parts, a permutation as one send and one receive. Where ranks may differ (messages,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flint.backends.chakra.durations import Timing
 from flint.backends.chakra.encode import Encoder, metadata_record
 from flint.backends.chakra.groups import GroupNumbers
 from flint.backends.chakra.lower import Names, TraceNodes, lower, ranks_differ
@@ -74,6 +75,7 @@ def write(
     groups: str = "names",
     link: bool = False,
     keep: Workload | None = None,
+    timing: Timing | None = None,
     progress: Progress | None = None,
 ) -> WriteReport:
     """Write `prefix`.<rank>.et, the group file and the simulator's configuration to `directory`.
@@ -84,6 +86,7 @@ def write(
     which network dimensions a collective over whole axes spans (involved_dim), and numbers the
     rest. `link`: ranks of equal bytes become hard links where the file system has them. `keep`: what
     workload.flint holds, where `workload` is a coarser form of it made for writing.
+    `timing`: what a cluster says; without it durations are 0 and the hardware made up.
 
     Raises FlintError FL501 (directory is someone else's), FL502 (cannot write, disk full), FL503
     (no such ranks), FL504 (an option has no such value), FL505 (ASTRA-sim ignores group files
@@ -98,7 +101,7 @@ def write(
     names = Names(GroupNumbers(workload.mesh), groups == "dims", ranks_differ(workload))
     metadata = {"mesh": str(workload.mesh), "producer": "flint", "schema": SCHEMA}
     header = metadata_record({**metadata, "tensor_size": tensor_size})
-    classes = _classes(workload, selected, names, header, tensor_size)
+    classes = _classes(workload, selected, names, header, tensor_size, timing)
     with directory_atomically(target) as working:
         _write_traces(classes, working, prefix, link, progress)
         options = {
@@ -107,11 +110,12 @@ def write(
             "link": link,
             "ranks": ranks,
             "tensor_size": tensor_size,
+            **({"cluster": timing.cluster} if timing else {}),
         }
         others = {
             "comm_group.json": names.groups.to_json(),
             "workload.flint": (keep or workload).to_bytes(),
-            **simulator_files(workload.mesh, prefix),
+            **simulator_files(workload.mesh, prefix, timing.hardware if timing else None),
         }
         others["manifest.json"] = _manifest(workload, prefix, options, classes, list(others))
         for name, data in others.items():
@@ -152,10 +156,18 @@ def _refuse_ignored_path(directory: Path) -> None:
 
 
 def _classes(
-    workload: Workload, selected: Int64s, names: Names, header: bytes, tensor_size: str
+    workload: Workload,
+    selected: Int64s,
+    names: Names,
+    header: bytes,
+    tensor_size: str,
+    timing: Timing | None,
 ) -> list[_Class]:
     """Every class, lowered in order so that group numbers do not depend on the selected ranks."""
-    lowered = [lower(program, names) for program in workload.programs]
+    durations = timing.duration_ns if timing else [None] * len(workload.programs)
+    lowered = [
+        lower(program, names, ns) for program, ns in zip(workload.programs, durations, strict=True)
+    ]
     of_rank = workload.class_of_ranks()[selected]
     encoders = {
         i: Encoder(workload.programs[i], nodes, header, tensor_size)

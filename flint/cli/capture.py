@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flint.cli.capture_options import (
     Arguments,
     Chunks,
+    ClusterName,
     Cut,
     Granularity,
     GranularityChoice,
@@ -35,6 +36,7 @@ from flint.cli.capture_options import (
     TensorSize,
     TensorSizeChoice,
     TripCounts,
+    UnpricedChoice,
     World,
 )
 from flint.cli.console import print_json, print_note, print_result, progress_bar
@@ -69,6 +71,8 @@ def capture(
     chunks: Chunks = None,
     granularity: GranularityChoice = Granularity.KERNEL,
     profile: ProfileChoice = Profile.NONE,
+    cluster: ClusterName = None,
+    unpriced: UnpricedChoice = None,
     ranks: Ranks = "all",
     tensor_size: TensorSizeChoice = TensorSize.TOTAL,
     groups: GroupsChoice = Groups.NAMES,
@@ -84,6 +88,7 @@ def capture(
     from flint.pipeline_options import PipelineOptions
 
     started = time.perf_counter()
+    _refuse_lone(output, cluster, unpriced)
     pipeline = PipelineOptions(cut, schedule, microbatches, chunks)
     if world:
         _refuse_any(
@@ -108,6 +113,8 @@ def capture(
             "tensor_size": tensor_size.value,
             "groups": groups.value,
             "link": link,
+            "cluster": cluster,
+            "unpriced_is_zero": unpriced is not None,
         }
         began = time.perf_counter()
         files = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
@@ -124,6 +131,16 @@ def _refuse_any(given: tuple[object, ...], message: str, help_: str) -> None:
 
     if any(value not in (None, []) for value in given):
         raise FlintError("FL218", message, help=help_)
+
+
+def _refuse_lone(output: Path | None, cluster: str | None, unpriced: object) -> None:
+    """Raise FlintError FL218 for options of traces without traces."""
+    from flint.errors import FlintError
+
+    if output is None and cluster is not None:
+        raise FlintError("FL218", "--cluster is for traces", help="add -o DIR, or flint estimate")
+    if cluster is None and unpriced is not None:
+        raise FlintError("FL218", "--unpriced is for --cluster", help="add --cluster NAME")
 
 
 def _trace_script(

@@ -38,6 +38,12 @@ class TensorSize(StrEnum):
     OUTPUT = "output"
 
 
+class Unpriced(StrEnum):
+    """What becomes of operations without a price."""
+
+    ZERO = "zero"
+
+
 class Groups(StrEnum):
     """How a node says who takes part in its collective."""
 
@@ -115,6 +121,19 @@ GranularityChoice = Annotated[
 ]
 ProfileChoice = Annotated[
     Profile, typer.Option("--profile", help="Rewrite collectives as this compiler does.")
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        metavar="NAME|FILE",
+        help="Give kernels the durations that they have on this cluster (with -o).",
+    ),
+]
+UnpricedChoice = Annotated[
+    Unpriced | None,
+    typer.Option("--unpriced", help="Give operations without a price no duration (--cluster)."),
 ]
 Ranks = Annotated[
     str,

@@ -17,10 +17,10 @@ from flint.workload import Workload
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
-    "capture": "--args --chunks --cut --granularity --groups --hint --json --link --mesh "
+    "capture": "--args --chunks --cluster --cut --granularity --groups --hint --json --link --mesh "
     "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --steps "
-    "--tensor-size --trip-count --verbose --world "
-    "-m -o -q -v MODEL[:NAME] [-- ARGS]",
+    "--tensor-size --trip-count --unpriced --verbose --world "
+    "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "check": "--json --quiet --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",

@@ -1,0 +1,63 @@
+"""What a cluster adds to execution traces: kernels with durations, and the simulator's hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from flint.backends.chakra.durations import Floats, Timing
+from flint.backends.cost.astrasim_files import simulated_hardware
+from flint.backends.cost.estimate import default_profile, main_type_and_peak
+from flint.backends.cost.placement import Placement
+from flint.backends.cost.price import price
+from flint.backends.cost.timeline import POLICIES
+from flint.cluster import Cluster
+from flint.passes.small_kernels import MergeSmallKernels
+from flint.program import Kind, Program
+from flint.rewrite import rewrite
+from flint.workload import Workload
+
+
+def timed_kernels(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    profile: str = "",
+    mapping: Mapping[str, str] | None = None,
+    unpriced_is_zero: bool = False,
+) -> tuple[Workload, Timing]:
+    """The kernels of a workload, none that has a price below 1 us if it can be merged.
+
+    `profile` is whose kernels; "" takes that of an earlier rewrite, or what `estimate` would.
+    Raises FlintError FL405 (profile), FL703 (mapping), FL704 (an operation without a price), FL705
+    (a chip without what is needed).
+    """
+    profile = profile or str(workload.metadata.get("profile", ""))
+    profile = profile or default_profile(workload, cluster)
+    placement = Placement(workload.mesh, cluster, mapping)
+    kernels = rewrite(workload, profile=profile, granularity="kernel")
+    priced = price(
+        kernels, cluster, placement, POLICIES["overlap"], unpriced_is_zero=unpriced_is_zero
+    )
+    by_program = {id(w.program): w.duration_ns for w in priced.works}
+    programs, durations = [], []
+    for program in kernels.programs:
+        merged, duration_ns = _merged(program, by_program.get(id(program)))
+        programs.append(merged)
+        durations.append(duration_ns)
+    dtype, _ = main_type_and_peak(workload, cluster)
+    hardware = simulated_hardware(placement, dtype)
+    timing = Timing(cluster.name, tuple(durations), replace(hardware, has_durations=True))
+    return replace(kernels, programs=tuple(programs)), timing
+
+
+def _merged(program: Program, duration_ns: Floats | None) -> tuple[Program, Floats]:
+    if duration_ns is None:  # no rank class runs it
+        return program, np.zeros(len(program))
+    of_kernels = np.where(program.kind == Kind.COMPUTE, duration_ns, 0.0)
+    merge = MergeSmallKernels(of_kernels)
+    merged, durations = merge.merged(program)
+    merged.verify()
+    return merged, durations
