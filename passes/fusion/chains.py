@@ -23,6 +23,9 @@ _STANDS = {Role.MATMUL: 4, Role.UPDATE: 3, Role.ELEMENT: 1, Role.ROWS: 1, Role.R
 _ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE = (
     1 << r for r in (Role.ALONE, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)
 )
+#: Rows between kernels that still become siblings. (Inductor's limit; others far apart would keep
+#: an early one waiting for a late one.)
+_NEAR = 64
 #: Rows that can take what they read into their kernel.
 _TAKING = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE)))
 
@@ -45,7 +48,8 @@ class FuseChains(Pass):
     * `update`: what only one update in place reads is computed by the kernel that writes it.
     * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
 
-    Kernels never read each other in a circle. flops are summed; bytes are those that cross.
+    Kernels never read each other in a circle. With `operators`, those of PyTorch take part too, and
+    rows of the forward and backward pass are not together: they are compiled one by one. flops are summed; bytes are those that cross.
     """
 
     again: bool = True
@@ -92,6 +96,7 @@ class _Chains:
         self._whole = inlined.whole
         self._bytes = program.result_bytes.tolist()
         self._alias = program.alias.tolist()
+        self._phase = program.phase.tolist()
         self._yielded = yielded(program).tolist()
         self._start, self._deps = program.dep_start.tolist(), program.deps.tolist()
         self._first, self._rows = (column.tolist() for column in consumers(program))
@@ -138,7 +143,8 @@ class _Chains:
                 continue
             kernels = list(dict.fromkeys(self.groups.of(r) for r in readers))
             for one, other in pairwise(kernels):
-                if self._are_siblings(one, other):
+                near = self.groups.apart(one, other) <= _NEAR
+                if near and self._are_siblings(one, other):
                     self.groups.merge(one, other)
 
     def _reads(self, row: int) -> list[int]:
@@ -162,7 +168,8 @@ class _Chains:
 
     def _merge(self, read: int, row: int) -> None:
         """Merge a row with one that it reads, and with the views between them."""
-        if not self.groups.merge(read, row):
+        apart = self._phase[read] != self._phase[row] and self._options.operators
+        if apart or not self.groups.merge(read, row):
             return
         for between in self._deps[self._start[row] : self._start[row + 1]]:
             chain = []
@@ -269,6 +276,8 @@ class _Chains:
         if any(self._has(group, _ALONE | _MATMUL | _UPDATE) for group in (one, other)):
             return False
         sizes = self._sizes(one) | self._sizes(other)
+        if self._options.operators and self._phase[one] != self._phase[other]:
+            return False
         if self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._options.blocks == "shared" and self._one_block(one, other)
         if len(sizes) != 1:
@@ -321,8 +330,10 @@ def _name(
         update = program.phase[rows[-1]] == Phase.OPTIMIZER
         return ("fusion.optimizer" if update else "fusion"), -1
     along = [r for r in reduces if roles.role[r] == Role.ROWS]
-    size = roles.elements[along[0]] if along else 0
-    if not any(r > along[0] and roles.results[r] == size for r in rows if along):
+    if not along or program.dims[along[0], 1] < 2:
+        return "fusion.reduction", reduces[-1]
+    size = roles.elements[along[0]]
+    if not any(r > along[0] and roles.results[r] == size for r in rows):
         return "fusion.reduction", reduces[-1]
     kind = "fusion.softmax" if exponential[rows].any() else "fusion.norm"
     return kind, along[0]

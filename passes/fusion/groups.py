@@ -44,6 +44,10 @@ class Groups:
         """The rows of a kernel."""
         return self._rows.get(group, [group])
 
+    def apart(self, one: int, other: int) -> int:
+        """Rows between two kernels; none or less where they overlap."""
+        return max(self._low[one] - self._high[other], self._low[other] - self._high[one])
+
     def kernels(self, stands: Int64s) -> Int64s:
         """For each row, the row that stands for its kernel: the last of the highest `stands`."""
         rank = stands.tolist()

@@ -133,7 +133,7 @@ def _bytes_out(program: Program, kernel: Int64s) -> Int64s:
     owner, target = edges(program)
     leaves = yielded(program) | (np.bincount(target, minlength=n) == 0)
     leaves |= (program.flags & Flag.IN_PLACE) != 0
-    leaves[target[kernel[owner] != kernel[target]]] = True
+    leaves[target[(kernel[owner] != kernel[target]) & ~_only_waits(program)]] = True
     for row in np.flatnonzero((program.kind == Kind.VALUE) & leaves)[::-1].tolist():
         inner = [d for d in program.dependencies(row).tolist() if kernel[d] == kernel[row]]
         leaves[inner] = True
@@ -141,6 +141,37 @@ def _bytes_out(program: Program, kernel: Int64s) -> Int64s:
     out = np.zeros(n, dtype=np.int64)
     np.add.at(out, kernel[counted], program.result_bytes[counted])
     return out
+
+
+def _only_waits(program: Program) -> Mask:
+    """Links of rows that overwrite storage to rows that read it before: no bytes cross.
+
+    That is so if the other rows that the writer reads have all the bytes that it reads.
+    """
+    owner, target = edges(program)
+    found = np.zeros(len(owner), dtype=np.bool_)
+    writes = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+    storage = _storage(program) if writes.any() else []
+    for row in np.flatnonzero(writes).tolist():
+        links = slice(int(program.dep_start[row]), int(program.dep_start[row + 1]))
+        written = storage[row]
+        before = [
+            d != program.alias[row]
+            and any(storage[r] == written for r in program.dependencies(d).tolist())
+            for d in target[links].tolist()
+        ]
+        others = target[links][~np.array(before, dtype=np.bool_)]
+        if program.result_bytes[others].sum() >= program.operand_bytes[row]:
+            found[links] = before
+    return found
+
+
+def _storage(program: Program) -> list[int]:
+    """For each row, the row whose storage its result is in."""
+    found: list[int] = []
+    for row, alias in enumerate(program.alias.tolist()):
+        found.append(found[alias] if alias >= 0 else row)
+    return found
 
 
 def _in_order(program: Program, keep: Mask) -> tuple[Program, Mask]:

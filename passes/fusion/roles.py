@@ -32,8 +32,10 @@ _COPIES = words(
     "stablehlo.concatenate stablehlo.pad stablehlo.dynamic_slice hlo.concatenate hlo.pad "
     "hlo.dynamic-slice aten.cat aten.clone aten.contiguous aten.copy aten.copy_ aten.stack "
     "aten.constant_pad_nd aten.slice_backward aten.select_backward aten.repeat aten.flip "
-    "aten.split_with_sizes_copy aten.split_copy aten.flatten"
+    "aten.split_with_sizes_copy aten.split_copy aten.flatten aten.to"
 )
+#: Changes of type of PyTorch, which may also copy.
+_CASTS = words("aten._to_copy aten.to")
 #: Draws of random numbers are kernels of their own in XLA, and few enough elsewhere.
 _RANDOM = ("rng", "rand", "bernoulli", "normal", "uniform", "exponential")
 #: A part of a large array is written in place.
@@ -87,7 +89,7 @@ def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles
     if not slices:
         compute &= ~opcode_mask(program, SLICE)
     moves = opcode_mask(program, LAYOUT | _COPIES | GENERATED) & ~drawn
-    converts = opcode_mask(program, CONVERT)
+    converts = opcode_mask(program, CONVERT | _CASTS)
     role = np.zeros(len(program), dtype=np.int64)
     role[(opcode_mask(program, ELEMENTWISE) | moves) & compute] = Role.ELEMENT
     reduces = opcode_mask(program, REDUCTION) & compute

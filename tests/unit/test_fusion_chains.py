@@ -324,6 +324,18 @@ def test_slices_are_copied_by_xla_and_read_in_place_by_others(
     assert after.row(len(after) - 2).operand_bytes == BYTES
 
 
+def test_a_row_that_only_waits_for_a_reader_takes_no_bytes() -> None:
+    b = Table()
+    buffer, other = b.argument(), b.argument()
+    read = b.wide("aten.neg", buffer)
+    out = b.op("aten.sort", b.wide("aten.exp", read))
+    columns = {"operand_bytes": BYTES, "alias": buffer, "flags": Flag.IN_PLACE}
+    b.result(out, b.op("fsdp.copy_out", buffer, other, read, **columns))
+    after = kernels(b, INDUCTOR)
+    assert launched(after) == ["fusion", "aten.sort", "fsdp.copy_out"]
+    assert after.row(2).result_bytes == BYTES
+
+
 def test_operators_of_pytorch_fuse_in_inductor_only() -> None:
     b = Table()
     x = b.wide("aten.mul", b.wide("aten.neg", b.argument()))
