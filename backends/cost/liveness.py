@@ -87,7 +87,7 @@ def donated(program: Program) -> NDArray[np.bool_]:
 
 def value_bytes(program: Program) -> Int64s:
     """Bytes of each row's value: of an update in place all of them, not those that change."""
-    shares = program.alias >= 0
+    shares = (program.alias >= 0) | ((program.flags & Flag.IN_PLACE) != 0)
     whole = np.maximum(program.result_bytes, whole_bytes(program))
     return np.where(program.trips > 0, np.where(shares, whole, program.result_bytes), 0)
 
@@ -98,6 +98,21 @@ def whole_bytes(program: Program) -> Int64s:
     bits = np.array([float(_bits(d)) for d in program.dtypes] or [0.0])
     found = np.ceil(elements[program.shape] * bits[program.dtype] / 8)
     return np.asarray(found.astype(np.int64))
+
+
+def _updated_in_place(program: Program) -> dict[int, int]:
+    """What each row that updates in place updates: its alias, or what it reads of its own type."""
+    found = {}
+    for row in np.flatnonzero((program.flags & Flag.IN_PLACE) != 0).tolist():
+        reads = program.dependencies(row)
+        alike = (program.shape[reads] == program.shape[row]) & (
+            program.dtype[reads] == program.dtype[row]
+        )
+        if program.alias[row] >= 0:
+            found[row] = int(program.alias[row])
+        elif alike.any():
+            found[row] = int(reads[alike][0])
+    return found
 
 
 def _bits(dtype: str) -> int:
@@ -112,7 +127,7 @@ class _Layout:
         self.program = program
         self.count = len(program)
         self.region: list[int] = program.region.tolist()
-        self.alias: list[int] = program.alias.tolist()
+        self.updated = _updated_in_place(program)
         self.values: Values = values(program)
         self.last, self.reader = self._readers()
         self.storage = self._storage()
@@ -190,13 +205,13 @@ class _Layout:
         """Whether `row` may write over a value that it reads and that nothing reads after it."""
         if self.reader[value] != row or self.last[value] != 2 * row:
             return False
-        if row in self.values.last_of:
+        if row in self.values.last_of or self.may_overwrite[row]:
             return True
-        return self.may_overwrite[row] or (self.in_place[row] and self._before(row) == value)
+        return row in self.updated and self._before(row) == value
 
     def _before(self, row: int) -> int:
         """The value that `row` updates in place."""
-        return self.values.read(self.alias[row], self.region[row])
+        return self.values.read(self.updated[row], self.region[row])
 
     @cached_property
     def may_overwrite(self) -> list[bool]:
@@ -217,12 +232,6 @@ class _Layout:
         more = program.result_bytes > whole_bytes(program)
         return (kernels[program.opcode] & more).tolist()  # type: ignore[no-any-return]
 
-    @cached_property
-    def in_place(self) -> list[bool]:
-        program = self.program
-        flagged = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
-        return flagged.tolist()  # type: ignore[no-any-return]
-
     def _overwrite(self) -> None:
         """In row order: rows write over what they read last, loops over what they begin with."""
         values, storage = self.values, self.storage
@@ -230,7 +239,7 @@ class _Layout:
             if values.of_row[row] != row:
                 continue
             given = [v for v in self._candidates(row) if self._takes_over(row, v)]
-            if not any(storage.share(row, v, resize=self.in_place[row]) for v in given):
+            if not any(storage.share(row, v, resize=row in self.updated) for v in given):
                 self._absorb(row, given)
 
     def _absorb(self, row: int, given: list[int]) -> None:
@@ -244,7 +253,7 @@ class _Layout:
         if row in self.values.last_of:
             initial = self.values.nesting.carries[row].initial
             return [] if initial < 0 else [self.values.read(initial, self._reads_in(row))]
-        if self.in_place[row]:
+        if row in self.updated:
             return [self._before(row)]
         if self.may_overwrite[row]:
             dependencies = self.program.dependencies(row).tolist()
