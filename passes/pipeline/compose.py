@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from flint.errors import FlintError
 from flint.passes.pipeline.gradient_types import in_gradient_dtype
 from flint.passes.pipeline.memory import memory_of
 from flint.passes.pipeline.messages import Neighbours
@@ -12,7 +13,7 @@ from flint.passes.pipeline.partition import partition_body
 from flint.passes.pipeline.parts import PartitionedBody, StageParts
 from flint.passes.pipeline.plan import Plan, once_a_step
 from flint.passes.pipeline.rank_program import rank_program
-from flint.passes.pipeline.schedules import orders
+from flint.passes.pipeline.schedules import SCHEDULES, Order, orders
 from flint.passes.pipeline.split import split
 from flint.passes.pipeline.units import Unit, Work
 from flint.program import COLUMNS, TABLES, Program
@@ -50,7 +51,7 @@ def workload_of(plan: Plan) -> Workload:
 def make_plan(captured: CapturedPipeline, partition: Partition = partition_body) -> Plan:
     """Everything that does not depend on the position."""
     ranks = captured.mesh.axis_size(captured.axis)
-    order = orders(captured.schedule, ranks, captured.microbatches, captured.chunks)
+    order = _orders(captured, ranks)
     parts = [_parts(captured, b.step, _splits_backward(order), partition) for b in captured.bodies]
     return Plan(
         captured,
@@ -60,6 +61,22 @@ def make_plan(captured: CapturedPipeline, partition: Partition = partition_body)
         order,
         Neighbours(captured.axis, ranks, len(captured.stages), _crossing(captured)),
     )
+
+
+def _orders(captured: CapturedPipeline, ranks: int) -> tuple[Order, ...]:
+    """What each position runs; in inference, the forward passes of the schedule."""
+    found = orders(captured.schedule, ranks, captured.microbatches, captured.chunks)
+    given = {port.role for body in captured.bodies for port in body.step.results}
+    if not given & {Role.GRADIENT, Role.INPUT_GRADIENT}:
+        return tuple(tuple(u for u in order if u.work is Work.FORWARD) for order in found)
+    if not SCHEDULES[captured.schedule].trains:
+        training = ", ".join(name for name, schedule in SCHEDULES.items() if schedule.trains)
+        raise FlintError(
+            "FL246",
+            f"schedule '{captured.schedule}' has no backward passes, and the step trains",
+            help=f"one of: {training}; or a pipeline without loss, optimizer and backward",
+        )
+    return found
 
 
 def _parts(

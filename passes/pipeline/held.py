@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flint.passes.pipeline.gradient_rows import add_accumulators
 from flint.passes.pipeline.graft import add_value, graft
-from flint.passes.pipeline.memory import in_flight, saved_bytes
+from flint.passes.pipeline.memory import stash
 from flint.passes.pipeline.rank_state import Chunk, RankState
 from flint.program import Kind, Phase, Program
 from flint.staged import Port, Role
@@ -16,8 +16,8 @@ def hold(state: RankState) -> None:
     for chunk in state.chunks:
         _arguments(state, chunk, batch)
         add_accumulators(state, chunk)
-    for number, chunk in enumerate(state.chunks):
-        _stash(state, chunk, number)
+    _stash(state)
+    for chunk in state.chunks:
         _gather(state, chunk)
 
 
@@ -58,10 +58,9 @@ def _batch(state: RankState, program: Program, row: int) -> int:
     )
 
 
-def _stash(state: RankState, chunk: Chunk, number: int) -> None:
+def _stash(state: RankState) -> None:
     """Memory of the activations of all microbatches in flight but the one that is worked on."""
-    others = in_flight(state.order, number) - 1
-    size = others * saved_bytes(chunk.parts)
+    others, size = stash(state.order, [chunk.parts for chunk in state.chunks])
     if size > 0:
         state.returned.append(
             state.builder.add(

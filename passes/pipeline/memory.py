@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from flint.passes.pipeline.parts import Key, Part, Saved, StageParts
 from flint.passes.pipeline.plan import Plan
+from flint.passes.pipeline.simulate import activations_held
 from flint.passes.pipeline.units import Unit, Work
 from flint.staged import Port, Role
 
 
 def in_flight(order: Sequence[Unit], chunk: int) -> int:
     """The most microbatches of a chunk whose saved activations a position holds at one time."""
-    own = [u for u in order if u.chunk == chunk]
-    works = {u.work for u in own}
-    release = Work.WEIGHT_BACKWARD if Work.WEIGHT_BACKWARD in works else Work.BACKWARD
-    held = most = 0
-    for unit in own:
-        held += (unit.work is Work.FORWARD) - (unit.work is release)
-        most = max(most, held)
-    return most
+    return activations_held([unit for unit in order if unit.chunk == chunk])
 
 
 def saved_keys(parts: StageParts) -> dict[Key, tuple[Part, int]]:
@@ -42,6 +37,55 @@ def is_saved(key: Key) -> bool:
 def saved_bytes(parts: StageParts) -> int:
     """Bytes of activations that one microbatch keeps on a device until its backward pass."""
     return sum(int(part.program.result_bytes[row]) for part, row in saved_keys(parts).values())
+
+
+def weights_bytes(parts: StageParts) -> int:
+    """Bytes that one microbatch keeps from a backward pass that is split until its second part."""
+    if parts.weights is None:
+        return 0
+    gathered = parts.gather.outputs if parts.gather is not None else {}
+    kept = (
+        row
+        for key, row in parts.weights.inputs.items()
+        if key not in gathered and (is_saved(key) or _is_received(key))
+    )
+    return int(parts.weights.program.result_bytes[list(kept)].sum())
+
+
+def _is_received(key: Key) -> bool:
+    return isinstance(key, Port) and key.role is Role.COTANGENT
+
+
+class Stash(NamedTuple):
+    """Values that wait for later passes: of how many microbatches (of a chunk), and their bytes."""
+
+    microbatches: int
+    num_bytes: int
+
+
+def stash(order: Sequence[Unit], parts: Sequence[StageParts]) -> Stash:
+    """The most that a position holds beside the microbatch that it works on; `parts` by chunk."""
+    after = [_kept_after(p) for p in parts]
+    kept: dict[tuple[int, int], int] = {}
+    most, held = Stash(0, 0), 0
+    for unit in order:
+        held -= kept.pop((unit.chunk, unit.microbatch), 0)
+        if held > most.num_bytes:
+            most = Stash(len(kept), held)
+        if size := after[unit.chunk][unit.work]:
+            kept[unit.chunk, unit.microbatch] = size
+            held += size
+    return most
+
+
+def _kept_after(parts: StageParts) -> dict[Work, int]:
+    """Bytes that a microbatch keeps after each of its passes."""
+    return {
+        Work.FORWARD: saved_bytes(parts),
+        Work.BACKWARD: 0,
+        Work.INPUT_BACKWARD: weights_bytes(parts),
+        Work.WEIGHT_BACKWARD: 0,
+    }
 
 
 def memory_of(plan: Plan, position: int) -> list[Mapping[str, object]]:

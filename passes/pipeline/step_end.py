@@ -51,7 +51,7 @@ def _tie_here(state: RankState, found: Sequence[tuple[Chunk, Port]]) -> None:
     tensor = _gradient_row(a, key_a)
     row = state.builder.add(
         "stablehlo.add",
-        deps=[a.gradients[key_a], b.gradients[key_b]],
+        deps=[a.gradients[key_a], b.gradients[key_b], state.turn],
         dtype=tensor.dtype,
         shape=tensor.shape,
         result_bytes=tensor.result_bytes,

@@ -327,6 +327,37 @@ def test_values_that_the_other_stage_does_not_read_are_not_sent(schedule: str) -
     ]
 
 
+def _products(*, trains: bool, schedule: str) -> flint.Pipeline:
+    def product(params: Any, x: Any) -> Any:
+        return x @ params["w"]
+
+    def last(params: Any, x: Any) -> Any:
+        return (x @ params["w"]).mean() if trains else x @ params["w"]
+
+    weights = {"w": jax.ShapeDtypeStruct((8, 8), jnp.float32)}
+    return flint.Pipeline(
+        stages=[flint.Stage(fn, weights) for fn in (product, last)],
+        inputs=[jax.ShapeDtypeStruct((16, 8), jnp.float32)],
+        microbatches=4,
+        schedule=schedule,
+        backward=trains,
+    )
+
+
+def test_a_schedule_of_forward_passes_does_not_train() -> None:
+    """Rather than dropping the backward passes."""
+    with pytest.raises(flint.FlintError) as error:
+        flint.trace(_products(trains=True, schedule="forward"), "pipe=2")
+    assert error.value.code == "FL246" and "the step trains" in error.value.message
+
+
+def test_inference_in_a_schedule_of_training_holds_nothing() -> None:
+    """Its backward passes do not take place."""
+    trace = flint.trace(_products(trains=False, schedule="gpipe"), "pipe=2")
+    positions = trace.workload.metadata["pipeline"]["positions"]
+    assert [stage["in_flight"] for (stage,) in positions] == [1, 1]
+
+
 def test_methods_of_one_object_are_one_function() -> None:
     """A bound method is a new object each time that it is looked up."""
 

@@ -325,6 +325,26 @@ def test_activations_in_flight_are_held() -> None:
     assert {p[0]["saved_bytes_per_microbatch"] for p in positions} == {saved}
 
 
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "expected"),
+    [
+        # Of both chunks together: the warm-up, 2 (p - 1 - k) + p units.
+        ("interleaved-1f1b", 2, [10, 8, 6, 4]),
+        # Rank k leaves k weight gradients for later: each keeps an activation and a gradient.
+        ("zb-h1", 1, [3, 4, 5, 6]),
+    ],
+)
+def test_a_stash_is_what_all_microbatches_keep_at_one_time(
+    schedule: str, chunks: int, expected: list[int]
+) -> None:
+    workload = _workload(schedule, 4, 8, chunks)
+    held = [
+        [row.result_bytes for row in map(p.row, range(len(p))) if row.opcode == "pipeline.stash"]
+        for p in workload.programs
+    ]
+    assert held == [[n * _ACTIVATION_BYTES] for n in expected]
+
+
 def test_gradients_in_another_type_are_accumulated_and_reduced_in_it() -> None:
     for program in _workload("1f1b", 2, 4, dtype="float32").programs:
         reduced = next(c for c in totals(program).communication if c.axes == "data")
