@@ -132,10 +132,15 @@ KEPT_SCORES = ("softmax", "weights", "score mask")
 
 
 def dropout(x: jax.Array, c: Gpt, constrain, mask: str = "mask") -> jax.Array:
-    """Drop a tenth of x. A counter stands for Philox: its numbers never leave the kernel."""
+    """Drop a tenth of x. A hash stands for Philox: its numbers never leave the kernel.
+
+    It is seeded with x: a mask that only places decide would be one for all layers and microbatches,
+    which loops compute once, and not what each of them keeps for its backward pass.
+    """
     if not c.dropout:
         return x
-    bits = jnp.uint32(0)
+    seed = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), jnp.uint16)
+    bits = seed.astype(jnp.uint32)
     factors = (0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1, 0x27D4EB2F)[: x.ndim]
     for dimension, factor in enumerate(factors):
         count = jax.lax.broadcasted_iota(jnp.uint32, x.shape, dimension)

@@ -13,6 +13,7 @@ attention is one kernel. Sizes: arXiv 2407.21783, table 3, and arXiv 2310.06825,
             maxtext: queries, keys, values and the output projection, which its "custom" policy
             offloads to the host
             none: nothing but the layer's input
+    scan    the layers as a loop, as MaxText has them; PyTorch runs one after the other
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Llama:
     seq: int = 8192
     micro_batch: int = 1
     kept: str = "titan"
+    scan: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -149,7 +151,12 @@ def loss_fn(params, tokens, *, c: Llama):
     with jax.named_scope("embed"):
         x = root["table"][tokens]
     with jax.named_scope("layers"):
-        x, _ = jax.lax.scan(lambda x, p: (block(x, p), None), x, params["layers"])
+        if isinstance(params["layers"], list):
+            block = jax.jit(block)  # traced and lowered once for all layers
+            for flat in params["layers"]:
+                x = block(x, flat)
+        else:
+            x, _ = jax.lax.scan(lambda x, p: (block(x, p), None), x, params["layers"])
     with jax.named_scope("head"):
         logits = jnp.einsum("bsd,dv->bsv", rms_norm(x, root["norm"]), root["head"])
     with jax.named_scope("loss"):
@@ -188,12 +195,18 @@ def step(mesh: AbstractMesh, c: Llama, platform: str = "cuda") -> flint.Step:
     def abstract(shape, dtype, spec):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
-    specs = {"root": P(AXIS), "layers": P(None, AXIS)}
-    sizes = {
-        "root": (flat_size(root_shapes(c), ranks),),
-        "layers": (c.layers, flat_size(layer_shapes(c), ranks)),
-    }
-    params = {n: abstract(sizes[n], jnp.float32, specs[n]) for n in specs}
+    layer_size = flat_size(layer_shapes(c), ranks)
+    root = abstract((flat_size(root_shapes(c), ranks),), jnp.float32, P(AXIS))
+    if c.scan:
+        stacked = abstract((c.layers, layer_size), jnp.float32, P(None, AXIS))
+        params, specs = (
+            {"root": root, "layers": stacked},
+            {"root": P(AXIS), "layers": P(None, AXIS)},
+        )
+    else:
+        one = abstract((layer_size,), jnp.float32, P(AXIS))
+        params = {"root": root, "layers": [one] * c.layers}
+        specs = {"root": P(AXIS), "layers": [P(AXIS)] * c.layers}
     tokens = abstract((c.micro_batch * ranks, c.seq), jnp.int32, P(AXIS, None))
     moments = {"m": specs, "v": specs}
     run = jax.shard_map(
@@ -216,9 +229,12 @@ def train(
     seq: int = 8192,
     micro_batch: int = 1,
     kept: str = "titan",
+    scan: bool = False,
 ) -> flint.Step:
     """The step of one of the sizes."""
     if model not in SIZES or kept not in KEPT:
         raise ValueError(f"model is {' or '.join(SIZES)}, kept {', '.join(KEPT)}")
-    config = dataclasses.replace(SIZES[model], seq=seq, micro_batch=micro_batch, kept=kept)
+    config = dataclasses.replace(
+        SIZES[model], seq=seq, micro_batch=micro_batch, kept=kept, scan=scan
+    )
     return step(mesh, config)

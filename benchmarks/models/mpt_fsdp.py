@@ -162,7 +162,9 @@ def loss_fn(params, tokens, *, c: Mpt):
     with jax.named_scope("embed"):
         x = root["table"][tokens] + root["positions"]
     with jax.named_scope("layers"):
-        x, _ = jax.lax.scan(lambda x, p: (block(x, p), None), x, params["layers"])
+        block = jax.jit(block)  # traced and lowered once; PyTorch runs layer after layer, no loop
+        for flat in params["layers"]:
+            x = block(x, flat)
     with jax.named_scope("head"):
         x = layer_norm(x, root["scale"], root["bias"])
         logits = jnp.einsum("bsd,vd->bsv", x, root["table"])
@@ -213,12 +215,11 @@ def step(mesh: AbstractMesh, c: Mpt) -> flint.Step:
     def abstract(shape, dtype, spec):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
-    specs = {"root": P(AXIS), "layers": P(None, AXIS)}
-    sizes = {
-        "root": (flat_size(root_shapes(c), ranks),),
-        "layers": (c.layers, flat_size(layer_shapes(c), ranks)),
-    }
-    params = {n: abstract(sizes[n], jnp.float32, specs[n]) for n in specs}
+    def flat(shapes):
+        return abstract((flat_size(shapes, ranks),), jnp.float32, P(AXIS))
+
+    params = {"root": flat(root_shapes(c)), "layers": [flat(layer_shapes(c))] * c.layers}
+    specs = {"root": P(AXIS), "layers": [P(AXIS)] * c.layers}
     tokens = abstract((c.accumulate, c.micro_batch * ranks, c.seq), jnp.int32, P(None, AXIS, None))
     moments = {"m": specs, "v": specs}
     run = jax.shard_map(
