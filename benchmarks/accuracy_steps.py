@@ -10,7 +10,8 @@ microbatches, and estimated on the system that it was measured on (`SYSTEMS`). B
 roofline of the same kernels (no launches, communication or bubbles), and the flops that the model
 needs at the best constant share of the peak, which is chosen on the very rows that it is judged on.
 
-Derates are the only numbers here that come from these measurements. Each is of a system, one for
+Which attention kernels and adapters a system had is from publications. Derates are the only numbers
+here that come from these measurements. Each is of a system, one for
 all of its rows, and found on one half of them (`Case.half`); "held out" is the other half.
 """
 
@@ -29,8 +30,9 @@ from numpy.typing import NDArray
 import flint
 from benchmarks.step_rows import Case, all_cases
 from flint.backends.cost.estimate import Estimate, estimate
+from flint.backends.cost.gpu.constants import HEAD_SIZES
 from flint.backends.cost.kernel_table import kernels_of
-from flint.cluster import Cluster, Quantity, SourceKind
+from flint.cluster import Chip, Cluster, Quantity, SourceKind
 from flint.workload import Workload
 
 #: Rows of one data set that are priced without --all.
@@ -42,6 +44,15 @@ HEADINGS = (
 
 
 @dataclass(frozen=True)
+class Attention:
+    """Fused attention of the time, where it was not that of the preset: shares of the peak."""
+
+    forward: float
+    backward: float
+    source: str
+
+
+@dataclass(frozen=True)
 class System:
     """A measured system: a preset, and what is different. `derate` 0 keeps the preset's."""
 
@@ -49,16 +60,30 @@ class System:
     derate: float = 0.0
     between_nodes: float = 0.0  #: bytes per second and GPU in one direction; 0: the preset's
     why: str = ""
+    attention: Attention | None = None
 
 
+FLASH_1 = Attention(
+    0.40,
+    0.30,
+    "arXiv 2307.08691, section 1: FlashAttention on A100 30-50 % forward, 25-35 % backward",
+)
+FLASH_1_ON_H100 = Attention(
+    0.19, 0.144, "FlashAttention on A100 times 35/73, what FlashAttention-2 has on H100 (arXiv "
+    "2407.08608, abstract) and on A100 (arXiv 2307.08691) at most",
+)  # fmt: skip
+FLASH_2_ON_H100 = Attention(
+    0.35, 0.30, "arXiv 2407.08608, abstract: FlashAttention-2 has 35 % of H100; backward as on A100, "
+    "63 to 73",
+)  # fmt: skip
 SYSTEMS = {
     "vtrain": System(
         "a100-80-dgx", between_nodes=12.5e9, why="four HDR adapters a node (800 Gb/s)"
     ),
     "selene": System("a100-80-dgx"),
-    "foundry-a100-40": System("a100-40-dgx", why="1,600 Gb/s a node, as the preset"),
-    "foundry-h100": System("h100-dgx"),
-    "titan": System("h100-dgx"),
+    "foundry-a100-40": System("a100-40-dgx", attention=FLASH_1),
+    "foundry-h100": System("h100-dgx", attention=FLASH_1_ON_H100),
+    "titan": System("h100-dgx", attention=FLASH_2_ON_H100),
     "v6e": System("v6e"),
 }
 
@@ -111,7 +136,25 @@ def cluster_of(name: str, derate: float = 0.0) -> Cluster:
         )
         outer = outer.model_copy(update={"bandwidth_bytes_per_s": bandwidth})
         found = found.model_copy(update={"network": (*found.network[:-1], outer)})
+    if system.attention:
+        found = found.model_copy(update={"chip": with_attention(found.chip, system.attention)})
     return found
+
+
+def with_attention(chip: Chip, attention: Attention) -> Chip:
+    """A GPU with other attention kernels, equally good at every head size."""
+    assert chip.gpu is not None, "only GPUs have efficiencies of attention kernels"
+
+    def quantity(value: float) -> Quantity:
+        return Quantity(value=value, kind=SourceKind.MEASURED, source=attention.source)
+
+    constants = {
+        name: quantity(attention.forward) if name.startswith(HEAD_SIZES) else q
+        for name, q in chip.gpu.constants.items()
+    }
+    ratio = quantity(attention.backward / attention.forward)
+    constants["attention.backward_efficiency"] = ratio
+    return chip.model_copy(update={"gpu": chip.gpu.model_copy(update={"constants": constants})})
 
 
 def captured(case: Case) -> Workload:

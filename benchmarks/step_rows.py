@@ -115,8 +115,9 @@ FOUNDRY = {"h100_80gb": "foundry-h100", "a100_40gb": "foundry-a100-40"}
 
 def llm_foundry() -> Iterator[Case]:
     """MPT with PyTorch FSDP: every microbatch reduces its gradients (Composer's default), in
-    float32 where the table says DEFAULT, in bfloat16 where it says PURE. Rows in 8-bit floating
-    point (TransformerEngine) are left out: the model code has no such layers."""
+    bfloat16: Composer's DEFAULT names no type for that, so it is that of the parameters, as with
+    PURE. Rows in 8-bit floating point (TransformerEngine) are left out: the model code has no such
+    layers."""
     for row in read("llm_foundry/training_throughput.csv"):
         if row["Precision"] == "amp_fp8":
             continue
@@ -129,7 +130,6 @@ def llm_foundry() -> Iterator[Case]:
             micro_batch=int(row["MicroBatchSize"]),
             accumulate=int(row["GradAccum"]),
             recompute=row["Activation Checkpointing"] == "True",
-            reduce="float32" if row["MP Mode"] == "DEFAULT" else "bfloat16",
         )
         gpus = int(row["# GPUs"])
         label = f"{row['Model']} s{c.seq} {gpus} GPUs {c.accumulate}x{c.micro_batch}"

@@ -10,7 +10,7 @@ array of each layer's parameters. Hence the program is written for one rank (sha
 
     recompute   activation checkpointing of whole layers, as torch.utils.checkpoint does it: all of
                 the forward pass is done again
-    reduce      type in which gradients are reduced: bfloat16 (Composer's PURE) or float32 (DEFAULT)
+    reduce      type in which gradients are reduced: bfloat16 (Composer) or float32
     accumulate  microbatches of `micro_batch` sequences in a step
 """
 
