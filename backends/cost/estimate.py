@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from flint.backends.cost.exposure import Share, shares
 from flint.backends.cost.kernel_table import element_type
 from flint.backends.cost.placement import Placement
-from flint.backends.cost.price import price
+from flint.backends.cost.price import Priced, price
 from flint.backends.cost.timeline import POLICIES, Policy, Timeline, simulate
 from flint.cluster import Chip, Cluster
 from flint.errors import FlintError, nearest
@@ -21,6 +22,7 @@ from flint.totals import totals
 from flint.workload import Workload
 
 if TYPE_CHECKING:
+    from flint.backends.cost.critical_path import Segment
     from flint.backends.cost.memory import MemoryUse
 
 #: Version of the JSON form.
@@ -92,6 +94,13 @@ class Estimate:
         """Whether operations without a price were counted as nothing."""
         return bool(self.unpriced)
 
+    @cached_property
+    def critical_path(self) -> tuple[Segment, ...]:
+        """What the step time is made of, longest first; found when it is asked for."""
+        from flint.backends.cost.critical_path import critical_path
+
+        return critical_path(self.timeline, self.policy)
+
     def to_json(self) -> dict[str, Any]:
         """Exact numbers, JSON-able."""
         return {
@@ -109,14 +118,15 @@ class Estimate:
             "lower_bound": self.is_lower_bound,
             "unpriced": dict(self.unpriced),
             "classes": [_class_json(c) for c in self.classes],
+            "critical_path": [asdict(s) for s in self.critical_path],
             "notes": list(self.notes),
         }
 
-    def to_text(self) -> str:
-        """For people."""
+    def to_text(self, *, verbose: bool = False) -> str:
+        """For people; `verbose` adds the critical path."""
         from flint.backends.cost.estimate_text import estimate_text
 
-        return estimate_text(self)
+        return estimate_text(self, verbose=verbose)
 
     def __str__(self) -> str:
         return self.to_text()
@@ -172,14 +182,7 @@ def estimate(
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
     kernels = rewrite(workload, profile=profile, granularity="kernel")
-    priced = price(
-        kernels,
-        cluster,
-        placement,
-        chosen,
-        unpriced_is_zero=unpriced_is_zero,
-        tf32=profile.startswith("xla-gpu") and "tf32" in cluster.chip.peak_flops_per_s,
-    )
+    priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
     timeline = simulate(priced.works, priced.streams, chosen)
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
     memory = [memory_use(p, cluster.chip) for p in kernels.programs]
@@ -204,6 +207,25 @@ def estimate(
         unpriced=priced.unpriced,
         notes=_notes(cluster),
         timeline=timeline,
+    )
+
+
+def price_kernels(
+    kernels: Workload,
+    cluster: Cluster,
+    placement: Placement,
+    policy: Policy,
+    unpriced_is_zero: bool,
+) -> Priced:
+    """Durations of the kernels that `rewrite` made for a profile, which the metadata names."""
+    profile = str(kernels.metadata.get("profile", ""))
+    return price(
+        kernels,
+        cluster,
+        placement,
+        policy,
+        unpriced_is_zero=unpriced_is_zero,
+        tf32=profile.startswith("xla-gpu") and "tf32" in cluster.chip.peak_flops_per_s,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flint.backends.chakra.encode import short_scope
 from flint.text_table import Column, text_table
 from flint.units import format_bytes, format_duration
 
@@ -19,11 +20,25 @@ _SHARES = (
     Column("exposed", right=True),
     Column("of step", right=True),
 )
+_PATH = (
+    Column("critical path"),
+    Column("over"),
+    Column("count", right=True),
+    Column("time", right=True),
+    Column("of step", right=True),
+    Column("scope"),
+    Column("source"),
+)
+#: Segments of the critical path that are shown.
+PATH_ROWS = 8
 _MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
 
 
-def estimate_text(e: Estimate) -> str:
-    """Step time, utilisation, the slowest class's time by kind and axes, and every class's memory."""
+def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
+    """Step time, utilisation, the slowest class's time by kind and axes, and every class's memory.
+
+    `verbose` adds the first PATH_ROWS segments of the critical path.
+    """
     slowest = max(e.classes, key=lambda c: c.end_ns)
     bound = " (lower bound: operations without a price count nothing)" if e.is_lower_bound else ""
     facts = [
@@ -41,6 +56,8 @@ def estimate_text(e: Estimate) -> str:
     if len(e.classes) > 1:
         parts.append(f"time of {slowest.name}, which ends last:")
     parts.append(text_table(_SHARES, _share_cells(slowest)))
+    if verbose:
+        parts.append(_path(e))
     if e.unpriced:
         listed = ", ".join(f"{name} x{count}" for name, count in e.unpriced.items())
         parts.append(f"unpriced  {listed}")
@@ -54,6 +71,29 @@ def _memory(c: ClassEstimate, *, several: bool) -> str:
     verdict = "" if not memory.capacity_bytes else (", fits" if memory.fits else ", DOES NOT FIT")
     who = f"{c.name}: " if several else ""
     return f"{who}{format_bytes(memory.peak_bytes)}{of}{verdict}"
+
+
+def _path(e: Estimate) -> str:
+    """The longest segments of the critical path, and what the others are together."""
+    rows = [
+        (
+            s.kind,
+            s.over,
+            f"{s.count:,}",
+            format_duration(s.total_ns),
+            f"{s.share:.1%}",
+            short_scope(s.scope),
+            s.location,
+        )
+        for s in e.critical_path[:PATH_ROWS]
+    ]
+    rest = e.critical_path[PATH_ROWS:]
+    if rest:
+        time = format_duration(sum(s.total_ns for s in rest))
+        share = f"{sum(s.share for s in rest):.1%}"
+        label = f"{len(rest):,} more"
+        rows.append((label, "", f"{sum(s.count for s in rest):,}", time, share, "", ""))
+    return text_table(_PATH, rows)
 
 
 def _share_cells(c: ClassEstimate) -> list[tuple[str, ...]]:

@@ -41,7 +41,7 @@ def shares(timeline: ClassTimeline) -> list[Share]:
         entry[1] += busy
         entry[2] += exposed
 
-    labels = _labels(timeline.work.program)
+    labels = labels_of(timeline.work.program)
     rows = timeline.work.nodes.row
     busy = timeline.end_ns - timeline.start_ns
     for row in np.unique(rows).tolist():
@@ -114,7 +114,7 @@ def _cause(timeline: ClassTimeline, node: int, moment: float) -> int:
     return -1 if computes or timeline.end_ns[last] < moment - 1e-3 else last
 
 
-def _labels(program: Program) -> list[tuple[str, str, str]]:
+def labels_of(program: Program) -> list[tuple[str, str, str]]:
     """For each row: kind of work, axes, phase."""
     names = {int(p): p.name.lower() for p in Phase} | {int(Phase.UNKNOWN): ""}
     kernels, rows = kernels_of(program)

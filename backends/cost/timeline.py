@@ -129,7 +129,7 @@ class _Track:
         self.kind = program.kind.tolist()
         self.channel = program.channel.tolist()
         self.duration = work.duration_ns.tolist()
-        self.turn = _turns(program, nodes)
+        self.turn = turns(program, nodes)
         self.start = [0.0] * len(nodes)
         self.end = [-1.0] * len(nodes)
         self.left = len(nodes)
@@ -137,18 +137,7 @@ class _Track:
         self.queues = [np.flatnonzero(by_stream == s).tolist() for s in np.unique(by_stream)]
         self.heads = [0] * len(self.queues)
         self.free = [0.0] * len(self.queues)
-        self.limits = self._limits(by_stream)
-
-    def _limits(self, by_stream: NDArray[np.int64]) -> list[int]:
-        """For each node the kernel that must have begun before it may begin, or -1."""
-        window = self.world.policy.window
-        count = len(by_stream)
-        if window is None:
-            return [-1] * count
-        kernels = np.flatnonzero(by_stream == 0)
-        before = np.searchsorted(kernels, np.arange(count)) - 1 - window
-        limits = np.where(before >= 0, kernels[np.maximum(before, 0)] if len(kernels) else -1, -1)
-        return np.where(by_stream == 0, -1, limits).tolist()  # type: ignore[no-any-return]
+        self.limits = limits(world.policy, by_stream)
 
     def advance(self) -> bool:
         """Place what can be placed; whether anything was."""
@@ -225,7 +214,18 @@ class _Track:
         return max(here.values())
 
 
-def _turns(program: Program, nodes: Nodes) -> list[int]:
+def limits(policy: Policy, by_stream: NDArray[np.int64]) -> list[int]:
+    """For each node the kernel that must have begun before it may begin, or -1."""
+    count = len(by_stream)
+    if policy.window is None:
+        return [-1] * count
+    kernels = np.flatnonzero(by_stream == 0)
+    before = np.searchsorted(kernels, np.arange(count)) - 1 - policy.window
+    found = np.where(before >= 0, kernels[np.maximum(before, 0)] if len(kernels) else -1, -1)
+    return np.where(by_stream == 0, -1, found).tolist()  # type: ignore[no-any-return]
+
+
+def turns(program: Program, nodes: Nodes) -> list[int]:
     """For each message or collective, how manieth it is of its channel, direction or group."""
     turns = [0] * len(nodes)
     seen: dict[tuple[object, ...], int] = {}

@@ -9,9 +9,8 @@ import numpy as np
 
 from flint.backends.chakra.durations import Floats, Timing
 from flint.backends.cost.astrasim_files import simulated_hardware
-from flint.backends.cost.estimate import default_profile, main_type_and_peak
+from flint.backends.cost.estimate import default_profile, main_type_and_peak, price_kernels
 from flint.backends.cost.placement import Placement
-from flint.backends.cost.price import price
 from flint.backends.cost.timeline import POLICIES
 from flint.cluster import Cluster
 from flint.passes.small_kernels import MergeSmallKernels
@@ -38,9 +37,8 @@ def timed_kernels(
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
     kernels = rewrite(workload, profile=profile, granularity="kernel")
-    priced = price(
-        kernels, cluster, placement, POLICIES["overlap"], unpriced_is_zero=unpriced_is_zero
-    )
+    policy = POLICIES["overlap"]  # durations of kernels do not depend on it
+    priced = price_kernels(kernels, cluster, placement, policy, unpriced_is_zero)
     by_program = {id(w.program): w.duration_ns for w in priced.works}
     programs, durations = [], []
     for program in kernels.programs:

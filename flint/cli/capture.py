@@ -39,6 +39,7 @@ from flint.cli.capture_options import (
     UnpricedChoice,
     World,
 )
+from flint.cli.clusters import load_cluster
 from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.options import Json, Quiet, Verbose
 
@@ -113,7 +114,7 @@ def capture(
             "tensor_size": tensor_size.value,
             "groups": groups.value,
             "link": link,
-            "cluster": cluster,
+            "cluster": load_cluster(cluster) if cluster is not None else None,
             "unpriced_is_zero": unpriced is not None,
         }
         began = time.perf_counter()

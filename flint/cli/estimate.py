@@ -68,12 +68,12 @@ def estimate(
     """
     from flint.backends.cost.estimate import SCHEMA
     from flint.backends.cost.estimate import estimate as estimate_workload
-    from flint.cluster import Cluster
+    from flint.cli.clusters import load_cluster
     from flint.errors import FlintError
 
     found = estimate_workload(
         load_workload(path),
-        Cluster.load(cluster),
+        load_cluster(cluster),
         profile=profile or "",
         policy=overlap,
         mapping=_mapping(map_),
@@ -92,9 +92,10 @@ def estimate(
     def rich_form() -> RenderableType:
         from rich.text import Text
 
-        return Text(found.to_text())
+        return Text(text)
 
-    print_result(found.to_text(), rich_form)
+    text = found.to_text(verbose=verbose)
+    print_result(text, rich_form)
 
 
 def _write_perfetto(found: Estimate, path: Path, rank_class: str | None, *, quiet: bool) -> None:

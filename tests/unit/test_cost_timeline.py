@@ -2,65 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from flint.backends.chakra.expand import expand
 from flint.backends.cost.exposure import shares
 from flint.backends.cost.timeline import POLICIES, ClassTimeline, ClassWork, simulate
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.program import Collective, Kind, Phase, Program, RegionKind
-
-MESH = Mesh(("pipe", "data"), (2, 4))
-DATA = Group((AxisRef("data"),))
-
-
-class _Steps:
-    """A program whose rows have durations and streams."""
-
-    def __init__(self) -> None:
-        self.builder = ProgramBuilder(MESH)
-        self.durations: dict[int, float] = {}
-        self.streams: dict[int, int] = {}
-
-    def compute(self, duration: float, *deps: int) -> int:
-        row = self.builder.add("fusion", deps=deps, result_bytes=4, phase=Phase.FORWARD)
-        self.durations[row] = duration
-        return row
-
-    def collective(self, duration: float, *deps: int, group: Group = DATA) -> int:
-        row = self.builder.add(
-            "sdy.all_reduce",
-            Kind.COLLECTIVE,
-            deps=deps,
-            collective=Collective.ALL_REDUCE,
-            group=group,
-            comm_bytes=4,
-            phase=Phase.BACKWARD,
-        )
-        self.durations[row], self.streams[row] = duration, 1
-        return row
-
-    def message(self, kind: Kind, duration: float, offset: int, *deps: int) -> int:
-        route = Route((AxisRef("pipe"),), offset, wrap=False)
-        row = self.builder.add(
-            "pipeline.message", kind, deps=deps, route=route, channel=0, comm_bytes=4
-        )
-        self.durations[row], self.streams[row] = duration, 2 if kind is Kind.SEND else 3
-        return row
-
-    def work(self, **about: dict[int, object]) -> ClassWork:
-        program: Program = self.builder.build()
-        duration, stream = np.zeros(len(program)), np.zeros(len(program), dtype=np.int64)
-        for row, value in self.durations.items():
-            duration[row] = value
-        for row, number in self.streams.items():
-            stream[row] = number
-        return ClassWork(program, expand(program), duration, stream, **about)  # type: ignore[arg-type]
-
-
-STREAMS = ("compute", "ib", "ib send", "ib recv")
+from flint.mesh import AxisRef, Group
+from flint.program import Kind, RegionKind
+from tests.timeline_steps import STREAMS, Steps
 
 
 def run(work: ClassWork, policy: str = "overlap") -> ClassTimeline:
@@ -75,7 +23,7 @@ def exposed(timeline: ClassTimeline) -> dict[str, float]:
 
 
 def test_computation_is_in_order_and_a_collective_runs_beside_it() -> None:
-    steps = _Steps()
+    steps = Steps()
     first = steps.compute(10)
     reduced = steps.collective(30, first)
     steps.compute(25)
@@ -87,7 +35,7 @@ def test_computation_is_in_order_and_a_collective_runs_beside_it() -> None:
 
 
 def test_exposed_times_add_up_to_the_step() -> None:
-    steps = _Steps()
+    steps = Steps()
     a = steps.compute(10)
     b = steps.collective(30, a)
     c = steps.collective(20, a)
@@ -99,7 +47,7 @@ def test_exposed_times_add_up_to_the_step() -> None:
 
 
 def test_collectives_of_one_stream_wait_for_each_other() -> None:
-    steps = _Steps()
+    steps = Steps()
     steps.collective(30)
     steps.collective(20)
     assert run(steps.work()).total_ns == 50
@@ -107,7 +55,7 @@ def test_collectives_of_one_stream_wait_for_each_other() -> None:
 
 def test_policies_bound_how_early_communication_begins() -> None:
     def steps() -> ClassWork:
-        s = _Steps()
+        s = Steps()
         for _ in range(100):
             s.compute(10)
         s.compute(10, s.collective(15))
@@ -118,7 +66,7 @@ def test_policies_bound_how_early_communication_begins() -> None:
 
 
 def test_blocking_is_a_matter_of_the_stream_and_never_faster() -> None:
-    steps = _Steps()
+    steps = Steps()
     a = steps.compute(10)
     steps.collective(30, a)
     steps.compute(25)
@@ -128,7 +76,7 @@ def test_blocking_is_a_matter_of_the_stream_and_never_faster() -> None:
 
 
 def test_loops_run_as_often_as_they_say() -> None:
-    steps = _Steps()
+    steps = Steps()
     x = steps.compute(5)
     steps.builder.begin_region(RegionKind.LOOP, 7)
     carry = steps.builder.add("while.carry", Kind.VALUE, deps=[x])
@@ -141,7 +89,7 @@ def test_loops_run_as_often_as_they_say() -> None:
 
 
 def _two_stages(microbatches: int, forward: float, transfer: float) -> tuple[ClassWork, ClassWork]:
-    first, second = _Steps(), _Steps()
+    first, second = Steps(), Steps()
     for steps, receives in ((first, False), (second, True)):
         steps.builder.begin_region(RegionKind.LOOP, microbatches)
         turn = steps.builder.add("pipeline.turn", Kind.VALUE)
@@ -169,7 +117,7 @@ def test_a_collective_of_several_classes_begins_when_all_are_there() -> None:
     group = Group((AxisRef("pipe"),))
     works = []
     for early in (10.0, 100.0):
-        steps = _Steps()
+        steps = Steps()
         row = steps.collective(5, steps.compute(early), group=group)
         works.append(steps.work(together={row: both}))
     done = simulate(works, STREAMS)
@@ -177,7 +125,7 @@ def test_a_collective_of_several_classes_begins_when_all_are_there() -> None:
 
 
 def test_classes_that_wait_for_each_other_are_an_error() -> None:
-    steps = _Steps()
+    steps = Steps()
     got = steps.message(Kind.RECV, 1, 1)
     steps.compute(1, got)
     with pytest.raises(ValueError, match="wait for each other"):
