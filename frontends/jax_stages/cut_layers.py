@@ -21,7 +21,7 @@ from flint.frontends.jax_stages.cut_jaxpr import (
     scope,
 )
 from flint.frontends.jax_stages.cut_slices import sliced_rows
-from flint.frontends.jax_stages.cut_trace import Traced
+from flint.frontends.jax_stages.cut_trace import Traced, from_parameters
 
 Path = tuple[str, ...]
 
@@ -198,7 +198,7 @@ def _list(name: str, spans: Mapping[int, tuple[int, int]]) -> Layers | None:
 
 def _scan(traced: Traced, path: Path) -> Layers | None:
     """The scan over stacked parameters in the scope `path`."""
-    stacked = _from_parameters(traced)
+    stacked = from_parameters(traced)
     found = []
     for index, equation in enumerate(traced.program.equations):
         if equation.primitive.name != "scan" or _after(scope(equation), path) is None:
@@ -213,14 +213,6 @@ def _scan(traced: Traced, path: Path) -> Layers | None:
     return next(
         (Layers(name, traced.program.equations[i].params["length"], scan=i) for i in found), None
     )
-
-
-def _from_parameters(traced: Traced) -> set[Any]:
-    found = {v for v, a in traced.described.items() if a.is_parameter}
-    for equation in traced.program.equations:
-        if any(v in found for v in reads(equation)):
-            found |= set(equation.outvars)
-    return found
 
 
 def _by_parameters(flow: Flow, traced: Traced, path: Path) -> Layers | None:

@@ -17,7 +17,7 @@ from flint.frontends.jax_stages.cut_jaxpr import (
     reads,
     renamed,
 )
-from flint.frontends.jax_stages.cut_trace import Argument, Traced
+from flint.frontends.jax_stages.cut_trace import Argument, Traced, from_parameters
 from flint.frontends.specs import check_spec
 from flint.mesh import Mesh
 
@@ -142,7 +142,7 @@ class _Stacked:
         self._instead: dict[Any, list[Any]] = {}
         self._maker = {v: e for e in traced.program.equations[:index] for v in e.outvars}
         self._readers = _readers(traced.program)
-        self._from_parameters = _from_parameters(traced)
+        self._from_parameters = from_parameters(traced)
 
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of the program, slices in the place of what they are slices of."""
@@ -249,12 +249,4 @@ def _readers(program: Program) -> dict[Any, list[Any]]:
     for result in program.results:
         if is_variable(result):
             found.setdefault(result, []).append(None)
-    return found
-
-
-def _from_parameters(traced: Traced) -> set[Any]:
-    found = {v for v, a in traced.described.items() if a.is_parameter}
-    for equation in traced.program.equations:
-        if any(v in found for v in reads(equation)):
-            found |= set(equation.outvars)
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.frontends.gpu_kernels import without_gpu
 from flint.frontends.jax_program import abstract_mesh, definition
-from flint.frontends.jax_stages.cut_jaxpr import Program, opened
+from flint.frontends.jax_stages.cut_jaxpr import Program, opened, reads
 from flint.frontends.jax_stages.leaves import named_leaves
 from flint.frontends.jax_stages.microbatch import Microbatch
 from flint.frontends.user_code import user_error
@@ -72,6 +72,15 @@ def traced_model(pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch) -> Trac
     arguments = [Argument(n, s, True) for n, s in params.items()]
     arguments += [Argument(n, s, False) for n, s in batch.items()]
     return Traced(program, dict(zip(program.arguments, arguments, strict=True)))
+
+
+def from_parameters(traced: Traced) -> set[Any]:
+    """Variables that are computed from parameters, the parameters among them."""
+    found = {v for v, a in traced.described.items() if a.is_parameter}
+    for equation in traced.program.equations:
+        if any(v in found for v in reads(equation)):
+            found |= set(equation.outvars)
+    return found
 
 
 def _in_order(function: Any, params: list[str], batch: list[str]) -> Any:
