@@ -8,55 +8,28 @@ the MAPE of bytes on the wire by the bandwidth of the datasheet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Iterable
 
 from benchmarks import collective_rows as rows
+from benchmarks.accuracy_row import Accuracy, as_text
+from benchmarks.accuracy_row import accuracy as accuracy_of
 from benchmarks.fit_nccl import PAIRS_ONLY, fit_over_nodes
 from flint.backends.cost.network import duration_ns, roofline_ns
 from flint.cluster import Cluster
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Errors in percent on some rows of a data set; `bias` below 0 means too fast."""
-
-    data_set: str
-    chip: str
-    split: str
-    count: int
-    mape: float
-    median: float
-    p90: float
-    bias: float
-    roofline_mape: float
-
-
 def accuracy(
-    data_set: str, split: str, measured: Iterable[rows.Measured], cluster: Cluster
+    data: str, split: str, measured: Iterable[rows.Measured], cluster: Cluster
 ) -> Accuracy:
     """Errors of the model and of the roofline."""
     without = rows.without_reduction_in_switch(cluster)
-    error, roofline = [], []
-    for row in measured:
-        seen = without if row.cannot_reduce_in_switch else cluster
-        error.append(duration_ns(row.call, seen) / row.measured_ns - 1)
-        roofline.append(roofline_ns(row.call, without) / row.measured_ns - 1)
-    percent = 100 * np.array(error)
-    size = np.abs(percent)
-    return Accuracy(
-        data_set,
-        cluster.chip.name,
-        split,
-        len(error),
-        float(size.mean()),
-        float(np.median(size)),
-        float(np.percentile(size, 90)),
-        float(percent.mean()),
-        float(100 * np.abs(np.array(roofline)).mean()),
-    )
+    found = list(measured)
+    predicted = [
+        duration_ns(r.call, without if r.cannot_reduce_in_switch else cluster) for r in found
+    ]
+    truth = [r.measured_ns for r in found]
+    bound = [roofline_ns(r.call, without) for r in found]
+    return accuracy_of(data, cluster.chip.name, split, predicted, truth, bound)
 
 
 def p4de() -> Cluster:
@@ -109,21 +82,6 @@ def table() -> list[Accuracy]:
     found.append(accuracy("NCCL 2 nodes", "no fit, >= 16 MiB", large, p4de()))
     found.append(accuracy("NCCL 2 nodes", "held out", held, p4de_fitted()))
     return found
-
-
-def as_text(found: Sequence[Accuracy]) -> str:
-    """The report as a Markdown table."""
-    lines = [
-        "| data | chip | rows | count | MAPE | median | p90 | bias | roofline |",
-        "|---|---|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    for a in found:
-        numbers = f"{a.mape:.1f} | {a.median:.1f} | {a.p90:.1f} | {a.bias:+.1f}"
-        lines.append(
-            f"| {a.data_set} | {a.chip} | {a.split} | {a.count} | {numbers} |"
-            f" {a.roofline_mape:.0f} |"
-        )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

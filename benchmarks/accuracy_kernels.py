@@ -9,12 +9,12 @@ and "fitted" the first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import kernel_rows as rows
+from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.fit_gpu import fit_bytes, fit_gemm
 from flint.backends.cost.gpu import latency_ns, roofline_ns
 from flint.backends.cost.gpu.constants import Constants, constants_of
@@ -39,42 +39,6 @@ ROW_MODELS = {
     "ln": ("layer norm f32", norm_ns),
 }
 FITTED_AS = {"elem": "elementwise", "softmax": "softmax", "ln": "norm"}
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Errors of one data set on one chip, in percent; `bias` is the mean of signed errors."""
-
-    data: str
-    chip: str
-    split: str
-    count: int
-    mape: float
-    median: float
-    p90: float
-    bias: float
-    roofline_mape: float
-
-
-HEADINGS = ("data", "chip", "split", "count", "MAPE", "median", "p90", "bias", "roofline MAPE")
-
-
-def accuracy(
-    data: str,
-    chip: str,
-    split: str,
-    predicted: NDArray[np.float64],
-    measured: NDArray[np.float64],
-    roofline: NDArray[np.float64],
-) -> Accuracy:
-    """One row of the report from times in nanoseconds."""
-    signed = (predicted / measured - 1) * 100
-    size = np.abs(signed)
-    return Accuracy(
-        data, chip, split, len(measured), float(size.mean()), float(np.median(size)),
-        float(np.percentile(size, 90)), float(signed.mean()),
-        float(np.abs(roofline / measured - 1).mean() * 100),
-    )  # fmt: skip
 
 
 def of_chip(data: str, preset: str, measured: rows.Measured) -> Iterator[Accuracy]:
@@ -204,13 +168,5 @@ def kernel_accuracy() -> list[Accuracy]:
     ]  # fmt: skip
 
 
-def main() -> None:
-    print("| " + " | ".join(HEADINGS) + " |")
-    print("|---|---|---|--:|--:|--:|--:|--:|--:|")
-    for row in kernel_accuracy():
-        cells = [f"{c:.1f}" if isinstance(c, float) else str(c) for c in astuple(row)]
-        print("| " + " | ".join(cells) + " |")
-
-
 if __name__ == "__main__":
-    main()
+    print(as_text(kernel_accuracy()))

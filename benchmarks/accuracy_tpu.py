@@ -8,12 +8,12 @@ Constants were fitted on one half of the shapes by `fit_tpu.py`; both halves are
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import tpu_rows
+from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.kernel_rows import DATA, Measured
 from flint.backends.cost.systolic import latency_ns
 from flint.backends.cost.systolic.hardware import hardware_of
@@ -22,44 +22,6 @@ from flint.backends.cost.systolic.scalesim_stalls import limited_cycles
 from flint.cluster import Chip, Cluster
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Errors of one model on one part of a data set, as shares of what was measured."""
-
-    data: str
-    chip: str
-    split: str
-    count: int
-    mape: float
-    median: float
-    p90: float
-    bias: float
-    roofline_mape: float
-
-    def __str__(self) -> str:
-        shares = (self.mape, self.median, self.p90, self.bias, self.roofline_mape)
-        numbers = " ".join(f"{100 * s:7.1f}" for s in shares)
-        return f"{self.data:52} {self.chip:9} {self.split:9} {self.count:6} {numbers}"
-
-
-def accuracy(
-    data: str, chip: str, split: str, predicted: Floats, roofline: Floats, truth: Floats
-) -> Accuracy:
-    """Errors of `predicted` against `truth`, and the mean one of the roofline."""
-    off = predicted / truth - 1
-    return Accuracy(
-        data,
-        chip,
-        split,
-        len(truth),
-        float(np.abs(off).mean()),
-        float(np.median(np.abs(off))),
-        float(np.percentile(np.abs(off), 90)),
-        float(off.mean()),
-        float(np.abs(roofline / truth - 1).mean()),
-    )
 
 
 def roofline_ns(data: Measured, chip: Chip) -> Floats:
@@ -98,8 +60,8 @@ def _tpu_part(name: str, data: list[Measured], half: int) -> Accuracy:
         "TPU v6e",
         ("fit", "held out")[half],
         np.concatenate([latency_ns(p.kernels, chip) for p in parts]),
-        np.concatenate([roofline_ns(p, chip) for p in parts]),
         np.concatenate([p.measured_ns for p in parts]),
+        np.concatenate([roofline_ns(p, chip) for p in parts]),
     )
 
 
@@ -118,8 +80,8 @@ def scalesim_accuracy() -> list[Accuracy]:
                 "simulated",
                 "not fitted",
                 np.array([_scalesim(r) for r in part]),
-                np.array([_ideal_cycles(r) for r in part]),
                 truth,
+                np.array([_ideal_cycles(r) for r in part]),
             )
         )
     return found
@@ -141,13 +103,5 @@ def _ideal_cycles(row: dict[str, str]) -> float:
     return max(m * n * k / (high * wide), max(m * k, k * n) / bandwidth)
 
 
-def main() -> None:
-    """Command line."""
-    print(f"{'data':52} {'chip':9} {'split':9} {'count':>6} ", end="")
-    print("   MAPE  median     p90    bias  roofline MAPE (all %)")
-    for row in [*tpu_rows_accuracy(), *scalesim_accuracy()]:
-        print(row)
-
-
 if __name__ == "__main__":
-    main()
+    print(as_text([*tpu_rows_accuracy(), *scalesim_accuracy()]))

@@ -20,7 +20,7 @@ def test_held_out_rows_are_met(preset: str, bar: float) -> None:
     assert found.count > 80
     assert found.mape <= bar
     assert abs(found.bias) <= 5
-    assert found.roofline_mape > 70
+    assert found.roofline > 70
 
 
 def test_two_nodes_are_met() -> None:

@@ -1,0 +1,72 @@
+"""Write docs/accuracy.md: how far prices and estimates are from everything that was measured.
+
+    python -m benchmarks.accuracy            about five minutes
+    python -m benchmarks.accuracy --all      every row of every data set, longer
+
+The page is made of the tables of accuracy_kernels, accuracy_collectives, accuracy_tpu and
+accuracy_steps, which can be run one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.accuracy_collectives import table as collective_accuracy
+from benchmarks.accuracy_kernels import kernel_accuracy
+from benchmarks.accuracy_row import Accuracy, as_markdown
+from benchmarks.accuracy_steps import step_rows_accuracy
+from benchmarks.accuracy_tpu import scalesim_accuracy, tpu_rows_accuracy
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
+#: Sections of the page: title, what is to be known before reading the table.
+SECTIONS = {
+    "GPU kernels": """GEMM and attention timings are NVIDIA's (aiconfigurator): replayed CUDA graphs
+with a warm L2 and no power limit, so real steps are slower. B200 ran on uninitialised weights, about
+8-19 % too fast for large products. Element-wise, softmax and layer norm kernels are NeuSight's, fp32.
+Constants are fitted by `benchmarks/fit_gpu.py` on one half of the shapes, chosen by a hash of the
+shape; "held out" is the other half. The same H100 grid measured with three versions of software
+differs by 4.6-5.9 %: no model can honestly claim less. Batched products, convolutions, backward
+attention, gathers, sorts and optimizers have no measurements here; they rest on stated assumptions.""",
+    "Collectives": """nccl-tests inside one node (aiconfigurator), and all-reduce on two nodes of AWS.
+Four constants for each generation of GPU, fitted by `benchmarks/fit_nccl.py` on one half of the
+rows. "Roofline" is bytes on the wire by the bandwidth of the datasheet.""",
+    "Systolic arrays": """TPU v6e layers of Llama-3.1-8B (LLMServingSim), constants fitted by
+`benchmarks/fit_tpu.py` on one half of the shapes; SCALE-Sim's cycles, where nothing is fitted. Other TPUs
+have the same efficiencies, marked assumed.""",
+    "Training steps": """Each row is a model written in `benchmarks/models`, captured with that row's
+parallelism, recomputation and microbatches, and estimated on the system that it was measured on. The
+only numbers that come from these measurements are derates: one for a system, found on one half of its
+rows. "Constant MFU" is the best constant share of the peak, chosen on the very rows that it is
+judged on: what an estimate has to beat.""",
+}
+
+
+def page(everything: bool) -> str:
+    """The text of docs/accuracy.md."""
+    tables: dict[str, list[Accuracy]] = {
+        "GPU kernels": kernel_accuracy(),
+        "Collectives": collective_accuracy(),
+        "Systolic arrays": [*tpu_rows_accuracy(), *scalesim_accuracy()],
+        "Training steps": step_rows_accuracy(everything),
+    }
+    parts = [
+        "# Accuracy\n\nErrors in percent against measurements: mean absolute (MAPE), median and "
+        "90th percentile of absolute errors, and bias (mean of signed errors, below 0 is too fast), "
+        "beside a plain roofline on the same rows. Written by `python -m benchmarks.accuracy`; the "
+        "data with its licences is in `benchmarks/data`."
+    ]
+    for title, text in SECTIONS.items():
+        parts.append(f"## {title}\n\n{text}\n\n{as_markdown(tables[title])}")
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="Write docs/accuracy.md.")
+    parser.add_argument("--all", action="store_true", help="every row, no samples")
+    PAGE.write_text(page(parser.parse_args().all), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
