@@ -51,10 +51,12 @@ def page(everything: bool) -> str:
         "Training steps": step_rows_accuracy(everything),
     }
     parts = [
-        "# Accuracy\n\nErrors in percent against measurements: mean absolute (MAPE), median and "
-        "90th percentile of absolute errors, and bias (mean of signed errors, below 0 is too fast), "
-        "beside a plain roofline on the same rows. Written by `python -m benchmarks.accuracy`; the "
-        "data with its licences is in `benchmarks/data`."
+        (
+            "# Accuracy\n\nErrors in percent against measurements: mean absolute (MAPE), median and "
+            "90th percentile of absolute errors, and bias (mean of signed errors, below 0 is too fast), "
+            "beside a plain roofline on the same rows. Written by `python -m benchmarks.accuracy`; the "
+            "data with its licences is in `benchmarks/data`."
+        )
     ]
     for title, text in SECTIONS.items():
         parts.append(f"## {title}\n\n{text}\n\n{as_markdown(tables[title])}")

@@ -6,6 +6,7 @@ import pytest
 from benchmarks import accuracy_collectives as report
 from benchmarks import collective_rows as rows
 from benchmarks import fit_nccl
+from benchmarks.accuracy_row import as_markdown
 from flint.cluster import Cluster
 from flint.program import Collective
 
@@ -73,6 +74,8 @@ def test_a_factor_that_would_be_negative_is_left_out() -> None:
 
 
 def test_the_report_is_a_table() -> None:
-    lines = report.as_text(report.table()).splitlines()
+    rows = report.table()
+    lines = as_markdown(rows).splitlines()
     assert len({line.count("|") for line in lines}) == 1
-    assert len(lines) == 2 + 4 * 3 + 3 + 3
+    assert len(lines) == 2 + len(rows) == 2 + 4 * 3 + 3 + 3
+    assert len(report.as_text(rows).splitlines()) == 1 + len(rows)
