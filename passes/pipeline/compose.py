@@ -9,7 +9,7 @@ from flint.errors import FlintError
 from flint.passes.pipeline.gradient_types import in_gradient_dtype
 from flint.passes.pipeline.memory import memory_of
 from flint.passes.pipeline.messages import Neighbours
-from flint.passes.pipeline.partition import partition_body
+from flint.passes.pipeline.partition import partition_body, refuse_axis
 from flint.passes.pipeline.parts import PartitionedBody, StageParts
 from flint.passes.pipeline.plan import Plan, once_a_step
 from flint.passes.pipeline.rank_program import rank_program
@@ -27,7 +27,8 @@ def compose(captured: CapturedPipeline, partition: Partition = partition_body) -
     """Partition every body, split it, and put the programs of all positions together.
 
     Raises FlintError FL246 for a schedule that is not known or does not fit the numbers, FL240 for
-    a gradient type, and what partitioning raises.
+    a gradient type or a stage that communicates along the pipeline's axis, and what partitioning
+    raises.
     """
     return workload_of(make_plan(captured, partition))
 
@@ -82,9 +83,9 @@ def _orders(captured: CapturedPipeline, ranks: int) -> tuple[Order, ...]:
 def _parts(
     captured: CapturedPipeline, body: Body, splits: bool, partition: Partition
 ) -> StageParts:
-    parts = split(
-        partition(body), zero_bubble=splits, keep_gathered=not captured.reshard_after_forward
-    )
+    found = partition(body)
+    refuse_axis(found.program, captured.axis)
+    parts = split(found, zero_bubble=splits, keep_gathered=not captured.reshard_after_forward)
     if parts.reduce is None:
         return parts
     return replace(parts, reduce=in_gradient_dtype(parts.reduce, captured.gradient_dtype))

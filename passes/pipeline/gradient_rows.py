@@ -10,6 +10,7 @@ from flint.passes.pipeline.parts import Partial
 from flint.passes.pipeline.pieces import pieces
 from flint.passes.pipeline.plan import Plan, partial_keys
 from flint.passes.pipeline.rank_state import Chunk, RankState
+from flint.passes.pipeline.reach import whole_row
 from flint.program import Flag, Kind, Phase, Program, Row
 
 
@@ -20,7 +21,7 @@ def add_accumulators(state: RankState, chunk: Chunk) -> None:
     if not state.plan.accumulates:
         return
     for key, (part, row) in partial_keys(chunk.parts).items():
-        tensor = part.program.row(row)
+        tensor = whole_row(part.program, row)
         dtype, size = _sum_type(state.plan, tensor)
         chunk.accumulators[key] = state.builder.add(
             "pipeline.accumulator",
@@ -40,7 +41,7 @@ def accumulate(
     """Add a microbatch's gradient, `row` of its part and `here`, to the sum: the row of the sum."""
     if partial not in chunk.accumulators:
         return here
-    into, tensor = chunk.accumulators[partial], program.row(row)
+    into, tensor = chunk.accumulators[partial], whole_row(program, row)
     dtype, size = _sum_type(state.plan, tensor)
     return state.builder.add(
         "stablehlo.add",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from flint.passes.columns import Mask
-from flint.program import Int64s, Program, RegionKind
+from flint.program import Int64s, Program, RegionKind, Row
 
 
 def producers(program: Program) -> dict[int, int]:
@@ -106,6 +106,11 @@ def storage_bytes(program: Program, row: int) -> int:
     while program.flags[row] & Flag.IN_PLACE and program.alias[row] >= 0:
         row = int(program.alias[row])
     return int(program.result_bytes[row])
+
+
+def whole_row(program: Program, row: int) -> Row:
+    """A row with the bytes of its whole value, of which an update in place writes only some."""
+    return program.row(row)._replace(result_bytes=storage_bytes(program, row))
 
 
 def region_rows(program: Program) -> Int64s:

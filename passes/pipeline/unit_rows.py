@@ -10,6 +10,7 @@ from flint.passes.pipeline.memory import is_saved, saved_keys
 from flint.passes.pipeline.parts import Key, Part, Partial
 from flint.passes.pipeline.plan import Plan
 from flint.passes.pipeline.rank_state import Chunk, RankState
+from flint.passes.pipeline.reach import whole_row
 from flint.passes.pipeline.runs import Run, runs
 from flint.passes.pipeline.units import Unit, Work
 from flint.program import Kind, Program, RegionKind
@@ -156,7 +157,7 @@ class _Pass:
         if not plan.reads(neighbour, Role.INPUT if forward else Role.COTANGENT, number):
             return ()
         if plan.ranks > 1:
-            tensor = self.part.program.row(row)
+            tensor = whole_row(self.part.program, row)
             plan.neighbours.send(self.state.builder, here, tensor, stage, number, forward)
         return (here,)
 
