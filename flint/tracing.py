@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
     from flint.backends.report import Summary
     from flint.cluster import Cluster
-    from flint.staged import CapturedPipeline
+    from flint.passes.pipeline.parts import PartitionedBody
+    from flint.staged import Body, CapturedPipeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +251,8 @@ def trace_step(
         return _trace_world(step, mesh, name, source)
     if isinstance(step, Pipeline):
         _require_shardy(partitioner, "stages of a pipeline")
-        return _trace_pipeline(replace(step, name=step.name or name), mesh, source)
+        step = replace(step, name=step.name or name)
+        return _trace_pipeline(step, mesh, source, trip_counts or {})
     if isinstance(step, Disaggregated):
         _require_shardy(partitioner, "pools")
         return _trace_pools(replace(step, name=step.name or name), mesh, source, trip_counts or {})
@@ -293,16 +295,23 @@ def _require_shardy(partitioner: str, what: str) -> None:
         )
 
 
-def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str) -> Trace:
+def _trace_pipeline(
+    step: Pipeline, mesh: Mesh, source: str, trip_counts: Mapping[str, int]
+) -> Trace:
     from flint.passes.partition.worker import the_worker
     from flint.passes.pipeline.compose import compose
+    from flint.passes.pipeline.partition import partition_body
+
+    def partition(body: Body) -> PartitionedBody:
+        counts = {**body.captured.trip_counts, **trip_counts}
+        return partition_body(replace(body, captured=replace(body.captured, trip_counts=counts)))
 
     the_worker().prestart()
     timings: dict[str, float] = {}
     with _timed(timings, "capture_seconds"):
         captured = _capture_pipeline(step, mesh, source)
     with _timed(timings, "partition_seconds"):
-        workload = compose(captured)
+        workload = compose(captured, partition)
     return Trace(workload, timings)
 
 
