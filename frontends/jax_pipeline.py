@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flint.errors import FlintError, nearest
+from flint.errors import FlintError
 from flint.frontends.jax_program import platform_name
 from flint.frontends.jax_stages.bodies import capture_body
 from flint.frontends.jax_stages.joint import differentiable, step_function
@@ -13,6 +13,7 @@ from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_stages.stages import stage_functions
 from flint.frontends.jax_stages.tied import Place, as_ports, find_tied
 from flint.frontends.jax_stages.update import norm_function, update_function
+from flint.frontends.pipeline_arguments import check_arguments
 from flint.mesh import Mesh
 from flint.pipeline import Layers, Pipeline, Stage
 from flint.staged import CapturedPipeline, StageBodies
@@ -96,9 +97,7 @@ def _name(pipeline: Pipeline) -> str:
 
 def check_pipeline(pipeline: Pipeline) -> Optimizer | None:
     """The optimizer of a pipeline whose arguments fit together; raises FlintError FL240 if not."""
-    for name in ("microbatches", "chunks", "crossing"):
-        if getattr(pipeline, name) < 1:
-            raise FlintError("FL240", f"{name} is {getattr(pipeline, name)}, it is at least 1")
+    check_arguments(pipeline)
     if bool(pipeline.stages) == (pipeline.model is not None):
         given = "both" if pipeline.stages else "neither"
         raise FlintError(
@@ -107,6 +106,15 @@ def check_pipeline(pipeline: Pipeline) -> Optimizer | None:
             help="give stages=[...], or model= with params= and cut=",
         )
     _check_sequences(pipeline)
+    of_models = {"cut": pipeline.cut != "", "params": pipeline.params is not None}
+    for name, is_given in of_models.items() if pipeline.stages else ():
+        if is_given:
+            raise FlintError(
+                "FL240",
+                f"{name} of a pipeline is given with stages",
+                help="stages have their own parameters, and are not cut: give model= to cut it, or "
+                "split= to flint.Layers",
+            )
     if pipeline.targets and pipeline.loss is None:
         raise FlintError(
             "FL240",
@@ -115,7 +123,6 @@ def check_pipeline(pipeline: Pipeline) -> Optimizer | None:
         )
     if pipeline.clip_norm is not None and pipeline.optimizer is None:
         raise FlintError("FL240", "clip_norm is given without an optimizer", help='"adamw"')
-    _check_dtype(pipeline.gradient_dtype)
     return find_optimizer(pipeline.optimizer)
 
 
@@ -135,15 +142,3 @@ def _check_sequences(pipeline: Pipeline) -> None:
                 f"a stage of a pipeline is {type(part).__name__}",
                 help="give flint.Stage(fn, params) or flint.Layers(fn, params, count)",
             )
-
-
-def _check_dtype(name: str) -> None:
-    import jax.numpy as jnp
-
-    known = ["float32", "bfloat16", "float16", "float64"]
-    if name and (name not in known or not hasattr(jnp, name)):
-        raise FlintError(
-            "FL240",
-            f"gradients cannot be accumulated in '{name}'{nearest(name, known)}",
-            help=f"choose one of {', '.join(known)}",
-        )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flint.captured import Captured
-from flint.errors import FlintError, nearest
+from flint.errors import FlintError
 from flint.frontends.jax_program import platform_name
+from flint.frontends.pipeline_arguments import check_arguments
 from flint.frontends.torch_export import lowered, require_torch
 from flint.mesh import Mesh
 from flint.pipeline import Pipeline
@@ -26,7 +27,6 @@ _OF_THE_STEP = {
     "optimizer": "give TorchStep(optimizer=...)",
     "tied": "parameters that two modules share are found",
 }
-_GRADIENT_DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def capture_torch_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> CapturedPipeline:
@@ -87,22 +87,13 @@ def _checked(pipeline: Pipeline) -> TorchStep:
             help="put them into a torch.nn.Sequential and cut that: "
             'Pipeline(model=TorchStep(nn.Sequential(a, b), ...), cut="1")',
         )
-    for name in ("microbatches", "chunks", "crossing"):
-        if getattr(pipeline, name) < 1:
-            raise FlintError("FL240", f"{name} is {getattr(pipeline, name)}, it is at least 1")
+    check_arguments(pipeline)
     for name, instead in _OF_THE_STEP.items():
         value = getattr(pipeline, name)
         if value is not None and value is not False and value != ():
             raise FlintError(
                 "FL240", f"{name} of a pipeline is given with a TorchStep", help=instead
             )
-    if pipeline.gradient_dtype not in ("", *_GRADIENT_DTYPES):
-        raise FlintError(
-            "FL240",
-            f"gradients cannot be accumulated in '{pipeline.gradient_dtype}'"
-            f"{nearest(pipeline.gradient_dtype, _GRADIENT_DTYPES)}",
-            help=f"choose one of {', '.join(_GRADIENT_DTYPES)}",
-        )
     _check_clipping(pipeline, pipeline.model)
     return pipeline.model
 
