@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.backends.cost.exposure import labels_of
-from flint.backends.cost.timeline import ClassTimeline, Policy, Timeline, limits, turns
+from flint.backends.cost.timeline import (
+    ClassTimeline,
+    Policy,
+    Timeline,
+    limits,
+    previous_on,
+    turns,
+)
 from flint.program import Kind
 
 
@@ -125,11 +132,7 @@ class _Track:
         self.first, self.deps = nodes.dep_start.tolist(), nodes.deps.tolist()
         by_stream = self.work.stream[nodes.row]
         self.limits = limits(policy, by_stream)
-        order = np.argsort(by_stream, kind="stable")
-        same = np.append(False, by_stream[order][1:] == by_stream[order][:-1])[: len(order)]
-        previous = np.full(len(order), -1, dtype=np.int64)
-        previous[order[same]] = order[np.flatnonzero(same) - 1]
-        self.previous = previous.tolist()
+        self.previous = previous_on(by_stream)
         self.turns = turns(program, nodes)
         kinds = program.kind[nodes.row]
         self.sends = {self.message(n): n for n in np.flatnonzero(kinds == Kind.SEND).tolist()}

@@ -20,6 +20,9 @@ from flint.errors import FlintError
 from flint.program import Collective, Kind, Program
 from flint.workload import Workload
 
+#: Durations are multiples of this, so that sums of them are exact up to two hours.
+GRID_NS = 2.0**-10
+
 
 @dataclass(frozen=True, eq=False)
 class Priced:
@@ -110,7 +113,7 @@ def _durations(
     latency = kernel_latency_ns(kernels.select(priced), cluster.chip)
     found[rows[priced]] = latency / cluster.derate.value
     found += _communication(program, cluster, placement)
-    return found
+    return np.rint(found / GRID_NS) * GRID_NS
 
 
 def _communication(program: Program, cluster: Cluster, placement: Placement) -> Floats:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.chakra.expand import Nodes
+from flint.backends.cost.steady_state import place_alone
 from flint.program import Collective, Kind, Program
 
 Floats = NDArray[np.float64]
@@ -27,12 +28,16 @@ class Policy:
     `window` bounds communication that waits for no computation (gathering the next parameters): it
     may begin at most so many kernels before its place, 0 for when the kernel before it in the
     program has begun, None for no bound. `blocking` makes computation wait for every collective.
+
+    `launch_ns` is how often a host launches a kernel that is not in a graph; 0 where the host is
+    never late. It launches in order and runs ahead, but waits for each message that is received.
     """
 
     name: str
     summary: str
     window: int | None = None
     blocking: bool = False
+    launch_ns: float = 0.0
 
 
 #: Policies by name.
@@ -92,9 +97,19 @@ class Timeline:
 
 
 def simulate(
-    works: Sequence[ClassWork], streams: tuple[str, ...], policy: Policy = POLICIES["overlap"]
+    works: Sequence[ClassWork],
+    streams: tuple[str, ...],
+    policy: Policy = POLICIES["overlap"],
+    *,
+    every_node: bool = False,
 ) -> Timeline:
-    """Place every node in time. Raises ValueError if classes wait for each other for ever."""
+    """Place every node in time. Raises ValueError if classes wait for each other for ever.
+
+    Where classes do not wait for each other, loops are followed until they repeat themselves (see
+    `steady_state`); `every_node` follows them to their end, with the same result.
+    """
+    if not every_node and not any(w.peers or w.together for w in works):
+        return Timeline(tuple(_alone(w, policy) for w in works), streams)
     world = _World(policy, len(works))
     tracks = [_Track(number, work, world) for number, work in enumerate(works)]
     moved = True
@@ -107,6 +122,17 @@ def simulate(
         raise ValueError(f"rank classes {stuck} wait for each other")
     done = tuple(ClassTimeline(t.work, np.array(t.start), np.array(t.end)) for t in tracks)
     return Timeline(done, streams)
+
+
+def _alone(work: ClassWork, policy: Policy) -> ClassTimeline:
+    nodes = work.nodes
+    by_stream = work.stream[nodes.row]
+    received = work.program.kind[nodes.row] == Kind.RECV  # without a sender: nothing to wait for
+    duration = np.where(received, 0.0, work.duration_ns[nodes.row])
+    placed = place_alone(
+        work.program, nodes, previous_on(by_stream), limits(policy, by_stream), duration
+    )
+    return ClassTimeline(work, *placed)
 
 
 class _World:
@@ -138,6 +164,8 @@ class _Track:
         self.heads = [0] * len(self.queues)
         self.free = [0.0] * len(self.queues)
         self.limits = limits(world.policy, by_stream)
+        self.launched = 0.0
+        self.computes = bool((by_stream == 0).any())
 
     def advance(self) -> bool:
         """Place what can be placed; whether anything was."""
@@ -170,8 +198,12 @@ class _Track:
                 if ends[limit] < 0:
                     break
                 ready = max(ready, starts[limit])
+            before = self.launched
+            if number == 0 and self.computes and self.world.policy.launch_ns:
+                ready = self._launched(node, ready)
             placed = self._place(node, ready)
             if placed is None:
+                self.launched = before
                 break
             starts[node], ends[node] = placed
             free = placed[1]
@@ -179,6 +211,14 @@ class _Track:
         self.heads[number], self.free[number] = head, free
         self.left -= head - begun
         return head > begun
+
+    def _launched(self, node: int, ready: float) -> float:
+        """When a kernel that could begin at `ready` begins, the host having launched it."""
+        self.launched += self.world.policy.launch_ns
+        for dep in self.deps[self.first[node] : self.first[node + 1]]:
+            if self.kind[self.rows[dep]] == Kind.RECV:
+                self.launched = max(self.launched, self.end[dep])
+        return max(ready, self.launched)
 
     def _place(self, node: int, ready: float) -> tuple[float, float] | None:
         """Start and end of a node that is ready, or None while it waits for another class."""
@@ -212,6 +252,15 @@ class _Track:
         if len(here) < len(self.work.together[row]):
             return None
         return max(here.values())
+
+
+def previous_on(by_stream: NDArray[np.int64]) -> list[int]:
+    """For each node the one before it on its stream, or -1."""
+    order = np.argsort(by_stream, kind="stable")
+    same = np.append(False, by_stream[order][1:] == by_stream[order][:-1])[: len(order)]
+    found = np.full(len(order), -1, dtype=np.int64)
+    found[order[same]] = order[np.flatnonzero(same) - 1]
+    return found.tolist()  # type: ignore[no-any-return]
 
 
 def limits(policy: Policy, by_stream: NDArray[np.int64]) -> list[int]:
