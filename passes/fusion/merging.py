@@ -131,8 +131,12 @@ def _bytes_out(program: Program, kernel: Int64s) -> Int64s:
     """
     n = len(program)
     owner, target = edges(program)
-    leaves = yielded(program) | (np.bincount(target, minlength=n) == 0)
-    leaves |= (program.flags & Flag.IN_PLACE) != 0
+    placed = (program.flags & Flag.IN_PLACE) != 0
+    again = np.flatnonzero(placed & (program.alias >= 0))
+    again = again[kernel[again] == kernel[program.alias[again]]]
+    leaves = placed.copy()
+    leaves[program.alias[again]] = False  # what the kernel writes over stays on chip
+    leaves |= yielded(program) | (np.bincount(target, minlength=n) == 0)
     leaves[target[(kernel[owner] != kernel[target]) & ~_only_waits(program)]] = True
     for row in np.flatnonzero((program.kind == Kind.VALUE) & leaves)[::-1].tolist():
         inner = [d for d in program.dependencies(row).tolist() if kernel[d] == kernel[row]]

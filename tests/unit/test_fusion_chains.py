@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flint.builder import ProgramBuilder
+from flint.passes.base import run_passes
 from flint.passes.fusion.chains import FuseChains
+from flint.passes.profiles import profile
 from flint.program import Flag, Kind, Phase, Program, RegionKind
 from tests.program_text import MESH, Rows, lines
 
@@ -342,6 +344,25 @@ def test_operators_of_pytorch_fuse_in_inductor_only() -> None:
     b.result(x)
     assert launched(kernels(b)) == ["aten.neg", "aten.mul"]
     assert launched(kernels(b, INDUCTOR)) == ["fusion"]
+
+
+def foreach_sgd() -> Table:
+    """A multi-tensor update, operator by operator, as PyTorch's `foreach` optimizers run it."""
+    b = Table()
+    columns = {"flags": Flag.IN_PLACE, "phase": Phase.OPTIMIZER}
+    parameters, gradients, moments = b.argument(), b.argument(), b.argument()
+    scaled = b.wide("aten._foreach_mul_", moments, alias=moments, **columns)
+    moved = b.wide("aten._foreach_add_", scaled, gradients, alias=scaled, **columns)
+    b.result(b.wide("aten._foreach_add_", parameters, moved, alias=parameters, **columns), moved)
+    return b
+
+
+def test_multi_tensor_updates_are_one_kernel_each_or_one_in_all() -> None:
+    eager = foreach_sgd().build()
+    assert run_passes(eager, profile("eager").kernels) is eager
+    after = kernels(foreach_sgd(), INDUCTOR)
+    assert launched(after) == ["fusion.optimizer"]
+    assert (after.row(3).operand_bytes, after.row(3).result_bytes) == (3 * BYTES, 2 * BYTES)
 
 
 def test_nothing_to_merge_leaves_the_program() -> None:
