@@ -260,7 +260,7 @@ def previous_on(by_stream: NDArray[np.int64]) -> list[int]:
     same = np.append(False, by_stream[order][1:] == by_stream[order][:-1])[: len(order)]
     found = np.full(len(order), -1, dtype=np.int64)
     found[order[same]] = order[np.flatnonzero(same) - 1]
-    return found.tolist()  # type: ignore[no-any-return]
+    return found.tolist()
 
 
 def limits(policy: Policy, by_stream: NDArray[np.int64]) -> list[int]:
