@@ -10,7 +10,11 @@ import numpy as np
 from flint.backends.cost.liveness import Buffers, buffers
 from flint.backends.cost.memory_kinds import MemoryKind, kinds
 from flint.cluster import Chip
+from flint.passes.base import run_passes
+from flint.passes.dead_code import DropDeadCode
+from flint.passes.kernels import FuseKernels
 from flint.program import Program
+from flint.workload import Workload
 
 #: Points of a curve at most: enough for a picture.
 CURVE_POINTS = 512
@@ -64,6 +68,17 @@ def memory_use(program: Program, chip: Chip | None = None) -> MemoryUse:
         capacity_bytes=int(chip.memory_bytes.value) if chip is not None else 0,
         curve=_curve(layout),
     )
+
+
+def step_memory(workload: Workload, chip: Chip | None = None) -> tuple[MemoryUse, ...]:
+    """The memory of each program of a workload whose rows are operations, not kernels.
+
+    Rows become kernels with one result each, by rules that compilers share. Kernels of a target
+    profile can have several, and a row does not say which of them a reader still needs: all would
+    stay until the last one is read. Against XLA for CPUs these kernels also come closest.
+    """
+    passes = (DropDeadCode(), FuseKernels())
+    return tuple(memory_use(run_passes(p, passes), chip) for p in workload.programs)
 
 
 def saved_activation_bytes(program: Program) -> int:

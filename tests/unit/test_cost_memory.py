@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from flint.backends.cost.memory import MemoryUse, memory_use
+from flint.backends.cost.memory import MemoryUse, memory_use, saved_activation_bytes, step_memory
 from flint.cluster import Cluster
 from flint.program import Collective, Flag, Kind, Phase, RegionKind
+from flint.workload import Workload
 from tests.program_text import Rows, group
 
 
@@ -185,6 +186,19 @@ def test_what_memory_is_for() -> None:
     )
 
 
+def test_the_memory_of_a_step_is_that_of_its_kernels() -> None:
+    rows = Rows()
+    a = rows.op("sort", rows.parameter(), result_bytes=640)
+    wide = rows.op(
+        "broadcast_in_dim", a, result_bytes=6400
+    )  # never leaves the kernel that reads it
+    rows.result(rows.op("reduce", wide))
+    program = rows.build()
+    assert memory_use(program).peak_bytes == 64 + 640 + 6400
+    (use,) = step_memory(Workload.single(program))
+    assert use.peak_bytes == 64 + 640 + 64
+
+
 def test_it_says_whether_it_fits() -> None:
     chip = Cluster.load("h100-dgx").chip
     rows = Rows()
@@ -193,6 +207,25 @@ def test_it_says_whether_it_fits() -> None:
     assert fits.fits and fits.capacity_bytes == fits.peak_bytes
     rows.parameter()
     assert not memory_use(rows.build(), chip).fits
+
+
+def test_activations_wait_for_the_backward_pass() -> None:
+    rows = Rows()
+    x = rows.parameter()
+    first = rows.op("sort", x, phase=Phase.FORWARD)
+    second = rows.op("sort", first, phase=Phase.FORWARD)
+    rows.op("sort", second, phase=Phase.FORWARD)
+    stash = rows.op("pipeline.stash", kind=Kind.VALUE, result_bytes=1000)
+    rows.op("sort", first, phase=Phase.BACKWARD)
+    rows.result(stash)
+    assert saved_activation_bytes(rows.build()) == 64 + 1000
+
+
+def test_kernels_with_several_results_write_over_what_they_read_last() -> None:
+    rows = Rows()
+    a, b = rows.parameter(flags=Flag.DONATED), rows.parameter(flags=Flag.DONATED)
+    rows.result(rows.op("fusion.optimizer", a, b, result_bytes=128))
+    assert peak(rows) == 2
 
 
 def test_the_result_is_json() -> None:
