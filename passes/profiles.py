@@ -50,7 +50,7 @@ PROFILES: dict[str, Profile] = {
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
-            (FuseChains(blocks="", epilogue="any", slices=True),),
+            (FuseChains(blocks="", prologue="any", epilogue="any"),),
         ),
         Profile(
             "inductor",

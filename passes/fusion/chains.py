@@ -43,7 +43,8 @@ class FuseChains(Pass):
     * `epilogue`: the reader of a product joins it if it is "any" element-wise row (TPU),
       or, with "vector", one whose other operands are no larger than a row of it: a bias, a
       factor, a change of type (the epilogues of cuBLASLt).
-    * `prologue`: a change of layout or type that only one product reads joins the product.
+    * `prologue`: a change of layout or type that only one product reads joins the product; if it
+      is "any", so does any element-wise kernel that nothing else reads.
     * `siblings`: kernels of as many elements that read the same array become one.
     * `update`: what only one update in place reads is computed by the kernel that writes it.
     * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
@@ -54,6 +55,7 @@ class FuseChains(Pass):
 
     again: bool = True
     blocks: str = "diamonds"
+    prologue: str = "layout"
     epilogue: str = "vector"
     siblings: str = "same"
     slices: bool = False
@@ -244,8 +246,15 @@ class _Chains:
         return bool(self.groups.marks(group) & roles)
 
     def _prologue(self, read: int, row: int) -> bool:
-        alone = all(self._moves[r] or self._role[r] == Role.VIEW for r in self._kernel(read))
-        return alone and self._role[read] == Role.ELEMENT and self._only_reader(read, row)
+        if self._role[read] != Role.ELEMENT or not self._only_reader(read, row):
+            return False
+        kernel = self._kernel(read)
+        if self._options.prologue != "any":
+            return all(self._moves[r] or self._role[r] == Role.VIEW for r in kernel)
+        if self._has(self.groups.of(read), _ALONE | _ROWS | _REDUCE | _MATMUL | _UPDATE):
+            return False
+        inside = {*kernel, row}
+        return all(reader in inside for r in kernel for reader in self._readers(r))
 
     def _kernel(self, row: int) -> list[int]:
         return self.groups.rows(self.groups.of(row))

@@ -252,6 +252,19 @@ def test_prologue_a_transpose_or_conversion_joins_the_product_that_reads_it() ->
     assert launched(kernels(b)) == ["sine", "dot_general"]
 
 
+def test_prologue_element_wise_rows_join_the_product_that_reads_them_on_a_tpu() -> None:
+    b = Table()
+    factor = b.wide("sine", b.wide("convert", b.argument(), flops=0))
+    dims = {**WIDE, "dims": (1, ROWS, COLUMNS, 8)}
+    b.result(b.op("dot_general", factor, b.parameter(), **dims))
+    assert launched(kernels(b)) == ["sine", "dot_general"]
+    (tpu,) = profile("xla-tpu").kernels
+    after = tpu.apply(b.build())
+    assert launched(after) == ["dot_general"]
+    assert after.row(2).dims == (1, ROWS, COLUMNS, 8)
+    assert after.row(2).operand_bytes == BYTES + 64
+
+
 def test_siblings_of_equal_operands_are_one_kernel() -> None:
     b = Table()
     x = b.argument()
