@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from flint.backends.chakra.encode import short_scope
@@ -29,6 +30,8 @@ _PATH = (
     Column("scope"),
     Column("source"),
 )
+#: A component of a scope that is a number: which of several layers.
+_NUMBER = re.compile(r"(?<![^/])\d+(?![^/])")
 #: Segments of the critical path that are shown.
 PATH_ROWS = 8
 _MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
@@ -74,26 +77,30 @@ def _memory(c: ClassEstimate, *, several: bool) -> str:
 
 
 def _path(e: Estimate) -> str:
-    """The longest segments of the critical path, and what the others are together."""
+    """The longest segments of the critical path, and what the others are together.
+
+    Layers that differ in their number only are one here.
+    """
+    added: dict[tuple[str, str, str, str], list[float]] = {}
+    for s in e.critical_path:
+        scope = _NUMBER.sub("*", short_scope(s.scope))
+        entry = added.setdefault((s.kind, s.over, scope, s.location), [0, 0.0])
+        entry[0] += s.count
+        entry[1] += s.total_ns
+    ordered = sorted(added.items(), key=lambda item: (-item[1][1], item[0]))
     rows = [
-        (
-            s.kind,
-            s.over,
-            f"{s.count:,}",
-            format_duration(s.total_ns),
-            f"{s.share:.1%}",
-            short_scope(s.scope),
-            s.location,
-        )
-        for s in e.critical_path[:PATH_ROWS]
+        (kind, over, *_path_cells(e, [times]), scope, location)
+        for (kind, over, scope, location), times in ordered[:PATH_ROWS]
     ]
-    rest = e.critical_path[PATH_ROWS:]
+    rest = [times for _, times in ordered[PATH_ROWS:]]
     if rest:
-        time = format_duration(sum(s.total_ns for s in rest))
-        share = f"{sum(s.share for s in rest):.1%}"
-        label = f"{len(rest):,} more"
-        rows.append((label, "", f"{sum(s.count for s in rest):,}", time, share, "", ""))
+        rows.append((f"{len(rest):,} more", "", *_path_cells(e, rest), "", ""))
     return text_table(_PATH, rows)
+
+
+def _path_cells(e: Estimate, times: list[list[float]]) -> tuple[str, str, str]:
+    count, ns = (sum(column) for column in zip(*times, strict=True))
+    return f"{int(count):,}", format_duration(ns), f"{ns / e.step_time_ns:.1%}"
 
 
 def _share_cells(c: ClassEstimate) -> list[tuple[str, ...]]:

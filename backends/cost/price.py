@@ -14,14 +14,12 @@ from flint.backends.cost.calls import Call, Span
 from flint.backends.cost.kernel_table import kernels_of, unpriced
 from flint.backends.cost.kernels import Kernels
 from flint.backends.cost.placement import Placement
+from flint.backends.cost.steady_state import GRID_NS
 from flint.backends.cost.timeline import ClassWork, Floats, Policy
 from flint.cluster import Chip, Cluster
 from flint.errors import FlintError
 from flint.program import Collective, Kind, Program
 from flint.workload import Workload
-
-#: Durations are multiples of this, so that sums of them are exact up to two hours.
-GRID_NS = 2.0**-10
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 A node starts at the maximum of what it waits for. If in two iterations each node came later by a
 constant of its own, and nothing that it waits for moves faster than it does, then the next iteration
 moves in the same way, and so do all that follow: they are written down without being followed. Times
-that are multiples of one power of two (`price.GRID_NS`) make this exact.
+that are multiples of one power of two (`GRID_NS`) make this exact; loops with others are followed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from flint.program import Int64s, Program, RegionKind
 
 Floats = NDArray[np.float64]
 
+#: Prices are rounded to multiples of this, so that sums of them are exact up to two hours.
+GRID_NS = 2.0**-10
 #: Loops with fewer iterations are followed to their end.
 LEAST_TRIPS = 4
 
@@ -63,6 +65,7 @@ class _Placing:
         self.previous, self.limits = previous, limits
         self.before, self.bounds = np.array(previous), np.array(limits)
         self.duration = duration_ns.tolist()
+        self.is_exact = bool((duration_ns % GRID_NS == 0).all())
         self.start = [0.0] * len(nodes)
         self.end = [0.0] * len(nodes)
 
@@ -105,7 +108,9 @@ class _Placing:
         """All iterations of a loop."""
         trips = self.program.regions[region].trip_count
         size = (high - low) // trips
-        repeats = self._repeats(low, trips, size) if trips >= LEAST_TRIPS else None
+        repeats = (
+            self._repeats(low, trips, size) if trips >= LEAST_TRIPS and self.is_exact else None
+        )
         steps: Floats = np.zeros(0)
         steady = 0
         for turn in range(trips):
