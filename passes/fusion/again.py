@@ -31,8 +31,10 @@ _COSTLY = frozenset(
 class Inlined:
     """A program in which cheap rows vanished into their readers.
 
-    `roles` are those that rows had before: a reduction is still one along rows. `changed` are rows that compute what vanished, `exponential` those that are, or compute, an
-    exponential; `whole` the reductions along rows that can share a kernel with their readers.
+    `roles` are those that rows had before: a reduction is still one along rows. `changed` are rows
+    that compute what vanished, `busy` those for which that takes flops, `exponential` those that
+    are, or compute, an exponential; `whole` the reductions along rows that can share a kernel with
+    their readers.
     """
 
     program: Program

@@ -1,4 +1,4 @@
-"""Kernels with several results: chains of element-wise rows, rows of a softmax or norm, products."""
+"""Kernels with several results: element-wise chains, softmaxes, norms, products of matrices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _TAKING = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE)
 
 @dataclass(frozen=True)
 class FuseChains(Pass):
-    """Compute cheap rows again (`compute_again`; element-wise rows with `again`), then merge rows that run over the same elements into kernels, by named rules.
+    """Compute cheap rows again (`compute_again`; element-wise rows with `again`), then merge rows
+    that run over the same elements into kernels, by named rules.
 
     * `chain`: an element-wise row joins the kernel of a row that reads it, if both run over as many
       elements. What others read is a further result of the kernel.
@@ -50,7 +51,8 @@ class FuseChains(Pass):
     * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
 
     Kernels never read each other in a circle. With `operators`, those of PyTorch take part too, and
-    rows of the forward and backward pass are not together: they are compiled one by one. flops are summed; bytes are those that cross.
+    rows of the forward and backward pass are not together: they are compiled one by one. flops are
+    summed; bytes are those that cross.
     """
 
     again: bool = True

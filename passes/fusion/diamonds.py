@@ -17,7 +17,8 @@ class Diamonds:
     row, and each of them also reads what it reduces: the values that lead to it one by one, from
     the last that has two operands of full size. No transpose may be among those: the rows that it
     reduces lie side by side in memory. (XLA's softmax rewriter, the source of the name.) With
-    `blocks` "shared" none of that matters, with "" there is none. `find(row)` is the same for rows of one such kernel.
+    `blocks` "shared" none of that matters, with "" there is none. `find(row)` is the same for rows
+    of one such kernel.
     """
 
     def __init__(self, program: Program, roles: Roles, *, blocks: str) -> None:

@@ -37,10 +37,10 @@ def merged(
 
     `kernel[row]` is the row that stands for the row's kernel: it keeps its place where it can,
     and its scope, location, phase, type and shape. All rows of a kernel are of one segment, and
-    merging them makes no cycle. `columns` replace columns of the rows that stay, before rows move; `known` holds
-    flops and bytes of some of them.
-    Bytes are those that cross: `operand_bytes` each value once (also of rows in `changed`),
-    `result_bytes` what rows outside, loops or storage take.
+    merging them makes no cycle. `columns` replace columns of the rows that stay, before rows move;
+    `known` holds flops and bytes of some of them. Bytes are those that cross: `operand_bytes` each
+    value once (also of rows in `changed`), `result_bytes` what rows outside, loops or storage
+    take.
     """
     n = len(program)
     stays = kernel == np.arange(n)

@@ -62,7 +62,8 @@ class Roles:
     """Columns beside those of a Program.
 
     `elements` is how often the body of a row's kernel runs: `results`, the elements of its result,
-    and for reductions those of what is reduced. `moves` says that a row only copies; `turns` that it transposes.
+    and for reductions those of what is reduced. `moves` says that a row only copies; `turns` that
+    it transposes.
     """
 
     role: Int64s

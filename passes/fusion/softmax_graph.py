@@ -139,7 +139,7 @@ class SoftmaxGraph:
         return found
 
     def _views_of_stored(self, found: Reach) -> None:
-        """A view of what is stored, and what is written into a stack seen differently, count too."""
+        """A view of what is stored, and of what is written into a stack, count too."""
         for row in sorted(found.rows):
             views = self.role[row] == Role.VIEW and all(r in found.stored for r in self.reads(row))
             if views or (self.role[row] == Role.VIEW and self._only_stored(row, found)):
