@@ -32,6 +32,7 @@ from benchmarks.step_rows import Case, all_cases
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.gpu.constants import HEAD_SIZES
 from flint.backends.cost.kernel_table import kernels_of
+from flint.backends.cost.timeline import POLICIES
 from flint.cluster import Chip, Cluster, Quantity, SourceKind
 from flint.workload import Workload
 
@@ -61,6 +62,9 @@ class System:
     between_nodes: float = 0.0  #: bytes per second and GPU in one direction; 0: the preset's
     why: str = ""
     attention: Attention | None = None
+    bf16_flops: float = 0.0  #: per second at the system's power limit; 0: the preset's
+    memory: float = 0.0  #: bytes per second; 0: the preset's
+    launch_ns: float = 0.0  #: how often the host launches a kernel; see Policy
 
 
 FLASH_1 = Attention(
@@ -78,12 +82,22 @@ FLASH_2_ON_H100 = Attention(
 )  # fmt: skip
 SYSTEMS = {
     "vtrain": System(
-        "a100-80-dgx", between_nodes=12.5e9, why="four HDR adapters a node (800 Gb/s)"
+        "a100-80-dgx",
+        between_nodes=12.5e9,
+        why="four HDR adapters a node (800 Gb/s)",
+        launch_ns=43e3,
     ),
     "selene": System("a100-80-dgx"),
     "foundry-a100-40": System("a100-40-dgx", attention=FLASH_1),
     "foundry-h100": System("h100-dgx", attention=FLASH_1_ON_H100),
-    "titan": System("h100-dgx", attention=FLASH_2_ON_H100),
+    "titan": System(
+        "h100-dgx",
+        attention=FLASH_2_ON_H100,
+        bf16_flops=912e12,
+        memory=2.4e12,
+        why="torchtitan's report: H100 with HBM2e at 2.4 TB/s and a power limit of 500 W, its peak "
+        "between that of SXM (989 TFLOP/s) and NVL (835): the middle",
+    ),
     "v6e": System("v6e"),
 }
 
@@ -136,9 +150,17 @@ def cluster_of(name: str, derate: float = 0.0) -> Cluster:
         )
         outer = outer.model_copy(update={"bandwidth_bytes_per_s": bandwidth})
         found = found.model_copy(update={"network": (*found.network[:-1], outer)})
+    chip = found.chip
     if system.attention:
-        found = found.model_copy(update={"chip": with_attention(found.chip, system.attention)})
-    return found
+        chip = with_attention(chip, system.attention)
+    if system.memory:
+        known = Quantity(value=system.memory, kind=SourceKind.MEASURED, source=system.why)
+        chip = chip.model_copy(update={"memory_bandwidth_bytes_per_s": known})
+    if system.bf16_flops:
+        known = Quantity(value=system.bf16_flops, kind=SourceKind.ASSUMED, source=system.why)
+        peaks = {**chip.peak_flops_per_s, "bf16": known}
+        chip = chip.model_copy(update={"peak_flops_per_s": peaks})
+    return found.model_copy(update={"chip": chip})
 
 
 def with_attention(chip: Chip, attention: Attention) -> Chip:
@@ -166,7 +188,8 @@ def captured(case: Case) -> Workload:
 def estimated(case: Case, workload: Workload, derate: float = 0.0) -> Estimate:
     """A row's estimate on its system."""
     cluster = cluster_of(case.system, derate)
-    return estimate(workload, cluster, profile=case.profile, policy=case.policy)
+    policy = replace(POLICIES[case.policy], launch_ns=SYSTEMS[case.system].launch_ns)
+    return estimate(workload, cluster, profile=case.profile, policy=policy)
 
 
 def priced(case: Case) -> Result:

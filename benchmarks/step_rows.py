@@ -166,7 +166,7 @@ def tpu_recipes() -> Iterator[Case]:
         micro = int(float(row["per_device_batch_size"]))
         step: Callable[[Any], Any]
         if row["model_name"].startswith("gpt_3_175b"):
-            gpt = mpt_fsdp.Mpt(12_288, 96, 96, micro_batch=micro, recompute=True, reduce="float32")
+            gpt = mpt_fsdp.Mpt(12_288, 96, 96, micro_batch=micro, recompute=True)
             step = partial(mpt_fsdp.step, c=gpt)
         else:
             size = "mistral-7b" if "mistral" in row["model_name"] else "llama3.1-8b"

@@ -166,7 +166,7 @@ def estimate(
     cluster: Cluster,
     *,
     profile: str = "",
-    policy: str = "overlap",
+    policy: str | Policy = "overlap",
     mapping: Mapping[str, str] | None = None,
     unpriced_is_zero: bool = False,
 ) -> Estimate:
@@ -178,7 +178,7 @@ def estimate(
     """
     from flint.backends.cost.memory import memory_use
 
-    chosen = find_policy(policy)
+    chosen = find_policy(policy) if isinstance(policy, str) else policy
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
     kernels = rewrite(workload, profile=profile, granularity="kernel")

@@ -108,7 +108,8 @@ def simulate(
     Where classes do not wait for each other, loops are followed until they repeat themselves (see
     `steady_state`); `every_node` follows them to their end, with the same result.
     """
-    if not every_node and not any(w.peers or w.together for w in works):
+    apart = not any(w.peers or w.together for w in works) and not policy.launch_ns
+    if apart and not every_node:
         return Timeline(tuple(_alone(w, policy) for w in works), streams)
     world = _World(policy, len(works))
     tracks = [_Track(number, work, world) for number, work in enumerate(works)]
@@ -164,7 +165,10 @@ class _Track:
         self.heads = [0] * len(self.queues)
         self.free = [0.0] * len(self.queues)
         self.limits = limits(world.policy, by_stream)
-        self.launched = 0.0
+        # Collectives are launched by the same host, in the order of the program.
+        launches = (by_stream == 0) | (program.kind[nodes.row] == Kind.COLLECTIVE)
+        self.launches = np.cumsum(launches).tolist()
+        self.launched, self.done = 0.0, 0
         self.computes = bool((by_stream == 0).any())
 
     def advance(self) -> bool:
@@ -198,12 +202,12 @@ class _Track:
                 if ends[limit] < 0:
                     break
                 ready = max(ready, starts[limit])
-            before = self.launched
+            before = self.launched, self.done
             if number == 0 and self.computes and self.world.policy.launch_ns:
                 ready = self._launched(node, ready)
             placed = self._place(node, ready)
             if placed is None:
-                self.launched = before
+                self.launched, self.done = before
                 break
             starts[node], ends[node] = placed
             free = placed[1]
@@ -214,7 +218,8 @@ class _Track:
 
     def _launched(self, node: int, ready: float) -> float:
         """When a kernel that could begin at `ready` begins, the host having launched it."""
-        self.launched += self.world.policy.launch_ns
+        self.launched += self.world.policy.launch_ns * (self.launches[node] - self.done)
+        self.done = self.launches[node]
         for dep in self.deps[self.first[node] : self.first[node + 1]]:
             if self.kind[self.rows[dep]] == Kind.RECV:
                 self.launched = max(self.launched, self.end[dep])

@@ -132,20 +132,11 @@ KEPT_SCORES = ("softmax", "weights", "score mask")
 
 
 def dropout(x: jax.Array, c: Gpt, constrain, mask: str = "mask") -> jax.Array:
-    """Drop a tenth of x. A hash stands for Philox: its numbers never leave the kernel.
-
-    It is seeded with x: a mask that only places decide would be one for all layers and microbatches,
-    which loops compute once, and not what each of them keeps for its backward pass.
-    """
+    """Drop a tenth of x. Its own bits stand for Philox's: numbers that never leave the kernel."""
     if not c.dropout:
         return x
-    seed = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), jnp.uint16)
-    bits = seed.astype(jnp.uint32)
-    factors = (0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1, 0x27D4EB2F)[: x.ndim]
-    for dimension, factor in enumerate(factors):
-        count = jax.lax.broadcasted_iota(jnp.uint32, x.shape, dimension)
-        bits = (bits ^ count) * jnp.uint32(factor)
-    kept = checkpoint_name(constrain(bits < jnp.uint32(int(KEEP * 2**32))), mask)
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint16) * jnp.uint16(40_503)
+    kept = checkpoint_name(constrain(bits < jnp.uint16(KEEP * 2**16)), mask)
     return jnp.where(kept, x * jnp.bfloat16(1 / KEEP), jnp.bfloat16(0))
 
 

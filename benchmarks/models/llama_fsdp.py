@@ -64,6 +64,8 @@ SIZES = {
     "mistral-7b": Llama(vocab=32_000),
 }
 Shapes = dict[str, tuple[int, ...]]
+#: A shard of parameters, and the same in bfloat16.
+Flat = tuple[jax.Array, jax.Array]
 
 
 def layer_shapes(c: Llama) -> Shapes:
@@ -83,17 +85,18 @@ def flat_size(shapes: Shapes, ranks: int) -> int:
     return math.ceil(sum(map(math.prod, shapes.values())) / ranks) * ranks
 
 
-def gathered(flat: jax.Array, shapes: Shapes) -> dict[str, jax.Array]:
-    """The parameters that a shard of a flat one is of, in bfloat16; the reverse for gradients."""
+def gathered(flat: Flat, shapes: Shapes) -> dict[str, jax.Array]:
+    """The parameters that a shard of a flat one is of; the reverse, in float32, for gradients."""
 
     def whole(flat):
-        return jax.lax.all_gather(flat.astype(jnp.bfloat16), AXIS, tiled=True)
+        return jax.lax.all_gather(flat[1], AXIS, tiled=True)
 
     def forward(flat):
         return whole(flat), None
 
     def backward(_, gradient):
-        return (jax.lax.psum_scatter(gradient.astype(jnp.float32), AXIS, tiled=True),)
+        part = jax.lax.psum_scatter(gradient.astype(jnp.float32), AXIS, tiled=True)
+        return ((part, None),)
 
     gather = jax.custom_vjp(whole)
     gather.defvjp(forward, backward)
@@ -144,9 +147,17 @@ def layer(x, flat, *, c: Llama):
         return x + mlp(rms_norm(x, p["norm2"]), p)
 
 
+def is_kept(primitive, *_, c: Llama, **options) -> bool:
+    """What the backward pass finds; of attention, all that its kernel returns."""
+    if primitive.name == "name":
+        return options["name"] in KEPT[c.kept]
+    return "attention" in KEPT[c.kept] and "attention" in primitive.name
+
+
 def loss_fn(params, tokens, *, c: Llama):
-    kept = jax.checkpoint_policies.save_only_these_names(*KEPT[c.kept])
-    block = jax.checkpoint(functools.partial(layer, c=c), policy=kept)
+    # First of all, so that gathering waits for no layer: FSDP copies on a stream of its own.
+    params = jax.tree.map(lambda w: (w, jax.lax.stop_gradient(w.astype(jnp.bfloat16))), params)
+    block = jax.checkpoint(functools.partial(layer, c=c), policy=functools.partial(is_kept, c=c))
     root = gathered(params["root"], root_shapes(c))
     with jax.named_scope("embed"):
         x = root["table"][tokens]

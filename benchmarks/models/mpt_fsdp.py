@@ -10,7 +10,6 @@ array of each layer's parameters. Hence the program is written for one rank (sha
 
     recompute   activation checkpointing of whole layers, as torch.utils.checkpoint does it: all of
                 the forward pass is done again
-    reduce      type in which gradients are reduced: bfloat16 (Composer) or float32
     accumulate  microbatches of `micro_batch` sequences in a step
 """
 
@@ -44,7 +43,6 @@ class Mpt:
     micro_batch: int = 1
     accumulate: int = 1
     recompute: bool = False
-    reduce: str = "bfloat16"
 
 
 SIZES = {
@@ -80,23 +78,10 @@ def flat_size(shapes: Shapes, ranks: int) -> int:
     return math.ceil(sum(map(math.prod, shapes.values())) / ranks) * ranks
 
 
-def gathered(flat: jax.Array, shapes: Shapes, reduce: str) -> dict[str, jax.Array]:
-    """The parameters that a shard of a flat one is of, in bfloat16; the reverse for gradients."""
-
-    def whole(flat):
-        return jax.lax.all_gather(flat.astype(jnp.bfloat16), AXIS, tiled=True)
-
-    def forward(flat):
-        return whole(flat), None
-
-    def backward(_, gradient):
-        part = jax.lax.psum_scatter(gradient.astype(reduce), AXIS, tiled=True)
-        return (part.astype(jnp.float32),)
-
-    gather = jax.custom_vjp(whole)
-    gather.defvjp(forward, backward)
+def gathered(flat: jax.Array, shapes: Shapes) -> dict[str, jax.Array]:
+    """The parameters that a shard of a flat one is of; gradients are reduced and scattered."""
     edges = [*itertools.accumulate(map(math.prod, shapes.values()))]
-    parts = jnp.split(gather(flat), edges)
+    parts = jnp.split(jax.lax.all_gather(flat, AXIS, tiled=True), edges)
     return {n: part.reshape(s) for (n, s), part in zip(shapes.items(), parts, strict=False)}
 
 
@@ -126,7 +111,7 @@ def layer_norm(x, scale, bias):
 
 def layer(x, flat, *, c: Mpt):
     batch = x.shape[0]
-    p = gathered(flat, layer_shapes(c), c.reduce)
+    p = gathered(flat, layer_shapes(c))
     with jax.named_scope("attention"):
         y = checkpoint_name(layer_norm(x, p["scale1"], p["bias1"]), "norm")
         qkv = checkpoint_name(jnp.einsum("bsd,de->bse", y, p["qkv"]) + p["qkv_bias"], "qkv")
@@ -158,7 +143,7 @@ def loss_fn(params, tokens, *, c: Mpt):
         )
     else:
         block = jax.checkpoint(block, policy=kept)
-    root = gathered(params["root"], root_shapes(c), c.reduce)
+    root = gathered(params["root"], root_shapes(c))
     with jax.named_scope("embed"):
         x = root["table"][tokens] + root["positions"]
     with jax.named_scope("layers"):
@@ -183,17 +168,22 @@ def adamw(p, g, m, v, count, rate=1e-4, b1=0.9, b2=0.95, epsilon=1e-8, decay=1e-
 
 def train_step(params, moments, count, tokens, *, c: Mpt):
     """What one rank does."""
-    gradient = jax.value_and_grad(functools.partial(loss_fn, c=c))
+
+    def gradient(tokens):
+        # Cast first of all, so that gathering waits for no layer: FSDP has a stream for copies.
+        cast = jax.tree.map(lambda flat: flat.astype(jnp.bfloat16), params)
+        return jax.value_and_grad(functools.partial(loss_fn, c=c))(cast, tokens)
 
     def microbatch(total, tokens):
-        loss, gradients = gradient(params, tokens)
-        return jax.tree.map(jnp.add, total, gradients), loss
+        loss, gradients = gradient(tokens)
+        return jax.tree.map(lambda t, g: t + g.astype(jnp.float32), total, gradients), loss
 
     if c.accumulate > 1:
         zeros = jax.tree.map(jnp.zeros_like, params)
         gradients, loss = jax.lax.scan(microbatch, zeros, tokens)
     else:
-        loss, gradients = gradient(params, tokens[0])
+        loss, gradients = gradient(tokens[0])
+        gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
     with jax.named_scope("optimizer"):
         squares = sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients))
         norm = jnp.sqrt(jax.lax.psum(squares, AXIS))
@@ -242,7 +232,6 @@ def train(
     micro_batch: int = 1,
     accumulate: int = 1,
     recompute: bool = False,
-    reduce: str = "bfloat16",
 ) -> flint.Step:
     """The step of one of LLM Foundry's sizes."""
     if model not in SIZES:
@@ -250,6 +239,6 @@ def train(
     hidden, layers, heads = SIZES[model]
     config = Mpt(
         hidden, layers, heads, seq, micro_batch=micro_batch, accumulate=accumulate,
-        recompute=recompute, reduce=reduce,
+        recompute=recompute,
     )  # fmt: skip
     return step(mesh, config)
