@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -176,8 +176,6 @@ def estimate(
     FlintError FL405 (profile), FL703 (mapping or policy), FL704 (an operation without a price),
     FL705 (a chip without what the estimate needs).
     """
-    from flint.backends.cost.memory import memory_use
-
     chosen = find_policy(policy) if isinstance(policy, str) else policy
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
@@ -185,7 +183,7 @@ def estimate(
     priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
     timeline = simulate(priced.works, priced.streams, chosen)
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
-    memory = [memory_use(p, cluster.chip) for p in kernels.programs]
+    memory = _memory(workload, kernels, cluster.chip)
     classes = tuple(
         ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
@@ -208,6 +206,19 @@ def estimate(
         notes=_notes(cluster),
         timeline=timeline,
     )
+
+
+def _memory(workload: Workload, kernels: Workload, chip: Chip) -> Sequence[MemoryUse]:
+    """Memory of each program: of kernels with one result each, which compare best with XLA.
+
+    Where a profile turns attention into flash kernels, its scores are never stored, and only the
+    profile's kernels say so.
+    """
+    from flint.backends.cost.memory import memory_use, step_memory
+
+    if str(kernels.metadata.get("profile", "")).endswith("+flash"):
+        return [memory_use(p, chip) for p in kernels.programs]
+    return step_memory(workload, chip)
 
 
 def price_kernels(
