@@ -10,8 +10,8 @@ microbatches, and estimated on the system that it was measured on (`SYSTEMS`). B
 roofline of the same kernels (no launches, communication or bubbles), and the flops that the model
 needs at the best constant share of the peak, which is chosen on the very rows that it is judged on.
 
-Which attention kernels and adapters a system had is from publications. Derates are the only numbers
-here that come from these measurements. Each is of a system, one for
+Which attention kernels, adapters and clocks a system had is from publications. Derates and the time
+that a host takes for a launch are the only numbers here that come from these measurements. Each is of a system, one for
 all of its rows, and found on one half of them (`Case.half`); "held out" is the other half.
 """
 
@@ -38,6 +38,8 @@ from flint.workload import Workload
 
 #: Rows of one data set that are priced without --all.
 SAMPLE = 60
+#: Data sets on whose rows of half 0 a number of their system was chosen.
+FITTED = ("vTrain single node", "torchtitan")
 HEADINGS = (
     "data", "system", "split", "count", "MAPE", "median", "p90", "bias",
     "roofline MAPE", "constant MFU MAPE",
@@ -92,6 +94,7 @@ SYSTEMS = {
     "foundry-h100": System("h100-dgx", attention=FLASH_1_ON_H100),
     "titan": System(
         "h100-dgx",
+        derate=0.86,
         attention=FLASH_2_ON_H100,
         bf16_flops=912e12,
         memory=2.4e12,
@@ -185,10 +188,12 @@ def captured(case: Case) -> Workload:
     return flint.trace(case.step(mesh), case.mesh).workload
 
 
-def estimated(case: Case, workload: Workload, derate: float = 0.0) -> Estimate:
-    """A row's estimate on its system."""
+def estimated(
+    case: Case, workload: Workload, derate: float = 0.0, launch_ns: float = 0.0
+) -> Estimate:
+    """A row's estimate on its system; `derate` and `launch_ns` replace its own."""
     cluster = cluster_of(case.system, derate)
-    policy = replace(POLICIES[case.policy], launch_ns=SYSTEMS[case.system].launch_ns)
+    policy = replace(POLICIES[case.policy], launch_ns=launch_ns or SYSTEMS[case.system].launch_ns)
     return estimate(workload, cluster, profile=case.profile, policy=policy)
 
 
@@ -257,13 +262,27 @@ def step_accuracy(results: Sequence[Result]) -> list[Accuracy]:
     table = []
     for data in dict.fromkeys(r.case.data for r in results):
         rows = [r for r in results if r.case.data == data]
-        if SYSTEMS[rows[0].case.system].derate:
+        if data in FITTED:
             for split, half in (("held out", 1), ("fitted", 0)):
                 part = [r for r in rows if r.case.half == half]
                 table += [accuracy(data, split, part)] if part else []
         else:
             table.append(accuracy(data, "held out", rows))
     return table
+
+
+def fitted_launches(cases: Sequence[Case]) -> dict[str, float]:
+    """As `fitted_derates`, for the time between launches of systems that have one, in ns."""
+    found = {}
+    for system in dict.fromkeys(c.system for c in cases if SYSTEMS[c.system].launch_ns):
+        rows = [(c, captured(c)) for c in cases if c.system == system and c.half == 0]
+        errors = {}
+        for launch_ns in (31e3, 35e3, 39e3, 43e3, 47e3, 51e3):
+            times = [estimated(c, w, launch_ns=launch_ns).step_time_ns for c, w in rows]
+            measured = [c.measured_ns for c, _ in rows]
+            errors[launch_ns] = float(np.abs(np.array(times) / np.array(measured) - 1).mean())
+        found[system] = min(errors, key=lambda x: errors[x])
+    return found
 
 
 def fitted_derates(cases: Sequence[Case]) -> dict[str, float]:
@@ -316,8 +335,10 @@ def main() -> None:
         for c in cases
     ]
     if given.fit:
+        for system, launch_ns in fitted_launches(cases).items():
+            print(f"{system}: a launch every {launch_ns:.0f} ns")
         for system, derate in fitted_derates(cases).items():
-            print(f"{system}: {derate}")
+            print(f"{system}: derate {derate}")
         return
     results = []
     for case in cases:
