@@ -10,13 +10,15 @@ accuracy_steps, which can be run one by one.
 from __future__ import annotations
 
 import argparse
+from dataclasses import astuple
 from pathlib import Path
 
 from benchmarks.accuracy_collectives import table as collective_accuracy
 from benchmarks.accuracy_kernels import kernel_accuracy
 from benchmarks.accuracy_row import Accuracy, as_markdown
-from benchmarks.accuracy_steps import step_rows_accuracy
+from benchmarks.accuracy_steps import priced, sampled, step_accuracy
 from benchmarks.accuracy_tpu import scalesim_accuracy, tpu_rows_accuracy
+from benchmarks.step_rows import all_cases
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 #: Sections of the page: title, what is to be known before reading the table.
@@ -48,7 +50,7 @@ def page(everything: bool) -> str:
         "GPU kernels": kernel_accuracy(),
         "Collectives": collective_accuracy(),
         "Systolic arrays": [*tpu_rows_accuracy(), *scalesim_accuracy()],
-        "Training steps": step_rows_accuracy(everything),
+        "Training steps": _steps(everything),
     }
     parts = [
         (
@@ -61,6 +63,11 @@ def page(everything: bool) -> str:
     for title, text in SECTIONS.items():
         parts.append(f"## {title}\n\n{text}\n\n{as_markdown(tables[title])}")
     return "\n\n".join(parts) + "\n"
+
+
+def _steps(everything: bool) -> list[Accuracy]:
+    results = [priced(case) for case in sampled(all_cases(), everything)]
+    return [Accuracy(*astuple(row)) for row in step_accuracy(results)]
 
 
 def main() -> None:

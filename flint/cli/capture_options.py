@@ -24,11 +24,14 @@ class Granularity(StrEnum):
 
 
 class Profile(StrEnum):
-    """Whose later rewrites of collectives to imitate."""
+    """Whose rewrites of collectives and whose kernels to imitate."""
 
     NONE = "none"
     XLA_GPU = "xla-gpu"
+    XLA_GPU_FLASH = "xla-gpu+flash"
     XLA_TPU = "xla-tpu"
+    INDUCTOR = "inductor"
+    EAGER = "eager"
 
 
 class TensorSize(StrEnum):

@@ -35,7 +35,9 @@ def estimate(
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose kernels: xla-gpu, inductor, eager, xla-tpu."),
+        typer.Option(
+            metavar="NAME", help="Whose kernels: xla-gpu, xla-gpu+flash, inductor, eager, xla-tpu."
+        ),
     ] = None,
     overlap: Annotated[
         str,
