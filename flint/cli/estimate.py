@@ -70,6 +70,7 @@ def estimate(
     """
     from flint.backends.cost.estimate import SCHEMA
     from flint.backends.cost.estimate import estimate as estimate_workload
+    from flint.backends.cost.placement import parse_mapping
     from flint.cli.clusters import load_cluster
     from flint.errors import FlintError
 
@@ -78,7 +79,7 @@ def estimate(
         load_cluster(cluster),
         profile=profile or "",
         policy=overlap,
-        mapping=_mapping(map_),
+        mapping=None if map_ is None else parse_mapping(map_),
         unpriced_is_zero=_is_zero(unpriced),
     )
     if perfetto is not None:
@@ -106,18 +107,6 @@ def _write_perfetto(found: Estimate, path: Path, rank_class: str | None, *, quie
     report = write_perfetto(found, path, rank_class=rank_class)
     rest = f" (the first: {report.left_out:,} more)" if report.left_out else ""
     print_note(f"wrote   {report.nodes:,} nodes: {path}{rest}", quiet=quiet)
-
-
-def _mapping(text: str | None) -> dict[str, str] | None:
-    """`model=nvlink,data=ib` as a mapping. Raises FlintError FL703."""
-    from flint.errors import FlintError
-
-    if text is None:
-        return None
-    pairs = [part.partition("=") for part in text.split(",")]
-    if any(not axis or not tier for axis, _, tier in pairs):
-        raise FlintError("FL703", f"cannot read --map {text}", help="write model=nvlink,data=ib")
-    return {axis.strip(): tier.strip() for axis, _, tier in pairs}
 
 
 def _is_zero(text: str | None) -> bool:
