@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
+from flint.backends.cost.dispatch import dispatched_ns
 from flint.backends.cost.gpu.attention import attention_ns
 from flint.backends.cost.gpu.elementwise import elementwise_ns, random_ns
 from flint.backends.cost.gpu.gemm import gemm_ns
@@ -38,25 +37,4 @@ def latency_ns(kernels: Kernels, chip: Chip) -> Float64s:
     FL705 if the chip is no GPU or has no peak for a type that a kernel calculates with.
     """
     hardware = hardware_of(chip)
-    times = np.zeros(len(kernels), np.float64)
-    for code in np.unique(kernels.kind):
-        rows = np.flatnonzero(kernels.kind == code)
-        times[rows] = _of_kind(kernels.select(rows), hardware, KernelKind(code))
-    return times
-
-
-def _of_kind(kernels: Kernels, hardware: Hardware, kind: KernelKind) -> Float64s:
-    if kind in MODELS:
-        return MODELS[kind](kernels, hardware)
-    times = np.zeros(len(kernels), np.float64)
-    if kind == KernelKind.UNPRICED:
-        return times
-    for code in np.unique(kernels.dtype):
-        rows = np.flatnonzero(kernels.dtype == code)
-        part, dtype = kernels.select(rows), kernels.dtypes[code]
-        if kind in (KernelKind.GEMM, KernelKind.CONVOLUTION):
-            times[rows] = gemm_ns(part, hardware, dtype)
-        else:
-            backward = kind == KernelKind.ATTENTION_BACKWARD
-            times[rows] = attention_ns(part, hardware, dtype, backward=backward)
-    return times
+    return dispatched_ns(kernels, hardware, MODELS, gemm_ns, attention_ns)

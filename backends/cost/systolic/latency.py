@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
+from flint.backends.cost.dispatch import dispatched_ns
 from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.backends.cost.systolic import gemm, scalesim
 from flint.backends.cost.systolic.attention import attention_ns
@@ -50,26 +49,4 @@ def latency_ns(
     the chip has no systolic arrays or no peak for a type that a kernel calculates with.
     """
     hardware = hardware_of(chip, constants)
-    times = np.zeros(len(kernels), np.float64)
-    for code in np.unique(kernels.kind):
-        rows = np.flatnonzero(kernels.kind == code)
-        times[rows] = _of_kind(kernels.select(rows), hardware, KernelKind(code))
-    return times
-
-
-def _of_kind(kernels: Kernels, hardware: Hardware, kind: KernelKind) -> Float64s:
-    if kind in MODELS:
-        return MODELS[kind](kernels, hardware)
-    times = np.zeros(len(kernels), np.float64)
-    if kind == KernelKind.UNPRICED:
-        return times
-    product = PRODUCTS[systolic_of(hardware.chip).mode]
-    for code in np.unique(kernels.dtype):
-        rows = np.flatnonzero(kernels.dtype == code)
-        part, dtype = kernels.select(rows), kernels.dtypes[code]
-        if kind in (KernelKind.GEMM, KernelKind.CONVOLUTION):
-            times[rows] = product(part, hardware, dtype)
-        else:
-            backward = kind == KernelKind.ATTENTION_BACKWARD
-            times[rows] = attention_ns(part, hardware, dtype, backward=backward)
-    return times
+    return dispatched_ns(kernels, hardware, MODELS, PRODUCTS[systolic_of(chip).mode], attention_ns)
