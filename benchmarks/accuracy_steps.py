@@ -6,13 +6,15 @@
     python -m benchmarks.accuracy_steps --fit               what derate each system would have
 
 Each row is captured from model code in benchmarks/models, with its parallelism, recomputation and
-microbatches, and estimated on the system that it was measured on (`SYSTEMS`). Beside it: the
-roofline of the same kernels (no launches, communication or bubbles), and the flops that the model
-needs at the best constant share of the peak, which is chosen on the very rows that it is judged on.
+microbatches, and estimated on the system that it was measured on: a cluster file in
+benchmarks/systems, or a preset. Beside it: the roofline of the same kernels (no launches,
+communication or bubbles), and the flops that the model needs at the best constant share of the
+peak, which is chosen on the very rows that it is judged on.
 
 Which attention kernels, adapters and clocks a system had is from publications. Derates and the time
-that a host takes for a launch are the only numbers here that come from these measurements. Each is of a system, one for
-all of its rows, and found on one half of them (`Case.half`); "held out" is the other half.
+that a host takes for a launch are the only numbers that come from these measurements. Each is of a
+system, one for all of its rows, and found on one half of them (`Case.half`); "held out" is the
+other half.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from jax.sharding import AbstractMesh
@@ -30,12 +33,12 @@ from numpy.typing import NDArray
 import flint
 from benchmarks.step_rows import Case, all_cases
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.cost.gpu.constants import HEAD_SIZES
 from flint.backends.cost.kernel_table import kernels_of
-from flint.backends.cost.timeline import POLICIES
-from flint.cluster import Chip, Cluster, Quantity, SourceKind
+from flint.cluster import Cluster, Quantity, SourceKind
 from flint.workload import Workload
 
+#: Cluster files of measured systems: a preset, and what is different.
+SYSTEMS = Path(__file__).resolve().parent / "systems"
 #: Rows of one data set that are priced without --all.
 SAMPLE = 60
 #: Data sets on whose rows of half 0 a number of their system was chosen.
@@ -44,65 +47,6 @@ HEADINGS = (
     "data", "system", "split", "count", "MAPE", "median", "p90", "bias",
     "roofline MAPE", "constant MFU MAPE",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Fused attention of the time, where it was not that of the preset: shares of the peak."""
-
-    forward: float
-    backward: float
-    source: str
-
-
-@dataclass(frozen=True)
-class System:
-    """A measured system: a preset, and what is different. `derate` 0 keeps the preset's."""
-
-    preset: str
-    derate: float = 0.0
-    between_nodes: float = 0.0  #: bytes per second and GPU in one direction; 0: the preset's
-    why: str = ""
-    attention: Attention | None = None
-    bf16_flops: float = 0.0  #: per second at the system's power limit; 0: the preset's
-    memory: float = 0.0  #: bytes per second; 0: the preset's
-    launch_ns: float = 0.0  #: how often the host launches a kernel; see Policy
-
-
-FLASH_1 = Attention(
-    0.40,
-    0.30,
-    "arXiv 2307.08691, section 1: FlashAttention on A100 30-50 % forward, 25-35 % backward",
-)
-FLASH_1_ON_H100 = Attention(
-    0.19, 0.144, "FlashAttention on A100 times 35/73, what FlashAttention-2 has on H100 (arXiv "
-    "2407.08608, abstract) and on A100 (arXiv 2307.08691) at most",
-)  # fmt: skip
-FLASH_2_ON_H100 = Attention(
-    0.35, 0.30, "arXiv 2407.08608, abstract: FlashAttention-2 has 35 % of H100; backward as on A100, "
-    "63 to 73",
-)  # fmt: skip
-SYSTEMS = {
-    "vtrain": System(
-        "a100-80-dgx",
-        between_nodes=12.5e9,
-        why="four HDR adapters a node (800 Gb/s)",
-        launch_ns=43e3,
-    ),
-    "selene": System("a100-80-dgx"),
-    "foundry-a100-40": System("a100-40-dgx", attention=FLASH_1),
-    "foundry-h100": System("h100-dgx", attention=FLASH_1_ON_H100),
-    "titan": System(
-        "h100-dgx",
-        derate=0.86,
-        attention=FLASH_2_ON_H100,
-        bf16_flops=912e12,
-        memory=2.4e12,
-        why="torchtitan's report: H100 with HBM2e at 2.4 TB/s and a power limit of 500 W, its peak "
-        "between that of SXM (989 TFLOP/s) and NVL (835): the middle",
-    ),
-    "v6e": System("v6e"),
-}
 
 
 @dataclass(frozen=True)
@@ -138,48 +82,14 @@ class Accuracy:
 
 
 @cache
-def cluster_of(name: str, derate: float = 0.0) -> Cluster:
-    """The cluster of a system; `derate` replaces its own."""
-    system = SYSTEMS[name]
-    found = Cluster.load(system.preset)
-    value = derate or system.derate
-    if value:
-        quantity = Quantity(value=value, kind=SourceKind.FITTED, source="benchmarks.accuracy_steps")
-        found = found.model_copy(update={"derate": quantity})
-    if system.between_nodes:
-        outer = found.network[-1]
-        bandwidth = Quantity(
-            value=system.between_nodes, kind=SourceKind.DATASHEET, source=system.why
-        )
-        outer = outer.model_copy(update={"bandwidth_bytes_per_s": bandwidth})
-        found = found.model_copy(update={"network": (*found.network[:-1], outer)})
-    chip = found.chip
-    if system.attention:
-        chip = with_attention(chip, system.attention)
-    if system.memory:
-        known = Quantity(value=system.memory, kind=SourceKind.MEASURED, source=system.why)
-        chip = chip.model_copy(update={"memory_bandwidth_bytes_per_s": known})
-    if system.bf16_flops:
-        known = Quantity(value=system.bf16_flops, kind=SourceKind.ASSUMED, source=system.why)
-        peaks = {**chip.peak_flops_per_s, "bf16": known}
-        chip = chip.model_copy(update={"peak_flops_per_s": peaks})
-    return found.model_copy(update={"chip": chip})
-
-
-def with_attention(chip: Chip, attention: Attention) -> Chip:
-    """A GPU with other attention kernels, equally good at every head size."""
-    assert chip.gpu is not None, "only GPUs have efficiencies of attention kernels"
-
-    def quantity(value: float) -> Quantity:
-        return Quantity(value=value, kind=SourceKind.MEASURED, source=attention.source)
-
-    constants = {
-        name: quantity(attention.forward) if name.startswith(HEAD_SIZES) else q
-        for name, q in chip.gpu.constants.items()
-    }
-    ratio = quantity(attention.backward / attention.forward)
-    constants["attention.backward_efficiency"] = ratio
-    return chip.model_copy(update={"gpu": chip.gpu.model_copy(update={"constants": constants})})
+def cluster_of(name: str, derate: float = 0.0, launch_ns: float = 0.0) -> Cluster:
+    """The cluster of a system; `derate` and `launch_ns` replace its own."""
+    own = SYSTEMS / f"{name}.toml"
+    found = Cluster.load(own if own.is_file() else name)
+    changed = {"derate": derate, "host_launch_ns": launch_ns}
+    tried = {k: Quantity(value=v, kind=SourceKind.FITTED, source="tried here")
+             for k, v in changed.items() if v}  # fmt: skip
+    return found.model_copy(update=tried)
 
 
 def captured(case: Case) -> Workload:
@@ -192,9 +102,8 @@ def estimated(
     case: Case, workload: Workload, derate: float = 0.0, launch_ns: float = 0.0
 ) -> Estimate:
     """A row's estimate on its system; `derate` and `launch_ns` replace its own."""
-    cluster = cluster_of(case.system, derate)
-    policy = replace(POLICIES[case.policy], launch_ns=launch_ns or SYSTEMS[case.system].launch_ns)
-    return estimate(workload, cluster, profile=case.profile, policy=policy)
+    cluster = cluster_of(case.system, derate, launch_ns)
+    return estimate(workload, cluster, profile=case.profile, policy=case.policy)
 
 
 def priced(case: Case) -> Result:
@@ -274,7 +183,7 @@ def step_accuracy(results: Sequence[Result]) -> list[Accuracy]:
 def fitted_launches(cases: Sequence[Case]) -> dict[str, float]:
     """As `fitted_derates`, for the time between launches of systems that have one, in ns."""
     found = {}
-    for system in dict.fromkeys(c.system for c in cases if SYSTEMS[c.system].launch_ns):
+    for system in dict.fromkeys(c.system for c in cases if cluster_of(c.system).host_launch_ns):
         rows = [(c, captured(c)) for c in cases if c.system == system and c.half == 0]
         errors = {}
         for launch_ns in (31e3, 35e3, 39e3, 43e3, 47e3, 51e3):

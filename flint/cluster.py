@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from flint.cluster_file import cluster_error, find_cluster_file, preset_names, read_toml
+from flint.cluster_base import document_of
+from flint.cluster_file import cluster_error, find_cluster_file, networks_of, preset_names
 
 
 class SourceKind(StrEnum):
@@ -162,15 +163,18 @@ class Cluster(_Model):
     """Chips and the networks between them, inner tier first.
 
     `derate` multiplies the speed of every kernel: real steps run slower than back-to-back
-    benchmarks. It is printed in each estimate; 1 means none.
+    benchmarks. It is printed in each estimate; 1 means none. `host_launch_ns` is how often a host
+    launches a kernel where no graph does; without it a host is never late.
     """
 
     name: str = Field(min_length=1)
     title: str
     aliases: tuple[str, ...] = ()
+    base: str = ""  #: the cluster that the file of this one is a change of
     chip: Chip
     network: tuple[Network, ...] = Field(min_length=1)
     derate: Positive
+    host_launch_ns: NotNegative | None = None
     notes: str = ""
 
     @model_validator(mode="after")
@@ -202,17 +206,20 @@ class Cluster(_Model):
     def load(cls, name_or_path: str | Path | Cluster) -> Cluster:
         """The cluster of a preset's name ("h100-dgx", "v5p") or of a TOML file.
 
-        Raises FlintError FL701 for a file with an unknown or missing key or an impossible value
-        and FL702 for an unknown name. A cluster is returned as it is.
+        A file may name another as its `base` (see `cluster_base`). Raises FlintError FL701 for a
+        file with an unknown or missing key or an impossible value and FL702 for an unknown name. A
+        cluster is returned as it is.
         """
         if isinstance(name_or_path, Cluster):
             return name_or_path
-        path = find_cluster_file(name_or_path)
-        document, text = read_toml(path)
+        return cls.model_validate(document_of(find_cluster_file(name_or_path), cls._check))
+
+    @classmethod
+    def _check(cls, document: dict[str, Any], path: Path, text: str) -> None:
         try:
-            return cls.model_validate(document)
+            cls.model_validate(document)
         except ValidationError as error:
-            raise cluster_error(error, cls, path, text) from error
+            raise cluster_error(error, cls, path, text, networks_of(document)) from error
 
     @classmethod
     def names(cls) -> list[str]:

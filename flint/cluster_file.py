@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +65,20 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def cluster_error(
-    error: ValidationError, model: type[BaseModel], path: Path, text: str
+    error: ValidationError, model: type[BaseModel], path: Path, text: str, networks: Sequence[str]
 ) -> FlintError:
-    """The FlintError FL701 for what pydantic found in the file at `path`: its first finding."""
-    found = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", _line(e, text)))
-    line = _line(found, text)
+    """The FlintError FL701 for what pydantic found in the file at `path`: its first finding.
+
+    `networks` are the names of the cluster's tiers; with a base the file has not all of them.
+    """
+    lines = key_lines(text)
+    own = networks_of(tomllib.loads(text))
+
+    def line_of(found: Mapping[str, Any]) -> int:
+        return _line(_own_location(found["loc"], networks, own), lines)
+
+    found = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", line_of(e)))
+    line = line_of(found)
     return FlintError(
         "FL701",
         f"{path.name}: {_said(found, model)}",
@@ -108,10 +117,23 @@ def _resolve(names: Location, counts: dict[Location, int], *, is_array: bool) ->
     return where
 
 
-def _line(found: Mapping[str, Any], text: str) -> int:
-    """The line of what was found, or of the nearest table around it; 0 if there is none."""
-    lines = key_lines(text)
-    location: Location = found["loc"]
+def networks_of(document: Mapping[str, Any]) -> list[str]:
+    """Names of a document's tiers as they stand there; "" for what has none."""
+    tiers = document.get("network")
+    listed = tiers if isinstance(tiers, list) else []
+    return [str(t.get("name", "")) if isinstance(t, dict) else "" for t in listed]
+
+
+def _own_location(location: Location, networks: Sequence[str], own: Sequence[str]) -> Location:
+    """Where something in a cluster stands in its file, which lists only the tiers `own`."""
+    if len(location) < 2 or location[0] != "network" or not isinstance(location[1], int):
+        return location
+    name = networks[location[1]]
+    return ("network", own.index(name), *location[2:]) if name in own else ()
+
+
+def _line(location: Location, lines: Mapping[Location, int]) -> int:
+    """The line of a location, or of the nearest table around it; 0 if there is none."""
     for length in range(len(location), 0, -1):
         if location[:length] in lines:
             return lines[location[:length]]

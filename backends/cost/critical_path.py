@@ -32,7 +32,7 @@ class Segment:
     `total_ns` is its time on the path, in `count` pieces, and `share` that of the step, 0 to 1.
     """
 
-    kind: str  #: `gemm`, `all_reduce`, `message`, ...
+    kind: str  #: `gemm`, `all_reduce`, `message`, ..., `host` for what was launched late
     over: str  #: mesh axes of communication; "" for kernels
     scope: str
     location: str
@@ -43,12 +43,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One node on the path: it takes `end_ns - start_ns` of the step."""
+    """One node on the path: it takes `end_ns - start_ns` of the step.
+
+    With `is_launch` not the node does, but its host, which launched it late.
+    """
 
     rank_class: int
     node: int
     start_ns: float
     end_ns: float
+    is_launch: bool = False
 
 
 def critical_path(timeline: Timeline, policy: Policy) -> tuple[Segment, ...]:
@@ -60,7 +64,7 @@ def critical_path(timeline: Timeline, policy: Policy) -> tuple[Segment, ...]:
         row, program = int(work.nodes.row[piece.node]), work.program
         if piece.rank_class not in labels:
             labels[piece.rank_class] = labels_of(program)
-        kind, over, _ = labels[piece.rank_class][row]
+        kind, over, _ = ("host", "", "") if piece.is_launch else labels[piece.rank_class][row]
         scope, location = (
             program.strings[program.scope[row]],
             program.strings[program.location[row]],
@@ -95,7 +99,10 @@ def path(timeline: Timeline, policy: Policy) -> Iterator[Piece]:
             yield Piece(number, node, start, moment)
             moment = start
         number, node = _meeting(tracks, number, node)
-        node, moment = tracks[number].before(node)
+        waited, until = tracks[number].before(node)
+        if until < moment and tracks[number].work.launch_ns:
+            yield Piece(number, node, until, moment, is_launch=True)
+        node, moment = waited, until
 
 
 def _meeting(tracks: _Tracks, number: int, node: int) -> tuple[int, int]:

@@ -108,6 +108,9 @@ class Estimate:
             "name": self.name,
             "cluster": self.cluster.name,
             "derate": self.cluster.derate.value,
+            "host_launch_ns": self.cluster.host_launch_ns.value
+            if self.cluster.host_launch_ns
+            else 0.0,
             "mapping": [list(row) for row in self.mapping],
             "profile": self.profile,
             "policy": self.policy.name,
@@ -272,6 +275,11 @@ def _notes(cluster: Cluster) -> tuple[str, ...]:
         notes.append(
             f"kernels are taken {1 / cluster.derate.value:.3g} times as long as their models say "
             f"(derate {cluster.derate.value:g}, {cluster.derate.kind}: {cluster.derate.source})"
+        )
+    if cluster.host_launch_ns:
+        host = cluster.host_launch_ns
+        notes.append(
+            f"the host launches a kernel every {host.value / 1e3:g} us ({host.kind}: {host.source})"
         )
     return tuple(n for n in notes if n)
 

@@ -19,7 +19,7 @@ class Share:
     `busy_ns` is how long it runs, `exposed_ns` how much of that nothing is computed meanwhile.
     """
 
-    kind: str  #: of a kernel (`gemm`, `elementwise`), of a collective, `message`, or `wait`
+    kind: str  #: of a kernel (`gemm`, `elementwise`), of a collective, `message`, `host` or `wait`
     over: str  #: mesh axes of communication; "" for kernels
     phase: str
     count: int
@@ -31,7 +31,8 @@ def shares(timeline: ClassTimeline) -> list[Share]:
     """The shares of a class. Exposed times of all, with computation, add up to the step.
 
     Each gap in the compute stream belongs to what the kernel after it waited for last: a
-    collective or message while it runs, and `wait` (for other ranks, or for a stream) before.
+    collective or message while it runs, and `wait` (for other ranks, or for a stream) before. Where
+    nothing of that holds it back any more, its `host` has not launched it.
     """
     found: dict[tuple[str, str, str], list[float]] = {}
 
@@ -83,6 +84,10 @@ def _blame(
 ) -> list[tuple[tuple[str, str, str], float]]:
     """A gap from `start` to `end`, split over what the node after it waited for, last first."""
     work, parts = timeline.work, []
+    launchable = max(start, _launchable(timeline, node)) if work.launch_ns else end
+    if launchable < end - 1e-6:
+        parts.append((("host", "", labels[int(work.nodes.row[node])][2]), end - launchable))
+        end = launchable
     cause = _cause(timeline, node, end)
     while end > start + 1e-6 and cause >= 0:
         row = int(work.nodes.row[cause])
@@ -100,6 +105,14 @@ def _blame(
         phase = labels[int(work.nodes.row[node])][2] if node >= 0 else ""
         parts.append((("wait", "", phase), end - start))
     return parts
+
+
+def _launchable(timeline: ClassTimeline, node: int) -> float:
+    """When all that `node` depends on had ended; for -1, the end of the step, when all had."""
+    if node < 0:
+        return timeline.total_ns
+    ends = timeline.end_ns[timeline.work.nodes.dependencies(node)]
+    return float(ends.max()) if len(ends) else 0.0
 
 
 def _cause(timeline: ClassTimeline, node: int, moment: float) -> int:

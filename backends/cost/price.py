@@ -66,6 +66,7 @@ def price(
                 stream[at],
                 _peers(program, rank, owner),
                 _together(program, rank, owner),
+                cluster.host_launch_ns.value if cluster.host_launch_ns else 0.0,
             )
         )
     return Priced(tuple(works), streams, dict(sorted(missing.items())))

@@ -28,16 +28,12 @@ class Policy:
     `window` bounds communication that waits for no computation (gathering the next parameters): it
     may begin at most so many kernels before its place, 0 for when the kernel before it in the
     program has begun, None for no bound. `blocking` makes computation wait for every collective.
-
-    `launch_ns` is how often a host launches a kernel that is not in a graph; 0 where the host is
-    never late. It launches in order and runs ahead, but waits for each message that is received.
     """
 
     name: str
     summary: str
     window: int | None = None
     blocking: bool = False
-    launch_ns: float = 0.0
 
 
 #: Policies by name.
@@ -59,6 +55,9 @@ class ClassWork:
     `duration_ns` goes by row of the program. `stream` too: 0 is computation, others are indices
     into `Timeline.streams`. `peers[row]` is the class that a RECV row's message comes from;
     `together[row]` are the classes that take part in a collective, if they are more than one.
+
+    `launch_ns` is how often the host launches a kernel or collective; 0 where it is never late. It
+    launches in order and runs ahead, but waits for each message that is received.
     """
 
     program: Program
@@ -67,6 +66,7 @@ class ClassWork:
     stream: NDArray[np.int64]
     peers: dict[int, int] = field(default_factory=dict)
     together: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    launch_ns: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def simulate(
     Where classes do not wait for each other, loops are followed until they repeat themselves (see
     `steady_state`); `every_node` follows them to their end, with the same result.
     """
-    apart = not any(w.peers or w.together for w in works) and not policy.launch_ns
+    apart = not any(w.peers or w.together or w.launch_ns for w in works)
     if apart and not every_node:
         return Timeline(tuple(_alone(w, policy) for w in works), streams)
     world = _World(policy, len(works))
@@ -203,7 +203,7 @@ class _Track:
                     break
                 ready = max(ready, starts[limit])
             before = self.launched, self.done
-            if number == 0 and self.computes and self.world.policy.launch_ns:
+            if number == 0 and self.computes and self.work.launch_ns:
                 ready = self._launched(node, ready)
             placed = self._place(node, ready)
             if placed is None:
@@ -218,7 +218,7 @@ class _Track:
 
     def _launched(self, node: int, ready: float) -> float:
         """When a kernel that could begin at `ready` begins, the host having launched it."""
-        self.launched += self.world.policy.launch_ns * (self.launches[node] - self.done)
+        self.launched += self.work.launch_ns * (self.launches[node] - self.done)
         self.done = self.launches[node]
         for dep in self.deps[self.first[node] : self.first[node + 1]]:
             if self.kind[self.rows[dep]] == Kind.RECV:

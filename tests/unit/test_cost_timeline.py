@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from flint.backends.cost.critical_path import critical_path
 from flint.backends.cost.exposure import shares
 from flint.backends.cost.timeline import POLICIES, ClassTimeline, ClassWork, simulate
 from flint.mesh import AxisRef, Group
@@ -130,3 +133,35 @@ def test_classes_that_wait_for_each_other_are_an_error() -> None:
     steps.compute(1, got)
     with pytest.raises(ValueError, match="wait for each other"):
         simulate([steps.work(peers={got: 0})], STREAMS)
+
+
+def test_a_host_runs_ahead_of_long_kernels_and_behind_short_ones() -> None:
+    steps = Steps()
+    for duration in (10, 1, 1, 1):
+        steps.compute(duration)
+    timeline = run(replace(steps.work(), launch_ns=4.0))
+    assert timeline.start_ns.tolist() == [4, 14, 15, 16]
+    assert exposed(timeline) == {"elementwise": 13, "host": 4}
+
+
+def test_what_a_host_launches_late_is_on_the_critical_path() -> None:
+    steps = Steps()
+    reduced = steps.collective(2, steps.compute(1))
+    steps.compute(1, reduced)
+    work = replace(steps.work(), launch_ns=4.0)
+    done = simulate([work], STREAMS)
+    assert done.classes[0].start_ns.tolist() == [4, 5, 12]  # the third launch
+    assert exposed(done.classes[0]) == {"elementwise": 2, "all_reduce": 2, "host": 9}
+    on_path = {s.kind: s.total_ns for s in critical_path(done, POLICIES["overlap"])}
+    assert on_path == {"elementwise": 2, "all_reduce": 2, "host": 9}
+
+
+def test_a_host_waits_for_each_message_that_is_received() -> None:
+    sender, receiver = Steps(), Steps()
+    sender.message(Kind.SEND, 5, 1, sender.compute(20))
+    got = receiver.message(Kind.RECV, 5, 1)
+    receiver.compute(1, got)
+    receiver.compute(1)
+    works = [sender.work(), replace(receiver.work(peers={got: 0}), launch_ns=4.0)]
+    # The first was launched long before the message came, the second only after that.
+    assert simulate(works, STREAMS).classes[1].start_ns.tolist() == [0, 25, 29]

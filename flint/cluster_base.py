@@ -1,0 +1,80 @@
+"""`base`: a cluster file that says only what differs from another cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flint.cluster_file import find_cluster_file, read_toml
+from flint.errors import FlintError
+
+#: Keys that belong to one cluster and are not taken over.
+_OWN = ("name", "title", "aliases", "base", "notes")
+
+
+def document_of(path: Path, check: Callable[[dict[str, Any], Path, str], object]) -> dict[str, Any]:
+    """The cluster file at `path` as a dictionary, on top of its base and of that one's.
+
+    Tables are merged key by key, networks by name; those that the base lacks follow its own. `check`
+    is called with each merged document, its file and that file's text, innermost base first, and
+    raises what it finds. Raises FlintError FL701 for files that cannot be read or that are their own
+    base, and FL702 for a base that no preset is called.
+    """
+    return _document(path, check, ())
+
+
+def _document(
+    path: Path, check: Callable[[dict[str, Any], Path, str], object], inside: tuple[Path, ...]
+) -> dict[str, Any]:
+    document, text = read_toml(path)
+    if "base" in document:
+        lower = _base_file(document["base"], path, (*inside, path))
+        inherited = _document(lower, check, (*inside, path))
+        document = merged({k: v for k, v in inherited.items() if k not in _OWN}, document)
+    check(document, path, text)
+    return document
+
+
+def _base_file(base: object, path: Path, inside: tuple[Path, ...]) -> Path:
+    """The file that `base` in the file at `path` names: a preset, or a path from there."""
+    if not isinstance(base, str) or not base:
+        raise FlintError(
+            "FL701",
+            f"{path.name}: key 'base' should be the name of a cluster or a TOML file",
+            place=str(path),
+            help='write base = "h100-dgx"',
+        )
+    found = find_cluster_file(base)
+    found = found if found.is_absolute() else path.parent / found
+    if found.resolve() in [p.resolve() for p in inside]:
+        raise FlintError(
+            "FL701",
+            f"{path.name}: its base is itself: {' -> '.join(p.name for p in (*inside, found))}",
+            place=str(path),
+        )
+    return found
+
+
+def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`own` on top of `base`: tables key by key, a number with its source as a whole."""
+    found = dict(base)
+    for key, value in own.items():
+        before = found.get(key)
+        if key == "network" and before and _are_tables(value):
+            found[key] = _networks(before, value)
+        elif isinstance(before, dict) and isinstance(value, dict) and "value" not in value:
+            found[key] = merged(before, value)
+        else:
+            found[key] = value
+    return found
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, dict) for v in value)
+
+
+def _networks(base: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    changes = {n.get("name"): n for n in own}
+    kept = [merged(n, changes.pop(n.get("name"), {})) for n in base]
+    return kept + [n for n in own if n.get("name") in changes]

@@ -1,0 +1,118 @@
+"""`base`: a cluster file that says only what differs from another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flint.cluster import Cluster
+from flint.errors import FlintError
+
+OWN = """\
+name = "ours"
+title = "DGX H100 with two adapters"
+base = "h100-dgx"
+derate = { value = 0.9, kind = "measured", source = "our own runs" }
+host_launch_ns = { value = 7000, kind = "measured", source = "our own runs" }
+
+[chip]
+memory_bytes = { value = 94e9, kind = "datasheet", source = "d" }
+
+[chip.gpu.constants]
+"gemm.efficiency" = { value = 0.8, kind = "measured", source = "our own runs" }
+
+[[network]]
+name = "ib"
+bandwidth_bytes_per_s = { value = 12.5e9, kind = "datasheet", source = "two adapters" }
+"""
+
+
+def written(tmp_path: Path, text: str, name: str = "ours.toml") -> Path:
+    path = tmp_path / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def failing(path: Path) -> FlintError:
+    with pytest.raises(FlintError) as caught:
+        Cluster.load(path)
+    return caught.value
+
+
+def test_a_file_changes_what_it_names_and_keeps_the_rest(tmp_path: Path) -> None:
+    ours, base = Cluster.load(written(tmp_path, OWN)), Cluster.load("h100-dgx")
+    assert (ours.name, ours.base, ours.aliases) == ("ours", "h100-dgx", ())
+    assert (ours.derate.value, base.host_launch_ns) == (0.9, None)
+    assert ours.host_launch_ns is not None and ours.host_launch_ns.value == 7000
+    assert ours.chip.memory_bytes.value == 94e9
+    assert ours.chip.peak_flops_per_s == base.chip.peak_flops_per_s
+    assert ours.chip.gpu is not None and base.chip.gpu is not None
+    changed = {k for k, v in ours.chip.gpu.constants.items() if v != base.chip.gpu.constants[k]}
+    assert changed == {"gemm.efficiency"}
+    assert [n.name for n in ours.network] == ["nvlink", "ib"]
+    assert ours.network[0] == base.network[0]
+    assert ours.network[1].bandwidth_bytes_per_s.value == 12.5e9
+    assert ours.network[1].latency_ns == base.network[1].latency_ns
+
+
+def test_a_base_may_be_a_file_beside_and_have_a_base(tmp_path: Path) -> None:
+    written(tmp_path, OWN)
+    more = 'name = "more"\ntitle = "t"\nbase = "./ours.toml"\n'
+    found = Cluster.load(written(tmp_path, more, "more.toml"))
+    assert (found.name, found.derate.value, found.network[1].name) == ("more", 0.9, "ib")
+
+
+def test_a_further_network_comes_outside_of_the_base_s(tmp_path: Path) -> None:
+    text = """\
+name = "pods"
+title = "t"
+base = "h100-dgx"
+
+[[network]]
+name = "ib"
+size = 256
+
+[[network]]
+name = "wan"
+kind = "switch"
+size = 0
+bandwidth_bytes_per_s = { value = 1e9, kind = "assumed", source = "s" }
+latency_ns = { value = 1e6, kind = "assumed", source = "s" }
+"""
+    found = Cluster.load(written(tmp_path, text))
+    assert [(n.name, n.size) for n in found.network] == [("nvlink", 8), ("ib", 256), ("wan", 0)]
+
+
+def test_an_unknown_key_of_a_network_has_its_own_line(tmp_path: Path) -> None:
+    error = failing(written(tmp_path, OWN + "latencyns = 3\n"))
+    assert error.code == "FL701"
+    assert "unknown key 'network.1.latencyns'" in error.message and "latency_ns" in error.message
+    assert error.place is not None and error.place.endswith(f":{OWN.count(chr(10)) + 1}")
+
+
+def test_its_name_is_not_taken_over_and_the_base_is_checked_too(tmp_path: Path) -> None:
+    assert (
+        "'name' is missing" in failing(written(tmp_path, OWN.replace('name = "ours"', ""))).message
+    )
+    written(tmp_path, OWN.replace("derate", "derat"), "below.toml")
+    error = failing(written(tmp_path, OWN.replace("h100-dgx", "./below.toml")))
+    assert "below.toml: unknown key 'derat'" in error.message
+
+
+def test_a_base_that_is_itself_is_an_error(tmp_path: Path) -> None:
+    written(tmp_path, 'name = "a"\ntitle = "t"\nbase = "./b.toml"\n', "a.toml")
+    path = written(tmp_path, 'name = "b"\ntitle = "t"\nbase = "./a.toml"\n', "b.toml")
+    error = failing(path)
+    assert error.code == "FL701" and "b.toml -> a.toml -> b.toml" in error.message
+
+
+def test_a_base_that_nobody_has(tmp_path: Path) -> None:
+    error = failing(written(tmp_path, OWN.replace("h100-dgx", "h10-dgx")))
+    assert error.code == "FL702" and "h100-dgx" in error.message
+
+
+def test_a_base_is_a_name(tmp_path: Path) -> None:
+    assert (
+        "should be the name" in failing(written(tmp_path, OWN.replace('"h100-dgx"', "3"))).message
+    )
