@@ -284,10 +284,11 @@ def _attention(o: Operation, *, backward: bool) -> Work:
     """
     q, k, v = o.operands[:3]
     size, value_size = q.shape[-1], v.shape[-1]
-    queries = q.num_elements // max(size, 1)
-    keys: int = k.shape[2 if is_heads_first(o.op) else 1]
+    sequence = 2 if is_heads_first(o.op) else 1
+    queries, keys = int(q.shape[sequence]), int(k.shape[sequence])
+    heads = q.num_elements // max(size * queries, 1)
     sizes = 3 * size + 2 * value_size if backward else size + value_size
-    return Work(flops=2 * queries * keys * sizes, dims=(1, queries, keys, size))
+    return Work(flops=2 * heads * queries * keys * sizes, dims=(heads, queries, keys, size))
 
 
 def _declared_flops(op: Any) -> int | None:
