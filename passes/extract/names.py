@@ -33,8 +33,14 @@ class Origins:
         outer, phase = self.inside, found.phase
         if phase == Phase.UNKNOWN:
             phase = outer.phase
-        scope = "/".join(s for s in (outer.scope, found.scope) if s)
-        return Origin(scope, found.location, phase)
+        return Origin(_joined(outer.scope, found.scope), found.location, phase)
+
+
+def _joined(outer: str, inner: str) -> str:
+    """A scope inside another. Bodies of `shard_map` may say the whole of theirs already."""
+    if not outer or inner == outer or inner.startswith(f"{outer}/"):
+        return inner
+    return f"{outer}/{inner}" if inner else outer
 
 
 def parameter_name(argument: Any) -> str:

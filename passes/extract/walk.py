@@ -377,7 +377,10 @@ class _Walk:
         self._define(op, [self.rows[v] for v in op.operands])
 
     def nested(self, op: Any) -> None:
-        """`sdy.manual_computation` and `sdy.named_computation`: the body runs once, in place."""
+        """`sdy.manual_computation` and `sdy.named_computation`: the body runs once, in place.
+
+        As in a call, JAX names what is inside as seen from there: scope and phase begin outside.
+        """
         self._declare(op)
         block = op.regions[0].blocks[0]
         manual = _manual_axes(op)
@@ -391,7 +394,9 @@ class _Walk:
             self.shardings[argument] = tuple(
                 tuple(a for a in axes if a.name not in manual) for axes in sharding
             )
+        outside, self.origins.inside = self.origins.inside, self.origins.of(op.location)
         self._define(op, self.block(block))
+        self.origins.inside = outside
 
     def loop(self, op: Any) -> None:
         """`stablehlo.while`: a LOOP region whose first rows are the carried values."""

@@ -1,0 +1,117 @@
+"""Phases of rows: those of manual bodies, and matrix products of whole training steps by phase."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+
+import flint
+from flint.model_file import Target, importable, load_step
+from flint.program import Kind, Phase, Program
+from flint.tracing import trace_step
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+#: Example, mesh and options; whether its backward pass recomputes.
+STEPS = (
+    ("llama_jax.py", "4x2", "num_layers=2 seq=128", True),
+    ("llama_jax.py", "4x2", "num_layers=2 seq=128 remat=none", False),
+    ("llama_jax.py", "4x2", "num_layers=2 seq=128 layers=unrolled", True),
+    ("llama_jax.py", "4x2", "num_layers=2 seq=128 layers=unrolled remat=none", False),
+    ("mixtral_jax.py", "4x2", "num_layers=2 seq=128", True),
+    ("mixtral_jax.py", "4x2", "num_layers=2 seq=128 remat=none", False),
+    ("mixtral_jax.py", "4x2", "num_layers=2 seq=128 dispatch=einsum", True),
+    ("ring_attention_jax.py", "2x4", "seq=4096", True),
+    ("spmd_pipeline_jax.py", "4x2", "num_layers=8 seq=512", True),
+    ("gpt3_jax.py", "pipe=2,data=1,model=2", "num_layers=4 model=6.7b remat=none clip=1.0", False),
+    ("gpt3_jax.py", "pipe=2,data=1,model=2", "num_layers=4 model=6.7b remat=full", True),
+    pytest.param("resnet50_jax.py", "2x2", "batch=8 image=64", False, marks=pytest.mark.slow),
+    ("torch_llama.py", "4x2", "num_layers=2 seq=128", False),
+)
+
+
+def programs(file: str, mesh: str, options: str) -> tuple[Program, ...]:
+    if file.startswith("torch"):
+        pytest.importorskip("torch")
+    target = Target.parse(str(EXAMPLES / file))
+    settings = dict(option.split("=") for option in options.split())
+    with importable(EXAMPLES):
+        loaded = load_step(target, mesh, settings=settings)
+        return trace_step(loaded.step, loaded.mesh, name=loaded.name).workload.programs
+
+
+def products(program: Program, phase: Phase) -> Counter[tuple[str, int]]:
+    """Products of matrices in a phase: how often each runs, by its source line and its flops."""
+    found: Counter[tuple[str, int]] = Counter()
+    chosen = (program.phase == phase) & (program.dims > 0).all(axis=1) & (program.dims[:, 2] > 1)
+    for number in chosen.nonzero()[0].tolist():
+        row = program.row(number)
+        found[row.location, row.flops] += int(program.trips[number])
+    return found
+
+
+def flops(found: Counter[tuple[str, int]]) -> int:
+    return sum(each * times for (_, each), times in found.items())
+
+
+@pytest.mark.parametrize(("file", "mesh", "options", "recomputes"), STEPS)
+def test_a_step_has_two_products_backward_for_each_forward(
+    file: str, mesh: str, options: str, recomputes: bool
+) -> None:
+    for program in programs(file, mesh, options):
+        forward, backward = (products(program, p) for p in (Phase.FORWARD, Phase.BACKWARD))
+        again, update = (products(program, p) for p in (Phase.REMAT, Phase.OPTIMIZER))
+        assert not update and not products(program, Phase.UNKNOWN)
+        # nobody needs gradients of images, of masks and of rotary embeddings
+        assert 1.94 * flops(forward) <= flops(backward) <= 2.002 * flops(forward)
+        assert bool(again) is recomputes
+        assert again <= forward
+
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+
+
+def by_hand(recomputes: bool) -> Any:
+    """A training step whose model is a `shard_map`, in a scope and nothing around it."""
+
+    def body(x: Any, w: Any) -> Any:
+        return jax.lax.psum(jnp.tanh(x @ w), "model")
+
+    def loss(w: Any, x: Any) -> Any:
+        with jax.named_scope("block"):
+            specs = (P("data", "model"), P("model"))
+            block = jax.shard_map(body, mesh=MESH, in_specs=specs, out_specs=P("data"))
+            return jnp.sum((jax.checkpoint(block) if recomputes else block)(x, w) ** 2)
+
+    def step(w: Any, x: Any) -> Any:
+        with jax.named_scope("update"):
+            return w - 0.1 * jax.grad(loss)(w, x)
+
+    return flint.trace(step, MESH, *(jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2).program
+
+
+def test_bodies_of_shard_map_have_the_scope_and_the_phase_of_where_they_are() -> None:
+    program = by_hand(recomputes=False)
+    found = [program.row(r) for r in range(len(program)) if program.kind[r] >= Kind.COMPUTE]
+    phases = [r.phase for r in found if r.opcode == "stablehlo.dot_general"]
+    assert phases == [Phase.FORWARD, Phase.BACKWARD]
+    assert {r.scope.split("/")[-1] for r in found if r.opcode == "stablehlo.dot_general"} == {
+        "block"
+    }
+    assert found[-1].phase is Phase.OPTIMIZER
+
+
+def test_bodies_of_shard_map_that_run_again_are_remat() -> None:
+    program = by_hand(recomputes=True)
+    found = [program.row(r) for r in range(len(program))]
+    assert [r.phase for r in found if r.opcode == "stablehlo.dot_general"] == [
+        Phase.FORWARD,
+        Phase.REMAT,
+        Phase.BACKWARD,
+    ]
