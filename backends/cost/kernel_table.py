@@ -75,8 +75,7 @@ def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s
     by_opcode = np.array([int(kind_of(name)) for name in program.opcodes], dtype=np.uint8)
     kind = by_opcode[program.opcode[rows]]
     kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
-    element = (kind == KernelKind.ELEMENTWISE) | (kind == KernelKind.COPY)
-    updates = element & (program.phase[rows] == Phase.OPTIMIZER)
+    updates = _updates(program, rows, kind)
     kind[updates] = KernelKind.OPTIMIZER
     causal_names = np.array(["[causal]" in n for n in program.opcodes] or [False], dtype=np.bool_)
     causal = causal_names[program.opcode[rows]]
@@ -90,12 +89,34 @@ def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s
         flops=np.where(causal & attends, flops // 2, flops),
         read_bytes=program.operand_bytes[rows],
         written_bytes=program.result_bytes[rows],
-        elements=sizes[program.shape[rows]],
+        elements=np.maximum(
+            sizes[program.shape[rows]], np.where(updates, _reduced(program, rows), 0)
+        ),
         arrays=np.diff(program.dep_start)[rows] + 1,
         causal=causal,
         dtypes=(*map(element_type, program.dtypes), "tf32"),
     )
     return kernels, rows
+
+
+def _updates(program: Program, rows: Int64s, kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """The kernels that update what an optimizer keeps.
+
+    One that also reduces what it updates (the norm of a weight, for the log or a trust ratio) is
+    told from a reduction by what it writes: no less than a byte for each element reduced.
+    """
+    element = (kind == KernelKind.ELEMENTWISE) | (kind == KernelKind.COPY)
+    reduced = _reduced(program, rows)
+    whole = (reduced > 0) & (program.result_bytes[rows] >= reduced)
+    also_reduces = (kind == KernelKind.REDUCTION) & whole
+    found: NDArray[np.bool_] = (element | also_reduces) & (program.phase[rows] == Phase.OPTIMIZER)
+    return found
+
+
+def _reduced(program: Program, rows: Int64s) -> Int64s:
+    """How many elements a reduction of (1, rows, 1, columns) reads."""
+    found: Int64s = program.dims[rows, 1] * program.dims[rows, 3]
+    return found
 
 
 #: Bits of the types that matrices are multiplied in.

@@ -92,3 +92,24 @@ def test_views_and_values_are_no_kernels_and_the_optimizer_has_its_own() -> None
     kernels, rows = kernels_of(b.build())
     assert rows.tolist() == [3, 4]
     assert kernels.kind.tolist() == [KernelKind.OPTIMIZER, KernelKind.UNPRICED]
+
+
+@pytest.mark.parametrize(
+    ("phase", "result_bytes", "kind"),
+    [
+        (Phase.OPTIMIZER, 8 * 1024 + 4, KernelKind.OPTIMIZER),  # two moments, and a norm of them
+        (Phase.OPTIMIZER, 2 * 1024 + 4, KernelKind.OPTIMIZER),
+        (Phase.OPTIMIZER, 4, KernelKind.REDUCTION),  # the norm by itself
+        (Phase.BACKWARD, 8 * 1024 + 4, KernelKind.REDUCTION),
+    ],
+)
+def test_an_update_that_also_reduces_is_an_update(
+    phase: Phase, result_bytes: int, kind: KernelKind
+) -> None:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    x = b.add("parameter", Kind.PARAMETER, result_bytes=4096)
+    dims = (1, 1, 1, 1024)
+    b.add("fusion.reduction", deps=[x], dims=dims, result_bytes=result_bytes, phase=phase)
+    kernels, _ = kernels_of(b.build())
+    assert kernels.kind.tolist() == [kind]
+    assert kernels.elements.tolist() == [1024 if kind is KernelKind.OPTIMIZER else 1]
