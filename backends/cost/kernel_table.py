@@ -72,9 +72,7 @@ def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s
     otherwise (`jax.default_matmul_precision`).
     """
     rows = kernel_rows(program)
-    by_opcode = np.array([int(kind_of(name)) for name in program.opcodes], dtype=np.uint8)
-    kind = by_opcode[program.opcode[rows]]
-    kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
+    kind = _kinds(program, rows)
     updates = _updates(program, rows, kind)
     kind[updates] = KernelKind.OPTIMIZER
     causal_names = np.array(["[causal]" in n for n in program.opcodes] or [False], dtype=np.bool_)
@@ -97,6 +95,23 @@ def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s
         dtypes=(*map(element_type, program.dtypes), "tf32"),
     )
     return kernels, rows
+
+
+def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
+    """Kinds by opcode. An operator without one whose work is known is told by its work.
+
+    It copies or calculates element by element (pooling, losses, packing of shards); what a program
+    calls by name only is never known.
+    """
+    kinds = [int(kind_of(name)) for name in program.opcodes]
+    called = [name.startswith(("custom_call.", "hlo.custom-call")) for name in program.opcodes]
+    opcode = program.opcode[rows]
+    kind = np.array(kinds, dtype=np.uint8)[opcode]
+    other = (kind == KernelKind.UNPRICED) & ~np.array(called, dtype=np.bool_)[opcode]
+    works = program.flops[rows] > 0
+    kind[other] = np.where(works, KernelKind.ELEMENTWISE, KernelKind.COPY)[other]
+    kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
+    return kind
 
 
 def _updates(program: Program, rows: Int64s, kind: NDArray[np.uint8]) -> NDArray[np.bool_]:

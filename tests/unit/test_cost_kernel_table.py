@@ -113,3 +113,23 @@ def test_an_update_that_also_reduces_is_an_update(
     kernels, _ = kernels_of(b.build())
     assert kernels.kind.tolist() == [kind]
     assert kernels.elements.tolist() == [1024 if kind is KernelKind.OPTIMIZER else 1]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "flops", "flags", "kind"),
+    [
+        ("fsdp.chunk_cat", 0, Flag(0), KernelKind.COPY),
+        ("aten.to", 0, Flag(0), KernelKind.COPY),
+        ("aten.max_pool2d_with_indices", 36, Flag(0), KernelKind.ELEMENTWISE),
+        ("aten.nll_loss_forward", 4, Flag(0), KernelKind.ELEMENTWISE),
+        ("mine.operator", 0, Flag.UNPRICED, KernelKind.UNPRICED),
+        ("custom_call.mine", 0, Flag(0), KernelKind.UNPRICED),
+    ],
+)
+def test_an_operator_whose_work_is_known_has_a_price(
+    opcode: str, flops: int, flags: Flag, kind: KernelKind
+) -> None:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    x = b.add("parameter", Kind.PARAMETER, result_bytes=4)
+    b.add(opcode, deps=[x], result_bytes=4, operand_bytes=4, flops=flops, flags=flags)
+    assert kernels_of(b.build())[0].kind.tolist() == [kind]
