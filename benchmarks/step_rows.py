@@ -32,7 +32,7 @@ class Case:
     step: Callable[[Any], Any]
     measured_ns: float
     profile: str = "inductor"
-    policy: str = "prefetch"
+    policy: str = "fsdp"
 
     @property
     def half(self) -> int:

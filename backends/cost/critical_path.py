@@ -138,7 +138,7 @@ class _Track:
         self.rows = nodes.row.tolist()
         self.first, self.deps = nodes.dep_start.tolist(), nodes.deps.tolist()
         by_stream = self.work.stream[nodes.row]
-        self.limits = limits(policy, by_stream)
+        self.limits = limits(policy, self.work)
         self.previous = previous_on(by_stream)
         self.turns = turns(program, nodes)
         kinds = program.kind[nodes.row]

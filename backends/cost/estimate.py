@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flint.backends.cost.congestion import congestion_notes
 from flint.backends.cost.exposure import Share, shares
 from flint.backends.cost.kernel_table import element_type
 from flint.backends.cost.placement import Placement
@@ -16,6 +17,7 @@ from flint.backends.cost.price import Priced, price
 from flint.backends.cost.timeline import POLICIES, Policy, Timeline, simulate
 from flint.cluster import Chip, Cluster
 from flint.errors import FlintError, nearest
+from flint.passes.base import run_passes
 from flint.program import Phase, Program
 from flint.rewrite import rewrite
 from flint.totals import totals
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from flint.backends.cost.critical_path import Segment
     from flint.backends.cost.memory import MemoryUse
 
+#: Kinds of time in which nothing runs on a device.
+IDLE = ("wait", "host")
 #: Version of the JSON form.
 SCHEMA = "flint.estimate/1"
 
@@ -42,7 +46,7 @@ class ClassEstimate:
     @property
     def compute_ns(self) -> float:
         """How long its devices compute."""
-        return sum(s.busy_ns for s in self.shares if not s.over and s.kind != "wait")
+        return sum(s.exposed_ns for s in self.shares if not s.over and s.kind not in IDLE)
 
     @property
     def exposed_ns(self) -> float:
@@ -183,6 +187,9 @@ def estimate(
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
     kernels = rewrite(workload, profile=profile, granularity="kernel")
+    if chosen.combined:
+        joined = [run_passes(p, [chosen.combined]) for p in kernels.programs]
+        kernels = replace(kernels, programs=tuple(joined))
     priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
     timeline = simulate(priced.works, priced.streams, chosen)
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
@@ -206,7 +213,7 @@ def estimate(
         dtype=dtype,
         classes=classes,
         unpriced=priced.unpriced,
-        notes=_notes(cluster),
+        notes=(*_notes(cluster), *congestion_notes(timeline, placement)),
         timeline=timeline,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from flint.backends.cost.kernel_table import kernels_of
 from flint.backends.cost.kernels import KernelKind
-from flint.backends.cost.timeline import ClassTimeline
+from flint.backends.cost.timeline import ClassTimeline, previous_on
 from flint.program import Collective, Kind, Phase, Program
 
 
@@ -31,8 +31,9 @@ def shares(timeline: ClassTimeline) -> list[Share]:
     """The shares of a class. Exposed times of all, with computation, add up to the step.
 
     Each gap in the compute stream belongs to what the kernel after it waited for last: a
-    collective or message while it runs, and `wait` (for other ranks, or for a stream) before. Where
-    nothing of that holds it back any more, its `host` has not launched it.
+    collective or message while it runs, before that what the stream of these was busy with, and
+    `wait` for other ranks. Where nothing of that holds it back any more, its `host` has not launched
+    it.
     """
     found: dict[tuple[str, str, str], list[float]] = {}
 
@@ -51,8 +52,9 @@ def shares(timeline: ClassTimeline) -> list[Share]:
         total = float(busy[mine].sum())
         if not _is_receive(timeline.work.program, row):
             add(labels[row], int(mine.sum()), total, total if computes else 0.0)
+    previous = previous_on(timeline.work.stream[rows])
     for node, start, end in _gaps(timeline):
-        for key, length in _blame(timeline, labels, node, start, end):
+        for key, length in _blame(timeline, previous, labels, node, start, end):
             add(key, 0, 0.0, length)
     return [
         Share(*key, int(count), round(b, 3), round(e, 3))
@@ -77,6 +79,7 @@ def _gaps(timeline: ClassTimeline) -> list[tuple[int, float, float]]:
 
 def _blame(
     timeline: ClassTimeline,
+    previous: list[int],
     labels: list[tuple[str, str, str]],
     node: int,
     start: float,
@@ -100,7 +103,7 @@ def _blame(
         if since < end:
             parts.append((labels[row], end - since))
             end = since
-        cause = _cause(timeline, cause, end)
+        cause = _cause(timeline, cause, end, previous[cause])
     if end > start + 1e-6:
         phase = labels[int(work.nodes.row[node])][2] if node >= 0 else ""
         parts.append((("wait", "", phase), end - start))
@@ -115,11 +118,15 @@ def _launchable(timeline: ClassTimeline, node: int) -> float:
     return float(ends.max()) if len(ends) else 0.0
 
 
-def _cause(timeline: ClassTimeline, node: int, moment: float) -> int:
-    """The node that ended last of those that `node` waited for; -1 if none explains `moment`."""
+def _cause(timeline: ClassTimeline, node: int, moment: float, before: int = -1) -> int:
+    """The node that ended last of those that `node` waited for; -1 if none explains `moment`.
+
+    `before` is the one before it on its stream.
+    """
     if node < 0:
         return int(np.argmax(timeline.end_ns))
     deps = timeline.work.nodes.dependencies(node)
+    deps = deps if before < 0 else np.append(deps, before)
     if not len(deps):
         return -1
     last = int(deps[np.argmax(timeline.end_ns[deps])])

@@ -14,6 +14,8 @@ from flint.backends.cost.calls import Call, Span
 from flint.backends.cost.kernel_table import kernels_of, unpriced
 from flint.backends.cost.kernels import Kernels
 from flint.backends.cost.placement import Placement
+from flint.backends.cost.prefetching import Issued, as_written, one_layer_ahead
+from flint.backends.cost.preparing import Preparation, preparation
 from flint.backends.cost.steady_state import GRID_NS
 from flint.backends.cost.timeline import ClassWork, Floats, Policy
 from flint.cluster import Chip, Cluster
@@ -51,8 +53,9 @@ def price(
     durations = [_durations(p, cluster, placement, missing, tf32) for p in workload.programs]
     if missing and not unpriced_is_zero:
         raise _no_price(missing)
-    streams, stream = _streams(workload.programs, cluster, placement, policy)
-    nodes = [expand(p) for p in workload.programs]
+    prepared = [preparation(p) if policy.prepares_ahead else None for p in workload.programs]
+    streams, stream = _streams(workload.programs, cluster, placement, policy, prepared)
+    issued = [_issued(p, early) for p, early in zip(workload.programs, prepared, strict=True)]
     owner = workload.class_of_ranks()
     works = []
     for number, rank_class in enumerate(workload.classes):
@@ -61,12 +64,13 @@ def price(
         works.append(
             ClassWork(
                 program,
-                nodes[at],
+                issued[at].nodes,
                 durations[at],
                 stream[at],
                 _peers(program, rank, owner),
                 _together(program, rank, owner),
                 cluster.host_launch_ns.value if cluster.host_launch_ns else 0.0,
+                issued[at].layer,
             )
         )
     return Priced(tuple(works), streams, dict(sorted(missing.items())))
@@ -131,10 +135,11 @@ def _communication(program: Program, cluster: Cluster, placement: Placement) -> 
 def call_of(program: Program, row: int, placement: Placement) -> Call:
     """What a communication row asks of the network."""
     collective = Collective(int(program.collective[row]))
-    return Call(collective, int(program.comm_bytes[row]), _spans(program, row, placement))
+    return Call(collective, int(program.comm_bytes[row]), spans_of_row(program, row, placement))
 
 
-def _spans(program: Program, row: int, placement: Placement) -> tuple[Span, ...]:
+def spans_of_row(program: Program, row: int, placement: Placement) -> tuple[Span, ...]:
+    """The tiers that a communication row crosses."""
     group, route = int(program.group[row]), int(program.route[row])
     if group >= 0:
         return placement.spans_of_group(program.groups[group])
@@ -142,25 +147,45 @@ def _spans(program: Program, row: int, placement: Placement) -> tuple[Span, ...]
 
 
 def _streams(
-    programs: Sequence[Program], cluster: Cluster, placement: Placement, policy: Policy
+    programs: Sequence[Program],
+    cluster: Cluster,
+    placement: Placement,
+    policy: Policy,
+    prepared: Sequence[Preparation | None],
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
     """Names of streams, and the stream of every row: computation, then by tier and kind."""
     names = ["compute"]
     found = []
-    for program in programs:
+    for program, early in zip(programs, prepared, strict=True):
         stream = np.zeros(len(program), dtype=np.int64)
         for row in np.flatnonzero(program.kind >= Kind.COLLECTIVE).tolist():
             kind = Kind(int(program.kind[row]))
             if policy.blocking and kind is Kind.COLLECTIVE:
                 continue
-            tier = max((s.tier for s in _spans(program, row, placement)), default=0)
+            tier = max((s.tier for s in spans_of_row(program, row, placement)), default=0)
             suffix = "" if kind is Kind.COLLECTIVE else f" {kind.name.lower()}"
             name = cluster.network[tier].name + suffix
             if name not in names:
                 names.append(name)
             stream[row] = names.index(name)
+        if early:
+            _beside(early, names, stream)
         found.append(stream)
     return tuple(names), found
+
+
+def _beside(early: Preparation, names: list[str], stream: NDArray[np.int64]) -> None:
+    """Take kernels that prepare communication out of the compute stream."""
+    for row, collective in early.feeds.items():
+        stream[row] = stream[collective]
+    if early.gathers.any() and early.counts.any():
+        names += [] if "counters" in names else ["counters"]
+        stream[early.counts] = names.index("counters")
+
+
+def _issued(program: Program, early: Preparation | None) -> Issued:
+    nodes = expand(program)
+    return one_layer_ahead(program, nodes, early) if early else as_written(program, nodes)
 
 
 def _peers(program: Program, rank: int, owner: NDArray[np.int16]) -> dict[int, int]:

@@ -107,9 +107,16 @@ class _Placing:
     def _loop(self, low: int, high: int, region: int) -> None:
         """All iterations of a loop."""
         trips = self.program.regions[region].trip_count
-        size = (high - low) // trips
+        size, rest = divmod(high - low, trips)
+        if rest:
+            self._one_by_one(low, high)
+            return
+        # The last iteration may differ: nothing is gathered ahead in it.
+        steady_trips = trips - 1
         repeats = (
-            self._repeats(low, trips, size) if trips >= LEAST_TRIPS and self.is_exact else None
+            self._repeats(low, steady_trips, size)
+            if steady_trips >= LEAST_TRIPS and self.is_exact
+            else None
         )
         steps: Floats = np.zeros(0)
         steady = 0
@@ -123,8 +130,9 @@ class _Placing:
             steady = steady + 1 if np.array_equal(moved, steps) else 1
             steps = moved
             slower = (steps[repeats.source] <= steps[repeats.owner]).all()
-            if steady >= repeats.lag and slower:
-                self._write(begin, size, trips - 1 - turn, steps)
+            if steady >= repeats.lag and slower and turn < steady_trips:
+                self._write(begin, size, steady_trips - 1 - turn, steps)
+                self.span(high - size, high, region)
                 return
 
     def _write(self, last: int, size: int, turns: int, steps: Floats) -> None:

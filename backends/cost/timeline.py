@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.chakra.expand import Nodes
+from flint.backends.cost.layers import layer_runs
 from flint.backends.cost.steady_state import place_alone
-from flint.program import Collective, Kind, Program
+from flint.passes.combine_collectives import CombineCollectives
+from flint.program import Collective, Kind, Phase, Program
 
 Floats = NDArray[np.float64]
 
@@ -25,23 +27,49 @@ Floats = NDArray[np.float64]
 class Policy:
     """How far before its place in the program communication may begin.
 
-    `window` bounds communication that waits for no computation (gathering the next parameters): it
-    may begin at most so many kernels before its place, 0 for when the kernel before it in the
-    program has begun, None for no bound. `blocking` makes computation wait for every collective.
+    `layers_ahead` bounds communication that waits for no computation (gathering the next
+    parameters): it may begin when so many layers before its own do, 0 for when the kernel before it
+    in the program does, None for no bound. `combined` says which collectives are joined to larger
+    ones before, `blocking` makes computation wait for every collective. With `prepares_ahead`
+    kernels that make of parameters what is gathered run beside the others (see `preparing`), so that
+    a loop gathers for its next iteration.
     """
 
     name: str
     summary: str
-    window: int | None = None
+    layers_ahead: int | None = None
+    combined: CombineCollectives | None = None
     blocking: bool = False
+    prepares_ahead: bool = False
 
 
+#: XLA for GPUs: xla_gpu_{all_reduce,all_gather,reduce_scatter}_combine_threshold_bytes.
+XLA_COMBINES = CombineCollectives(
+    30 * 2**20 + 7, (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+)
+#: PyTorch's DistributedDataParallel: bucket_cap_mb, for the gradients.
+DDP_BUCKETS = CombineCollectives(25 * 2**20, (Collective.ALL_REDUCE,), (Phase.BACKWARD,))
 #: Policies by name.
 POLICIES: dict[str, Policy] = {
     p.name: p
     for p in (
-        Policy("overlap", "communication begins as soon as what it waits for has ended"),
-        Policy("prefetch", "parameters are gathered up to 64 kernels (about a layer) ahead", 64),
+        Policy(
+            "overlap",
+            "communication begins as soon as what it waits for has ended",
+            prepares_ahead=True,
+        ),
+        Policy(
+            "xla",
+            "the same within an iteration of a loop; small collectives of a kind are joined, to 30 MiB",
+            combined=XLA_COMBINES,
+        ),
+        Policy(
+            "ddp",
+            "as overlap; all-reduces of gradients are joined to buckets of 25 MiB",
+            combined=DDP_BUCKETS,
+            prepares_ahead=True,
+        ),
+        Policy("fsdp", "parameters are gathered at most one layer ahead", 1, prepares_ahead=True),
         Policy("in-order", "communication begins at its place in the program", 0),
         Policy("blocking", "computation waits for every collective", 0, blocking=True),
     )
@@ -57,7 +85,8 @@ class ClassWork:
     `together[row]` are the classes that take part in a collective, if they are more than one.
 
     `launch_ns` is how often the host launches a kernel or collective; 0 where it is never late. It
-    launches in order and runs ahead, but waits for each message that is received.
+    launches in order and runs ahead, but waits for each message that is received. `layer` is that
+    of each node where nodes are not in the order of the program (see `layers`).
     """
 
     program: Program
@@ -67,6 +96,7 @@ class ClassWork:
     peers: dict[int, int] = field(default_factory=dict)
     together: dict[int, tuple[int, ...]] = field(default_factory=dict)
     launch_ns: float = 0.0
+    layer: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +161,7 @@ def _alone(work: ClassWork, policy: Policy) -> ClassTimeline:
     received = work.program.kind[nodes.row] == Kind.RECV  # without a sender: nothing to wait for
     duration = np.where(received, 0.0, work.duration_ns[nodes.row])
     placed = place_alone(
-        work.program, nodes, previous_on(by_stream), limits(policy, by_stream), duration
+        work.program, nodes, previous_on(by_stream), limits(policy, work), duration
     )
     return ClassTimeline(work, *placed)
 
@@ -164,9 +194,10 @@ class _Track:
         self.queues = [np.flatnonzero(by_stream == s).tolist() for s in np.unique(by_stream)]
         self.heads = [0] * len(self.queues)
         self.free = [0.0] * len(self.queues)
-        self.limits = limits(world.policy, by_stream)
+        self.limits = limits(world.policy, work)
         # Collectives are launched by the same host, in the order of the program.
-        launches = (by_stream == 0) | (program.kind[nodes.row] == Kind.COLLECTIVE)
+        kinds = program.kind[nodes.row]
+        launches = (kinds == Kind.COMPUTE) | (kinds == Kind.COLLECTIVE)
         self.launches = np.cumsum(launches).tolist()
         self.launched, self.done = 0.0, 0
         self.computes = bool((by_stream == 0).any())
@@ -268,14 +299,18 @@ def previous_on(by_stream: NDArray[np.int64]) -> list[int]:
     return found.tolist()
 
 
-def limits(policy: Policy, by_stream: NDArray[np.int64]) -> list[int]:
+def limits(policy: Policy, work: ClassWork) -> list[int]:
     """For each node the kernel that must have begun before it may begin, or -1."""
-    count = len(by_stream)
-    if policy.window is None:
-        return [-1] * count
+    by_stream = work.stream[work.nodes.row]
     kernels = np.flatnonzero(by_stream == 0)
-    before = np.searchsorted(kernels, np.arange(count)) - 1 - policy.window
-    found = np.where(before >= 0, kernels[np.maximum(before, 0)] if len(kernels) else -1, -1)
+    if policy.layers_ahead is None or not len(kernels):
+        return [-1] * len(by_stream)
+    at = np.searchsorted(kernels, np.arange(len(by_stream))) - 1
+    if policy.layers_ahead:
+        layer = layer_runs(work.program, work.nodes) if work.layer is None else work.layer
+        first = np.searchsorted(layer[kernels], layer - policy.layers_ahead)
+        at = np.where(layer < policy.layers_ahead, -1, np.minimum(at, first))
+    found = np.where(at >= 0, kernels[np.maximum(at, 0)], -1)
     return np.where(by_stream == 0, -1, found).tolist()  # type: ignore[no-any-return]
 
 

@@ -41,7 +41,10 @@ def estimate(
     ] = None,
     overlap: Annotated[
         str,
-        typer.Option(metavar="NAME", help="When communication begins: overlap, prefetch, ..."),
+        typer.Option(
+            metavar="NAME",
+            help="When communication begins: overlap, xla, ddp, fsdp, in-order, blocking.",
+        ),
     ] = "overlap",
     unpriced: Annotated[
         str | None,

@@ -56,16 +56,31 @@ def test_collectives_of_one_stream_wait_for_each_other() -> None:
     assert run(steps.work()).total_ns == 50
 
 
+def test_a_gap_belongs_to_what_the_stream_was_busy_with() -> None:
+    steps = Steps()
+    a = steps.compute(10)
+    steps.collective(50, a)
+    reduced = steps.collective(20, a, group=Group((AxisRef("pipe"),)))
+    steps.compute(1, reduced)
+    found = {(s.kind, s.over): s.exposed_ns for s in shares(run(steps.work()))}
+    assert found == {
+        ("elementwise", ""): 11, ("all_reduce", "data"): 50, ("all_reduce", "pipe"): 20
+    }  # fmt: skip
+
+
 def test_policies_bound_how_early_communication_begins() -> None:
+    """Four layers of ten kernels; the last kernel needs what is gathered in its layer."""
+
     def steps() -> ClassWork:
         s = Steps()
-        for _ in range(100):
-            s.compute(10)
-        s.compute(10, s.collective(15))
+        for layer in range(4):
+            for _ in range(10 if layer < 3 else 9):
+                s.compute(10, scope=f"layers/{layer}/mlp")
+        s.compute(10, s.collective(15, scope="layers/3/mlp"), scope="layers/3/mlp")
         return s.work()
 
-    starts = {p: run(steps(), p).start_ns[100] for p in ("overlap", "prefetch", "in-order")}
-    assert starts == {"overlap": 0, "prefetch": 10 * (99 - 64), "in-order": 990}
+    starts = {p: run(steps(), p).start_ns[39] for p in ("overlap", "fsdp", "in-order")}
+    assert starts == {"overlap": 0, "fsdp": 200, "in-order": 380}
 
 
 def test_blocking_is_a_matter_of_the_stream_and_never_faster() -> None:

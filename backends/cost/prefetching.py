@@ -1,0 +1,66 @@
+"""The order in which communication is issued: parameters are gathered before the layer before theirs.
+
+On the stream of a tier collectives run in the order in which they are issued. A program gathers
+parameters where it needs them, which is after the gradients of the layer before have been reduced;
+runtimes that prefetch issue the gathers first, as PyTorch's FSDP does, and XLA where it pipelines
+the collectives of a loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flint.backends.chakra.expand import Nodes
+from flint.backends.cost.layers import layer_runs, loop_of_rows
+from flint.backends.cost.preparing import Preparation
+from flint.program import Int64s, Program
+
+
+@dataclass(frozen=True, eq=False)
+class Issued:
+    """Nodes in the order in which they are issued, and the layer of each (see `layer_runs`)."""
+
+    nodes: Nodes
+    layer: Int64s
+
+
+def as_written(program: Program, nodes: Nodes) -> Issued:
+    """Everything at its place in the program."""
+    return Issued(nodes, layer_runs(program, nodes))
+
+
+def one_layer_ahead(program: Program, nodes: Nodes, preparation: Preparation) -> Issued:
+    """What gathers parameters is issued when the layer before theirs in the same loop begins.
+
+    In the first layer of a loop it is issued when that begins.
+    """
+    layer = layer_runs(program, nodes)
+    own, before = np.searchsorted(layer, layer), np.searchsorted(layer, layer - 1)
+    loops = loop_of_rows(program)[nodes.row]
+    first = np.where(loops[before] == loops, before, own) if len(nodes) else own
+    key = np.arange(len(nodes))
+    for node in np.flatnonzero(preparation.is_early[nodes.row]).tolist():
+        waits = nodes.dependencies(node)
+        key[node] = max(int(first[node]), int(key[waits].max()) if len(waits) else 0)
+    order = np.lexsort((np.arange(len(nodes)), key))
+    return Issued(_reordered(nodes, order), layer[order])
+
+
+def _reordered(nodes: Nodes, order: Int64s) -> Nodes:
+    """The nodes `order[0]`, `order[1]`, ...: each after all that it waits for."""
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    counts = np.diff(nodes.dep_start)
+    owner = place[np.repeat(np.arange(len(order)), counts)]
+    keys = np.sort(owner * max(len(order), 1) + place[nodes.deps])
+    start = np.zeros(len(order) + 1, dtype=np.int64)
+    np.cumsum(counts[order], out=start[1:])
+    return replace(
+        nodes,
+        row=nodes.row[order],
+        instance=nodes.instance[order],
+        dep_start=start,
+        deps=keys % max(len(order), 1),
+    )
