@@ -10,7 +10,7 @@ import numpy as np
 from flint.passes.base import Pass
 from flint.passes.columns import Mask, kept
 from flint.passes.opcodes import RESULT, SIDE_EFFECT, opcode_mask
-from flint.program import Kind, Program
+from flint.program import Flag, Kind, Program
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class DropDeadCode(Pass):
     """Remove rows that no result of the step needs, dead collectives included.
 
     Parameters, results (`flint.passes.opcodes.RESULT`), messages and operations with side effects
-    stay, and all that they read. A program in which no row says that it is a result is left as it
+    stay, and all that they read, and what is written in place into storage that stays (the sums of
+    gradients over microbatches). A program in which no row says that it is a result is left as it
     is: nothing tells there which values are returned.
     """
 
@@ -37,8 +38,9 @@ class DropDeadCode(Pass):
 
 
 def _reached(program: Program, roots: Mask) -> Mask:
-    """Rows from which `roots` are computed, around loops too."""
+    """Rows from which `roots` are computed, around loops and through storage too."""
     start, deps = program.dep_start.tolist(), program.deps.tolist()
+    writers = _writers(program)
     produced = dict(pair for region in program.regions for pair in region.carries)
     alive = bytearray(len(program))
     pending = np.flatnonzero(roots).tolist()
@@ -46,7 +48,7 @@ def _reached(program: Program, roots: Mask) -> Mask:
         alive[row] = 1
     while pending:
         row = pending.pop()
-        needs = deps[start[row] : start[row + 1]]
+        needs = deps[start[row] : start[row + 1]] + writers.get(row, [])
         if row in produced:
             needs.append(produced[row])
         for needed in needs:
@@ -54,3 +56,12 @@ def _reached(program: Program, roots: Mask) -> Mask:
                 alive[needed] = 1
                 pending.append(needed)
     return np.frombuffer(alive, dtype=np.bool_).copy()
+
+
+def _writers(program: Program) -> dict[int, list[int]]:
+    """For each row that others write over, those rows."""
+    found: dict[int, list[int]] = {}
+    placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+    for row in np.flatnonzero(placed).tolist():
+        found.setdefault(int(program.alias[row]), []).append(row)
+    return found

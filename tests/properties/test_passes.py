@@ -16,7 +16,7 @@ from flint.passes.profiles import PROFILES
 from flint.passes.reassociate import ReassociateAllReduce
 from flint.passes.reduce_scatter import FormReduceScatter
 from flint.passes.single_member_groups import DropSingleMemberGroups
-from flint.program import COLUMNS, TABLES, Collective, Kind, Program
+from flint.program import COLUMNS, TABLES, Collective, Flag, Kind, Program
 from flint.totals import totals
 from tests.random_programs import QUICK, programs, with_single_member_groups
 
@@ -58,6 +58,10 @@ def compute_flops(program: Program) -> int:
 def reachable_from(program: Program, row: int) -> set[int]:
     """Rows that `row` is computed from, by a plain search (an oracle for the passes)."""
     produced = {c: p for r in program.regions for c, p in r.carries}
+    writers: dict[int, list[int]] = {}
+    for writer in range(len(program)):
+        if program.row(writer).flags & Flag.IN_PLACE and program.alias[writer] >= 0:
+            writers.setdefault(int(program.alias[writer]), []).append(writer)
     seen: set[int] = set()
     stack = [row]
     while stack:
@@ -66,6 +70,7 @@ def reachable_from(program: Program, row: int) -> set[int]:
             seen.add(at)
             stack += [int(d) for d in program.dependencies(at)]
             stack += [produced[at]] if at in produced else []
+            stack += writers.get(at, [])
     return seen
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flint.passes.dead_code import DropDeadCode
-from flint.program import Kind, RegionKind
+from flint.program import Flag, Kind, RegionKind
 from tests.program_text import Rows, group, lines
 
 
@@ -49,6 +49,23 @@ def test_messages_and_side_effects_stay_with_what_they_read() -> None:
         "cosine",
         "outfeed",
         "result",
+    ]
+
+
+def test_writes_into_storage_that_stays_are_needed() -> None:
+    b = Rows()
+    total = b.op("zeros", kind=Kind.VALUE)
+    b.begin_region(RegionKind.LOOP, 7, name="microbatches")
+    b.op("add", total, b.op("sine"), flags=Flag.IN_PLACE, alias=total)
+    b.end_region([])
+    dead = b.op("cosine")
+    b.op("negate", dead, flags=Flag.IN_PLACE, alias=dead)
+    b.result(b.op("add", total, b.op("sine"), flags=Flag.IN_PLACE, alias=total))
+    program = b.build()
+    after = DropDeadCode().apply(program)
+    after.verify()
+    assert [text.split()[1] for text in lines(after)] == [
+        text.split()[1] for text in lines(program) if text.split()[1] not in ("cosine", "negate")
     ]
 
 
