@@ -52,8 +52,9 @@ def compute_again(
 
     * `layout_again`: a change of layout or type, or a value made from nothing, that only
       element-wise rows, reductions and updates read: its operand is no larger than its result.
-    * `made_again`: what is made from iotas and scalars alone (a causal mask) is never stored, also
-      if a loop's body reads it, unless the loop carries it or a function makes it costly.
+    * `made_again`: what is made from iotas, constants and scalar arguments alone (a causal mask) is
+      never stored, also if a loop's body reads it or the loop hands it on unchanged (XLA sinks
+      constants and their broadcasts into loops), unless a function makes it costly.
     * `elements_again` (with `elements`): an element-wise row, if n kernels that each read what it
       reads move no more than if one stored it for them: (n - 1) x read <= n x stored, and none
       computes an element twice. XLA's fusion does this for all readers of a row or for none.
@@ -153,20 +154,42 @@ def made_from_nothing(program: Program, roles: Roles) -> Mask:
     """Rows computed cheaply from iotas and scalars alone."""
     start, deps = program.dep_start.tolist(), program.deps.tolist()
     element = (roles.role == Role.ELEMENT) & (program.kind == Kind.COMPUTE)
-    free = (program.kind == Kind.VALUE) & ~carried(program) & (roles.elements <= 1)
+    known = _known_scalars(program, roles)
+    same = _never_changes(program)
     cheap = (
         element
         & (roles.moves | (np.diff(program.dep_start) > 0))
         & (program.flops <= roles.elements * _CHEAP_FLOPS)
     )
     cheap &= ~opcode_mask(program, _COSTLY)
-    made, views = cheap.tolist(), ((roles.role == Role.VIEW) & (roles.elements > 1)).tolist()
-    scalar = free.tolist()
+    passes = ((roles.role == Role.VIEW) & (roles.elements > 1)) | same
+    made, views = cheap.tolist(), passes.tolist()
     for row in range(len(program)):
         if made[row] or views[row]:
             inner = deps[start[row] : start[row + 1]]
-            made[row] = all(made[d] or scalar[d] for d in inner)
+            made[row] = all(made[d] or known[d] for d in inner)
     return np.array(made, dtype=np.bool_)
+
+
+def _known_scalars(program: Program, roles: Roles) -> list[bool]:
+    """Constants and scalar arguments, what follows from them, and what is only waited for."""
+    constant = [name.endswith(".constant") for name in program.opcodes]
+    scalar = (program.kind == Kind.VALUE) & ~carried(program) & (roles.elements <= 1)
+    known = scalar.tolist()
+    for row in np.flatnonzero(scalar).tolist():
+        reads = program.dependencies(row).tolist()
+        known[row] = constant[program.opcode[row]] or all(known[d] for d in reads)
+    waits = ((program.kind == Kind.VALUE) & (program.result_bytes == 0)).tolist()
+    return [one or other for one, other in zip(known, waits, strict=True)]
+
+
+def _never_changes(program: Program) -> Mask:
+    """Values that loops carry, each with an initial value, and hand on as they are."""
+    found = np.zeros(len(program), dtype=np.bool_)
+    found[[v for region in program.regions for v, produced in region.carries if v == produced]] = (
+        True
+    )
+    return found & (np.diff(program.dep_start) > 0)
 
 
 def _made_again(program: Program, roles: Roles) -> Program:
@@ -182,11 +205,9 @@ def _made_again(program: Program, roles: Roles) -> Program:
         return program
     operand, flops = program.operand_bytes.copy(), program.flops.copy()
     np.subtract.at(operand, owner[cut], program.result_bytes[target[cut]])
-    left = np.bincount(target[~cut], minlength=len(program)) > 0
-    gone = made & ~left & ~yielded(program)
     last = np.full(len(program), -1, dtype=np.int64)
     np.maximum.at(last, target, owner)
-    gone &= (last >= 0) & (program.trips[last] == program.trips)
+    gone = _unread(program, made, cut, last)
     idle = program.kind == Kind.VALUE
     for row in np.flatnonzero(gone).tolist():
         reader = int(last[row])
@@ -197,6 +218,19 @@ def _made_again(program: Program, roles: Roles) -> Program:
         operand_bytes=np.maximum(operand, 0), flops=flops
     )
     return kept(adjusted, ~gone)
+
+
+def _unread(program: Program, made: Mask, cut: Mask, last: Int64s) -> Mask:
+    """Rows that are made again and that nothing left reads, if their flops count as often there."""
+    owner, target = edges(program)
+    taken = np.zeros(len(program), dtype=np.bool_)
+    taken[[p for region in program.regions for v, p in region.carries if v != p]] = True
+    often = (program.trips[last] == program.trips) | (program.flops == 0)
+    gone = made & ~taken & (last >= 0) & often
+    order = np.argsort(-target[~cut], kind="stable")
+    for reader, read in zip(owner[~cut][order].tolist(), target[~cut][order].tolist(), strict=True):
+        gone[read] &= gone[reader] or reader == read
+    return gone
 
 
 def _bytes_to_compute(program: Program, roles: Roles) -> tuple[list[int], list[int]]:

@@ -291,7 +291,7 @@ class _Chains:
             return False
         if self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._options.blocks == "shared" and self._one_block(one, other)
-        if len(sizes) != 1:
+        if len(sizes) != 1 or self._waits(one, other) or self._waits(other, one):
             return False
         if self._options.siblings == "any":
             return True
@@ -300,6 +300,11 @@ class _Chains:
             self._has(one, _REDUCE) != self._has(other, _REDUCE)
             and (first <= second or second <= first)
         )
+
+    def _waits(self, one: int, other: int) -> bool:
+        """Whether a kernel needs what another has reduced: all of it, before it can begin."""
+        reduced = [r for r in self.groups.rows(one) if self._role[r] == Role.REDUCE]
+        return any(self.groups.of(x) == other for r in reduced for x in self._readers(r))
 
     def _inputs(self, group: int) -> set[int]:
         """Large values that a kernel reads from outside."""

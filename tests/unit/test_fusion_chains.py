@@ -111,6 +111,33 @@ def test_made_again_a_mask_of_iotas_is_not_stored() -> None:
     assert after.row(1).operand_bytes == BYTES
 
 
+def test_made_again_a_mask_that_a_loop_hands_on_is_made_in_its_body() -> None:
+    b = Table()
+    mask = b.wide("broadcast_in_dim", b.op("constant", kind=Kind.VALUE, shape=()), flops=0)
+    b.begin_region(RegionKind.LOOP, 8)
+    idle = {**WIDE, "flops": 0, "kind": Kind.VALUE}
+    x = b.op("carry", b.argument(), **idle)
+    same = b.op("carry", mask, **idle)
+    after_one = b.wide("select", same, x)
+    b.end_region([(x, after_one), (same, same)])
+    b.result(after_one)
+    after = kernels(b)
+    assert launched(after) == ["select"]
+    (select,) = (r for r in map(after.row, range(len(after))) if r.kind is Kind.COMPUTE)
+    assert select.operand_bytes == BYTES
+
+
+def test_made_again_not_of_a_scalar_that_is_computed() -> None:
+    b = Table()
+    x = b.argument()
+    total = b.op("reduce", x, shape=(), result_bytes=4, dims=(1, 1, 1, ROWS * COLUMNS))
+    norm = b.op("sqrt", total, kind=Kind.VALUE, shape=(), result_bytes=4)
+    b.result(b.wide("multiply", x, b.wide("broadcast_in_dim", norm, flops=0)))
+    after = kernels(b)
+    assert launched(after) == ["reduce", "multiply"]
+    assert lines(after)[-2].split()[1:] == ["multiply", "%0", "%1"]
+
+
 def test_chain_what_others_read_is_a_further_result() -> None:
     b = Table()
     inputs = [b.argument() for _ in range(5)]
