@@ -6,7 +6,9 @@
 "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198) says what is
 where: attention is written out (scores, softmax, dropout, sum of values), weights are sharded over
 "model", and with `sequence_parallel` what lies between the blocks is sharded over the sequence;
-without it each rank of "model" has all of it, and blocks end in an all-reduce. Linear layers have
+without it each rank of "model" has all of it, and blocks end in an all-reduce. Between stages each
+rank sends its part, and who receives it gathers all (Megatron-LM: arXiv 2104.04473, section 4.1;
+DeepSpeed: `PartitionedTensor` in its pipeline engine). Linear layers have
 biases; dropout follows the embedding, the softmax and each block, and keeps its mask, one byte an
 element. Weights are 16 bits, the optimizer has a copy of them in 32 (FusedAdam).
 
@@ -218,7 +220,7 @@ def embed(p, tokens, *, c: Gpt, at: Layout):
 
 def head(p, x, *, at: Layout):
     with jax.named_scope("head"):
-        x = at.gathered(layer_norm(x, p))
+        x = at.gathered(layer_norm(at.residual(x), p))
         return at.constrain(jnp.einsum("bsd,vd->bsv", x, p["table"]), None, "model")
 
 
@@ -264,7 +266,11 @@ def step(mesh: AbstractMesh, c: Gpt) -> flint.Pipeline:
     table = at.abstract((padded_vocab(c, mesh), c.hidden), "model", None)
     embedding = {"table": table, "positions": at.abstract((c.seq, c.hidden))}
     norm = {"scale": at.abstract((c.hidden,)), "bias": at.abstract((c.hidden,))}
-    block = jax.checkpoint(functools.partial(layer, c=c, at=at), policy=kept_by(c))
+    kept = jax.checkpoint(functools.partial(layer, c=c, at=at), policy=kept_by(c))
+
+    def block(p, x):  # what a stage receives is gathered once, before it is kept
+        return at.residual(kept(p, at.residual(x)))
+
     return flint.Pipeline(
         stages=[
             flint.Stage(functools.partial(embed, c=c, at=at), embedding, "embed"),
@@ -277,7 +283,7 @@ def step(mesh: AbstractMesh, c: Gpt) -> flint.Pipeline:
         microbatches=c.microbatches,
         schedule="interleaved-1f1b" if c.chunks > 1 else "1f1b",
         chunks=c.chunks,
-        boundary=P("data", at.sequence, None),
+        boundary=P("data", "model", None),
         tied=[("embed['table']", "head['table']")],
         optimizer=(adam_init, adam_update),
         clip_norm=c.clip or None,
