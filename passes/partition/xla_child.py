@@ -113,7 +113,10 @@ def _first_lines(error: Exception) -> str:
 
 
 def _partition(options: dict[str, Any], payload: bytes) -> bytes:
-    return run_spmd(payload, int(options["num_devices"]), str(options["scratch"]))
+    from flint.passes.partition.manual_names import with_whole_names
+
+    module = with_whole_names(payload)
+    return run_spmd(module, int(options["num_devices"]), str(options["scratch"]))
 
 
 def _import(options: dict[str, Any], payload: bytes) -> bytes:

@@ -36,14 +36,17 @@ STEPS = (
 )
 
 
-def programs(file: str, mesh: str, options: str) -> tuple[Program, ...]:
+def programs(
+    file: str, mesh: str, options: str, partitioner: str = "shardy"
+) -> tuple[Program, ...]:
     if file.startswith("torch"):
         pytest.importorskip("torch")
     target = Target.parse(str(EXAMPLES / file))
     settings = dict(option.split("=") for option in options.split())
     with importable(EXAMPLES):
         loaded = load_step(target, mesh, settings=settings)
-        return trace_step(loaded.step, loaded.mesh, name=loaded.name).workload.programs
+        trace = trace_step(loaded.step, loaded.mesh, name=loaded.name, partitioner=partitioner)
+        return trace.workload.programs
 
 
 def products(program: Program, phase: Phase) -> Counter[tuple[str, int]]:
@@ -65,13 +68,23 @@ def test_a_step_has_two_products_backward_for_each_forward(
     file: str, mesh: str, options: str, recomputes: bool
 ) -> None:
     for program in programs(file, mesh, options):
-        forward, backward = (products(program, p) for p in (Phase.FORWARD, Phase.BACKWARD))
-        again, update = (products(program, p) for p in (Phase.REMAT, Phase.OPTIMIZER))
-        assert not update and not products(program, Phase.UNKNOWN)
-        # nobody needs gradients of images, of masks and of rotary embeddings
-        assert 1.94 * flops(forward) <= flops(backward) <= 2.002 * flops(forward)
-        assert bool(again) is recomputes
-        assert again <= forward
+        check(program, recomputes)
+
+
+def check(program: Program, recomputes: bool) -> None:
+    forward, backward = (products(program, p) for p in (Phase.FORWARD, Phase.BACKWARD))
+    again, update = (products(program, p) for p in (Phase.REMAT, Phase.OPTIMIZER))
+    assert not update and not products(program, Phase.UNKNOWN)
+    # nobody needs gradients of images, of masks and of rotary embeddings
+    assert 1.94 * flops(forward) <= flops(backward) <= 2.002 * flops(forward)
+    assert bool(again) is recomputes
+    assert again <= forward
+
+
+@pytest.mark.parametrize("options", ["num_layers=2 seq=128", "num_layers=2 seq=128 remat=none"])
+def test_so_has_one_that_xla_partitions(options: str) -> None:
+    for program in programs("mixtral_jax.py", "4x2", options, "xla"):
+        check(program, recomputes="none" not in options)
 
 
 MESH = AbstractMesh((4, 2), ("data", "model"))
@@ -115,3 +128,42 @@ def test_bodies_of_shard_map_that_run_again_are_remat() -> None:
         Phase.REMAT,
         Phase.BACKWARD,
     ]
+
+
+def test_bodies_are_named_from_outside_before_xla_partitions() -> None:
+    """The body is in a function that is called in a loop; both names belong to what is inside."""
+    from jaxlib.mlir import ir
+
+    from flint.passes.mlir import decode_location, make_context, write_bytecode
+    from flint.passes.partition.manual_names import with_whole_names
+
+    text = """
+        sdy.mesh @mesh = <["data"=4]>
+        func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+          %y = call @layer(%x) : (tensor<8xf32>) -> tensor<8xf32> loc("jit(f)/jvp(layers)/call")
+          return %y : tensor<8xf32>
+        }
+        func.func private @layer(%x: tensor<8xf32>) -> tensor<8xf32> {
+          %y = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"data"}]>]
+              out_shardings=[<@mesh, [{"data"}]>] manual_axes={"data"} (%a: tensor<2xf32>) {
+            %s = stablehlo.sine %a : tensor<2xf32> loc("inner/sin")
+            %c = stablehlo.cosine %s : tensor<2xf32> loc("jit(f)/jvp(layers)/call/moe/cos")
+            sdy.return %c : tensor<2xf32>
+          } : (tensor<8xf32>) -> tensor<8xf32> loc("moe/shard_map")
+          %z = stablehlo.negate %y : tensor<8xf32> loc("neg")
+          return %z : tensor<8xf32>
+        }"""
+    with make_context():
+        named = ir.Module.parse(with_whole_names(write_bytecode(ir.Module.parse(text))))
+        found: dict[str, str] = {}
+
+        def note(op: ir.Operation) -> ir.WalkResult:
+            found[op.name] = decode_location(op.location)[0]
+            return ir.WalkResult.ADVANCE
+
+        named.operation.walk(note)
+    assert found["stablehlo.sine"] == "jit(f)/jvp(layers)/call/moe/inner/sin"
+    assert found["stablehlo.cosine"] == "jit(f)/jvp(layers)/call/moe/cos"
+    assert found["stablehlo.negate"] == "neg"
+    plain = b"no such operation here"
+    assert with_whole_names(plain) == plain
