@@ -1,4 +1,4 @@
-"""Write docs/accuracy.md: how far prices and estimates are from everything that was measured.
+"""Write docs/accuracy.md, and its summary in the README: how far estimates are from measurements.
 
     python -m benchmarks.accuracy               at most 60 rows of each set of training steps
     python -m benchmarks.accuracy --most 16     fewer of them, in a few minutes
@@ -10,17 +10,19 @@ accuracy_steps, which can be run one by one.
 from __future__ import annotations
 
 import argparse
-from dataclasses import astuple
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy_collectives import table as collective_accuracy
 from benchmarks.accuracy_kernels import kernel_accuracy
 from benchmarks.accuracy_row import Accuracy, as_markdown
 from benchmarks.accuracy_steps import priced, step_accuracy
+from benchmarks.accuracy_summary import with_summary
 from benchmarks.accuracy_tpu import scalesim_accuracy, tpu_rows_accuracy
 from benchmarks.step_rows import Case, all_cases
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, README = ROOT / "docs" / "accuracy.md", ROOT / "README.md"
 #: Sections of the page: title, what is to be known before reading the table.
 SECTIONS = {
     "GPU kernels": """GEMM and attention timings are NVIDIA's (aiconfigurator): replayed CUDA graphs
@@ -45,14 +47,18 @@ judged on: what an estimate has to beat.""",
 }
 
 
-def page(most: int) -> str:
-    """The text of docs/accuracy.md."""
-    tables: dict[str, list[Accuracy]] = {
+def measured(most: int) -> dict[str, list[Accuracy]]:
+    """All rows, by section."""
+    return {
         "GPU kernels": kernel_accuracy(),
         "Collectives": collective_accuracy(),
         "Systolic arrays": [*tpu_rows_accuracy(), *scalesim_accuracy()],
         "Training steps": _steps(most),
     }
+
+
+def page(tables: Mapping[str, Sequence[Accuracy]]) -> str:
+    """The text of docs/accuracy.md."""
     parts = [
         (
             "# Accuracy\n\nErrors in percent against measurements: mean absolute (MAPE), median and "
@@ -72,15 +78,17 @@ def _steps(most: int) -> list[Accuracy]:
     for data in dict.fromkeys(case.data for case in all_cases()):
         cases = [case for case in all_cases() if case.data == data]
         chosen += sorted(cases, key=lambda case: case.order)[:most]
-    results = [priced(case) for case in chosen]
-    return [Accuracy(*astuple(row)) for row in step_accuracy(results)]
+    return step_accuracy([priced(case) for case in chosen])
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Write docs/accuracy.md.")
     parser.add_argument("--most", type=int, default=60, help="training steps of each data set")
-    PAGE.write_text(page(parser.parse_args().most), encoding="utf-8")
+    tables = measured(parser.parse_args().most)
+    PAGE.write_text(page(tables), encoding="utf-8")
+    rows = [row for section in tables.values() for row in section]
+    README.write_text(with_summary(README.read_text("utf-8"), rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from jax.sharding import AbstractMesh
 from numpy.typing import NDArray
 
 import flint
+from benchmarks.accuracy_row import Accuracy, accuracy, as_markdown
 from benchmarks.step_rows import Case, all_cases
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.kernel_table import kernels_of
@@ -43,10 +44,6 @@ SYSTEMS = Path(__file__).resolve().parent / "systems"
 SAMPLE = 60
 #: Data sets on whose rows of half 0 a number of their system was chosen.
 FITTED = ("vTrain single node", "torchtitan")
-HEADINGS = (
-    "data", "system", "split", "count", "MAPE", "median", "p90", "bias",
-    "roofline MAPE", "constant MFU MAPE",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,22 +60,6 @@ class Result:
     def error(self) -> float:
         """In percent; below 0 is too fast."""
         return 100 * (self.predicted_ns / self.case.measured_ns - 1)
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Errors of one data set in percent; `bias` is the mean of signed errors."""
-
-    data: str
-    system: str
-    split: str
-    count: int
-    mape: float
-    median: float
-    p90: float
-    bias: float
-    roofline_mape: float
-    constant_mape: float
 
 
 @cache
@@ -134,18 +115,18 @@ def roofline_of(found: Estimate) -> float:
     return max(totals) * 1e9
 
 
-def accuracy(data: str, split: str, results: Sequence[Result]) -> Accuracy:
+def accuracy_of(data: str, split: str, results: Sequence[Result]) -> Accuracy:
     """One row of the report."""
     measured = np.array([r.case.measured_ns for r in results])
-    error = np.array([r.error for r in results])
-    size = np.abs(error)
-    roofline = np.array([r.roofline_ns for r in results])
-    return Accuracy(
-        data, "/".join(sorted({r.case.system for r in results})), split, len(results),
-        float(size.mean()), float(np.median(size)), float(np.percentile(size, 90)),
-        float(error.mean()), float(100 * np.abs(roofline / measured - 1).mean()),
+    return accuracy(
+        data,
+        "/".join(sorted({r.case.system for r in results})),
+        split,
+        [r.predicted_ns for r in results],
+        measured,
+        [r.roofline_ns for r in results],
         constant_mape(np.array([r.ideal_ns for r in results]), measured),
-    )  # fmt: skip
+    )
 
 
 def constant_mape(ideal: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
@@ -174,9 +155,9 @@ def step_accuracy(results: Sequence[Result]) -> list[Accuracy]:
         if data in FITTED:
             for split, half in (("held out", 1), ("fitted", 0)):
                 part = [r for r in rows if r.case.half == half]
-                table += [accuracy(data, split, part)] if part else []
+                table += [accuracy_of(data, split, part)] if part else []
         else:
-            table.append(accuracy(data, "held out", rows))
+            table.append(accuracy_of(data, "held out", rows))
     return table
 
 
@@ -208,15 +189,6 @@ def fitted_derates(cases: Sequence[Case]) -> dict[str, float]:
             grid = [round(0.5 + 0.02 * i, 2) for i in range(28)]
             found[system] = min(grid, key=error)
     return found
-
-
-def markdown(table: Sequence[Accuracy]) -> str:
-    """The report as a table."""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|---|--:|--:|--:|--:|--:|--:|--:|"]
-    for row in table:
-        cells = [f"{c:.1f}" if isinstance(c, float) else str(c) for c in astuple(row)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def options() -> argparse.Namespace:
@@ -261,7 +233,7 @@ def main() -> None:
                 f"({time.perf_counter() - started:.1f} s)",
                 flush=True,
             )
-    print(markdown(step_accuracy(results)))
+    print(as_markdown(step_accuracy(results)))
 
 
 if __name__ == "__main__":

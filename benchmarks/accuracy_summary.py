@@ -1,0 +1,49 @@
+"""The summary of the accuracy report that the README shows: rows that nothing was fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from benchmarks.accuracy_row import Accuracy
+
+#: What the README shows: a name, and the data and split of the rows of the report that it is about.
+SHOWN = (
+    ("GEMM, bf16", "GEMM bf16", "held out"),
+    ("NCCL, 2-8 GPUs", "NCCL 2-8 GPUs", "held out"),
+    ("element-wise kernels", "element-wise f32", "held out"),
+    ("softmax", "softmax f32", "held out"),
+    ("layer norm", "layer norm f32", "held out"),
+    ("products of Llama's layers", "llmservingsim layer products, all weights read", "held out"),
+    ("training steps: GPT, 1 node (vTrain)", "vTrain single node", "held out"),
+    ("training steps: GPT, 512 GPUs (vTrain)", "vTrain 512 GPUs", "held out"),
+    ("training steps: GPT 22B to 1T (Megatron)", "Megatron", "held out"),
+    ("training steps: MPT (LLM Foundry)", "LLM Foundry H100", "held out"),
+    ("training steps: MPT (LLM Foundry)", "LLM Foundry A100", "held out"),
+    ("training steps: Llama 8B (torchtitan)", "torchtitan", "held out"),
+    ("training steps: MaxText (TPU recipes)", "TPU recipes", "held out"),
+)
+HEADINGS = ("what", "system", "rows", "MAPE", "median", "bias", "plain roofline", "constant MFU")
+BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
+
+
+def summary(rows: Sequence[Accuracy]) -> str:
+    """The rows of SHOWN as a table; where a data set has a row of all its chips, only that."""
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "--:|" * (len(HEADINGS) - 2)]
+    for name, data, split in SHOWN:
+        found = [r for r in rows if (r.data, r.split) == (data, split)]
+        found = [r for r in found if r.chip == "all five"] or found
+        lines += ["| " + " | ".join(_cells(name, r)) + " |" for r in found]
+    return "\n".join(lines)
+
+
+def _cells(name: str, row: Accuracy) -> Iterable[str]:
+    constant = "" if row.constant is None else f"{row.constant:.0f}"
+    errors = (f"{row.mape:.1f}", f"{row.median:.1f}", f"{row.bias:+.1f}", f"{row.roofline:.0f}")
+    return (name, row.chip, f"{row.count:,}", *errors, constant)
+
+
+def with_summary(text: str, rows: Sequence[Accuracy]) -> str:
+    """A page with the table between its two markers replaced."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{summary(rows)}\n{END}{after}"
