@@ -47,7 +47,8 @@ def write_perfetto(
 ) -> PerfettoReport:
     """Write the timeline of `estimate` to `path`.
 
-    `rank_class` is the index or name of a class, or "all"; None takes the one that ends last.
+    `rank_class` is the index or name of a class, its name up to a colon ("pipe 1"), or "all"; None
+    takes the one that ends last.
     `window_ns` are two times in ns from the start of the step: nodes that run between them are
     written. Without it, the first NODE_LIMIT nodes to start are. Times are rounded to 1 ns. Raises
     FlintError FL502 (cannot write), FL503 (no such class), FL504 (a window without length).
@@ -70,19 +71,21 @@ def write_perfetto(
 
 
 def _chosen(estimate: Estimate, rank_class: int | str | None) -> list[int]:
+    """Indices of the classes meant: by index, or by a name or its part before a colon."""
     names = [c.name for c in estimate.classes]
     if rank_class is None:
         return [int(np.argmax([c.end_ns for c in estimate.classes]))]
-    if rank_class in names:
-        return [names.index(str(rank_class))]
+    for known in (names, [n.partition(":")[0] for n in names]):
+        if known.count(str(rank_class)) == 1:
+            return [known.index(str(rank_class))]
     if rank_class == "all":
         return list(range(len(names)))
-    if isinstance(rank_class, int) and 0 <= rank_class < len(names):
-        return [rank_class]
+    if str(rank_class).isdecimal() and int(rank_class) < len(names):
+        return [int(rank_class)]
     raise FlintError(
         "FL503",
         f"no rank class is called '{rank_class}'{nearest(str(rank_class), names)}",
-        help=f"the classes are {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}; or all",
+        help=f"the classes are {'; '.join(names[:20])}{'; ...' if len(names) > 20 else ''}; or all",
     )
 
 

@@ -21,13 +21,17 @@ from flint.errors import FlintError, nearest
 
 #: ASTRA-sim's GB in bandwidths.
 GB = 2**30
+#: The memory of a chip of which only ASTRA-sim's files are known: they have no size.
+UNKNOWN_MEMORY_BYTES = 10**15
 _TOPOLOGIES = {
     "Ring": NetworkKind.RING,
     "Switch": NetworkKind.SWITCH,
     "FullyConnected": NetworkKind.MESH,
 }
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")
-_LINE = re.compile(r"(?P<key>[\w-]+)\s*:\s*\[(?P<items>[^\[\]]*)\]$")
+_START = re.compile(r"(?P<key>[\w-]+)\s*:(?:\s+|$)(?P<rest>.*)")
+_FLOW = re.compile(r"\[(?P<items>[^\[\]]*?),?\s*\]")
+_BLOCK = re.compile(r"- +(?P<item>\S+)")
 #: Its roofline has one peak for all element types.
 _DTYPES = ("bf16", "f16", "f32", "f64", "tf32", "f8E4M3FN", "f8E5M2", "i8")
 
@@ -150,9 +154,11 @@ def _chip(path: Path) -> Chip:
     peak = _assumed(_positive(path, document, "peak-perf") * 1e12, f"{path.name}: peak-perf")
     memory = _positive(path, document, "local-mem-bw") * 1e9
     return Chip(
-        name=path.stem,
+        name=f"roofline of {path.name}",
         peak_flops_per_s=dict.fromkeys(_DTYPES, peak),
-        memory_bytes=_assumed(1e15, "ASTRA-sim's files have no size of memory: without a limit"),
+        memory_bytes=_assumed(
+            float(UNKNOWN_MEMORY_BYTES), "ASTRA-sim's files have no size of memory: without a limit"
+        ),
         memory_bandwidth_bytes_per_s=_assumed(memory, f"{path.name}: local-mem-bw"),
     )
 
@@ -174,7 +180,7 @@ def _positive(path: Path, document: dict[str, Any], key: str) -> float:
     if not 0 < number < math.inf:
         raise FlintError(
             "FL706",
-            f"{path.name}: {key} is {'missing' if value is None else value}",
+            f"{path.name}: {key} is {'missing' if value is None else json.dumps(value)}",
             place=str(path),
             help="a chip needs peak-perf (TFLOP/s) and local-mem-bw (GB/s), greater than 0",
         )
@@ -185,32 +191,61 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except OSError as error:
-        raise FlintError("FL706", f"cannot read {path}: {error.strerror or error}") from error
+        help_ = "ASTRA-sim's system.json is read beside its network file"
+        raise FlintError(
+            "FL706", f"cannot read {path}: {error.strerror or error}", help=help_
+        ) from error
     except UnicodeDecodeError as error:
         raise FlintError("FL706", f"{path} is not text: {error}") from error
 
 
 def _read_network(path: Path) -> dict[str, list[Any]]:
-    """The four lists of a network file, checked. Only `key: [ a, b ]` lines and comments."""
+    """The four lists of a network file, checked."""
     rows: dict[str, list[Any]] = {}
-    for number, line in enumerate(_text(path).splitlines(), 1):
-        content = line.partition("#")[0].strip()
-        if not content:
-            continue
-        match = _LINE.match(content)
-        if match is None:
-            _refuse(path, number, "is not a list", "write bandwidth: [ 450, 50 ]")
-        key = match["key"]
+    for line, key, value in _entries(path):
         if key not in _KEYS or key in rows:
             wrong = "is given twice" if key in rows else f"is unknown{nearest(key, _KEYS)}"
-            _refuse(path, number, f"{key} {wrong}", f"the keys are {', '.join(_KEYS)}")
-        rows[key] = [_item(path, number, key, i.strip()) for i in match["items"].split(",")]
+            _refuse(path, line, f"{key} {wrong}", f"the keys are {', '.join(_KEYS)}")
+        items = _items(value)
+        if items is None:
+            _refuse(
+                path, line, f"{key} is not a list", f"write {key}: [ , ], one entry a dimension"
+            )
+        rows[key] = [_item(path, line, key, i) for i in items]
     missing = [key for key in _KEYS if key not in rows]
     if missing:
         _refuse(path, 0, f"{missing[0]} is missing", f"the keys are {', '.join(_KEYS)}")
     if len({len(row) for row in rows.values()}) > 1:
         _refuse(path, 0, "the lists differ in length", "each has one entry for each dimension")
     return rows
+
+
+def _entries(path: Path) -> list[tuple[int, str, list[str]]]:
+    """Line, key and lines of value of each entry of a YAML mapping, without comments."""
+    found: list[tuple[int, str, list[str]]] = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        content = line.partition("#")[0].strip()
+        if not content or content in ("---", "...") or content.startswith("%"):
+            continue
+        if match := _START.match(content):
+            found.append((number, match["key"], [match["rest"]] if match["rest"] else []))
+        elif found:
+            found[-1][2].append(content)
+        else:
+            _refuse(path, number, f"'{content}' has no key", f"the keys are {', '.join(_KEYS)}")
+    return found
+
+
+def _items(value: list[str]) -> list[str] | None:
+    """What a list holds, in brackets or one item a line; None if it is none."""
+    blocks = [_BLOCK.fullmatch(line) for line in value]
+    if flow := _FLOW.fullmatch(" ".join(value)):
+        items = [i.strip() for i in flow["items"].split(",")]
+    elif value and all(blocks):
+        items = [b["item"] for b in blocks if b]
+    else:
+        return None
+    return [i.strip("\"'") for i in items]
 
 
 def _item(path: Path, line: int, key: str, text: str) -> Any:

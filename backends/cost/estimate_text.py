@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from flint.backends.chakra.encode import short_scope
+from flint.backends.cost.astrasim_files import UNKNOWN_MEMORY_BYTES
 from flint.text_table import Column, text_table
 from flint.units import format_bytes, format_duration
 
@@ -34,13 +36,16 @@ _PATH = (
 _NUMBER = re.compile(r"(?<![^/])\d+(?![^/])")
 #: Segments of the critical path that are shown.
 PATH_ROWS = 8
+#: Rank classes whose memory is shown: with more, those with the highest peaks.
+MEMORY_ROWS = 16
 _MAPPING = (Column("axis"), Column("size", right=True), Column("network"))
 
 
 def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
-    """Step time, utilisation, the slowest class's time by kind and axes, and every class's memory.
+    """Step time, utilisation, the slowest class's time by kind and axes, and memory by class.
 
-    `verbose` adds the first PATH_ROWS segments of the critical path.
+    `verbose` adds the first PATH_ROWS segments of the critical path, and what fills the memory where
+    most of it is in use.
     """
     slowest = max(e.classes, key=lambda c: c.end_ns)
     bound = " (lower bound: operations without a price count nothing)" if e.is_lower_bound else ""
@@ -51,16 +56,18 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
         ("step time", f"{format_duration(e.step_time_ns)}{bound}"),
         ("MFU", f"{e.mfu:.1%} of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
         ("HFU", f"{e.hfu:.1%}, recomputation included"),
-        *(("memory", _memory(c, several=len(e.classes) > 1)) for c in e.classes),
+        *(("memory", text) for text in _memories(e.classes)),
     ]
     width = max(len(label) for label, _ in facts)
     parts = ["\n".join(f"{label:<{width}}  {text}" for label, text in facts)]
-    parts.append(text_table(_MAPPING, [tuple(map(str, row)) for row in e.mapping]))
+    if e.mapping:
+        parts.append(text_table(_MAPPING, [tuple(map(str, row)) for row in e.mapping]))
     if len(e.classes) > 1:
         parts.append(f"time of {slowest.name}, which ends last:")
-    parts.append(text_table(_SHARES, _share_cells(slowest)))
+    if slowest.shares:
+        parts.append(text_table(_SHARES, _share_cells(slowest)))
     if verbose:
-        parts.append(_path(e))
+        parts += [_path(e), _breakdown(max(e.classes, key=lambda c: c.memory.peak_bytes))]
     if e.unpriced:
         listed = ", ".join(f"{name} x{count}" for name, count in e.unpriced.items())
         parts.append(f"unpriced  {listed}")
@@ -68,12 +75,23 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
     return "\n\n".join(parts)
 
 
+def _memories(classes: Sequence[ClassEstimate]) -> Iterator[str]:
+    """A line for each class in their order, or for those of the most memory and one for the rest."""
+    highest = sorted(classes, key=lambda c: -c.memory.peak_bytes)
+    shown, rest = {id(c) for c in highest[:MEMORY_ROWS]}, highest[MEMORY_ROWS:]
+    yield from (_memory(c, several=len(classes) > 1) for c in classes if id(c) in shown)
+    if rest:
+        yield f"{len(rest):,} more: up to {format_bytes(rest[0].memory.peak_bytes)}"
+
+
 def _memory(c: ClassEstimate, *, several: bool) -> str:
     memory = c.memory
-    of = f" of {format_bytes(memory.capacity_bytes)}" if memory.capacity_bytes else ""
-    verdict = "" if not memory.capacity_bytes else (", fits" if memory.fits else ", DOES NOT FIT")
     who = f"{c.name}: " if several else ""
-    return f"{who}{format_bytes(memory.peak_bytes)}{of}{verdict}"
+    if not 0 < memory.capacity_bytes < UNKNOWN_MEMORY_BYTES:
+        return f"{who}{format_bytes(memory.peak_bytes)}"
+    verdict = "fits" if memory.fits else "DOES NOT FIT"
+    used, capacity = format_bytes(memory.peak_bytes), format_bytes(memory.capacity_bytes)
+    return f"{who}{used} of {capacity}, {verdict}"
 
 
 def _path(e: Estimate) -> str:
@@ -96,6 +114,20 @@ def _path(e: Estimate) -> str:
     if rest:
         rows.append((f"{len(rest):,} more", "", *_path_cells(e, rest), "", ""))
     return text_table(_PATH, rows)
+
+
+def _breakdown(c: ClassEstimate) -> str:
+    """What the memory of a class holds at its peak, largest first, and where that is."""
+    memory, at = c.memory, c.memory.at
+    titles = (Column("memory"), Column("at the peak", right=True), Column("of it", right=True))
+    rows = [
+        (kind.replace("_", " "), format_bytes(size), f"{size / memory.peak_bytes:.1%}")
+        for kind, size in memory.breakdown.items()
+    ]
+    place = ", ".join(
+        filter(None, (at.opcode, _NUMBER.sub("*", short_scope(at.scope)), at.location))
+    )
+    return f"{text_table(titles, rows)}\n\npeak of {c.name} at {place}"
 
 
 def _path_cells(e: Estimate, times: list[list[float]]) -> tuple[str, str, str]:

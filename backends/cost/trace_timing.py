@@ -45,10 +45,16 @@ def timed_kernels(
         merged, duration_ns = _merged(program, by_program.get(id(program)))
         programs.append(merged)
         durations.append(duration_ns)
-    dtype, _ = main_type_and_peak(workload, cluster)
-    hardware = simulated_hardware(placement, dtype)
+    hardware = simulated_hardware(placement, _roofline_type(workload, cluster))
     timing = Timing(cluster.name, tuple(durations), replace(hardware, has_durations=True))
     return replace(kernels, programs=tuple(programs)), timing
+
+
+def _roofline_type(workload: Workload, cluster: Cluster) -> str:
+    """The type whose peak a simulator is told: of most products, if the chip's file has its peak."""
+    dtype, _ = main_type_and_peak(workload, cluster)
+    peaks = cluster.chip.peak_flops_per_s
+    return dtype if dtype in peaks else max(peaks, key=lambda d: peaks[d].value)
 
 
 def _merged(program: Program, duration_ns: Floats | None) -> tuple[Program, Floats]:

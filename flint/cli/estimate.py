@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,6 +63,10 @@ def estimate(
             "--class", metavar="NAME", help="Rank class of --perfetto, or all (default: slowest)."
         ),
     ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="MS:MS", help="Times that --perfetto writes, in ms of the step."),
+    ] = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -77,6 +82,9 @@ def estimate(
     from flint.cli.clusters import load_cluster
     from flint.errors import FlintError
 
+    if perfetto is None and (class_ or window):
+        option = "--class" if class_ else "--window"
+        raise FlintError("FL218", f"{option} is for --perfetto", help="add --perfetto FILE")
     found = estimate_workload(
         load_workload(path),
         load_cluster(cluster),
@@ -86,9 +94,7 @@ def estimate(
         unpriced_is_zero=_is_zero(unpriced),
     )
     if perfetto is not None:
-        _write_perfetto(found, perfetto, class_, quiet=quiet or json_)
-    elif class_ is not None:
-        raise FlintError("FL218", "--class is for --perfetto", help="add --perfetto FILE")
+        _write_perfetto(found, perfetto, class_, window, quiet=quiet or json_)
     if json_:
         print_json(SCHEMA, {k: v for k, v in found.to_json().items() if k != "schema"})
         return
@@ -104,12 +110,30 @@ def estimate(
     print_result(text, rich_form)
 
 
-def _write_perfetto(found: Estimate, path: Path, rank_class: str | None, *, quiet: bool) -> None:
+def _write_perfetto(
+    found: Estimate, path: Path, rank_class: str | None, window: str | None, *, quiet: bool
+) -> None:
     from flint.backends.perfetto_file import write_perfetto
 
-    report = write_perfetto(found, path, rank_class=rank_class)
-    rest = f" (the first: {report.left_out:,} more)" if report.left_out else ""
+    between = None if window is None else _window_ns(window)
+    report = write_perfetto(found, path, rank_class=rank_class, window_ns=between)
+    which = "the first" if window is None else "those in the window"
+    rest = f" ({which}; {report.left_out:,} others left out)" if report.left_out else ""
     print_note(f"wrote   {report.nodes:,} nodes: {path}{rest}", quiet=quiet)
+
+
+def _window_ns(text: str) -> tuple[float, float]:
+    """Two times in ms, "10:12.5", in ns. Raises FlintError FL504."""
+    from flint.errors import FlintError
+
+    start, _, end = text.partition(":")
+    try:
+        found = float(start) * 1e6, float(end) * 1e6
+    except ValueError:
+        found = (0.0, 0.0)
+    if not 0 <= found[0] < found[1] < math.inf:
+        raise FlintError("FL504", f"--window {text} is no window", help="write --window 10:12.5")
+    return found
 
 
 def _is_zero(text: str | None) -> bool:

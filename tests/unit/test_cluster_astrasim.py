@@ -139,6 +139,22 @@ def test_reading_what_was_written_gives_the_same_files_again(files):
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%YAML 1.2\n---\n" + NETWORK,
+        NETWORK.replace("Ring, FullyConnected, Switch", """'Ring', "FullyConnected", Switch,"""),
+        NETWORK.replace(" FullyConnected,", "\n  FullyConnected,  # a line of its own\n "),
+        NETWORK.replace("npus_count: [ 2, 8, 4 ]", "npus_count:\n  - 2\n  - 8\n  - 4"),
+    ],
+)
+def test_other_ways_to_write_the_same_lists(files, text):
+    cluster = _read(files)
+    assert text != NETWORK
+    (files / "network.yml").write_text(text)
+    assert _read(files) == cluster
+
+
 def test_a_chip_may_be_given_instead_of_a_system_file(files):
     chip = Cluster.load("h100").chip
     assert read_astrasim(files / "network.yml", chip=chip).chip is chip
@@ -180,9 +196,9 @@ def test_network_files_that_cannot_be_read(files, old, new, line, said):
         ("[]", "is not an object"),
         ('{"peak-perf": 900}', "local-mem-bw is missing"),
         ('{"local-mem-bw": 50}', "peak-perf is missing"),
-        ('{"peak-perf": "900", "local-mem-bw": 50}', "peak-perf is 900"),
+        ('{"peak-perf": "900", "local-mem-bw": 50}', 'peak-perf is "900"'),
         ('{"peak-perf": 0, "local-mem-bw": 50}', "peak-perf is 0"),
-        ('{"peak-perf": true, "local-mem-bw": 50}', "peak-perf is True"),
+        ('{"peak-perf": true, "local-mem-bw": 50}', "peak-perf is true"),
     ],
 )
 def test_system_files_that_cannot_be_read(files, text, said):

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from flint.backends.cost.gpu import constants_note as gpu_note
 from flint.backends.cost.gpu.constants import NEEDED
@@ -18,7 +19,7 @@ from flint.mesh import Mesh
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-NAMES = [re.search(r'^name = "(.*)"', e, re.MULTILINE).group(1) for e in EXAMPLES]
+NAMES = [re.findall(r'^name = "(.*)"', e, re.MULTILINE)[0] for e in EXAMPLES]
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
 
 
@@ -77,7 +78,7 @@ def test_the_table_of_a_mapping(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", [Cluster, Chip, Gpu, Systolic, Network, Quantity])
-def test_every_key_is_on_the_page(model: type) -> None:
+def test_every_key_is_on_the_page(model: type[BaseModel]) -> None:
     assert set(model.model_fields) <= CODE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +168,25 @@ def test_equal_input_gives_equal_bytes(estimated: Estimate, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("said", "process"),
+    [("quick", "quick"), (1, "slow: head"), ("1", "slow: head"), ("slow", "slow: head")],
+)
+def test_a_class_is_a_number_or_a_name_or_its_beginning(
+    estimated: Estimate, tmp_path: Path, said: int | str, process: str
+) -> None:
+    longer = replace(estimated.classes[1], name="slow: head")
+    named = replace(estimated, classes=(estimated.classes[0], longer))
+    write_perfetto(named, tmp_path / "t.pftrace", rank_class=said)
+    first = _packets(tmp_path / "t.pftrace")[0].track_descriptor
+    assert first.process.process_name == f"{process} (4 ranks)"
+
+
+@pytest.mark.parametrize(
     ("options", "code"),
     [
         ({"rank_class": "slo"}, "FL503"),
         ({"rank_class": 2}, "FL503"),
+        ({"rank_class": -1}, "FL503"),
         ({"window_ns": (5.0, 5.0)}, "FL504"),
     ],
 )
@@ -190,6 +206,21 @@ def test_the_command_line_writes_a_file_beside_its_result(tmp_path: Path) -> Non
     assert (result.exit_code, result.stdout) == (0, plain.stdout)
     assert result.stderr == f"wrote   4 nodes: {target}\n"
     assert len(_slices(_packets(target))) == 4
-    refused = CliRunner().invoke(app, [*command, "--class", "all"])
-    assert refused.exit_code == 2
-    assert "FL218" in refused.stderr
+    for option in (["--class", "all"], ["--window", "0:1"]):
+        refused = CliRunner().invoke(app, [*command, *option])
+        assert refused.exit_code == 2
+        assert f"FL218]: {option[0]} is for --perfetto" in refused.stderr
+
+
+def test_the_command_line_takes_a_window_in_milliseconds(tmp_path: Path) -> None:
+    Workload.single(_program(2)).save(tmp_path / "w.flint")
+    target = tmp_path / "t.pftrace"
+    command = ["estimate", str(tmp_path / "w.flint"), "-c", "h100-dgx", "--perfetto", str(target)]
+    result = CliRunner().invoke(app, [*command, "--window", "0:0.001"])
+    assert result.stderr == (
+        f"wrote   1 nodes: {target} (those in the window; 3 others left out)\n"
+    )
+    assert len(_slices(_packets(target))) == 1
+    for text in ("2:1", "0", "a:b", "-1:2", "0:inf", "nan:2"):
+        refused = CliRunner().invoke(app, [*command, f"--window={text}"])
+        assert (refused.exit_code, "FL504" in refused.stderr) == (2, True), text

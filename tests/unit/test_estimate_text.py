@@ -1,0 +1,105 @@
+"""An estimate for people: which lines and tables there are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flint.backends.cost.estimate import Estimate, estimate
+from flint.backends.cost.estimate_text import MEMORY_ROWS, estimate_text
+from flint.builder import ProgramBuilder
+from flint.cli import app
+from flint.cluster import Cluster
+from flint.mesh import Mesh
+from flint.program import Kind
+from flint.workload import Workload
+
+GIB = 2**30
+
+
+def _workload(mesh: Mesh) -> Workload:
+    b = ProgramBuilder(mesh)
+    about = {"dtype": "bfloat16", "shape": (4096, 4096), "result_bytes": 2 * 4096**2}
+    x = b.add("parameter", Kind.PARAMETER, name="x", **about)
+    b.add(
+        "stablehlo.dot_general",
+        deps=[x, x],
+        operand_bytes=4 * 4096**2,
+        flops=2 * 4096**3,
+        dims=(1, 4096, 4096, 4096),
+        scope="layers/3/mlp",
+        location="model.py:41",
+        **about,
+    )
+    return Workload.single(b.build())
+
+
+@pytest.fixture(scope="module")
+def estimated() -> Estimate:
+    return estimate(_workload(Mesh(("data",), (1,))), Cluster.load("h100-dgx"))
+
+
+def _lines(text: str, label: str) -> list[str]:
+    return [
+        line.removeprefix(label).strip() for line in text.splitlines() if line.startswith(label)
+    ]
+
+
+def test_one_device_has_no_mapping(estimated: Estimate) -> None:
+    text = estimate_text(estimated)
+    assert "axis" not in text
+    on_two = replace(estimated, mapping=(("data", "2", "nvlink"),))
+    assert "axis  size  network\ndata     2  nvlink" in estimate_text(on_two)
+
+
+def test_a_class_that_does_nothing_has_no_table_of_times(estimated: Estimate) -> None:
+    idle = replace(estimated, classes=(replace(estimated.classes[0], shares=()),))
+    assert "exposed" in estimate_text(estimated)
+    assert "exposed" not in estimate_text(idle)
+
+
+def test_memory_is_shown_with_what_the_chip_has(estimated: Estimate) -> None:
+    (shown,) = _lines(estimate_text(estimated), "memory  ")
+    assert shown == "64.0 MiB of 74.5 GiB, fits"
+    full = replace(estimated.classes[0].memory, peak_bytes=75 * GIB)
+    tight = replace(estimated, classes=(replace(estimated.classes[0], memory=full),))
+    assert _lines(estimate_text(tight), "memory  ") == ["75.0 GiB of 74.5 GiB, DOES NOT FIT"]
+
+
+def test_of_many_classes_those_with_most_memory_are_shown(estimated: Estimate) -> None:
+    c = estimated.classes[0]
+    many = tuple(
+        replace(c, name=f"pipe {i}", memory=replace(c.memory, peak_bytes=(i + 1) * GIB))
+        for i in range(MEMORY_ROWS + 3)
+    )
+    shown = _lines(estimate_text(replace(estimated, classes=many)), "memory  ")
+    assert len(shown) == MEMORY_ROWS + 1
+    assert shown[0] == "pipe 3: 4.00 GiB of 74.5 GiB, fits"
+    assert shown[-1] == "3 more: up to 3.00 GiB"
+
+
+def test_the_breakdown_of_the_memory_is_verbose(estimated: Estimate) -> None:
+    assert "at the peak" not in estimate_text(estimated)
+    text = estimate_text(estimated, verbose=True)
+    assert _lines(text, "parameters")[0].split() == ["32.0", "MiB", "50.0%"]
+    assert "peak of all at stablehlo.dot_general, layers/*/mlp, model.py:41" in text
+
+
+def test_a_chip_of_simulator_files_has_no_size_of_memory(tmp_path: Path) -> None:
+    _workload(Mesh(("data",), (1,))).save(tmp_path / "w.flint")
+    (tmp_path / "network.yml").write_text(
+        "topology: [ Switch ]\nnpus_count: [ 8 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n"
+    )
+    command = ["estimate", str(tmp_path / "w.flint"), "-c", str(tmp_path / "network.yml")]
+    missing = CliRunner().invoke(app, command)
+    assert (missing.exit_code, "system.json is read beside" in missing.stderr) == (2, True)
+    (tmp_path / "system.json").write_text(json.dumps({"peak-perf": 900, "local-mem-bw": 3350}))
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0
+    assert _lines(result.stdout, "memory  ") == ["64.0 MiB"]
+    assert _lines(result.stdout, "cluster ") == ["network: roofline of system.json"]
+    assert "priced by a plain roofline" in result.stdout
