@@ -78,7 +78,6 @@ def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s
     causal_names = np.array(["[causal]" in n for n in program.opcodes] or [False], dtype=np.bool_)
     causal = causal_names[program.opcode[rows]]
     attends = (kind == KernelKind.ATTENTION) | (kind == KernelKind.ATTENTION_BACKWARD)
-    sizes = np.array([math.prod(s) for s in program.shapes] or [0], dtype=np.int64)
     flops = program.flops[rows]
     kernels = Kernels(
         kind=kind,
@@ -88,7 +87,7 @@ def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s
         read_bytes=program.operand_bytes[rows],
         written_bytes=program.result_bytes[rows],
         elements=np.maximum(
-            sizes[program.shape[rows]], np.where(updates, _reduced(program, rows), 0)
+            _elements(program, rows), np.where(updates, _reduced(program, rows), 0)
         ),
         arrays=np.diff(program.dep_start)[rows] + 1,
         causal=causal,
@@ -125,6 +124,15 @@ def _updates(program: Program, rows: Int64s, kind: NDArray[np.uint8]) -> NDArray
     whole = (reduced > 0) & (program.result_bytes[rows] >= reduced)
     also_reduces = (kind == KernelKind.REDUCTION) & whole
     found: NDArray[np.bool_] = (element | also_reduces) & (program.phase[rows] == Phase.OPTIMIZER)
+    return found
+
+
+def _elements(program: Program, rows: Int64s) -> Int64s:
+    """Elements of each result. Of an array that is updated in place only those that are written."""
+    sizes = np.array([math.prod(s) for s in program.shapes] or [0], dtype=np.int64)
+    bits = [_BITS.get(element_type(d), 8) for d in program.dtypes]
+    width = np.array(bits or [8], dtype=np.int64)[program.dtype[rows]]
+    found: Int64s = np.minimum(sizes[program.shape[rows]], program.result_bytes[rows] * 8 // width)
     return found
 
 

@@ -133,3 +133,14 @@ def test_an_operator_whose_work_is_known_has_a_price(
     x = b.add("parameter", Kind.PARAMETER, result_bytes=4)
     b.add(opcode, deps=[x], result_bytes=4, operand_bytes=4, flops=flops, flags=flags)
     assert kernels_of(b.build())[0].kind.tolist() == [kind]
+
+
+def test_of_an_update_in_place_only_what_is_written_counts() -> None:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    stack = b.add("parameter", Kind.PARAMETER, dtype="bfloat16", result_bytes=2 * 80 * 64)
+    part = b.add("parameter", Kind.PARAMETER, dtype="bfloat16", result_bytes=2 * 64)
+    about = {"dtype": "bfloat16", "shape": (80, 64), "operand_bytes": 2 * 64}
+    b.add("stablehlo.dynamic_update_slice", deps=[stack, part], result_bytes=2 * 64,
+          flags=Flag.IN_PLACE, alias=stack, **about)  # fmt: skip
+    b.add("stablehlo.negate", deps=[stack], result_bytes=2 * 80 * 64, **about)
+    assert kernels_of(b.build())[0].elements.tolist() == [64, 80 * 64]
