@@ -168,6 +168,7 @@ def made_from_nothing(program: Program, roles: Roles) -> Mask:
         if made[row] or views[row]:
             inner = deps[start[row] : start[row + 1]]
             made[row] = all(made[d] or known[d] for d in inner)
+            made[row] &= not views[row] or any(made[d] for d in inner)
     return np.array(made, dtype=np.bool_)
 
 

@@ -138,6 +138,15 @@ def test_made_again_not_of_a_scalar_that_is_computed() -> None:
     assert lines(after)[-2].split()[1:] == ["multiply", "%0", "%1"]
 
 
+def test_made_again_not_what_was_saved_in_an_earlier_turn() -> None:
+    b = Table()
+    turn = b.op("turn", b.argument(), kind=Kind.VALUE, shape=(), result_bytes=0)
+    saved = b.op("saved", turn, **{**WIDE, "flops": 0, "kind": Kind.VALUE})
+    b.result(b.wide("sine", saved))
+    after = kernels(b)
+    assert after.row(len(after) - 2).operand_bytes == BYTES
+
+
 def test_chain_what_others_read_is_a_further_result() -> None:
     b = Table()
     inputs = [b.argument() for _ in range(5)]
