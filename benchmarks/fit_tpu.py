@@ -21,6 +21,7 @@ from benchmarks import tpu_rows as rows
 from benchmarks.kernel_rows import Measured
 from benchmarks.toml_constants import set_constants
 from flint.backends.cost.systolic import latency_ns
+from flint.backends.cost.systolic.constants import CLOCK, systolic_of
 from flint.cluster import Cluster
 from flint.cluster_file import PRESETS as CLUSTERS
 
@@ -44,14 +45,14 @@ ELEMENTWISE: Bounds = {
 }
 NORM: Bounds = {"norm.launch_ns": (0, 5000, 600), "norm.vmem_ratio": (1, 30, 3)}
 GATHER: Bounds = {"gather.launch_ns": (0, 5000, 1000), "gather.row_ns": (0, 200, 15)}
+#: Where the schedules of attention are from, see benchmarks/data/tpu_schedules.
+SCHEDULES = "bundles that XLA's TPU compiler (libtpu 0.0.52) schedules for Pallas' splash attention"
 #: Constants without rows of their own: value, kind, source.
 GIVEN = {
-    "attention.efficiency": (
-        0.7,
-        "assumed",
-        "over products padded to the array: no measurement of a training kernel is public",
-    ),
-    "attention.backward_efficiency": (0.86, "assumed", "as on GPUs (FlashAttention-2, Dao, 2023)"),
+    "attention.register_cycles": (3.3, "fitted", SCHEDULES),
+    "attention.backward_register_cycles": (4.2, "fitted", SCHEDULES),
+    "attention.step_cycles": (210.0, "fitted", SCHEDULES),
+    "attention.query_cycles": (0.7, "fitted", SCHEDULES),
     "attention.launch_ns": (5000.0, "assumed", "launch of the smallest serving attention"),
     "elementwise.memory_efficiency": (
         0.83,
@@ -109,13 +110,18 @@ def _search(bounds: Bounds, error: Callable[[dict[str, float]], float]) -> dict[
 
 def write(found: Fitted) -> None:
     """Write the constants into v6e's file, and into those of the other TPUs as assumed."""
-    set_constants(CLUSTERS / "v6e.toml", "chip.systolic.constants", found)
+    set_constants(CLUSTERS / "v6e.toml", "chip.systolic.constants", found | _own("v6e"))
     for name in OTHERS:
         assumed = {
             key: (value, "assumed", f"as on TPU v6e: {source}")
             for key, (value, _, source) in found.items()
         }
-        set_constants(CLUSTERS / f"{name}.toml", "chip.systolic.constants", assumed)
+        set_constants(CLUSTERS / f"{name}.toml", "chip.systolic.constants", assumed | _own(name))
+
+
+def _own(name: str) -> Fitted:
+    clock = systolic_of(Cluster.load(name).chip).constants[CLOCK]
+    return {CLOCK: (clock.value, clock.kind, clock.source)}
 
 
 def main() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 
-from benchmarks.kernel_rows import Measured, Row, measured, read
+import numpy as np
+
+from benchmarks.kernel_rows import DATA, Measured, Row, measured, read
 from flint.backends.cost.kernels import KernelKind
+from flint.backends.cost.systolic.attention import working_ns
+from flint.backends.cost.systolic.hardware import hardware_of
+from flint.cluster import Cluster
 
 #: Layers of Llama-3.1-8B that are one product: n and k.
 GEMM_LAYERS = {
@@ -80,6 +86,29 @@ def attention_rows(*, decode: bool) -> Measured:
     for row in rows:
         row["ms"] = str(float(row["p50_ns"]) * 1e-6)
     return measured(rows, _decode if decode else _prefill, "ms")
+
+
+def splash_schedules() -> list[Row]:
+    """Cycles that the TPU compiler schedules for a pair of blocks of splash attention."""
+    return _table("tpu_schedules/splash.csv")
+
+
+def splash_cycles(row: Row) -> float:
+    """The same by the model."""
+    hardware = hardware_of(Cluster.load(row["chip"]).chip)
+    scores, size = np.array([float(row["block"]) ** 2]), np.array([float(row["head_size"])])
+    ns = working_ns(scores, size, hardware, "bf16", row["kernel"] == "backward")
+    return float(ns[0]) * hardware.vector_cycles_per_ns
+
+
+def published_attention() -> list[Row]:
+    """axlearn's times of splash attention on TPU v5p, see its README."""
+    return _table("axlearn/attention_v5p.csv")
+
+
+def _table(path: str) -> list[Row]:
+    with (DATA / path).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def _decode(row: Row) -> dict[str, object]:

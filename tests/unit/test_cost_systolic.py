@@ -57,11 +57,13 @@ def gemm(m: int, n: int, k: int, batch: int = 1, dtype: str = "bf16", size: int 
     )
 
 
-def attention(queries: int, *, causal: bool, backward: bool = False, size: int = 128) -> Kernels:
+def attention(
+    queries: int, *, causal: bool, backward: bool = False, size: int = 128, batch: int = 32
+) -> Kernels:
     kind = KernelKind.ATTENTION_BACKWARD if backward else KernelKind.ATTENTION
-    elements = 32 * queries * size
+    elements = batch * queries * size
     return kernels(
-        kind, (32, queries, queries, size), read=6 * elements, written=2 * elements,
+        kind, (batch, queries, queries, size), read=6 * elements, written=2 * elements,
         elements=elements, causal=causal,
     )  # fmt: skip
 
@@ -129,21 +131,51 @@ def test_a_gpu_has_no_arrays() -> None:
     assert caught.value.code == "FL705"
 
 
-def test_causal_attention_is_half(v6e: Chip) -> None:
+def test_causal_attention_leaves_out_blocks_above_the_diagonal(v6e: Chip) -> None:
     full = latency_ns(attention(16384, causal=False), v6e)[0]
     half = latency_ns(attention(16384, causal=True), v6e)[0]
-    assert half == pytest.approx(full / 2, rel=0.05)
-    back = latency_ns(attention(16384, causal=True, backward=True), v6e)[0]
-    assert back == pytest.approx(half * 2.5 / 0.86, rel=0.05)
+    # 136 of 16 x 16 blocks of 1,024; steps that are skipped cost a little
+    assert half == pytest.approx(full * 136 / 256, rel=0.1)
+    assert half > full * 136 / 256
+
+
+def test_attention_is_as_long_as_the_schedules_of_the_tpu_compiler() -> None:
+    off = []
+    for row in tpu_rows.splash_schedules():
+        found = tpu_rows.splash_cycles(row)
+        off.append(found / float(row["cycles"]) - 1)
+    assert len(off) >= 8
+    assert np.abs(off).max() < 0.18
+    assert np.abs(off).mean() < 0.08
+
+
+def test_attention_on_v5p_against_published_times() -> None:
+    """axlearn's table: 2 sequences of 2,048, heads of 128, host and transposes included."""
+    chip = Cluster.load("v5p").chip
+
+    def kernel_ms(heads: int, *, backward: bool) -> float:
+        one = attention(2048, causal=True, backward=backward, batch=2 * heads)
+        return float(latency_ns(one, chip)[0]) * 1e-6
+
+    rows = tpu_rows.published_attention()
+    few, many = rows[0], rows[-1]
+    for column, backward in (("forward_ms", False), ("gradient_ms", True)):
+        measured = float(many[column]) - float(few[column])
+        heads = [int(r["heads"]) for r in (many, few)]
+        found = kernel_ms(heads[0], backward=False) - kernel_ms(heads[1], backward=False)
+        if backward:
+            found += kernel_ms(heads[0], backward=True) - kernel_ms(heads[1], backward=True)
+        # what XLA turns around the kernels is measured, too
+        assert 0.6 * measured < found < measured
 
 
 def test_small_heads_leave_rows_of_the_array_empty(v6e: Chip) -> None:
     v5p = Cluster.load("v5p").chip
     narrow, wide = (attention(16384, causal=True, size=size) for size in (128, 256))
     same = latency_ns(wide, v6e)[0] / latency_ns(narrow, v6e)[0]
-    twice = latency_ns(wide, v5p)[0] / latency_ns(narrow, v5p)[0]
+    more = latency_ns(wide, v5p)[0] / latency_ns(narrow, v5p)[0]
     assert same == pytest.approx(1, rel=0.01)
-    assert twice == pytest.approx(2, rel=0.01)
+    assert 1.5 < more < 2  # twice the products, as many scores
 
 
 def test_decode_is_bound_by_the_keys(v6e: Chip) -> None:

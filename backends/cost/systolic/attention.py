@@ -1,21 +1,34 @@
-"""Fused attention on a TPU: training and prefill by arithmetic, decode by the keys' bytes.
+"""Fused attention on a TPU: training and prefill by blocks, decode by the keys' bytes.
 
-Both products of attention have the head size as one side of a tile: a head of 128 elements fills
-half of an array of 256. No public measurements of training kernels are known: their efficiency
-over such padded products is assumed. Decode was measured on a serving kernel with paged keys.
+A block of queries meets a block of keys as the compiler schedules Pallas' splash attention
+(`jax.experimental.pallas.ops.tpu.splash_attention`): the arrays do the products, in which the head
+size is one side of a tile (128 elements fill half of an array of 256), the vector unit does the
+softmax on registers of 1,024 scores. Both overlap, not perfectly:
+
+    cycles of a pair of blocks = (arrays^3 + vector^3)^(1/3)
+
+Around that a kernel pays for each step of its grid, also those above the diagonal that it skips,
+and for each query that begins and ends. A tuner chooses the block: the fastest of `BLOCKS`.
+Backward is one kernel with five products (`use_fused_bwd_kernel`, as MaxText's recipes set it);
+the gradients of the queries that each block of keys leaves are added up after it.
+
+Decode was measured on a serving kernel with paged keys.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flint.backends.cost.kernels import Kernels
-from flint.backends.cost.systolic.hardware import Float64s, Hardware
+from flint.backends.cost.systolic.hardware import Float64s, Hardware, element_bytes
 
-#: Queries and keys of one block. Assumed: MaxText configures 512 and more.
-BLOCK = 512
-#: Products of the backward pass over those of the forward pass: five instead of two.
-BACKWARD_FLOPS = 2.5
+#: Queries and keys of one block that a tuner tries.
+BLOCKS = (512.0, 1024.0, 2048.0)
+#: Products of the forward pass, and of the backward pass, which computes the scores again.
+PRODUCTS, BACKWARD_PRODUCTS = 2, 5
+#: Scores in a register of the vector unit: 8 sublanes of 128 lanes.
+REGISTER = 1024
 #: With so few queries per head a kernel decodes: it is bound by the keys' bytes.
 DECODE_QUERIES = 8
 
@@ -32,26 +45,63 @@ def attention_ns(
 
 
 def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool) -> Float64s:
+    tried = [_block_ns(kernels, hardware, dtype, backward, block) for block in BLOCKS]
+    fastest: Float64s = np.min(tried, axis=0)
+    return hardware.constants["attention.launch_ns"] + fastest
+
+
+def _block_ns(
+    kernels: Kernels, hardware: Hardware, dtype: str, backward: bool, block: float
+) -> Float64s:
+    """With blocks of `block` queries and keys, without the launch."""
     c = hardware.constants
-    heads, queries, keys, head_size = np.maximum(kernels.dims.T.astype(np.float64), 1)
-    scores = np.ceil(head_size / hardware.rows) * hardware.rows  # k of queries x keys
-    values = np.ceil(head_size / hardware.columns) * hardware.columns  # n of scores x values
-    flops = 2 * heads * _pairs(kernels, queries, keys) * (scores + values)
-    rate = c["attention.efficiency"] * hardware.peak_flops_per_ns(dtype)
-    if backward:
-        rate *= c["attention.backward_efficiency"] / BACKWARD_FLOPS
-    memory = kernels.moved_bytes / (c["gemm.memory_efficiency"] * hardware.memory_bytes_per_ns)
-    result: Float64s = c["attention.launch_ns"] + np.maximum(flops / rate, memory)
+    heads, queries, keys, size = np.maximum(kernels.dims.T.astype(np.float64), 1)
+    scores = heads * _pairs(queries, keys, kernels.causal, block)
+    steps = heads * np.ceil(queries / block) * np.ceil(keys / block)
+    around = steps * c["attention.step_cycles"] + heads * queries * c["attention.query_cycles"]
+    working = (
+        working_ns(scores, size, hardware, dtype, backward) + around / hardware.vector_cycles_per_ns
+    )
+    bandwidth = c["gemm.memory_efficiency"] * hardware.memory_bytes_per_ns
+    parts = heads * np.ceil(keys / block) * queries * size * element_bytes(dtype) * backward
+    result: Float64s = np.maximum(working, (kernels.moved_bytes + parts) / bandwidth)
+    return result + parts / bandwidth
+
+
+def working_ns(
+    scores: Float64s, size: Float64s, hardware: Hardware, dtype: str, backward: bool
+) -> Float64s:
+    """Products and softmax of `scores` pairs of a query and a key, on all cores."""
+    arrays = _arrays_ns(scores, size, hardware, dtype, backward)
+    vector = _vector_ns(scores, hardware, backward)
+    result: Float64s = np.cbrt(arrays**3 + vector**3)
     return result
 
 
-def _pairs(kernels: Kernels, queries: Float64s, keys: Float64s) -> Float64s:
-    """Pairs of a query and a key per head: causal kernels leave out blocks above the diagonal.
+def _arrays_ns(
+    scores: Float64s, size: Float64s, hardware: Hardware, dtype: str, backward: bool
+) -> Float64s:
+    padded = np.ceil(size / hardware.rows) * hardware.rows
+    products = BACKWARD_PRODUCTS if backward else PRODUCTS
+    result: Float64s = 2 * scores * padded * products / hardware.peak_flops_per_ns(dtype)
+    return result
 
-    The last query sees all keys.
+
+def _vector_ns(scores: Float64s, hardware: Hardware, backward: bool) -> Float64s:
+    name = "attention.backward_register_cycles" if backward else "attention.register_cycles"
+    result: Float64s = scores / REGISTER * hardware.constants[name] / hardware.vector_cycles_per_ns
+    return result
+
+
+def _pairs(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_], block: float) -> Float64s:
+    """Scores per head: causal kernels leave out blocks above the diagonal.
+
+    The last query sees all keys. What is shorter than a block is one block of its own length.
     """
-    left_out = np.minimum(queries, keys) * np.maximum(np.minimum(queries, keys) - BLOCK, 0) / 2
-    return np.asarray(queries * keys - np.where(kernels.causal, left_out, 0), np.float64)
+    high, wide = np.minimum(queries, block), np.minimum(keys, block)
+    square = np.minimum(queries, keys)
+    left_out = square * np.maximum(square - np.minimum(high, wide), 0) / 2
+    return np.asarray(queries * keys - np.where(causal, left_out, 0), np.float64)
 
 
 def _decode_ns(kernels: Kernels, hardware: Hardware) -> Float64s:

@@ -7,8 +7,10 @@
 | gemm.launch_ns | start to end of a product without work |
 | gemm.exposed_loads | times that the operand which stays on the chip moves while arrays wait |
 | vmem.bandwidth_ratio | bandwidth of VMEM into the arrays, in memory bandwidths |
-| attention.efficiency | share of the peak of fused attention, blocks above the diagonal left out |
-| attention.backward_efficiency | efficiency of the backward pass, as a share of forward's |
+| attention.register_cycles | of the vector unit for 1,024 scores of fused attention |
+| attention.backward_register_cycles | the same of its backward pass |
+| attention.step_cycles | a step of a kernel's grid, also one that is skipped |
+| attention.query_cycles | to begin and end a query of a head |
 | attention.launch_ns | start to end of a fused attention without work |
 | decode.launch_ns, decode.memory_efficiency | attention of one or a few queries per head |
 | decode.head_ns | what one head of one sequence costs in that |
@@ -16,6 +18,7 @@
 | elementwise.vmem_ratio | bandwidth of arrays that lie in VMEM, in memory bandwidths |
 | norm.launch_ns, norm.vmem_ratio | the same of kernels that read rows |
 | gather.launch_ns, gather.row_ns | a look-up, and each of its rows |
+| vector.clock_ghz | clock of the vector unit; else that of the arrays |
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from functools import cache
 from flint.cluster import Chip, Cluster, Systolic
 from flint.errors import FlintError
 
+#: The constant that no chip borrows.
+CLOCK = "vector.clock_ghz"
 #: Preset whose chip has measurements.
 REFERENCE = "v6e"
 
@@ -44,8 +49,9 @@ def constants_of(chip: Chip) -> Mapping[str, float]:
 
     Shares and ratios are taken as they are; so are times, which mostly are not of the clock's.
     """
-    own = {name: q.value for name, q in systolic_of(chip).constants.items()}
-    return {**_reference(), **own}
+    systolic = systolic_of(chip)
+    own = {name: q.value for name, q in systolic.constants.items()}
+    return {**_reference(), CLOCK: systolic.clock_hz.value * 1e-9, **own}
 
 
 def constants_note(chip: Chip) -> str:
@@ -65,4 +71,5 @@ def constants_note(chip: Chip) -> str:
 @cache
 def _reference() -> Mapping[str, float]:
     chip = Cluster.load(REFERENCE).chip
-    return {name: q.value for name, q in sorted(systolic_of(chip).constants.items())}
+    own = sorted(systolic_of(chip).constants.items())
+    return {name: q.value for name, q in own if name != CLOCK}

@@ -38,8 +38,7 @@ def norm_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
 
 def random_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     """Draws of random numbers: an element-wise kernel, or the generator if that takes longer."""
-    cores = hardware.chip.systolic.cores.value if hardware.chip.systolic else 1.0
-    rate = VECTOR_OPERATIONS * cores * hardware.cycles_per_ns
+    rate = VECTOR_OPERATIONS * hardware.vector_cycles_per_ns
     draws = kernels.elements * (RANDOM_OPERATIONS / rate)
     result: Float64s = np.maximum(elementwise_ns(kernels, hardware), draws)
     return result

@@ -32,6 +32,12 @@ class Hardware:
     vmem_bytes: float
     memory_bytes_per_ns: float
 
+    @property
+    def vector_cycles_per_ns(self) -> float:
+        """Cycles of the vector units of all cores, which share the work."""
+        cores = self.chip.systolic.cores.value if self.chip.systolic else 1.0
+        return self.constants["vector.clock_ghz"] * cores
+
     def peak_flops_per_ns(self, dtype: str) -> float:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
         for name in (dtype, _STANDS_IN.get(dtype, "bf16" if dtype.startswith("f8") else "")):
