@@ -2,35 +2,104 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 from flint.passes.columns import consumers
-from flint.passes.opcodes import RESULT, opcode_mask
-from flint.program import Phase, Program
+from flint.passes.kernels import CONVERT
+from flint.passes.opcodes import DATA_MOVEMENT, GENERATED, LAYOUT, RESULT, opcode_mask
+from flint.program import Kind, Phase, Program
+
+Phases: TypeAlias = NDArray[np.uint8]
+Mask: TypeAlias = NDArray[np.bool_]
 
 
 def with_phases(program: Program) -> Program:
     """Fill in UNKNOWN phases, in the order of these rules.
 
-    What depends on the backward pass is OPTIMIZER: JAX tags what it differentiates (`jvp`,
-    `transpose`), and the optimizer is what comes after and carries no tag. What only rows of one
-    phase read (`b1 * m`, constants) is of that phase. The rest is FORWARD. Values that a loop
-    carries count as depending on what the loop produces.
+    Of what depends on the backward pass, what a gradient flows through is BACKWARD, what is
+    calculated again for it REMAT (see `_of_gradients`), and the rest is OPTIMIZER: JAX tags what it
+    differentiates (`jvp`, `transpose`), and the optimizer is what comes after and carries no tag.
+    What only rows of one phase read (`b1 * m`, constants) is of that phase. The rest is FORWARD.
+    Values that a loop carries count as depending on what the loop produces.
     """
     phase = program.phase.copy()
-    backward = (phase == Phase.BACKWARD) | (phase == Phase.REMAT)
-    after = backward.copy()
-    for _ in range(2):
-        _spread(program, after)
-        for region in program.regions:
-            for carried, produced in region.carries:
-                after[carried] |= after[produced]
-    phase[(phase == Phase.UNKNOWN) & after] = Phase.OPTIMIZER
+    after = _closure(program, _is_any(phase, Phase.BACKWARD, Phase.REMAT))
+    unknown = (phase == Phase.UNKNOWN) & after
+    gradients = unknown & _of_gradients(program, phase, after)
+    again = gradients & _runs_again(program, phase)
+    phase[unknown] = Phase.OPTIMIZER
+    phase[gradients] = Phase.BACKWARD
+    phase[again] = Phase.REMAT
     return program.with_rows(phase=_as_their_readers(program, phase))
 
 
-def _as_their_readers(program: Program, phase: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _of_gradients(program: Program, phase: Phases, after: Mask) -> Mask:
+    """What belongs to the backward pass though nothing says so: bodies of `shard_map` in HLO.
+
+    Tagged rows of the backward pass read it and none of a forward pass does; or it is in a loop
+    that holds rows of the backward pass alone; or it is calculated by a line of the source that
+    also calculates something before: derivatives are where what they are of is.
+    """
+    tags = _tags_reached(program, phase)
+    wanted, forward = (1 << Phase.BACKWARD) | (1 << Phase.REMAT), 1 << Phase.FORWARD
+    serves: Mask = ((tags & wanted) != 0) & ((tags & forward) == 0)
+    before = (program.kind >= Kind.COMPUTE) & ~after & ((tags != 0) | (phase == Phase.FORWARD))
+    texts = np.array([bool(s) for s in program.strings] or [False], dtype=np.bool_)
+    lines = np.unique(program.location[before & texts[program.location]])
+    return serves | _in_backward_loop(program, phase) | np.isin(program.location, lines)
+
+
+def _tags_reached(program: Program, phase: Phases) -> NDArray[np.int64]:
+    """For each row, bits of the tags of what reads it, directly or by rows without a tag."""
+    start, readers = consumers(program)
+    first, reader, tags = start.tolist(), readers.tolist(), phase.tolist()
+    reached = [0] * len(program)
+    for row in range(len(program) - 1, -1, -1):
+        for r in reader[first[row] : first[row + 1]]:
+            reached[row] |= 1 << tags[r] if tags[r] != Phase.UNKNOWN else reached[r]
+    return np.array(reached, dtype=np.int64)
+
+
+def _in_backward_loop(program: Program, phase: Phases) -> Mask:
+    """Rows of loops that hold tagged rows of the backward pass and none of a forward pass.
+
+    So do loops inside of such loops.
+    """
+    tags = [set[int]() for _ in program.regions]
+    for region in np.unique(program.region[program.region >= 0]).tolist():
+        mine = set(np.unique(phase[program.region == region]).tolist())
+        while region >= 0:
+            tags[region] |= mine
+            region = program.regions[region].parent
+    wanted, forward = {int(Phase.BACKWARD), int(Phase.REMAT)}, int(Phase.FORWARD)
+    holds = np.zeros(len(program.regions) + 1, dtype=np.bool_)
+    for number, region in enumerate(program.regions):  # a region comes after the one around it
+        holds[number] = forward not in tags[number] and bool(
+            tags[number] & wanted or holds[region.parent]
+        )
+    found: Mask = holds[program.region]
+    return found
+
+
+def _runs_again(program: Program, phase: Phases) -> Mask:
+    """Rows that read no gradient, in a program that tags some of its recomputation.
+
+    Gradients begin with the tagged rows of the backward pass that calculate; slices of what the
+    forward pass kept, and weights, only move.
+    """
+    if not (phase == Phase.REMAT).any() or not (phase == Phase.BACKWARD).any():
+        return np.zeros(len(program), dtype=np.bool_)
+    moves = opcode_mask(program, LAYOUT | DATA_MOVEMENT | GENERATED | CONVERT)
+    floating = np.array([d.startswith(("float", "bfloat")) for d in program.dtypes] or [False])
+    floats: Mask = floating[program.dtype]
+    seeds = (phase == Phase.BACKWARD) & (program.kind == Kind.COMPUTE) & ~moves & floats
+    return ~_closure(program, seeds, through=floats & (phase != Phase.REMAT))
+
+
+def _as_their_readers(program: Program, phase: Phases) -> Phases:
     """Give UNKNOWN rows the phase of all their readers, last row first; FORWARD where they differ.
 
     What the step returns is read by nobody in particular and does not count.
@@ -45,11 +114,28 @@ def _as_their_readers(program: Program, phase: NDArray[np.uint8]) -> NDArray[np.
     return np.array(found, dtype=np.uint8)
 
 
-def _spread(program: Program, after: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+def _is_any(phase: Phases, one: Phase, other: Phase) -> Mask:
+    found: Mask = (phase == one) | (phase == other)
+    return found
+
+
+def _closure(program: Program, marked: Mask, through: Mask | None = None) -> Mask:
+    """`marked` and the rows that depend on them, directly or by rows of `through`."""
+    found = marked.copy()
+    for _ in range(2):
+        _spread(program, found, through)
+        for region in program.regions:
+            for carried, produced in region.carries:
+                found[carried] |= found[produced]
+    return found
+
+
+def _spread(program: Program, found: Mask, through: Mask | None) -> None:
     """Mark every row that depends on a marked row, in one sweep in row order."""
     start, deps = program.dep_start.tolist(), program.deps.tolist()
-    marked = after.tolist()
+    marked = found.tolist()
+    allowed = [True] * len(program) if through is None else through.tolist()
     for row in range(len(program)):
-        if not marked[row] and any(marked[d] for d in deps[start[row] : start[row + 1]]):
-            marked[row] = True
-    after[:] = marked
+        if allowed[row] and not marked[row]:
+            marked[row] = any(marked[d] for d in deps[start[row] : start[row + 1]])
+    found[:] = marked

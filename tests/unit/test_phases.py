@@ -13,8 +13,11 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 import flint
+from flint.builder import ProgramBuilder
+from flint.mesh import Mesh
 from flint.model_file import Target, importable, load_step
-from flint.program import Kind, Phase, Program
+from flint.passes.extract.phases import with_phases
+from flint.program import Kind, Phase, Program, RegionKind
 from flint.tracing import trace_step
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -167,3 +170,73 @@ def test_bodies_are_named_from_outside_before_xla_partitions() -> None:
     assert found["stablehlo.negate"] == "neg"
     plain = b"no such operation here"
     assert with_whole_names(plain) == plain
+
+
+class Untagged:
+    """A program in which most rows say no phase, as bodies of `shard_map` in HLO do not."""
+
+    def __init__(self) -> None:
+        self.builder = ProgramBuilder(Mesh(("data",), (2,)))
+        self.weight = self.builder.add("parameter", Kind.PARAMETER, dtype="float32")
+
+    def row(self, deps: list[int], phase: Phase = Phase.UNKNOWN, **columns: Any) -> int:
+        opcode = columns.pop("opcode", "hlo.multiply")
+        return self.builder.add(opcode, deps=deps, dtype="float32", phase=phase, **columns)
+
+    def phases(self, *rows: int) -> list[str]:
+        found = with_phases(self.builder.build()).phase
+        return [Phase(int(found[row])).name for row in rows]
+
+
+def test_what_the_backward_pass_reads_is_of_it_and_the_rest_is_the_update() -> None:
+    p = Untagged()
+    forward = p.row([p.weight], Phase.FORWARD)
+    gradient = p.row([forward], Phase.BACKWARD)
+    inside = p.row([gradient, p.weight])
+    end = p.row([inside], Phase.BACKWARD)
+    moment = p.row([p.weight])  # reads no gradient, but only the update reads it
+    update = p.row([end, moment])
+    assert p.phases(inside, moment, update) == ["BACKWARD", "OPTIMIZER", "OPTIMIZER"]
+
+
+def test_an_update_before_a_second_forward_pass_is_no_gradient() -> None:
+    p = Untagged()
+    gradient = p.row([p.row([p.weight], Phase.FORWARD)], Phase.BACKWARD)
+    moved = p.row([gradient, p.weight])
+    again = p.row([p.row([moved], Phase.FORWARD)], Phase.BACKWARD)
+    assert p.phases(moved, p.row([again])) == ["OPTIMIZER", "OPTIMIZER"]
+
+
+def test_what_runs_again_reads_no_gradient() -> None:
+    p = Untagged()
+    kept = p.row([p.weight], Phase.FORWARD)
+    gradient = p.row([kept], Phase.BACKWARD)
+    weights = p.row([p.weight], Phase.BACKWARD, opcode="hlo.dynamic-slice")
+    before = p.row([kept], Phase.REMAT)
+    again = p.row([before, weights])
+    after = p.row([again], Phase.REMAT)
+    derivative = p.row([after, gradient])
+    p.row([derivative, after], Phase.BACKWARD)
+    assert p.phases(again, derivative) == ["REMAT", "BACKWARD"]
+
+
+def test_a_loop_of_the_backward_pass_holds_nothing_else() -> None:
+    p = Untagged()
+    forward = p.row([p.weight], Phase.FORWARD)
+    p.builder.begin_region(RegionKind.LOOP, 4)
+    tagged = p.row([forward], Phase.BACKWARD)
+    p.builder.begin_region(RegionKind.LOOP, 2)
+    untagged = p.row([tagged])
+    p.builder.end_region([])
+    p.builder.end_region([])
+    assert p.phases(untagged, p.row([untagged])) == ["BACKWARD", "OPTIMIZER"]
+
+
+def test_derivatives_are_where_what_they_are_of_is() -> None:
+    p = Untagged()
+    forward = p.row([p.weight], Phase.FORWARD, location="model.py:3")
+    gradient = p.row([forward], Phase.BACKWARD, location="model.py:9")
+    derivative = p.row([gradient], location="model.py:3")
+    update = p.row([derivative], location="model.py:20")
+    nowhere = p.row([derivative])
+    assert p.phases(derivative, update, nowhere) == ["BACKWARD", "OPTIMIZER", "OPTIMIZER"]
