@@ -230,14 +230,15 @@ def _compile(compiler: str, plugins: Path, devices: int) -> None:
     assignment = np.array([[d.id for d in found]], dtype=np.int64)
     options.device_assignment = xla_client.DeviceAssignment.create(assignment)
     executable = found[0].client.compile(
-        _parse(sys.stdin.buffer.read()), xla_client.DeviceList(tuple(found)), options
+        parse_module(sys.stdin.buffer.read()), xla_client.DeviceList(tuple(found)), options
     )
     out.write(executable.hlo_modules()[0].as_serialized_hlo_module_proto())
     out.flush()
     os._exit(0)  # libtpu's threads do not end by themselves
 
 
-def _parse(module: bytes) -> Any:
+def parse_module(module: bytes) -> Any:
+    """StableHLO, parsed outside of Flint."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 

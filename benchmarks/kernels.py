@@ -105,11 +105,11 @@ def _programs() -> Iterator[tuple[str, Callable[[], Captured]]]:
     ):
         case = compilers.Case(name, file, "4x4", settings)
         yield name, lambda case=case: case.capture("cuda")  # type: ignore[misc]
-    yield "GPT block, forward", lambda: _gpt_block(gradient=False)
-    yield "GPT block, gradient", lambda: _gpt_block(gradient=True)
+    yield "GPT block, forward", lambda: gpt_block(gradient=False)
+    yield "GPT block, gradient", lambda: gpt_block(gradient=True)
 
 
-def _gpt_block(*, gradient: bool) -> Captured:
+def gpt_block(*, gradient: bool, platform: str = "cuda") -> Captured:
     """A layer with 16 heads of 128, layer norms and biases; two sequences of 2,048 on two GPUs."""
     import jax
     import jax.numpy as jnp
@@ -160,7 +160,7 @@ def _gpt_block(*, gradient: bool) -> Captured:
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, P(*spec)))
 
     args = ({n: abstract(s) for n, s in shapes.items()}, abstract((2, seq, dim), "data"))
-    step = Step(jax.grad(loss) if gradient else block, args, platform="cuda")
+    step = Step(jax.grad(loss) if gradient else block, args, platform=platform)
     return capture_jax(step, Mesh(("data",), (2,)))
 
 
@@ -224,14 +224,14 @@ def _kernels(lines: list[str], parts: dict[str, list[str]]) -> Sum:
             continue
         name, type_, opcode, operands = match.groups()
         types[name] = type_
-        if opcode not in ("fusion", "copy", "custom-call") or not _bytes(type_):
+        if opcode not in ("fusion", "copy", "custom-call") or not type_bytes(type_):
             continue
         called = re.search(r"calls=%([\w.\-]+)", line)
         if called:
             moved = _fused_bytes(parts[called.group(1)], type_)
         else:
             read = re.findall(r"%([\w.\-]+)", operands)
-            moved = _bytes(type_) + sum(_bytes(types.get(r, "")) for r in read)
+            moved = type_bytes(type_) + sum(type_bytes(types.get(r, "")) for r in read)
         found.add(moved, product=bool(PRODUCT.search(f"{name} {opcode} {line}")))
     return found
 
@@ -240,35 +240,36 @@ def _fused_bytes(body: list[str], result: str) -> int:
     """Bytes that cross into and out of a fusion."""
     rows = [m.groups() for m in map(LINE.match, body[1:]) if m]
     types = {name: type_ for name, type_, _, _ in rows}
-    read, written = 0, _bytes(result)
+    read, written = 0, type_bytes(result)
     updates = [args for _, _, opcode, args in rows if opcode == "dynamic-update-slice"]
     if updates:
-        written = sum(_bytes(types.get(_operands(args)[1], "")) for args in updates)
+        written = sum(type_bytes(types.get(operands_of(args)[1], "")) for args in updates)
     for name, type_, opcode, _ in rows:
         if opcode == "parameter":
-            read += _bytes_read(name, type_, rows)
+            read += bytes_read(name, type_, rows)
     return read + written
 
 
-def _bytes_read(name: str, type_: str, rows: list[tuple[str, ...]]) -> int:
+def bytes_read(name: str, type_: str, rows: list[tuple[str, ...]]) -> int:
     """Bytes of a parameter of a fusion that it reads, seen through bitcasts."""
-    users = [row for row in rows if row[2] != "parameter" and name in _operands(row[3])]
+    users = [row for row in rows if row[2] != "parameter" and name in operands_of(row[3])]
     slices = 0
     for user, result, opcode, args in users:
         if opcode == "dynamic-slice":
-            slices += _bytes(result)
+            slices += type_bytes(result)
         elif opcode == "bitcast":
-            slices += _bytes_read(user, result, rows)
-        elif opcode != "dynamic-update-slice" or _operands(args)[0] != name:
-            return _bytes(type_)
-    return min(slices, _bytes(type_))
+            slices += bytes_read(user, result, rows)
+        elif opcode != "dynamic-update-slice" or operands_of(args)[0] != name:
+            return type_bytes(type_)
+    return min(slices, type_bytes(type_))
 
 
-def _operands(args: str) -> list[str]:
+def operands_of(args: str) -> list[str]:
+    """Names in the operands of an operation."""
     return re.findall(r"%([\w.\-]+)", args)
 
 
-def _bytes(type_: str) -> int:
+def type_bytes(type_: str) -> int:
     """Bytes of a type of HLO, of all parts of a tuple."""
     return sum(
         BYTES.get(element, 0) * math.prod(int(d) for d in dims.split(",") if d)
