@@ -26,7 +26,9 @@ class Layers:
 
     `split` says how many each stage gets: "uniform" (as even as can be, earlier stages first),
     "balanced" (by estimated FLOPs, counting the parts before and after), or a list of numbers.
-    Layers of one stage run as a scan over stacked parameters.
+    Layers of one stage run as a scan over stacked parameters. `ends(x) -> x` is called on what a
+    stage's first layer takes and its last one returns, for a sharding inside that is not the one
+    between stages: what was sent in parts is gathered once, and not in every layer.
     """
 
     fn: Callable[..., Any]
@@ -34,6 +36,7 @@ class Layers:
     count: int
     split: str | Sequence[int] = "uniform"
     name: str = "layers"
+    ends: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -266,15 +266,11 @@ def step(mesh: AbstractMesh, c: Gpt) -> flint.Pipeline:
     table = at.abstract((padded_vocab(c, mesh), c.hidden), "model", None)
     embedding = {"table": table, "positions": at.abstract((c.seq, c.hidden))}
     norm = {"scale": at.abstract((c.hidden,)), "bias": at.abstract((c.hidden,))}
-    kept = jax.checkpoint(functools.partial(layer, c=c, at=at), policy=kept_by(c))
-
-    def block(p, x):  # what a stage receives is gathered once, before it is kept
-        return at.residual(kept(p, at.residual(x)))
-
+    block = jax.checkpoint(functools.partial(layer, c=c, at=at), policy=kept_by(c))
     return flint.Pipeline(
         stages=[
             flint.Stage(functools.partial(embed, c=c, at=at), embedding, "embed"),
-            flint.Layers(block, layer_params(c, at), c.layers),
+            flint.Layers(block, layer_params(c, at), c.layers, ends=at.residual),
             flint.Stage(functools.partial(head, at=at), norm | {"table": table}, "head"),
         ],
         inputs=(tokens,),

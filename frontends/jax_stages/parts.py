@@ -20,7 +20,8 @@ class StagePart:
     """What runs in one stage of a `Stage` or of `Layers`.
 
     `count` layers from index `start` on, with stacked parameters; 0 is a `Stage`. `params` are its
-    parameters by name; `tree` is the pytree that the user's function takes them in.
+    parameters by name; `tree` is the pytree that the user's function takes them in; `ends` is that
+    of the `Layers`.
     """
 
     name: str
@@ -30,6 +31,7 @@ class StagePart:
     tree: Any
     start: int = 0
     count: int = 0
+    ends: Callable[..., Any] | None = None
 
     @property
     def label(self) -> str:
@@ -43,7 +45,8 @@ class StagePart:
     def key(self) -> Hashable:
         """Equal for parts that compute the same, apart from names and values of parameters."""
         shapes = tuple(described(p) for p in self.params.values())
-        return (identity(self.fn), self.count, self.scope, self.tree, shapes)
+        functions = (identity(self.fn), identity(self.ends))
+        return (functions, self.count, self.scope, self.tree, shapes)
 
     def call(self, params: dict[str, Any], *values: Any) -> Any:
         """What the part returns for parameters by name and the values before it."""
@@ -63,7 +66,12 @@ class StagePart:
             _refuse_other_shape(self, x, y)
             return y, None
 
-        return jax.lax.scan(one, x, stacked, length=self.count)[0]
+        ends = self.ends or _unchanged
+        return ends(jax.lax.scan(one, ends(x), stacked, length=self.count)[0])
+
+
+def _unchanged(x: Any) -> Any:
+    return x
 
 
 def _nothing() -> Any:
@@ -88,7 +96,7 @@ def layers_part(layers: Layers, start: int, count: int, mesh: Mesh, axis: str) -
     one = named_leaves(layers.params, layers.name, mesh, axis, definition(layers.fn))
     stacked = {name: _stacked(leaf, count, mesh) for name, leaf in one.items()}
     tree = jax.tree.structure(layers.params)
-    return StagePart(layers.name, layers.name, layers.fn, stacked, tree, start, count)
+    return StagePart(layers.name, layers.name, layers.fn, stacked, tree, start, count, layers.ends)
 
 
 def _stacked(leaf: Any, count: int, mesh: Mesh) -> Any:

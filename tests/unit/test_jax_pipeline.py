@@ -22,7 +22,17 @@ from flint.mesh import Mesh
 from flint.passes.pipeline.partition import partition_body
 from flint.program import Collective, Flag, Kind, Phase, Program
 from flint.staged import Body, CapturedPipeline, Port, Role
-from tests.jax_pipelines import BATCH, HIDDEN, LENGTH, MESH, VOCABULARY, WIDTH, parts, shaped
+from tests.jax_pipelines import (
+    BATCH,
+    HIDDEN,
+    LENGTH,
+    MESH,
+    VOCABULARY,
+    WIDTH,
+    constrain,
+    parts,
+    shaped,
+)
 from tests.jax_pipelines import pipeline as decoder
 
 DEEP = Mesh(("pipe", "data", "model"), (4, 2, 2))
@@ -165,6 +175,20 @@ def test_norm_of_a_stage(trained: CapturedPipeline) -> None:
     assert {(k[0], k[1], k[2]): n for k, n in found.items()} == {
         (Collective.ALL_REDUCE, "model", 4): 3  # the scales are whole on each rank
     }
+
+
+def test_what_is_sent_in_parts_is_gathered_once_in_a_stage() -> None:
+    """Stages send half of a sequence; with `ends` two layers share one gathering of it."""
+
+    def gathered(ends: Any) -> int:
+        given = decoder(stages=parts(ends=ends), boundary=P("data", "model", None))
+        step = capture_jax_pipeline(given, MESH, "model.py").bodies[1].step
+        found = communication(partition_body(step).program)
+        size = LENGTH // 2 * WIDTH * 4
+        return found[Collective.ALL_GATHER, "model", size, Phase.FORWARD]
+
+    assert gathered(None) == 3  # each layer, and the head
+    assert gathered(lambda x: constrain(x, "data", None, None)) == 1
 
 
 def test_equal_stages_are_captured_once() -> None:
