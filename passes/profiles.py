@@ -9,9 +9,11 @@ from flint.passes.base import Pass
 from flint.passes.dead_code import DropDeadCode
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.chains import FuseChains
+from flint.passes.fusion.tpu_products import FuseTpuProducts
 from flint.passes.kernels import FuseKernels
 from flint.passes.reassociate import ReassociateAllReduce
 from flint.passes.reduce_scatter import FormReduceScatter
+from flint.passes.separate_layers import SeparateLayers
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,19 @@ PROFILES: dict[str, Profile] = {
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
-            (FuseChains(blocks="", prologue="any", epilogue="any"),),
+            (FuseChains(blocks="", prologue="any", epilogue="any"), FuseTpuProducts()),
         ),
         Profile(
             "inductor",
             "torch.compile: dead code; one kernel for each chain, softmax, norm and attention",
             (DropDeadCode(),),
             (FuseAttention(), _INDUCTOR),
+        ),
+        Profile(
+            "megatron",
+            "Megatron-LM: fused kernels, taken to be those of xla-gpu; layers have arrays of their own",
+            _XLA,
+            (SeparateLayers(), FuseChains()),
         ),
         Profile("eager", "PyTorch without a compiler: each operator is a kernel", (), ()),
     )

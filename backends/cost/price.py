@@ -160,7 +160,7 @@ def _streams(
         stream = np.zeros(len(program), dtype=np.int64)
         for row in np.flatnonzero(program.kind >= Kind.COLLECTIVE).tolist():
             kind = Kind(int(program.kind[row]))
-            if policy.blocking and kind is Kind.COLLECTIVE:
+            if policy.blocking and kind is not Kind.RECV:
                 continue
             tier = max((s.tier for s in spans_of_row(program, row, placement)), default=0)
             suffix = "" if kind is Kind.COLLECTIVE else f" {kind.name.lower()}"

@@ -30,7 +30,7 @@ class Policy:
     `layers_ahead` bounds communication that waits for no computation (gathering the next
     parameters): it may begin when so many layers before its own do, 0 for when the kernel before it
     in the program does, None for no bound. `combined` says which collectives are joined to larger
-    ones before, `blocking` makes computation wait for every collective. With `prepares_ahead`
+    ones before, `blocking` makes computation wait for every collective and for what it sends. With `prepares_ahead`
     kernels that make of parameters what is gathered run beside the others (see `preparing`), so that
     a loop gathers for its next iteration.
     """
@@ -71,7 +71,7 @@ POLICIES: dict[str, Policy] = {
         ),
         Policy("fsdp", "parameters are gathered at most one layer ahead", 1, prepares_ahead=True),
         Policy("in-order", "communication begins at its place in the program", 0),
-        Policy("blocking", "computation waits for every collective", 0, blocking=True),
+        Policy("blocking", "computation waits for every collective and message", 0, blocking=True),
     )
 }
 

@@ -31,6 +31,7 @@ class Profile(StrEnum):
     XLA_GPU_FLASH = "xla-gpu+flash"
     XLA_TPU = "xla-tpu"
     INDUCTOR = "inductor"
+    MEGATRON = "megatron"
     EAGER = "eager"
 
 

@@ -37,7 +37,8 @@ def estimate(
     profile: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Whose kernels: xla-gpu, xla-gpu+flash, inductor, eager, xla-tpu."
+            metavar="NAME",
+            help="Whose kernels: xla-gpu, xla-gpu+flash, inductor, megatron, eager, xla-tpu.",
         ),
     ] = None,
     overlap: Annotated[
