@@ -93,7 +93,7 @@ def test_so_has_one_that_xla_partitions(options: str) -> None:
 MESH = AbstractMesh((4, 2), ("data", "model"))
 
 
-def by_hand(recomputes: bool) -> Any:
+def by_hand(recomputes: bool) -> flint.Trace:
     """A training step whose model is a `shard_map`, in a scope and nothing around it."""
 
     def body(x: Any, w: Any) -> Any:
@@ -109,11 +109,11 @@ def by_hand(recomputes: bool) -> Any:
         with jax.named_scope("update"):
             return w - 0.1 * jax.grad(loss)(w, x)
 
-    return flint.trace(step, MESH, *(jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2).program
+    return flint.trace(step, MESH, *(jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2)
 
 
 def test_bodies_of_shard_map_have_the_scope_and_the_phase_of_where_they_are() -> None:
-    program = by_hand(recomputes=False)
+    program = by_hand(recomputes=False).program
     found = [program.row(r) for r in range(len(program)) if program.kind[r] >= Kind.COMPUTE]
     phases = [r.phase for r in found if r.opcode == "stablehlo.dot_general"]
     assert phases == [Phase.FORWARD, Phase.BACKWARD]
@@ -124,7 +124,7 @@ def test_bodies_of_shard_map_have_the_scope_and_the_phase_of_where_they_are() ->
 
 
 def test_bodies_of_shard_map_that_run_again_are_remat() -> None:
-    program = by_hand(recomputes=True)
+    program = by_hand(recomputes=True).program
     found = [program.row(r) for r in range(len(program))]
     assert [r.phase for r in found if r.opcode == "stablehlo.dot_general"] == [
         Phase.FORWARD,
@@ -170,6 +170,13 @@ def test_bodies_are_named_from_outside_before_xla_partitions() -> None:
     assert found["stablehlo.negate"] == "neg"
     plain = b"no such operation here"
     assert with_whole_names(plain) == plain
+
+
+@pytest.mark.parametrize(("recomputes", "executed"), [(False, 2), (True, 3)])
+def test_what_runs_again_counts_as_executed_only(recomputes: bool, executed: int) -> None:
+    found = by_hand(recomputes).estimate("h100-dgx")
+    assert found.executed_flops * 2 == found.model_flops * executed
+    assert found.hfu * 2 == pytest.approx(found.mfu * executed)
 
 
 class Untagged:
