@@ -46,8 +46,8 @@ def attention_ns(
 
 def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool) -> Float64s:
     tried = [_block_ns(kernels, hardware, dtype, backward, block) for block in BLOCKS]
-    fastest: Float64s = np.min(tried, axis=0)
-    return hardware.constants["attention.launch_ns"] + fastest
+    result: Float64s = hardware.constants["attention.launch_ns"] + np.min(tried, axis=0)
+    return result
 
 
 def _block_ns(
@@ -64,8 +64,9 @@ def _block_ns(
     )
     bandwidth = c["gemm.memory_efficiency"] * hardware.memory_bytes_per_ns
     parts = heads * np.ceil(keys / block) * queries * size * element_bytes(dtype) * backward
-    result: Float64s = np.maximum(working, (kernels.moved_bytes + parts) / bandwidth)
-    return result + parts / bandwidth
+    memory = (kernels.moved_bytes + parts) / bandwidth
+    result: Float64s = np.maximum(working, memory) + parts / bandwidth
+    return result
 
 
 def working_ns(
