@@ -42,7 +42,7 @@ have the same efficiencies, marked assumed.""",
 parallelism, recomputation and microbatches, and estimated on the system that it was measured on. The
 only numbers that come from these measurements are the time that vTrain's host takes to launch a kernel (43 us; rows
 of both halves were looked at when it was first chosen, so its "held out" is not perfectly clean) and torchtitan's
-derate (0.86, from its 128-GPU row). Rows are a sample by hash where there are more than are counted. "Constant MFU" is the best constant share of the peak, chosen on the very rows that it is
+derate (0.81, from its 128-GPU row). Rows are a sample by hash where there are more than are counted. "Constant MFU" is the best constant share of the peak, chosen on the very rows that it is
 judged on: what an estimate has to beat.""",
 }
 

@@ -77,7 +77,10 @@ def cluster_error(
     def line_of(found: Mapping[str, Any]) -> int:
         return _line(_own_location(found["loc"], networks, own), lines)
 
-    found = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", line_of(e)))
+    errors = error.errors()
+    # A list whose only entry is wrong is also called too short: that is not what is wrong.
+    real = [e for e in errors if e["type"] != "too_short"] or errors
+    found = min(real, key=lambda e: (e["type"] != "extra_forbidden", line_of(e)))
     line = line_of(found)
     return FlintError(
         "FL701",

@@ -11,7 +11,8 @@ import numpy as np
 
 from flint.backends.cost.congestion import congestion_notes
 from flint.backends.cost.exposure import Share, shares
-from flint.backends.cost.kernel_table import element_type
+from flint.backends.cost.kernel_table import kernels_of
+from flint.backends.cost.kernels import KernelKind
 from flint.backends.cost.placement import Placement
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.timeline import POLICIES, Policy, Timeline, simulate
@@ -199,7 +200,7 @@ def estimate(
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
     )
     counted = [_flops(workload.programs[c.program]) for c in workload.classes]
-    dtype, peak = main_type_and_peak(workload, cluster)
+    dtype, peak = main_type_and_peak(workload, cluster, tf32=_uses_tf32(profile, cluster.chip))
     return Estimate(
         name=str(workload.metadata.get("name") or "program"),
         cluster=cluster,
@@ -246,7 +247,7 @@ def price_kernels(
         placement,
         policy,
         unpriced_is_zero=unpriced_is_zero,
-        tf32=profile.startswith("xla-gpu") and "tf32" in cluster.chip.peak_flops_per_s,
+        tf32=_uses_tf32(profile, cluster.chip),
     )
 
 
@@ -262,18 +263,30 @@ def _is_product(program: Program, rows: np.ndarray[Any, Any]) -> np.ndarray[Any,
     return np.asarray((program.dims[rows] > 0).all(axis=1) & (program.dims[rows, 2] > 1))
 
 
-def main_type_and_peak(workload: Workload, cluster: Cluster) -> tuple[str, float]:
-    """The type in which most flops of products are, and the chip's peak in it."""
+def main_type_and_peak(
+    workload: Workload, cluster: Cluster, *, tf32: bool = False
+) -> tuple[str, float]:
+    """The type in which most flops of products are calculated, and the chip's peak in it.
+
+    `tf32` is that of `kernels_of`.
+    """
     weight: dict[str, int] = {}
     for program in workload.programs:
-        rows = np.flatnonzero((program.dims > 0).all(axis=1))
-        for row in rows.tolist():
-            dtype = element_type(program.dtypes[program.dtype[row]])
-            weight[dtype] = weight.get(dtype, 0) + int(program.flops[row] * program.trips[row])
+        kernels, rows = kernels_of(program, tf32=tf32)
+        flops = kernels.flops * program.trips[rows]
+        for number in np.unique(kernels.dtype).tolist():
+            mine = (kernels.dtype == number) & (kernels.kind <= KernelKind.ATTENTION_BACKWARD)
+            dtype = kernels.dtypes[number]
+            weight[dtype] = weight.get(dtype, 0) + int(flops[mine].sum())
     peaks = {k: v.value for k, v in cluster.chip.peak_flops_per_s.items()}
-    known = {d: w for d, w in weight.items() if d in peaks}
+    known = {d: w for d, w in weight.items() if d in peaks and w}
     dtype = max(known, key=lambda d: known[d]) if known else "bf16"
     return dtype, peaks.get(dtype, max(peaks.values()))
+
+
+def _uses_tf32(profile: str, chip: Chip) -> bool:
+    """XLA multiplies f32 matrices in TF32 on GPUs unless it is told otherwise."""
+    return profile.startswith("xla-gpu") and "tf32" in chip.peak_flops_per_s
 
 
 def _notes(cluster: Cluster) -> tuple[str, ...]:

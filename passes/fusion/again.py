@@ -104,6 +104,7 @@ class _Again:
         start, rows = (column.tolist() for column in consumers(program))
         gone = [False] * len(program)
         may = np.isin(self._roles.role, (Role.ELEMENT, Role.VIEW)) & _at_home(program)
+        may &= ~_saved(program)
         for row in np.flatnonzero(may).tolist()[::-1]:
             readers = rows[start[row] : start[row + 1]]
             if readers and all(self._takes[r] or gone[r] for r in readers):
@@ -142,6 +143,14 @@ class _Again:
             return False
         stored = kernels * self._program.result_bytes[row]
         return bool((kernels - 1) * self._inputs[row] <= stored)
+
+
+def _saved(program: Program) -> Mask:
+    """Values that read nothing and hold something: what an earlier turn saved, no view of the turn."""
+    read = np.zeros(len(program), dtype=np.int64)
+    np.add.at(read, program.dep_owner, program.result_bytes[program.deps])
+    holds = (program.kind == Kind.VALUE) & (program.result_bytes > 0)
+    return np.asarray(holds & (read == 0), dtype=np.bool_)
 
 
 def _takes(program: Program, roles: Roles) -> Mask:
@@ -227,7 +236,7 @@ def _unread(program: Program, made: Mask, cut: Mask, last: Int64s) -> Mask:
     taken = np.zeros(len(program), dtype=np.bool_)
     taken[[p for region in program.regions for v, p in region.carries if v != p]] = True
     often = (program.trips[last] == program.trips) | (program.flops == 0)
-    gone = made & ~taken & (last >= 0) & often
+    gone: Mask = made & ~taken & (last >= 0) & often
     order = np.argsort(-target[~cut], kind="stable")
     for reader, read in zip(owner[~cut][order].tolist(), target[~cut][order].tolist(), strict=True):
         gone[read] &= gone[reader] or reader == read

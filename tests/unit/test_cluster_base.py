@@ -116,3 +116,10 @@ def test_a_base_is_a_name(tmp_path: Path) -> None:
     assert (
         "should be the name" in failing(written(tmp_path, OWN.replace('"h100-dgx"', "3"))).message
     )
+
+
+def test_what_is_wrong_in_the_only_network_is_named(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "flint/clusters/v5e.toml").read_text("utf-8")
+    head, _, _ = text.partition("[[network]]")
+    only = '[[network]]\nname = "ici"\nkind = "switch"\nsize = 0\nlatency_n = 3\n'
+    assert "latency_n" in failing(written(tmp_path, head + only)).message

@@ -59,7 +59,7 @@ def _program(trips: int = 40) -> Program:
     )
     for scope in ("a", "b", "c"):
         small = {**size, "shape": (256,), "result_bytes": 512}
-        b.add("stablehlo.reduce", deps=[y], operand_bytes=2 * 256**2, scope=scope, **small)
+        b.add("stablehlo.reduce", deps=[carry], operand_bytes=2 * 256**2, scope=scope, **small)
     r = b.add(
         "sdy.all_reduce",
         Kind.COLLECTIVE,
