@@ -215,20 +215,28 @@ def _optimised(
 # the child --------------------------------------------------------------------------------------
 
 
+def compile_options(found: list[Any]) -> Any:
+    """Options that compile a module with Shardy for the devices `found`, one partition each."""
+    import numpy as np
+    from jaxlib import xla_client
+
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = 1, len(found)
+    options.executable_build_options.use_spmd_partitioning = True
+    options.executable_build_options.use_shardy_partitioner = True
+    assignment = np.array([[d.id for d in found]], dtype=np.int64)
+    options.device_assignment = xla_client.DeviceAssignment.create(assignment)
+    return options
+
+
 def _compile(compiler: str, plugins: Path, devices: int) -> None:
     """Compile the StableHLO on the standard input; write the optimised HloModuleProto."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     found = _gpus(plugins, devices) if compiler == "gpu" else _tpus(plugins, devices)
-    import numpy as np
     from jaxlib import xla_client
 
-    options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, devices
-    options.executable_build_options.use_spmd_partitioning = True
-    options.executable_build_options.use_shardy_partitioner = True
-    assignment = np.array([[d.id for d in found]], dtype=np.int64)
-    options.device_assignment = xla_client.DeviceAssignment.create(assignment)
+    options = compile_options(found)
     executable = found[0].client.compile(
         parse_module(sys.stdin.buffer.read()), xla_client.DeviceList(tuple(found)), options
     )

@@ -260,18 +260,12 @@ def child_environment(plugins: Path) -> dict[str, str]:
 
 def _child(devices: int) -> None:
     """Compile the StableHLO on the standard input; the module is written by a flag."""
-    import numpy as np
     from jax.experimental import topologies
     from jaxlib import xla_client
 
     name = f"v6e:{TOPOLOGIES[devices]}x1"
     found = list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
-    options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, devices
-    options.executable_build_options.use_spmd_partitioning = True
-    options.executable_build_options.use_shardy_partitioner = True
-    assignment = np.array([[d.id for d in found]], dtype=np.int64)
-    options.device_assignment = xla_client.DeviceAssignment.create(assignment)
+    options = compilers.compile_options(found)
     module = compilers.parse_module(sys.stdin.buffer.read())
     found[0].client.compile(module, xla_client.DeviceList(tuple(found)), options)
 
