@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from flint.cluster_base import document_of
-from flint.cluster_file import cluster_error, find_cluster_file, networks_of, preset_names
+from flint.cluster_error import cluster_error, unknown, wrong
+from flint.cluster_file import chips_with_constants, find_cluster_file, preset_names
+from flint.cluster_names import ELEMENT_TYPES, GPU, NETWORK, SYSTOLIC, Limit, limit_of, names_of
+from flint.errors import nearest
 
 
 class SourceKind(StrEnum):
@@ -52,9 +64,65 @@ def _whole(quantity: Quantity) -> Quantity:
     return quantity
 
 
+def _share(quantity: Quantity) -> Quantity:
+    if not 0 < quantity.value <= 1:
+        raise ValueError(f"should be greater than 0 and at most 1, it is {quantity.value:g}")
+    return quantity
+
+
 Positive = Annotated[Quantity, AfterValidator(_positive)]
 NotNegative = Annotated[Quantity, AfterValidator(_not_negative)]
 Count = Annotated[Quantity, AfterValidator(_whole)]
+Share = Annotated[Quantity, AfterValidator(_share)]
+
+
+def _named(known: Mapping[str, Limit]) -> BeforeValidator:
+    """Refuse constants that the table `known` does not have."""
+
+    def check(table: Any) -> Any:
+        for name in table if isinstance(table, dict) else ():
+            if limit_of(known, name) is None:
+                raise unknown(name, names_of(known), table[name])
+        return table
+
+    return BeforeValidator(check)
+
+
+def _limited(known: Mapping[str, Limit]) -> AfterValidator:
+    """Refuse constants with values that the table `known` does not allow."""
+
+    def check(table: dict[str, Quantity]) -> dict[str, Quantity]:
+        for name, quantity in table.items():
+            limit = limit_of(known, name)
+            if limit is not None and not limit.allows(quantity.value):
+                raise wrong(f"should be {limit}, it is {quantity.value:g}", name)
+        return table
+
+    return AfterValidator(check)
+
+
+def _typed(table: Any) -> Any:
+    """Refuse peaks of types that are none."""
+    for name in table if isinstance(table, dict) else ():
+        if name not in ELEMENT_TYPES:
+            raise unknown(name, list(ELEMENT_TYPES), table[name])
+    return table
+
+
+def _has_constants(name: str) -> str:
+    """Refuse a chip to be `like` that has no constants."""
+    known = chips_with_constants() if name else {}
+    if name and name not in known:
+        said = f"is '{name}', which is no chip with constants{nearest(name, list(known))}"
+        raise wrong(said, help=f"one of {', '.join(known)}")
+    return name
+
+
+GpuConstants = Annotated[dict[str, Quantity], _named(GPU), _limited(GPU)]
+SystolicConstants = Annotated[dict[str, Quantity], _named(SYSTOLIC), _limited(SYSTOLIC)]
+NetworkConstants = Annotated[dict[str, Quantity], _named(NETWORK), _limited(NETWORK)]
+Peaks = Annotated[dict[str, Positive], BeforeValidator(_typed)]
+Like = Annotated[str, AfterValidator(_has_constants)]
 
 
 class Gpu(_Model):
@@ -66,8 +134,8 @@ class Gpu(_Model):
     l2_bandwidth_bytes_per_s: Positive | None = None
     #: Fitted constants of the kernel models by "model.constant" (`gemm.efficiency`), see
     #: backends/cost/gpu. Missing ones are scaled from the chip named `like`.
-    constants: dict[str, Quantity] = Field(default_factory=dict)
-    like: str = ""
+    constants: GpuConstants = Field(default_factory=dict)
+    like: Like = ""
 
 
 class Systolic(_Model):
@@ -86,7 +154,7 @@ class Systolic(_Model):
     #: "tpu" (pipelined folds, the default) or "scalesim" (SCALE-Sim's cycles, exactly).
     mode: Literal["tpu", "scalesim"] = "tpu"
     dataflow: Literal["ws", "os", "is"] = "ws"
-    constants: dict[str, Quantity] = Field(default_factory=dict)
+    constants: SystolicConstants = Field(default_factory=dict)
 
 
 class Chip(_Model):
@@ -97,7 +165,7 @@ class Chip(_Model):
     """
 
     name: str = Field(min_length=1)
-    peak_flops_per_s: dict[str, Positive] = Field(min_length=1)
+    peak_flops_per_s: Peaks = Field(min_length=1)
     memory_bytes: Positive
     memory_bandwidth_bytes_per_s: Positive
     gpu: Gpu | None = None
@@ -145,7 +213,7 @@ class Network(_Model):
     oversubscription: float = Field(default=1.0, ge=1.0, strict=True, allow_inf_nan=False)
     in_network_reduction: bool = Field(default=False, strict=True)
     #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).
-    constants: dict[str, Quantity] = Field(default_factory=dict)
+    constants: NetworkConstants = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _torus_has_a_shape(self) -> Self:
@@ -173,24 +241,33 @@ class Cluster(_Model):
     base: str = ""  #: the cluster that the file of this one is a change of
     chip: Chip
     network: tuple[Network, ...] = Field(min_length=1)
-    derate: Positive
+    derate: Share
     host_launch_ns: NotNegative | None = None
     notes: str = ""
 
     @model_validator(mode="after")
     def _tiers_are_named_and_nested(self) -> Self:
         names = [n.name for n in self.network]
-        if len(set(names)) != len(names):
-            raise ValueError(f"has two networks of one name: {', '.join(names)}")
-        inner = [n.size for n in self.network[:-1]]
-        if 0 in inner:
-            raise ValueError("has a network without limit (size 0) that is not the outermost")
-        for network, members in zip(self.network, self.members, strict=True):
-            if network.size and members * self._inside(network) != network.size:
-                raise ValueError(f"has a network '{network.name}' of no whole number of inner ones")
-            if network.torus_shape and math.prod(network.torus_shape) != members:
-                raise ValueError(f"has a torus_shape of '{network.name}' that is not its size")
+        for i, network in enumerate(self.network):
+            if said := self._wrong_in(i, network, names[:i]):
+                raise wrong(said, "network", i)
         return self
+
+    def _wrong_in(self, at: int, network: Network, before: list[str]) -> str:
+        """What is wrong with a tier beside those inside of it; "" if nothing is."""
+        if network.name in before:
+            return f"has the name of another network, '{network.name}'"
+        if network.size == 0 and at + 1 < len(self.network):
+            return f"is without limit (size 0): '{network.name}' is not the outermost network"
+        inside = self._inside(network)
+        members = network.size // inside
+        if network.size and members * inside != network.size:
+            return f"has a size of {network.size}, no multiple of the {inside} chips inside of it"
+        if network.torus_shape and math.prod(network.torus_shape) != members:
+            shape = "x".join(map(str, network.torus_shape))
+            beside = f"{network.size} chips" if inside == 1 else f"{members} domains of {inside}"
+            return f"has a torus_shape of {shape}, that is not its size of {beside}"
+        return ""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -219,7 +296,7 @@ class Cluster(_Model):
         try:
             cls.model_validate(document)
         except ValidationError as error:
-            raise cluster_error(error, cls, path, text, networks_of(document)) from error
+            raise cluster_error(error, cls, path, text, document) from error
 
     @classmethod
     def names(cls) -> list[str]:

@@ -75,6 +75,12 @@ def _are_tables(value: Any) -> bool:
 
 
 def _networks(base: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    changes = {n.get("name"): n for n in own}
-    kept = [merged(n, changes.pop(n.get("name"), {})) for n in base]
-    return kept + [n for n in own if n.get("name") in changes]
+    """Networks of the base, each with the first of its name in `own`, and the rest of `own`."""
+    rest = list(own)
+    kept = []
+    for network in base:
+        change = next((n for n in rest if n.get("name") == network.get("name")), None)
+        if change is not None:
+            rest.remove(change)
+        kept.append(merged(network, change or {}))
+    return kept + rest

@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
+from flint.backends.cost.gpu.constants import reference_chip
+from flint.backends.cost.network.speed import Speed
 from flint.cluster import Cluster, SourceKind
-from flint.cluster_file import PRESETS, key_lines
+from flint.cluster_file import PRESETS
+from flint.cluster_names import GPU, HEAD_SIZES, NETWORK, SYSTOLIC
 from flint.errors import FlintError
+from flint.toml_lines import key_lines
 
 PRESET_NAMES = [
     "a100-40-dgx",
@@ -149,15 +154,24 @@ def test_an_unknown_name_suggests_the_nearest():
         ("size = 8", "size = true", 21, "'network.0.size' should be a valid integer"),
         ('"switch"\nsize = 8', '"torus"\nsize = 8', 18, "'network.0' is a torus: torus_shape"),
         ("size = 8", "size = 8\ntorus_dimensions = 2", 18, "'network.0' is a switch"),
-        ("size = 8", "size = 0", 0, "the cluster has a network without limit"),
+        ("size = 8", "size = 0", 18, "'network.0' is without limit (size 0)"),
         (
             '"switch"\nsize = 8',
             '"torus"\nsize = 8\ntorus_dimensions = 2\ntorus_shape = [2, 3]',
-            0,
-            "the cluster has a torus_shape of 'inner' that is not its size",
+            18,
+            "'network.0' has a torus_shape of 2x3, that is not its size of 8 chips",
         ),
-        ("size = 0", "size = 12", 0, "the cluster has a network 'outer' of no whole number"),
-        ('"outer"', '"inner"', 0, "the cluster has two networks of one name"),
+        ("size = 0", "size = 12", 25, "'network.1' has a size of 12, no multiple of the 8 chips"),
+        ('"outer"', '"inner"', 25, "'network.1' has the name of another network, 'inner'"),
+        ("bf16", "bf61", 11, "'chip.peak_flops_per_s.bf61'; did you mean 'bf16'?"),
+        ("bf16", "bfloat16", 11, "'chip.peak_flops_per_s.bfloat16'; did you mean 'bf16'?"),
+        ("[[network]]", "[[networks]]", 18, "unknown key 'networks'; did you mean 'network'?"),
+        ("value = 1.0", "value = 1.5", 3, "'derate' should be greater than 0 and at most 1"),
+        ("value = 1.0", "value = 0.0", 3, "'derate' should be greater than 0 and at most 1"),
+        ("[chip.gpu]", "[chip.gpu]\nlike = 'h100-dgxx'", 14, "did you mean 'h100-dgx'?"),
+        ("[chip.gpu]", "[chip.gpu]\nlike = 'v5p'", 14, "'v5p', which is no chip with constants"),
+        ('name = "small"', 'name = ""', 1, "key 'name' should not be empty"),
+        ("[chip.peak_flops_per_s]", "[chip.peak_flops_per_s.x]", 10, "peak_flops_per_s.x'"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path, old, new, line, said):
@@ -166,6 +180,82 @@ def test_a_mistake_is_named_with_its_line(tmp_path, old, new, line, said):
     assert said in error.message
     assert error.message.startswith("small.toml: ")
     assert error.place == str(tmp_path / "small.toml") + (f":{line}" if line else "")
+
+
+CONSTANT = '{ value = 0.9, kind = "measured", source = "s" }'
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "said"),
+    [
+        ("chip.gpu", '"gemm.eficiency" = 0.9', "gemm.eficiency'; did you mean 'gemm.efficiency'?"),
+        ("chip.gpu", '"attention.efficiency.x" = 0.9', "attention.efficiency.x'; did you mean"),
+        (
+            "chip.gpu",
+            '"gemm.efficiency" = 0.96',
+            "'chip.gpu.constants.gemm.efficiency' should be g",
+        ),
+        ("chip.gpu", '"attention.efficiency.96" = 1', "greater than 0 and at most 0.95, it is 1"),
+        ("chip.gpu", '"gemm.launch_ns" = 1499', "should be at least 1500, it is 1499"),
+        ("chip.gpu", '"gemm.step_ns" = -1', "should be at least 0, it is -1"),
+        ("chip.gpu", '"gemm.overlap" = 0.5', "should be at least 1, it is 0.5"),
+        (
+            "network",
+            "eficiency = 0.9",
+            "'network.1.constants.eficiency'; did you mean 'efficiency'?",
+        ),
+        ("network", "efficiency = 0", "should be greater than 0 and at most 1, it is 0"),
+        ("network", "efficiency = 1.1", "should be greater than 0 and at most 1, it is 1.1"),
+        ("network", "nvls_from = 1", "should be at least 2, it is 1"),
+        ("network", "'a0_ns' = -5", "'network.1.constants.a0_ns' should be at least 0, it is -5"),
+    ],
+)
+def test_a_constant_is_known_and_within_its_bounds(tmp_path, table, line, said):
+    key, _, value = line.partition(" = ")
+    text = SMALL + f"\n[{table}.constants]\n{key} = {CONSTANT.replace('0.9', value)}\n"
+    error = _error(tmp_path, text)
+    assert said in error.message
+    assert error.place == f"{tmp_path / 'small.toml'}:{text.count(chr(10))}"
+
+
+def test_constants_of_systolic_arrays_are_known_too(tmp_path):
+    text = (PRESETS / "v5e.toml").read_text("utf-8")
+    error = _error(tmp_path, text.replace('"norm.vmem_ratio"', '"norm.vmem_ration"'))
+    assert "norm.vmem_ration'; did you mean 'norm.vmem_ratio'?" in error.message
+    error = _error(
+        tmp_path, text.replace('"gemm.efficiency" = { value = 0', '"gemm.efficiency" = { value = 9')
+    )
+    assert "should be greater than 0 and at most 0.95" in error.message
+
+
+def test_a_constant_without_quotes_is_told_to_have_some(tmp_path):
+    error = _error(tmp_path, SMALL + f"\n[chip.gpu.constants]\ngemm.efficiency = {CONSTANT}\n")
+    assert "unknown key 'chip.gpu.constants.gemm'" in error.message
+    assert error.help == 'write the name in quotes: "gemm.efficiency" = ...'
+
+
+def test_a_chip_may_be_like_a_preset_by_its_name_alias_or_chip(tmp_path):
+    for name in ("h100-dgx", "h100", "H100-SXM5-80GB"):
+        path = tmp_path / "like.toml"
+        path.write_text(SMALL.replace("[chip.gpu]", f'[chip.gpu]\nlike = "{name}"'), "utf-8")
+        assert reference_chip(Cluster.load(path).chip).name == "H100-SXM5-80GB"
+
+
+def test_every_constant_of_every_preset_is_a_known_one_and_none_is_missing():
+    """The names that a file may use are those that the models read."""
+    chips = [Cluster.load(name).chip for name in PRESET_NAMES]
+    gpu = {n for c in chips if c.gpu for n in c.gpu.constants}
+    systolic = {n for c in chips if c.systolic for n in c.systolic.constants}
+    assert {n for n in gpu if not n.startswith(HEAD_SIZES)} == set(GPU)
+    assert systolic == set(SYSTOLIC)
+    assert {f.name for f in fields(Speed)} == {*NETWORK, "bandwidth"}
+
+
+def test_two_networks_of_one_name_are_not_silently_one(tmp_path):
+    text = 'name = "a"\ntitle = "t"\nbase = "h100-dgx"\n'
+    text += '[[network]]\nname = "ib"\nsize = 64\n[[network]]\nname = "ib"\nsize = 128\n'
+    error = _error(tmp_path, text)
+    assert "'ib'" in error.message and error.place.endswith(":7")
 
 
 def test_an_unknown_key_is_reported_before_the_one_that_it_replaced(tmp_path):
@@ -205,6 +295,7 @@ def test_key_lines_of_nested_tables():
     assert lines[("b", "c")] == 3
     assert lines[("n", 0, "k", "y")] == 8
     assert lines[("n", 1, "x")] == 10
+    assert (lines[("n",)], lines[("b", "d.e")]) == (5, 4)
 
 
 def test_every_number_of_every_preset_has_its_line():

@@ -123,3 +123,12 @@ def test_what_is_wrong_in_the_only_network_is_named(tmp_path: Path) -> None:
     head, _, _ = text.partition("[[network]]")
     only = '[[network]]\nname = "ici"\nkind = "switch"\nsize = 0\nlatency_n = 3\n'
     assert "latency_n" in failing(written(tmp_path, head + only)).message
+
+
+def test_a_misspelt_network_of_the_base_is_named(tmp_path: Path) -> None:
+    error = failing(written(tmp_path, OWN.replace('name = "ib"', 'name = "ibb"')))
+    assert error.message == (
+        "ours.toml: no network of base 'h100-dgx' is called 'ibb'; did you mean 'ib'?"
+    )
+    assert error.help == "its networks are nvlink, ib; a further one needs its own 'kind'"
+    assert error.place is not None and error.place.endswith(":13")

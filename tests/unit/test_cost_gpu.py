@@ -9,9 +9,10 @@ import pytest
 
 from benchmarks import accuracy_kernels, fit_gpu, kernel_rows
 from flint.backends.cost.gpu import constants_note, latency_ns, roofline_ns
-from flint.backends.cost.gpu.constants import HEAD_SIZES, NEEDED, constants_of, reference_chip
+from flint.backends.cost.gpu.constants import NEEDED, constants_of, reference_chip
 from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.cluster import Chip, Cluster
+from flint.cluster_names import HEAD_SIZES
 from flint.errors import FlintError
 
 

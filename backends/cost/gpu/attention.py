@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.gpu.constants import HEAD_SIZES
 from flint.backends.cost.gpu.hardware import Float64s, Hardware
 from flint.backends.cost.kernels import Kernels
+from flint.cluster_names import HEAD_SIZES
 
 #: Queries and keys of one block of the kernels (FlashAttention-2 and -3).
 BLOCK = 128

@@ -33,21 +33,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from flint.cluster import Chip, Cluster, Gpu
+from flint.cluster_file import chips_with_constants
+from flint.cluster_names import GPU, HEAD_SIZES
 from flint.errors import FlintError
 
-#: Efficiencies of attention by head size; chips have those that were measured on them.
-HEAD_SIZES = "attention.efficiency."
-#: Names of all other constants: the table above.
-NEEDED = (
-    *(f"gemm.{n}_efficiency" for n in ("memory", "write")),
-    *(f"gemm.{n}_ns" for n in ("launch", "step", "split")),
-    *(f"gemm.{n}" for n in ("efficiency", "epilogue_k", "throttle", "l2_share", "overlap")),
-    *(f"attention.{n}" for n in ("launch_ns", "memory_efficiency", "backward_efficiency")),
-    *(f"decode.{n}" for n in ("launch_ns", "memory_efficiency", "head_ns")),
-    *(f"elementwise.{n}" for n in ("launch_ns", "memory_efficiency", "cycles")),
-    *(f"softmax.{n}" for n in ("launch_ns", "memory_efficiency", "cycles")),
-    *(f"norm.{n}" for n in ("launch_ns", "memory_efficiency", "row_cycles")),
-)
+#: Names of all constants but those of attention by head size: the table above.
+NEEDED = tuple(GPU)
 #: Constants that are times of an SM's work, and shrink as it gets faster: generations that double
 #: an SM's arithmetic also feed it faster (prices of all pairs of fitted GPUs say so).
 SM_TIMES = frozenset({"gemm.step_ns", "decode.head_ns"})
@@ -110,17 +101,16 @@ def reference_chip(chip: Chip) -> Chip:
     8,192); of equals, the one with the nearest memory bandwidth is taken. Raises FL705 if `like`
     names no chip with constants.
     """
-    known = _fitted_chips()
-    like = gpu_of(chip).like
+    known, like = _fitted_chips(), gpu_of(chip).like
     if like:
-        for name, found in known.items():
-            if like in (name, found.name):
-                return found
-        raise FlintError(
-            "FL705",
-            f"chip '{chip.name}' is like '{like}', which has no constants of kernel models",
-            help=f"one of {', '.join(known)}",
-        )
+        preset = chips_with_constants().get(like)
+        if preset is None:  # a file is refused before; a model may be copied with anything
+            raise FlintError(
+                "FL705",
+                f"chip '{chip.name}' is like '{like}', which has no constants of kernel models",
+                help=f"one of {', '.join(known)}",
+            )
+        return known[preset]
     return min(known.values(), key=lambda k: (_distance(chip, k), _bandwidth_ratio(chip, k)))
 
 
@@ -148,8 +138,7 @@ def _sm_flops_per_s(chip: Chip) -> float:
 @cache
 def _fitted_chips() -> dict[str, Chip]:
     """Presets that have constants, by the name of their cluster."""
-    chips = {name: Cluster.load(name).chip for name in Cluster.names()}
-    return {name: chip for name, chip in chips.items() if chip.gpu and chip.gpu.constants}
+    return {name: Cluster.load(name).chip for name in sorted(set(chips_with_constants().values()))}
 
 
 def _missing(own: Mapping[str, float]) -> bool:
