@@ -97,7 +97,9 @@ def splash_cycles(row: Row) -> float:
     """The same by the model."""
     hardware = hardware_of(Cluster.load(row["chip"]).chip)
     scores, size = np.array([float(row["block"]) ** 2]), np.array([float(row["head_size"])])
-    ns = working_ns(scores, size, hardware, "bf16", row["kernel"] == "backward")
+    ns = working_ns(
+        scores, size, hardware, "bf16", row["kernel"] == "backward", float(row["products"])
+    )
     return float(ns[0]) * hardware.vector_cycles_per_ns
 
 

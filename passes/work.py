@@ -14,7 +14,8 @@ class Work:
     """Work of one execution on one device. `None` bytes mean: all operands, all results.
 
     `in_place` is for results written into the storage of the first operand, `unpriced` for
-    operations whose bytes are known and whose work is not.
+    operations whose bytes are known and whose work is not. `called` is the opcode of what calls
+    something by name.
     """
 
     flops: int = 0
@@ -23,3 +24,4 @@ class Work:
     result_bytes: int | None = None
     in_place: bool = False
     unpriced: bool = False
+    called: str = ""

@@ -29,11 +29,12 @@ def dispatched_ns(
     models: Mapping[KernelKind, Callable[[Kernels, H], Float64s]],
     product: Callable[[Kernels, H, str], Float64s],
     attention: AttentionModel[H],
+    declared: Callable[[Kernels, H, str], Float64s],
 ) -> Float64s:
     """Nanoseconds of each kernel, 0 for UNPRICED ones.
 
-    `models` are those of kinds whose time does not depend on a type's peak; products and attention
-    are asked type by type.
+    `models` are those of kinds whose time does not depend on a type's peak; products, attention and
+    kernels with declared work are asked type by type.
     """
     times = np.zeros(len(kernels), np.float64)
     for code in np.unique(kernels.kind):
@@ -41,7 +42,9 @@ def dispatched_ns(
         if kind in models:
             times[rows] = models[kind](kernels.select(rows), hardware)
         elif kind != KernelKind.UNPRICED:
-            times[rows] = _by_type(kernels.select(rows), hardware, kind, product, attention)
+            times[rows] = _by_type(
+                kernels.select(rows), hardware, kind, product, attention, declared
+            )
     return times
 
 
@@ -51,6 +54,7 @@ def _by_type(
     kind: KernelKind,
     product: Callable[[Kernels, H, str], Float64s],
     attention: AttentionModel[H],
+    declared: Callable[[Kernels, H, str], Float64s],
 ) -> Float64s:
     times = np.zeros(len(kernels), np.float64)
     for code in np.unique(kernels.dtype):
@@ -58,6 +62,8 @@ def _by_type(
         part, dtype = kernels.select(rows), kernels.dtypes[code]
         if kind in (KernelKind.GEMM, KernelKind.CONVOLUTION):
             times[rows] = product(part, hardware, dtype)
+        elif kind == KernelKind.DECLARED:
+            times[rows] = declared(part, hardware, dtype)
         else:
             backward = kind == KernelKind.ATTENTION_BACKWARD
             times[rows] = attention(part, hardware, dtype, backward=backward)

@@ -99,8 +99,8 @@ def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s
 def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
     """Kinds by opcode. An operator without one whose work is known is told by its work.
 
-    It copies or calculates element by element (pooling, losses, packing of shards); what a program
-    calls by name only is never known.
+    It copies or calculates element by element (pooling, losses, packing of shards). Of what a
+    program calls by name, only products and kernels whose work is declared are known.
     """
     kinds = [int(kind_of(name)) for name in program.opcodes]
     called = [name.startswith(("custom_call.", "hlo.custom-call")) for name in program.opcodes]
@@ -109,6 +109,10 @@ def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
     other = (kind == KernelKind.UNPRICED) & ~np.array(called, dtype=np.bool_)[opcode]
     works = program.flops[rows] > 0
     kind[other] = np.where(works, KernelKind.ELEMENTWISE, KernelKind.COPY)[other]
+    known = np.array(called, dtype=np.bool_)[opcode] & (program.dims[rows] > 0).all(axis=1)
+    declared = known & (program.dims[rows, 2:] == 1).all(axis=1)
+    kind[known & (kind == KernelKind.UNPRICED)] = KernelKind.GEMM
+    kind[declared] = KernelKind.DECLARED
     kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
     return kind
 
@@ -142,6 +146,10 @@ def _reduced(program: Program, rows: Int64s) -> Int64s:
     return found
 
 
+#: Parts of the names of attention calls that Flint knows.
+_ATTENTION = ("flint.attention", "pallas_attention")
+#: An operand of this share of the largest says nothing of the type of a kernel.
+SMALL = 8
 #: Bits of the types that matrices are multiplied in.
 _BITS = {"f64": 64, "f32": 32, "bf16": 16, "f16": 16, "i8": 8, "ui8": 8, "i4": 4}
 
@@ -149,14 +157,25 @@ _BITS = {"f64": 64, "f32": 32, "bf16": 16, "f16": 16, "i8": 8, "ui8": 8, "i4": 4
 def _dtypes(
     program: Program, rows: Int64s, kind: NDArray[np.uint8], tf32: bool
 ) -> NDArray[np.uint8]:
-    """What each kernel calculates with: a product's narrowest operand, else its result's type."""
+    """What each kernel calculates with: a product's narrowest operand, else its result's type.
+
+    Operands much smaller than the largest do not count in kernels of several products: they are
+    masks and tables.
+    """
     names = list(map(element_type, program.dtypes))
     bits = [_BITS.get(n, 8 if n.startswith("f8") else 0) for n in names]
     found: NDArray[np.uint8] = program.dtype[rows].copy()
     start, deps, dtypes = program.dep_start, program.deps, program.dtype
-    for at in np.flatnonzero(kind <= KernelKind.ATTENTION_BACKWARD).tolist():
+    several = (kind == KernelKind.DECLARED) | (kind == KernelKind.ATTENTION)
+    several |= kind == KernelKind.ATTENTION_BACKWARD
+    for at in np.flatnonzero(several | (kind <= KernelKind.CONVOLUTION)).tolist():
         row = int(rows[at])
-        operands = {int(dtypes[d]) for d in deps[start[row] : start[row + 1]]}
+        read = deps[start[row] : start[row + 1]]
+        if several[at]:
+            read = read[
+                program.result_bytes[read] * SMALL >= program.result_bytes[read].max(initial=0)
+            ]
+        operands = {int(dtypes[d]) for d in read}
         known = [d for d in operands if bits[d]]
         if known:
             found[at] = min(known, key=lambda d: (bits[d], d))
@@ -208,7 +227,7 @@ def kind_of(opcode: str) -> KernelKind:
 def _is_attention(opcode: str) -> bool:
     called = opcode.startswith("custom_call.")
     return opcode in ops.ATTENTION or (
-        called and ("flint.attention" in opcode or "fmha" in opcode.lower())
+        called and (any(n in opcode for n in _ATTENTION) or "fmha" in opcode.lower())
     )
 
 

@@ -29,6 +29,7 @@ class KernelKind(IntEnum):
     OPTIMIZER = 12  #: an optimizer's update of a parameter: element-wise over several arrays
     RANDOM = 13  #: draws of random numbers
     UNPRICED = 14  #: nothing is known of its work
+    DECLARED = 15  #: written by hand: flops and bytes as declared (1, transcendentals, 1, 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,7 +81,8 @@ def _no_price(missing: Mapping[str, int]) -> FlintError:
     return FlintError(
         "FL704",
         f"{len(missing)} operation{'s have' if len(missing) > 1 else ' has'} no price: {listed}",
-        help="--unpriced zero counts them as nothing, and calls the estimate a lower bound",
+        help="give a Pallas kernel a price with pallas_call(cost_estimate=pl.CostEstimate(...)); "
+        "--unpriced zero counts operations as nothing, and calls the estimate a lower bound",
     )
 
 

@@ -272,7 +272,7 @@ class _Walk:
         if doubt:
             flags |= Flag.DOUBTFUL
         result = o.results[0] if o.results else NOTHING
-        opcode = o.name
+        opcode = work.called or o.name
         if opcode == "stablehlo.custom_call":
             causal = "[causal]" if is_causal_attention(o.op) else ""
             opcode = f"custom_call.{o.op.attributes['call_target_name'].value}{causal}"

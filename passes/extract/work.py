@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from flint.passes.extract.tensors import Tensor
+from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.mlir import is_attention, is_attention_backward, is_heads_first
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
@@ -250,7 +251,7 @@ def ragged_dot(o: Operation) -> Work:
 
 
 def custom_call(o: Operation) -> Work:
-    """Known targets are priced from shapes, Pallas kernels from their own cost estimate."""
+    """Known targets are priced from shapes, others by the cost estimate that they carry."""
     target = o.op.attributes["call_target_name"].value
     if target in FREE_TARGETS:
         return Work(operand_bytes=0, result_bytes=0)
@@ -259,8 +260,23 @@ def custom_call(o: Operation) -> Work:
     if target in FACTORIZATIONS:
         *batch, m, n = o.operands[0].shape
         return Work(flops=math.prod(batch) * FACTORIZATIONS[target](m, n))
-    flops = _declared_flops(o.op)
-    return Work(unpriced=True) if flops is None else Work(flops=flops)
+    config = _config(o.op)
+    estimate = config.get("custom_call_config", config).get("cost_estimate")
+    results = _arrays(o.results)
+    if target in PALLAS_TARGETS:
+        return work_of_kernel(_kernel_name(o.op, config), _arrays(o.operands), results, estimate)
+    return declared_work(f"custom_call.{target}", results, estimate)
+
+
+def _arrays(tensors: tuple[Tensor, ...]) -> list[Array]:
+    return [Array(t.shape, "float" in t.dtype, t.num_bytes) for t in tensors]
+
+
+def _kernel_name(op: Any, config: dict[str, Any]) -> str:
+    """Mosaic keeps it beside the configuration, Flint's own lowering in it."""
+    if "kernel_name" in op.attributes:
+        return str(op.attributes["kernel_name"].value)
+    return str(config.get("name", ""))
 
 
 def _lu(m: int, n: int) -> int:
@@ -291,29 +307,18 @@ def _attention(o: Operation, *, backward: bool) -> Work:
     return Work(flops=2 * heads * queries * keys * sizes, dims=(heads, queries, keys, size))
 
 
-def _declared_flops(op: Any) -> int | None:
-    """`cost_estimate.flops` of a Pallas call's backend configuration, if there is one."""
+def _config(op: Any) -> dict[str, Any]:
+    """The backend configuration of a custom call as a JSON object; empty if it is none."""
     for key in ("backend_config", "mhlo.backend_config"):
-        if key not in op.attributes:
-            continue
-        text = getattr(op.attributes[key], "value", "")
-        if isinstance(text, bytes):
-            text = text.decode(errors="replace")
-        if isinstance(text, str) and "cost_estimate" in text:
-            found = _find_flops(text)
-            if found is not None:
-                return found
-    return None
-
-
-def _find_flops(text: str) -> int | None:
-    try:
-        document = json.loads(text)
-    except ValueError:
-        return None
-    config = document.get("custom_call_config", document)
-    estimate = config.get("cost_estimate") or {}
-    return int(estimate["flops"]) if "flops" in estimate else None
+        text = getattr(op.attributes[key], "value", "") if key in op.attributes else ""
+        if isinstance(text, str | bytes):
+            try:
+                document = json.loads(text or "{}")
+            except ValueError:
+                continue
+            if isinstance(document, dict):
+                return document
+    return {}
 
 
 def _body_operations(op: Any, least: int = 1) -> int:

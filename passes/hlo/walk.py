@@ -229,7 +229,7 @@ class _Walk:
         dtype, shape = shapes.first(result)
         source, phase = scope_and_phase(i)
         moved = sum(shapes.num_bytes(o.shape) for o in self._operands(i, scope))
-        opcode = f"hlo.{i.opcode.removesuffix('-start')}"
+        opcode = work.called or f"hlo.{i.opcode.removesuffix('-start')}"
         if message is not None and i.opcode == "fusion":
             opcode = "hlo.reduce-scatter"
         elif message is not None:

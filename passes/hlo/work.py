@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.mlir import is_attention, is_attention_backward
@@ -298,20 +299,40 @@ def _written(o: Operation) -> tuple[int, bool]:
 
 
 def custom_call(o: Operation) -> Work:
-    """cuBLAS and cuDNN calls are priced from shapes, Pallas kernels from their own estimate."""
+    """cuBLAS and cuDNN calls are priced from shapes, others by the estimate that they carry."""
     target, config = o.instruction.custom_call_target, backend_config(o.instruction)
     if target in FREE_TARGETS:
         return Work(operand_bytes=0, result_bytes=0)
+    called = f"custom_call.{target}"
     gemm = config.get("gemm_backend_config", config)
     if "dot_dimension_numbers" in gemm and len(o.operands) > 1:
-        return _product(o, _JsonDims(gemm["dot_dimension_numbers"]))
+        return replace(_product(o, _JsonDims(gemm["dot_dimension_numbers"])), called=called)
     if target.startswith("__cudnn$conv") and len(o.operands) > 1:
-        return _cudnn_convolution(o)
+        return replace(_cudnn_convolution(o), called=called)
     if is_attention(target) and len(o.operands) > 2:
-        return _attention(o, backward=is_attention_backward(target))
-    estimate = config.get("custom_call_config", config).get("cost_estimate") or {}
-    flops = estimate.get("flops") if isinstance(estimate, dict) else None
-    return Work(unpriced=True) if flops is None else Work(flops=max(int(flops), 0))
+        return replace(_attention(o, backward=is_attention_backward(target)), called=called)
+    estimate = config.get("custom_call_config", config).get("cost_estimate")
+    results = _arrays([o.instruction])
+    if target in PALLAS_TARGETS:
+        return work_of_kernel(_kernel_name(o, config), _arrays(o.operands), results, estimate)
+    return declared_work(called, results, estimate)
+
+
+def _arrays(instructions: list[Instruction]) -> list[Array]:
+    return [
+        Array(dimensions, "float" in dtype, shapes.num_bytes(leaf))
+        for instruction in instructions
+        for leaf in shapes.leaves(instruction.shape)
+        for dtype, dimensions in [shapes.first(leaf)]
+    ]
+
+
+def _kernel_name(o: Operation, config: dict[str, Any]) -> str:
+    """Flint's own lowering writes it down; XLA keeps it as a scope, or names the call by it."""
+    scopes = o.instruction.metadata.op_name.split("/")
+    inner = scopes[-2] if scopes[-1] == "pallas_call" and len(scopes) > 2 else ""
+    own = o.instruction.name.split(".")[0]
+    return str(config.get("name", "")) or inner.strip("()") or own
 
 
 class _JsonDims:
@@ -347,10 +368,11 @@ def _attention(o: Operation, *, backward: bool) -> Work:
     if len(query) != 4 or len(key) != 4:
         return Work(unpriced=True)
     ours = o.instruction.custom_call_target.startswith("flint.")
-    size, rows = query[-1], math.prod(query[:-1])
-    keys = key[2] if ours else max(key[1:3])
+    size = query[-1]
+    keys, queries = (s[2] if ours else max(s[1:3]) for s in (key, query))
+    heads = math.prod(query[:-1]) // max(queries, 1)
     sizes = 3 * size + 2 * value[-1] if backward else size + value[-1]
-    return Work(flops=2 * rows * keys * sizes, dims=(1, rows, keys, size))
+    return Work(flops=2 * heads * queries * keys * sizes, dims=(heads, queries, keys, size))
 
 
 def backend_config(instruction: Instruction) -> dict[str, Any]:

@@ -415,8 +415,7 @@ def test_pallas_kernels(backend: str) -> None:
         x,
         platform="tpu" if backend == "tpu" else "cuda",
     )
-    target = "tpu_custom_call" if backend == "tpu" else "pallas_call"
-    (call,) = rows(program, f"custom_call.{target}")
+    (call,) = rows(program, "custom_call.pallas.add_kernel")
     assert (call.flops, call.shape) == (12_345, (128, 128))
     assert (call.operand_bytes, call.result_bytes) == (2 * 65_536, 65_536)
     assert not call.flags & Flag.UNPRICED
@@ -430,7 +429,7 @@ def test_pallas_without_an_estimate_is_unpriced() -> None:
             x
         )
 
-    (call,) = rows(captured(step, shaped((8, 128))), "custom_call.pallas_call")
+    (call,) = rows(captured(step, shaped((8, 128))), "custom_call.pallas.kernel")
     assert call.flags & Flag.UNPRICED and call.flops == 0 and call.operand_bytes == 8 * 128 * 4
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from flint.backends.cost.dispatch import dispatched_ns
 from flint.backends.cost.gpu.attention import attention_ns
+from flint.backends.cost.gpu.declared import declared_ns
 from flint.backends.cost.gpu.elementwise import elementwise_ns, random_ns
 from flint.backends.cost.gpu.gemm import gemm_ns
 from flint.backends.cost.gpu.hardware import Float64s, Hardware, hardware_of
@@ -37,4 +38,4 @@ def latency_ns(kernels: Kernels, chip: Chip) -> Float64s:
     FL705 if the chip is no GPU or has no peak for a type that a kernel calculates with.
     """
     hardware = hardware_of(chip)
-    return dispatched_ns(kernels, hardware, MODELS, gemm_ns, attention_ns)
+    return dispatched_ns(kernels, hardware, MODELS, gemm_ns, attention_ns, declared_ns)

@@ -10,7 +10,8 @@ softmax on registers of 1,024 scores. Both overlap, not perfectly:
 Around that a kernel pays for each step of its grid, also those above the diagonal that it skips,
 and for each query that begins and ends. A tuner chooses the block: the fastest of `BLOCKS`.
 Backward is one kernel with five products (`use_fused_bwd_kernel`, as MaxText's recipes set it);
-the gradients of the queries that each block of keys leaves are added up after it.
+the gradients of the queries that each block of keys leaves are added up after it. A program that
+calls the two kernels of the other backward pass has one of four and one of three products.
 
 Decode was measured on a serving kernel with paged keys.
 """
@@ -59,31 +60,48 @@ def _block_ns(
     scores = heads * _pairs(queries, keys, kernels.causal, block)
     steps = heads * np.ceil(queries / block) * np.ceil(keys / block)
     around = steps * c["attention.step_cycles"] + heads * queries * c["attention.query_cycles"]
-    working = (
-        working_ns(scores, size, hardware, dtype, backward) + around / hardware.vector_cycles_per_ns
-    )
+    products = _products(kernels, backward)
+    working = working_ns(scores, size, hardware, dtype, backward, products)
+    working += around / hardware.vector_cycles_per_ns
     bandwidth = c["gemm.memory_efficiency"] * hardware.memory_bytes_per_ns
-    parts = heads * np.ceil(keys / block) * queries * size * element_bytes(dtype) * backward
+    parts = heads * np.ceil(keys / block) * queries * size * element_bytes(dtype)
+    parts *= backward & (products > BACKWARD_PRODUCTS - 1)
     memory = (kernels.moved_bytes + parts) / bandwidth
     result: Float64s = np.maximum(working, memory) + parts / bandwidth
     return result
 
 
+def _products(kernels: Kernels, backward: bool) -> Float64s:
+    """How many products of whole heads a kernel does, by its flops.
+
+    A backward pass in two kernels has four and three of them. What says no less than one product
+    says how many; nothing has more than the kernels that are described above.
+    """
+    most = float(BACKWARD_PRODUCTS if backward else PRODUCTS)
+    one = 2.0 * np.maximum(kernels.dims, 1).astype(np.float64).prod(axis=1)
+    said = kernels.flops * np.where(kernels.causal, 2, 1) / one
+    return np.asarray(np.where(said >= 1, np.minimum(said, most), most), np.float64)
+
+
 def working_ns(
-    scores: Float64s, size: Float64s, hardware: Hardware, dtype: str, backward: bool
+    scores: Float64s,
+    size: Float64s,
+    hardware: Hardware,
+    dtype: str,
+    backward: bool,
+    products: Float64s | float,
 ) -> Float64s:
     """Products and softmax of `scores` pairs of a query and a key, on all cores."""
-    arrays = _arrays_ns(scores, size, hardware, dtype, backward)
+    arrays = _arrays_ns(scores, size, hardware, dtype, products)
     vector = _vector_ns(scores, hardware, backward)
     result: Float64s = np.cbrt(arrays**3 + vector**3)
     return result
 
 
 def _arrays_ns(
-    scores: Float64s, size: Float64s, hardware: Hardware, dtype: str, backward: bool
+    scores: Float64s, size: Float64s, hardware: Hardware, dtype: str, products: Float64s | float
 ) -> Float64s:
     padded = np.ceil(size / hardware.rows) * hardware.rows
-    products = BACKWARD_PRODUCTS if backward else PRODUCTS
     result: Float64s = 2 * scores * padded * products / hardware.peak_flops_per_ns(dtype)
     return result
 

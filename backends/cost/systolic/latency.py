@@ -9,6 +9,7 @@ from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.backends.cost.systolic import gemm, scalesim
 from flint.backends.cost.systolic.attention import attention_ns
 from flint.backends.cost.systolic.constants import systolic_of
+from flint.backends.cost.systolic.declared import declared_ns
 from flint.backends.cost.systolic.elementwise import (
     elementwise_ns,
     norm_ns,
@@ -49,4 +50,5 @@ def latency_ns(
     the chip has no systolic arrays or no peak for a type that a kernel calculates with.
     """
     hardware = hardware_of(chip, constants)
-    return dispatched_ns(kernels, hardware, MODELS, PRODUCTS[systolic_of(chip).mode], attention_ns)
+    product = PRODUCTS[systolic_of(chip).mode]
+    return dispatched_ns(kernels, hardware, MODELS, product, attention_ns, declared_ns)
