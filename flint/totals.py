@@ -52,16 +52,16 @@ def totals(program: Program) -> Totals:
     works = program.kind >= Kind.COMPUTE
     return Totals(
         op_count=int(works.sum()),
-        executed_op_count=_total(program, works.astype(np.int64)),
-        flops=_total(program, program.flops),
-        matmul_flops=_total(program, _matmul_flops(program)),
+        executed_op_count=total(program, works.astype(np.int64)),
+        flops=total(program, program.flops),
+        matmul_flops=total(program, matmul_flops(program)),
         parameter_bytes=_exact_sum(program.result_bytes[program.kind == Kind.PARAMETER]),
         communication=_communication(program),
     )
 
 
-def _total(program: Program, per_execution: Int64s) -> int:
-    """Sum over rows times executions, exact however large."""
+def total(program: Program, per_execution: Int64s) -> int:
+    """Sum over rows of a number that is not negative, times executions, exact however large."""
     order = np.argsort(program.region, kind="stable")
     regions, start = np.unique(program.region[order], return_index=True)
     parts = np.split(per_execution[order], start[1:])
@@ -77,18 +77,24 @@ def _exact_sum(values: NDArray[np.int64]) -> int:
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
-def _matmul_flops(program: Program) -> Int64s:
+def matmul_flops(program: Program) -> Int64s:
+    """For each row, flops of one execution that are products of matrices, see `Totals`."""
     one_product = (program.dims > 0).all(axis=1)
     library = np.array([o.startswith("custom_call.") for o in program.opcodes], dtype=np.bool_)
     products = opcode_mask(program, MATMUL | CONVOLUTION) | (program.dims[:, 2] > 1)
     rows = np.flatnonzero(products & one_product)
     flops = np.zeros(len(program), dtype=np.int64)
+    flops[rows] = one_product_flops(program, rows)
+    whole = library[program.opcode] | opcode_mask(program, SEVERAL_PRODUCTS)
+    return np.where(whole & one_product, program.flops, flops)
+
+
+def one_product_flops(program: Program, rows: Int64s) -> Int64s:
+    """The flops of the product of which `dims` are, at most those of the row."""
     exact = 2.0 * program.dims[rows].astype(np.float64).prod(axis=1)
     bound = 2 * program.dims[rows].prod(axis=1)
     bound = np.where(exact < 2**62, bound, program.flops[rows])  # the product would overflow
-    flops[rows] = np.minimum(program.flops[rows], bound)
-    whole = library[program.opcode] | opcode_mask(program, SEVERAL_PRODUCTS)
-    return np.where(whole & one_product, program.flops, flops)
+    return np.minimum(program.flops[rows], bound)
 
 
 def _communication(program: Program) -> tuple[CommunicationTotal, ...]:

@@ -11,17 +11,15 @@ import numpy as np
 
 from flint.backends.cost.congestion import congestion_notes
 from flint.backends.cost.exposure import Share, shares
-from flint.backends.cost.kernel_table import kernels_of
-from flint.backends.cost.kernels import KernelKind
 from flint.backends.cost.placement import Placement
 from flint.backends.cost.price import Priced, price
+from flint.backends.cost.tf32 import tf32_kinds
 from flint.backends.cost.timeline import POLICIES, Policy, Timeline, simulate
+from flint.backends.cost.utilisation import main_type_and_peak, product_flops
 from flint.cluster import Chip, Cluster
 from flint.errors import FlintError, nearest
 from flint.passes.base import run_passes
-from flint.program import Phase, Program
 from flint.rewrite import rewrite
-from flint.totals import totals
 from flint.workload import Workload
 
 if TYPE_CHECKING:
@@ -60,8 +58,8 @@ class Estimate:
     """How long a step takes on a cluster, and why.
 
     `mfu` counts the flops of matrix products that the model needs, `hfu` those that are executed,
-    recomputation included; both over what the chips could do in that time in `dtype`. With
-    `unpriced` operations the time is a lower bound.
+    recomputation included (see `utilisation.ProductFlops`); both over what the chips could do in
+    that time in `dtype`. With `unpriced` operations the time is a lower bound.
     """
 
     name: str
@@ -199,8 +197,8 @@ def estimate(
         ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
     )
-    counted = [_flops(workload.programs[c.program]) for c in workload.classes]
-    dtype, peak = main_type_and_peak(workload, cluster, tf32=_uses_tf32(profile, cluster.chip))
+    counted = [product_flops(workload.programs[c.program]) for c in workload.classes]
+    dtype, peak = main_type_and_peak(workload, cluster, tf32_kinds(profile, cluster.chip))
     return Estimate(
         name=str(workload.metadata.get("name") or "program"),
         cluster=cluster,
@@ -208,8 +206,8 @@ def estimate(
         profile=profile,
         policy=chosen,
         step_time_ns=timeline.total_ns,
-        model_flops=sum(m * int(r) for (m, _), r in zip(counted, sizes, strict=True)),
-        executed_flops=sum(e * int(r) for (_, e), r in zip(counted, sizes, strict=True)),
+        model_flops=sum(f.model * int(r) for f, r in zip(counted, sizes, strict=True)),
+        executed_flops=sum(f.executed * int(r) for f, r in zip(counted, sizes, strict=True)),
         peak_flops_per_s=peak,
         dtype=dtype,
         classes=classes,
@@ -247,46 +245,8 @@ def price_kernels(
         placement,
         policy,
         unpriced_is_zero=unpriced_is_zero,
-        tf32=_uses_tf32(profile, cluster.chip),
+        tf32=tf32_kinds(profile, cluster.chip),
     )
-
-
-def _flops(program: Program) -> tuple[int, int]:
-    """Flops of matrix products of one device: without and with recomputation."""
-    executed = totals(program).matmul_flops
-    remat = np.flatnonzero(program.phase == Phase.REMAT)
-    again = int((program.flops[remat] * program.trips[remat] * _is_product(program, remat)).sum())
-    return executed - again, executed
-
-
-def _is_product(program: Program, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.asarray((program.dims[rows] > 0).all(axis=1) & (program.dims[rows, 2] > 1))
-
-
-def main_type_and_peak(
-    workload: Workload, cluster: Cluster, *, tf32: bool = False
-) -> tuple[str, float]:
-    """The type in which most flops of products are calculated, and the chip's peak in it.
-
-    `tf32` is that of `kernels_of`.
-    """
-    weight: dict[str, int] = {}
-    for program in workload.programs:
-        kernels, rows = kernels_of(program, tf32=tf32)
-        flops = kernels.flops * program.trips[rows]
-        for number in np.unique(kernels.dtype).tolist():
-            mine = (kernels.dtype == number) & (kernels.kind <= KernelKind.ATTENTION_BACKWARD)
-            dtype = kernels.dtypes[number]
-            weight[dtype] = weight.get(dtype, 0) + int(flops[mine].sum())
-    peaks = {k: v.value for k, v in cluster.chip.peak_flops_per_s.items()}
-    known = {d: w for d, w in weight.items() if d in peaks and w}
-    dtype = max(known, key=lambda d: known[d]) if known else "bf16"
-    return dtype, peaks.get(dtype, max(peaks.values()))
-
-
-def _uses_tf32(profile: str, chip: Chip) -> bool:
-    """XLA multiplies f32 matrices in TF32 on GPUs unless it is told otherwise."""
-    return profile.startswith("xla-gpu") and "tf32" in chip.peak_flops_per_s
 
 
 def _notes(cluster: Cluster) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,11 +66,10 @@ def kernel_rows(program: Program) -> Int64s:
     return np.flatnonzero((program.kind == Kind.COMPUTE) & (moves | (program.flops > 0)))
 
 
-def kernels_of(program: Program, *, tf32: bool = False) -> tuple[Kernels, Int64s]:
+def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[Kernels, Int64s]:
     """The kernels of a program, and the row of each.
 
-    With `tf32`, products of f32 matrices are done in TF32, as XLA does on GPUs unless it is told
-    otherwise (`jax.default_matmul_precision`).
+    Products of the kinds `tf32` that have f32 operands are done in TF32.
     """
     rows = kernel_rows(program)
     kind = _kinds(program, rows)
@@ -155,7 +155,7 @@ _BITS = {"f64": 64, "f32": 32, "bf16": 16, "f16": 16, "i8": 8, "ui8": 8, "i4": 4
 
 
 def _dtypes(
-    program: Program, rows: Int64s, kind: NDArray[np.uint8], tf32: bool
+    program: Program, rows: Int64s, kind: NDArray[np.uint8], tf32: Collection[KernelKind]
 ) -> NDArray[np.uint8]:
     """What each kernel calculates with: a product's narrowest operand, else its result's type.
 
@@ -179,7 +179,7 @@ def _dtypes(
         known = [d for d in operands if bits[d]]
         if known:
             found[at] = min(known, key=lambda d: (bits[d], d))
-        if tf32 and names[found[at]] == "f32":
+        if int(kind[at]) in tf32 and names[found[at]] == "f32":
             found[at] = len(names)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flint.backends.chakra.expand import expand
 from flint.backends.cost.calls import Call, Span
 from flint.backends.cost.kernel_table import kernels_of, unpriced
-from flint.backends.cost.kernels import Kernels
+from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.backends.cost.placement import Placement
 from flint.backends.cost.prefetching import Issued, as_written, one_layer_ahead
 from flint.backends.cost.preparing import Preparation, preparation
@@ -43,7 +43,7 @@ def price(
     policy: Policy,
     *,
     unpriced_is_zero: bool = False,
-    tf32: bool = False,
+    tf32: Collection[KernelKind] = (),
 ) -> Priced:
     """Price every program once and expand it for every rank class.
 
@@ -106,7 +106,7 @@ def _durations(
     cluster: Cluster,
     placement: Placement,
     missing: Counter[str],
-    tf32: bool,
+    tf32: Collection[KernelKind],
 ) -> Floats:
     found = np.zeros(len(program), dtype=np.float64)
     kernels, rows = kernels_of(program, tf32=tf32)

@@ -9,9 +9,10 @@ import numpy as np
 
 from flint.backends.chakra.durations import Floats, Timing
 from flint.backends.cost.astrasim_files import simulated_hardware
-from flint.backends.cost.estimate import default_profile, main_type_and_peak, price_kernels
+from flint.backends.cost.estimate import default_profile, price_kernels
 from flint.backends.cost.placement import Placement
 from flint.backends.cost.timeline import POLICIES
+from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster import Cluster
 from flint.passes.small_kernels import MergeSmallKernels
 from flint.program import Kind, Program

@@ -6,7 +6,9 @@ import pytest
 
 from flint.backends.cost.kernel_table import element_type, kernels_of, kind_of
 from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.backends.cost.tf32 import tf32_kinds
 from flint.builder import ProgramBuilder
+from flint.cluster import Cluster
 from flint.mesh import Mesh
 from flint.program import Flag, Kind, Phase
 
@@ -53,7 +55,7 @@ def _product(left: str, right: str, result: str, *, tf32: bool = False) -> Kerne
     b = ProgramBuilder(Mesh(("data",), (2,)))
     a, c = (b.add("parameter", Kind.PARAMETER, dtype=t, result_bytes=8) for t in (left, right))
     b.add("stablehlo.dot_general", deps=[a, c], dtype=result, flops=16, dims=(1, 2, 2, 2))
-    return kernels_of(b.build(), tf32=tf32)[0]
+    return kernels_of(b.build(), tf32=[KernelKind.GEMM] if tf32 else [])[0]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,33 @@ def test_a_product_calculates_in_the_type_of_its_operands(
 ) -> None:
     kernels = _product(*types, tf32=tf32)
     assert kernels.dtypes[kernels.dtype[0]] == expected
+
+
+@pytest.mark.parametrize(
+    ("profile", "opcode", "expected"),
+    [
+        ("eager", "aten.convolution", "tf32"),
+        ("eager", "aten.convolution_backward", "tf32"),
+        ("eager", "aten.mm", "f32"),
+        ("eager", "aten._scaled_dot_product_efficient_attention", "f32"),
+        ("inductor", "stablehlo.convolution", "tf32"),
+        ("inductor", "stablehlo.dot_general", "f32"),
+        ("xla-gpu", "stablehlo.convolution", "tf32"),
+        ("xla-gpu", "stablehlo.dot_general", "tf32"),
+        ("xla-gpu+flash", "fusion.attention", "tf32"),
+        ("none", "stablehlo.convolution", "f32"),
+    ],
+)
+def test_which_products_of_f32_use_tf32_is_by_compiler(
+    profile: str, opcode: str, expected: str
+) -> None:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    x = b.add("parameter", Kind.PARAMETER, dtype="float32", result_bytes=8)
+    b.add(opcode, deps=[x], dtype="float32", flops=16, dims=(1, 2, 2, 2))
+    for cluster, name in (("h100-dgx", expected), ("v5p", "f32")):
+        chip = Cluster.load(cluster).chip
+        kernels, _ = kernels_of(b.build(), tf32=tf32_kinds(profile, chip))
+        assert kernels.dtypes[kernels.dtype[0]] == name
 
 
 def test_the_upper_half_of_causal_attention_is_not_calculated() -> None:

@@ -147,16 +147,3 @@ def test_a_scan_hides_its_gathers_but_those_of_the_first_layers() -> None:
     assert exposed(ahead) <= 2.5 * busy / count
     assert exposed(within) > 0.8 * busy
     assert ahead.step_time_ns < within.step_time_ns <= step("blocking").step_time_ns
-
-
-def test_utilisation_is_of_what_products_are_calculated_in() -> None:
-    """bf16 operands with an f32 result are no f32 product."""
-    from flint.backends.cost.estimate import main_type_and_peak
-    from flint.workload import Workload
-
-    b = ProgramBuilder(MESH)
-    x = b.add("x", Kind.PARAMETER, result_bytes=8192, dtype="bfloat16")
-    b.add("stablehlo.dot_general", deps=[x], dims=(1, 64, 64, 64), flops=2 * 64**3, dtype="float32",
-          result_bytes=16384, operand_bytes=16384)  # fmt: skip
-    found = main_type_and_peak(Workload.single(b.build()), Cluster.load("h100-dgx"))
-    assert found == ("bf16", 989.4e12)

@@ -1,0 +1,31 @@
+"""Which products of f32 matrices GPUs calculate in TF32, by who compiled the program."""
+
+from __future__ import annotations
+
+from flint.backends.cost.kernels import KernelKind
+from flint.cluster import Chip
+
+_PRODUCTS = frozenset(
+    {
+        KernelKind.GEMM,
+        KernelKind.CONVOLUTION,
+        KernelKind.ATTENTION,
+        KernelKind.ATTENTION_BACKWARD,
+    }
+)
+#: Profiles of PyTorch. `torch.backends.cudnn.allow_tf32` is true unless a program says otherwise,
+#: `torch.backends.cuda.matmul.allow_tf32` is false (docs.pytorch.org, "CUDA semantics").
+_TORCH = ("eager", "inductor", "megatron")
+
+
+def tf32_kinds(profile: str, chip: Chip) -> frozenset[KernelKind]:
+    """The kinds of kernels that use TF32 where they multiply f32: none on a chip without it.
+
+    XLA for GPUs uses it for all (`jax.default_matmul_precision` says otherwise), PyTorch for
+    convolutions only. Settings that a program makes itself are not captured.
+    """
+    if "tf32" not in chip.peak_flops_per_s:
+        return frozenset()
+    if profile.startswith("xla-gpu"):
+        return _PRODUCTS
+    return frozenset({KernelKind.CONVOLUTION}) if profile in _TORCH else frozenset()

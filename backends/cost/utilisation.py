@@ -1,0 +1,70 @@
+"""What utilisation is measured by: flops of products of matrices, and the peak they compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from flint.backends.cost.kernel_table import kernels_of, kind_of
+from flint.backends.cost.kernels import KernelKind
+from flint.cluster import Cluster
+from flint.program import Int64s, Phase, Program
+from flint.totals import matmul_flops, one_product_flops, total
+from flint.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class ProductFlops:
+    """Flops of products of matrices of one device and step.
+
+    `model` are those that forward and backward pass need (Chowdhery et al., arXiv 2204.02311,
+    appendix B), `executed` those that are done: recomputation is in these only, of layers as well
+    as of scores within the backward pass of flash attention.
+    """
+
+    model: int
+    executed: int
+
+
+def product_flops(program: Program) -> ProductFlops:
+    """The flops of a program's products, of the full square where attention is causal."""
+    flops = matmul_flops(program)
+    again = np.where(program.phase == Phase.REMAT, flops, _scores_again(program, flops))
+    executed = total(program, flops)
+    return ProductFlops(executed - total(program, again), executed)
+
+
+def _scores_again(program: Program, flops: Int64s) -> Int64s:
+    """For each row the flops of scores that a backward pass of flash attention calculates again.
+
+    That is the first of its five products (Dao et al., arXiv 2205.14135, appendix B): the one of
+    which `dims` are.
+    """
+    backward = [kind_of(o) == KernelKind.ATTENTION_BACKWARD for o in program.opcodes]
+    rows = np.flatnonzero(np.array(backward, dtype=np.bool_)[program.opcode])
+    again = np.zeros(len(program), dtype=np.int64)
+    again[rows] = np.minimum(one_product_flops(program, rows), flops[rows])
+    return again
+
+
+def main_type_and_peak(
+    workload: Workload, cluster: Cluster, tf32: Collection[KernelKind] = ()
+) -> tuple[str, float]:
+    """The type in which most flops of products are calculated, and the chip's peak in it.
+
+    `tf32` is that of `kernels_of`.
+    """
+    weight: dict[str, int] = {}
+    for program in workload.programs:
+        kernels, rows = kernels_of(program, tf32=tf32)
+        flops = kernels.flops * program.trips[rows]
+        for number in np.unique(kernels.dtype).tolist():
+            mine = (kernels.dtype == number) & (kernels.kind <= KernelKind.ATTENTION_BACKWARD)
+            dtype = kernels.dtypes[number]
+            weight[dtype] = weight.get(dtype, 0) + int(flops[mine].sum())
+    peaks = {k: v.value for k, v in cluster.chip.peak_flops_per_s.items()}
+    known = {d: w for d, w in weight.items() if d in peaks and w}
+    dtype = max(known, key=lambda d: known[d]) if known else "bf16"
+    return dtype, peaks.get(dtype, max(peaks.values()))
