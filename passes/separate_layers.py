@@ -44,7 +44,7 @@ class SeparateLayers(Pass):
             program, rows, kind=Kind.VALUE, flags=flags, alias=stacks, flops=0, operand_bytes=0
         )
         found = changed(found, np.flatnonzero(empty), kind=Kind.VALUE, flops=0, operand_bytes=0)
-        return _without_indices(found, rows)
+        return _waiting_for_parts(found, rows, empty)
 
 
 def _views(program: Program) -> dict[int, int]:
@@ -86,11 +86,15 @@ def _carries(program: Program) -> Iterator[tuple[int, int]]:
     return (pair for region in program.regions for pair in region.carries)
 
 
-def _without_indices(program: Program, rows: NDArray[np.int64]) -> Program:
-    """`rows` read no scalars any more: which part it is, is known when the loop is written out."""
+def _waiting_for_parts(program: Program, views: NDArray[np.int64], empty: Mask) -> Program:
+    """The program in which a stack is there when its parts are.
+
+    `views` read no scalars any more: which part it is, is known when the loop is written out. What
+    is not filled waits for nothing: else each part would wait for all that came before its loop.
+    """
     chosen = np.zeros(len(program), dtype=np.bool_)
-    chosen[rows] = True
+    chosen[views] = True
     scalar = np.array([not s for s in program.shapes] or [False], dtype=np.bool_)[program.shape]
     owner, target = edges(program)
-    stays = ~(chosen[owner] & scalar[target])
+    stays = ~(chosen[owner] & scalar[target]) & ~empty[owner]
     return rewired(program, (owner[stays], target[stays]))

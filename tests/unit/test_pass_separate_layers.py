@@ -53,6 +53,8 @@ def test_parts_of_stacks_are_neither_copied_nor_filled() -> None:
     assert (update.deps, update.alias) == ((at["results"], at["row"]), at["results"])
     assert update.flags == Flag.VIEW
     assert after.row(at["row"]) == before.row(at["row"])
+    assert before.row(at["filled"]).deps == (at["zero"],)
+    assert after.row(at["filled"]).deps == ()  # else each part waits for all before the loop
 
 
 def test_what_others_read_is_filled() -> None:
