@@ -27,6 +27,7 @@ from flint.workload import Workload
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
     from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.timeline import Policy
     from flint.backends.report import Summary
     from flint.cluster import Cluster
     from flint.passes.pipeline.parts import PartitionedBody
@@ -78,17 +79,37 @@ class Trace:
             workload = rewrite(self.workload, profile=profile)
         return Trace(workload, timings)
 
-    def estimate(self, cluster: str | Path | Cluster, **options: Any) -> Estimate:
-        """How long the step takes on a cluster: a preset ("h100-dgx"), a TOML file or a Cluster.
+    def estimate(
+        self,
+        cluster: str | Path | Cluster,
+        *,
+        profile: str | None = None,
+        policy: str | Policy | None = None,
+        mapping: Mapping[str, str] | str | None = None,
+        unpriced_is_zero: bool = False,
+    ) -> Estimate:
+        """How long the step takes on a cluster, as `flint estimate` says it.
 
-        `options` are those of `flint.backends.cost.estimate.estimate`: `profile`, `policy`,
-        `mapping`, `unpriced_is_zero`. Raises FlintError FL701 to FL705.
+        `cluster` is a preset ("h100-dgx"), a TOML file, ASTRA-sim's network.yml or a Cluster.
+        `profile` is whose kernels operations become (None chooses by chip and program), `policy`
+        when communication begins (None: "overlap"), `mapping` where mesh axes lie, {"model":
+        "nvlink"} or "model=nvlink,data=ib" (None: the last axis inside). With `unpriced_is_zero`
+        operations without a price count nothing, and the time is a lower bound.
+
+        Raises FlintError FL405 (profile), FL701, FL702, FL706 (cluster), FL703 (mapping, policy),
+        FL704 (an operation without a price), FL705 (a chip without what is needed).
         """
         from flint.backends.cost.estimate import estimate
-        from flint.cluster import Cluster
+        from flint.cluster_source import load_cluster
 
-        found = cluster if isinstance(cluster, Cluster) else Cluster.load(cluster)
-        return estimate(self.workload, found, **options)
+        return estimate(
+            self.workload,
+            load_cluster(cluster),
+            profile=profile or "",
+            policy=policy,
+            mapping=mapping,
+            unpriced_is_zero=unpriced_is_zero,
+        )
 
     def save(
         self,
@@ -96,29 +117,35 @@ class Trace:
         *,
         granularity: str = "kernel",
         cluster: str | Path | Cluster | None = None,
+        mapping: Mapping[str, str] | str | None = None,
         unpriced_is_zero: bool = False,
         **options: Any,
     ) -> WriteReport:
         """Write Chakra execution traces with one node per "kernel" or per "op".
 
-        With a `cluster` (as in `estimate`), kernels have the durations that they have there, and
-        the simulator's files beside the traces describe it. `options` are those of
-        `flint.backends.chakra.write`. The `.flint` file beside the traces holds the workload as it
-        is, whatever the traces. Raises FlintError FL406 for an unknown granularity, or one other
-        than "kernel" with a cluster; what `estimate` raises; and what `write` raises.
+        With a `cluster` (and a `mapping`, both as in `estimate`), kernels have the durations that
+        they have there, and the simulator's files beside the traces describe it. `options` are
+        those of `flint.backends.chakra.write`. The `.flint` file beside the traces holds the
+        workload as it is, whatever the traces. Raises FlintError FL406 for an unknown granularity,
+        or one other than "kernel" with a cluster; what `estimate` raises; and what `write` raises.
         """
         from flint.backends.chakra import write
         from flint.rewrite import rewrite
 
         if cluster is None:
+            _require_no_mapping(mapping)
             nodes, timing = rewrite(self.workload, granularity=granularity), None
         else:
             _require_kernels(granularity)
             from flint.backends.cost.trace_timing import timed_kernels
-            from flint.cluster import Cluster
+            from flint.cluster_source import load_cluster
 
-            found = cluster if isinstance(cluster, Cluster) else Cluster.load(cluster)
-            nodes, timing = timed_kernels(self.workload, found, unpriced_is_zero=unpriced_is_zero)
+            nodes, timing = timed_kernels(
+                self.workload,
+                load_cluster(cluster),
+                mapping=mapping,
+                unpriced_is_zero=unpriced_is_zero,
+            )
         return write(nodes, Path(directory), keep=self.workload, timing=timing, **options)
 
     def to_networkx(self) -> Any:
@@ -264,6 +291,13 @@ def trace_step(
     with _timed(timings, "capture_seconds"):
         captured = _capture(replace(step, name=step.name or name), mesh, source, trip_counts or {})
     return _finish(captured, partitioner, timings)
+
+
+def _require_no_mapping(mapping: object) -> None:
+    if mapping:
+        raise FlintError(
+            "FL703", "a mapping of mesh axes is for the tiers of a cluster", help="give a cluster"
+        )
 
 
 def _require_kernels(granularity: str) -> None:

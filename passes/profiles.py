@@ -71,13 +71,12 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-def profile(name: str) -> Profile:
-    """The profile called `name`. Raises FlintError FL405 if there is none."""
-    found = PROFILES.get(name)
-    if found is None:
+def profile(name: object) -> Profile:
+    """The profile called `name`. Raises FlintError FL405 for anything else."""
+    if not isinstance(name, str) or name not in PROFILES:
         raise FlintError(
             "FL405",
-            f"unknown target profile '{name}'{nearest(name, list(PROFILES))}",
+            f"unknown target profile {name!r}{nearest(str(name), list(PROFILES))}",
             help="the profiles are " + ", ".join(PROFILES),
         )
-    return found
+    return PROFILES[name]

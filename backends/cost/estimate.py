@@ -148,12 +148,14 @@ def _class_json(c: ClassEstimate) -> dict[str, Any]:
     }
 
 
-def find_policy(name: str) -> Policy:
-    """The policy called `name`. Raises FlintError FL703 if there is none."""
-    if name not in POLICIES:
+def find_policy(name: object) -> Policy:
+    """The policy called `name`, or a Policy as it is. Raises FlintError FL703 for anything else."""
+    if isinstance(name, Policy):
+        return name
+    if not isinstance(name, str) or name not in POLICIES:
         raise FlintError(
             "FL703",
-            f"unknown overlap policy '{name}'{nearest(name, list(POLICIES))}",
+            f"unknown overlap policy {name!r}{nearest(str(name), list(POLICIES))}",
             help="the policies are " + ", ".join(POLICIES),
         )
     return POLICIES[name]
@@ -172,17 +174,18 @@ def estimate(
     cluster: Cluster,
     *,
     profile: str = "",
-    policy: str | Policy = "overlap",
-    mapping: Mapping[str, str] | None = None,
+    policy: str | Policy | None = None,
+    mapping: Mapping[str, str] | str | None = None,
     unpriced_is_zero: bool = False,
 ) -> Estimate:
     """Estimate a step.
 
-    `profile` is whose kernels the operations become ("" chooses by chip and program). Raises
-    FlintError FL405 (profile), FL703 (mapping or policy), FL704 (an operation without a price),
-    FL705 (a chip without what the estimate needs).
+    `profile` is whose kernels the operations become ("" chooses by chip and program), `policy` when
+    communication begins (None: "overlap"), `mapping` where mesh axes lie: {"model": "nvlink"}, or
+    "model=nvlink,data=ib". Raises FlintError FL405 (profile), FL703 (mapping or policy), FL704 (an
+    operation without a price), FL705 (a chip without what the estimate needs).
     """
-    chosen = find_policy(policy) if isinstance(policy, str) else policy
+    chosen = find_policy("overlap" if policy is None else policy)
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
     kernels = rewrite(workload, profile=profile, granularity="kernel")

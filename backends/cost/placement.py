@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.calls import Span
+from flint.backends.cost.mapping import tiers_of_axes
 from flint.backends.cost.torus import Line, assign, is_torus, slice_shape, wraps
 from flint.cluster import Cluster, Network
-from flint.errors import FlintError, nearest
+from flint.errors import FlintError
 from flint.mesh import AxisRef, Group, Mesh, Route
 
 
@@ -45,7 +46,7 @@ class PlacementRow(NamedTuple):
 class Placement:
     """The tiers that the axes of `mesh` lie in on `cluster`, inner tier first.
 
-    `mapping` gives the tier of some or all axes by name. The other axes fill the domains of the
+    `mapping` gives the tier of some or all axes by name, as "model=nvlink" too. The other axes fill the domains of the
     tiers in mesh order, the last axis first: an axis lies in the inner tier while it fits into the
     domain beside the faster axes, an axis that does not fit is split, and all slower ones lie
     further out. Domains are used evenly: of an axis of 12, a domain of 8 holds 6. Raises
@@ -57,12 +58,13 @@ class Placement:
 
     mesh: Mesh
     cluster: Cluster
-    mapping: Mapping[str, str] | None = None
+    mapping: Mapping[str, str] | str | None = None
     parts: tuple[Part, ...] = field(init=False)
     shapes: tuple[tuple[int, ...], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        parts = _tiers_of_axes(self.mesh, self.cluster, self.mapping or {})
+        mapping = tiers_of_axes(self.mapping, self.mesh, self.cluster)
+        parts = _placed(self.mesh, self.cluster, mapping)
         shapes, parts = _on_tori(self.cluster, parts)
         object.__setattr__(self, "parts", tuple(_strided(parts, shapes)))
         object.__setattr__(self, "shapes", shapes)
@@ -252,22 +254,9 @@ class Placement:
         return max(1, int(hops.max()))
 
 
-def parse_mapping(text: str) -> dict[str, str]:
-    """Axis to tier from "model=nvlink,data=ib". Raises FlintError FL703."""
-    found: dict[str, str] = {}
-    for item in filter(None, (p.strip() for p in text.split(","))):
-        axis, equals, tier = (p.strip() for p in item.partition("="))
-        if not (axis and equals and tier) or axis in found:
-            wrong = "is given twice" if axis in found else "is not AXIS=TIER"
-            raise FlintError("FL703", f"'{item}' {wrong}", help="write model=nvlink,data=ib")
-        found[axis] = tier
-    return found
-
-
-def _tiers_of_axes(mesh: Mesh, cluster: Cluster, mapping: Mapping[str, str]) -> list[Part]:
+def _placed(mesh: Mesh, cluster: Cluster, mapping: Mapping[str, str]) -> list[Part]:
     """Every axis, split where it has to be, with its tier."""
     room = [_Room(n, limit) for n, limit in zip(cluster.network, cluster.members, strict=True)]
-    _check_names(mesh, cluster, mapping)
     mapped: dict[str, list[Part]] = {}
     for name, tier_name in mapping.items():
         tier = cluster.tier(tier_name)
@@ -332,23 +321,6 @@ def _fill(name: str, size: int, room: list[_Room], first: int) -> tuple[list[Par
 def _divisors(size: int) -> list[int]:
     """Divisors, largest first."""
     return [d for d in range(size, 0, -1) if size % d == 0]
-
-
-def _check_names(mesh: Mesh, cluster: Cluster, mapping: Mapping[str, str]) -> None:
-    tiers = [n.name for n in cluster.network]
-    for axis, tier in mapping.items():
-        if axis not in mesh.names:
-            raise FlintError(
-                "FL703",
-                f"mesh has no axis '{axis}' to map{nearest(axis, mesh.names)}",
-                help=f"the mesh is {mesh}",
-            )
-        if tier not in tiers:
-            raise FlintError(
-                "FL703",
-                f"cluster '{cluster.name}' has no tier '{tier}'{nearest(tier, tiers)}",
-                help=f"its tiers are {', '.join(tiers)}",
-            )
 
 
 def _on_tori(

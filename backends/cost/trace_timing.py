@@ -25,7 +25,7 @@ def timed_kernels(
     cluster: Cluster,
     *,
     profile: str = "",
-    mapping: Mapping[str, str] | None = None,
+    mapping: Mapping[str, str] | str | None = None,
     unpriced_is_zero: bool = False,
 ) -> tuple[Workload, Timing]:
     """The kernels of a workload, none that has a price below 1 us if it can be merged.

@@ -18,6 +18,7 @@ from flint.cli.estimate import estimate
 from flint.cli.exits import guarded, unwind_on_sigterm
 from flint.cli.explain import explain
 from flint.cli.export import export
+from flint.cli.help_tables import CommandWithTables
 
 app = typer.Typer(
     name="flint",
@@ -56,7 +57,7 @@ def _options(
 
 
 for _command in (capture, estimate, check, explain, export):
-    app.command(_command.__name__)(guarded(_command))
+    app.command(_command.__name__, cls=CommandWithTables)(guarded(_command))
 app.add_typer(clusters, name="clusters")
 
 

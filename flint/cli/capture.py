@@ -26,8 +26,7 @@ from flint.cli.capture_options import (
     Output,
     Partitioner,
     PartitionerChoice,
-    Profile,
-    ProfileChoice,
+    ProfileName,
     Ranks,
     Schedule,
     ScriptArguments,
@@ -36,12 +35,10 @@ from flint.cli.capture_options import (
     TensorSize,
     TensorSizeChoice,
     TripCounts,
-    UnpricedChoice,
     World,
 )
-from flint.cli.clusters import load_cluster
 from flint.cli.console import print_json, print_note, print_result, progress_bar
-from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,8 +68,9 @@ def capture(
     microbatches: Microbatches = None,
     chunks: Chunks = None,
     granularity: GranularityChoice = Granularity.KERNEL,
-    profile: ProfileChoice = Profile.NONE,
+    profile: ProfileName = "none",
     cluster: ClusterName = None,
+    map_: Mapping = None,
     unpriced: UnpricedChoice = None,
     ranks: Ranks = "all",
     tensor_size: TensorSizeChoice = TensorSize.TOTAL,
@@ -86,10 +84,13 @@ def capture(
 
     Prints a summary and, with -o, writes execution traces for every rank.
     """
+    from flint.cluster_source import load_cluster
     from flint.pipeline_options import PipelineOptions
 
     started = time.perf_counter()
-    _refuse_lone(output, cluster, unpriced)
+    _refuse_lone(output, cluster, (("--map", map_), ("--unpriced", unpriced)))
+    _require_profile(profile)
+    hardware = None if cluster is None else load_cluster(cluster)
     pipeline = PipelineOptions(cut, schedule, microbatches, chunks)
     if world:
         _refuse_any(
@@ -105,8 +106,8 @@ def capture(
             "add --world",
         )
         trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value, pipeline)
-    if profile is not Profile.NONE:
-        trace = trace.rewritten(profile.value)
+    if profile != "none":
+        trace = trace.rewritten(profile)
     files: dict[str, Any] | None = None
     if output is not None:
         options = {
@@ -114,7 +115,8 @@ def capture(
             "tensor_size": tensor_size.value,
             "groups": groups.value,
             "link": link,
-            "cluster": load_cluster(cluster) if cluster is not None else None,
+            "cluster": hardware,
+            "mapping": map_,
             "unpriced_is_zero": unpriced is not None,
         }
         began = time.perf_counter()
@@ -134,14 +136,25 @@ def _refuse_any(given: tuple[object, ...], message: str, help_: str) -> None:
         raise FlintError("FL218", message, help=help_)
 
 
-def _refuse_lone(output: Path | None, cluster: str | None, unpriced: object) -> None:
-    """Raise FlintError FL218 for options of traces without traces."""
+def _require_profile(name: str) -> None:
+    """Raise FlintError FL405 for an unknown profile before anything is captured."""
+    if name != "none":
+        from flint.passes.profiles import profile
+
+        profile(name)
+
+
+def _refuse_lone(
+    output: Path | None, cluster: str | None, others: tuple[tuple[str, object], ...]
+) -> None:
+    """Raise FlintError FL218 for options of traces without traces, or of a cluster without one."""
     from flint.errors import FlintError
 
     if output is None and cluster is not None:
         raise FlintError("FL218", "--cluster is for traces", help="add -o DIR, or flint estimate")
-    if cluster is None and unpriced is not None:
-        raise FlintError("FL218", "--unpriced is for --cluster", help="add --cluster NAME")
+    for option, value in others:
+        if cluster is None and value is not None:
+            raise FlintError("FL218", f"{option} is for --cluster", help="add --cluster NAME")
 
 
 def _trace_script(

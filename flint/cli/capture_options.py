@@ -23,29 +23,11 @@ class Granularity(StrEnum):
     KERNEL = "kernel"
 
 
-class Profile(StrEnum):
-    """Whose rewrites of collectives and whose kernels to imitate."""
-
-    NONE = "none"
-    XLA_GPU = "xla-gpu"
-    XLA_GPU_FLASH = "xla-gpu+flash"
-    XLA_TPU = "xla-tpu"
-    INDUCTOR = "inductor"
-    MEGATRON = "megatron"
-    EAGER = "eager"
-
-
 class TensorSize(StrEnum):
     """What `tensor_size` of a node counts."""
 
     TOTAL = "total"
     OUTPUT = "output"
-
-
-class Unpriced(StrEnum):
-    """What becomes of operations without a price."""
-
-    ZERO = "zero"
 
 
 class Groups(StrEnum):
@@ -123,8 +105,13 @@ TripCounts = Annotated[
 GranularityChoice = Annotated[
     Granularity, typer.Option("--granularity", help="One node per operation or per kernel.")
 ]
-ProfileChoice = Annotated[
-    Profile, typer.Option("--profile", help="Rewrite collectives as this compiler does.")
+ProfileName = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Rewrite collectives as this compiler does, and make its kernels: {profiles}.",
+    ),
 ]
 ClusterName = Annotated[
     str | None,
@@ -134,10 +121,6 @@ ClusterName = Annotated[
         metavar="NAME|FILE",
         help="Give kernels the durations that they have on this cluster (with -o).",
     ),
-]
-UnpricedChoice = Annotated[
-    Unpriced | None,
-    typer.Option("--unpriced", help="Give operations without a price no duration (--cluster)."),
 ]
 Ranks = Annotated[
     str,
@@ -164,7 +147,7 @@ Schedule = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Schedule of a pipeline: gpipe, 1f1b, interleaved-1f1b, zb-h1, forward.",
+        help="Schedule of a pipeline: {schedules}.",
     ),
 ]
 Microbatches = Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +51,8 @@ def show(
     verbose: Verbose = False,
 ) -> None:
     """Show a cluster: each number with its kind and source."""
+    from flint.cluster_source import load_cluster
+
     cluster = load_cluster(name)
     if json_:
         print_json(SCHEMA, {"cluster": cluster.model_dump(mode="json", exclude_none=True)})
@@ -60,21 +61,6 @@ def show(
     if cluster.notes:
         print(cluster.notes)
     _print_table(_SHOW, numbers(cluster.model_dump(mode="json", exclude_defaults=True)))
-
-
-def load_cluster(name: str) -> Cluster:
-    """A preset, a TOML file, or ASTRA-sim's network.yml with the system.json beside it.
-
-    Raises FlintError FL701, FL702, or FL706 for ASTRA-sim's files.
-    """
-    from flint.cluster import Cluster
-
-    if not name.endswith((".yml", ".yaml")):
-        return Cluster.load(name)
-    from flint.backends.cost.astrasim_files import read_astrasim
-
-    path = Path(name)
-    return read_astrasim(path, path.with_name("system.json"))
 
 
 def numbers(value: Any, key: str = "") -> list[tuple[str, str, str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -15,4 +16,27 @@ Verbose = Annotated[
 ]
 Rank = Annotated[
     int, typer.Option("--rank", metavar="N", help="Look at the program that this rank runs.")
+]
+
+
+class Unpriced(StrEnum):
+    """What becomes of operations without a price."""
+
+    ZERO = "zero"
+
+
+UnpricedChoice = Annotated[
+    Unpriced | None,
+    typer.Option(
+        "--unpriced", help="Count operations without a price as nothing: times are lower bounds."
+    ),
+]
+Mapping = Annotated[
+    str | None,
+    typer.Option(
+        "--map",
+        metavar="AXIS=TIER,...",
+        help="Network tiers of mesh axes, model=nvlink,data=ib (default: the last axis in the inner "
+        "tier; flint clusters show NAME has their names).",
+    ),
 ]

@@ -17,7 +17,7 @@ from flint.workload import Workload
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
-    "capture": "--args --chunks --cluster --cut --granularity --groups --hint --json --link --mesh "
+    "capture": "--args --chunks --cluster --cut --granularity --groups --hint --json --link --map --mesh "
     "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --steps "
     "--tensor-size --trip-count --unpriced --verbose --world "
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",

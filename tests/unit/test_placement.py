@@ -3,7 +3,8 @@
 import pytest
 
 from flint.backends.cost.calls import Span
-from flint.backends.cost.placement import Placement, parse_mapping
+from flint.backends.cost.mapping import parse_mapping
+from flint.backends.cost.placement import Placement
 from flint.backends.cost.torus import assign, slice_shape
 from flint.cluster import Cluster, NetworkKind
 from flint.errors import FlintError
@@ -98,6 +99,34 @@ def test_mappings_as_text():
         with pytest.raises(FlintError) as caught:
             parse_mapping(text)
         assert caught.value.code == "FL703"
+    with pytest.raises(FlintError, match="axis 'a' is mapped twice, to 'b' and to 'c'"):
+        parse_mapping("a=b,a=c")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "said"),
+    [
+        (["model"], "a mapping of mesh axes is no list"),
+        (3, "a mapping of mesh axes is no int"),
+        ({"model": 1}, "the name of a tier is no int: 1"),
+        ({0: "nvlink"}, "the name of an axis is no int: 0"),
+        ({"model": ["nvlink"]}, "the name of a tier is no list"),
+        ({"modle": "nvlink"}, "mesh has no axis 'modle' to map; did you mean 'model'?"),
+        ({"model": "nvlnk"}, "has no tier 'nvlnk'; did you mean 'nvlink'?"),
+        ("model", "'model' is not AXIS=TIER"),
+    ],
+)
+def test_mappings_that_are_none(mapping, said):
+    with pytest.raises(FlintError) as caught:
+        _placed("data=4,model=8", mapping=mapping)
+    assert (caught.value.code, caught.value.message) == ("FL703", caught.value.message)
+    assert said in caught.value.message and caught.value.help
+
+
+def test_a_mapping_may_be_text():
+    table = _placed("data=4,model=2", mapping="data=nvlink,model=ib").table()
+    assert table == _placed("data=4,model=2", mapping={"data": "nvlink", "model": "ib"}).table()
+    assert [row.tier for row in table] == ["nvlink", "ib"]
 
 
 def test_spans_of_axes_and_sub_axes():

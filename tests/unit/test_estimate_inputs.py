@@ -1,0 +1,154 @@
+"""What `flint estimate`, `flint clusters` and `trace.estimate` take, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flint.backends.cost.timeline import POLICIES
+from flint.builder import ProgramBuilder
+from flint.cli import app
+from flint.cluster import Cluster
+from flint.cluster_source import load_cluster
+from flint.errors import FlintError
+from flint.mesh import AxisRef, Group, Mesh
+from flint.passes.profiles import PROFILES
+from flint.program import Collective, Kind
+from flint.tracing import Trace
+from flint.workload import Workload
+
+NETWORK = "topology: [ Switch ]\nnpus_count: [ 8 ]\nbandwidth: [ 400 ]\nlatency: [ 500 ]\n"
+SYSTEM = '{"peak-perf": 900, "local-mem-bw": 3350}'
+OURS = 'name = "ours"\ntitle = "t"\nbase = "h100-dgx"\n'
+
+
+def flint(*arguments: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)), prog_name="flint")
+
+
+@pytest.fixture
+def trace() -> Trace:
+    """A product and an all-reduce over 4 of 8 devices."""
+    b = ProgramBuilder(Mesh.parse("data=4,model=2"))
+    size = {"dtype": "bfloat16", "shape": (512, 512), "result_bytes": 2**19}
+    w = b.add("parameter", Kind.PARAMETER, name="w", **size)
+    dot = {"operand_bytes": 2**20, "flops": 2 * 512**3, "dims": (1, 512, 512, 512)}
+    product = b.add("stablehlo.dot_general", deps=[w, w], **dot, **size)
+    group = {"group": Group((AxisRef("data"),)), "comm_bytes": 2**19}
+    b.add(
+        "all_reduce",
+        Kind.COLLECTIVE,
+        deps=[product],
+        collective=Collective.ALL_REDUCE,
+        **group,
+        **size,
+    )
+    return Trace(Workload.single(b.build()))
+
+
+@pytest.fixture
+def files(tmp_path: Path, trace: Trace) -> Path:
+    (tmp_path / "network.yml").write_text(NETWORK)
+    (tmp_path / "system.json").write_text(SYSTEM)
+    (tmp_path / "ours.toml").write_text(OURS)
+    trace.workload.save(tmp_path / "workload.flint")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["network.yml", "ours.toml"])
+def test_python_and_the_command_line_take_the_same_clusters(
+    files: Path, trace: Trace, name: str
+) -> None:
+    path = files / name
+    times = {trace.estimate(c).step_time_ns for c in (path, str(path), load_cluster(path))}
+    assert len(times) == 1
+    shown = json.loads(flint("estimate", files, "-c", path, "--json").stdout)
+    assert shown["step_time_ns"] == round(times.pop(), 3)
+    assert flint("clusters", "show", path).stdout.startswith(path.stem)
+
+
+def test_traces_are_written_for_the_same_clusters(files: Path, trace: Trace) -> None:
+    report = trace.save(files / "out", cluster=str(files / "network.yml"), mapping="data=dim0")
+    assert report.ranks == 8
+    with pytest.raises(FlintError, match="FL703"):
+        trace.save(files / "other", mapping="data=dim0")
+
+
+@pytest.mark.parametrize("cluster", [3, None, b"h100-dgx", ["h100-dgx"], {"name": "h100-dgx"}])
+def test_what_is_no_cluster(trace: Trace, cluster: Any) -> None:
+    with pytest.raises(FlintError) as caught:
+        trace.estimate(cluster)
+    assert caught.value.code == "FL702"
+    assert type(cluster).__name__ in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ({"policy": 3}, "FL703", "unknown overlap policy 3"),
+        ({"policy": "overlp"}, "FL703", "'overlp'; did you mean 'overlap'?"),
+        ({"policy": ["xla"]}, "FL703", "unknown overlap policy ['xla']"),
+        ({"profile": "xla_gpu"}, "FL405", "'xla_gpu'; did you mean 'xla-gpu'?"),
+        ({"profile": 3}, "FL405", "unknown target profile 3"),
+        ({"profile": ["xla-gpu"]}, "FL405", "unknown target profile ['xla-gpu']"),
+        ({"mapping": "model=nvlnk"}, "FL703", "'nvlnk'; did you mean 'nvlink'?"),
+        ({"mapping": 3}, "FL703", "no int"),
+    ],
+)
+def test_options_that_are_none(trace: Trace, options: dict[str, Any], code: str, said: str) -> None:
+    with pytest.raises(FlintError) as caught:
+        trace.estimate("h100-dgx", **options)
+    assert caught.value.code == code
+    assert said in caught.value.message
+    assert caught.value.help
+
+
+def test_defaults_may_be_named(trace: Trace) -> None:
+    plain = trace.estimate("h100-dgx").step_time_ns
+    none = trace.estimate("h100-dgx", profile=None, policy=None, mapping=None)
+    assert none.step_time_ns == plain
+    assert trace.estimate("h100-dgx", mapping="").step_time_ns == plain
+    policy = trace.estimate("h100-dgx", policy=POLICIES["overlap"])
+    assert policy.step_time_ns == plain
+    apart = trace.estimate("h100-dgx", mapping="data=ib,model=nvlink")
+    assert apart.step_time_ns > plain
+    assert apart.mapping == (("data", "4", "ib"), ("model", "2", "nvlink"))
+
+
+def test_help_names_what_there_is() -> None:
+    estimate = " ".join(flint("estimate", "--help").stdout.split())
+    capture = " ".join(flint("capture", "--help").stdout.split())
+    assert f"Whose kernels: {', '.join(PROFILES)}" in estimate
+    assert f"make its kernels: {', '.join(PROFILES)}." in capture
+    assert f"When communication begins: {', '.join(POLICIES)}." in estimate
+    assert f"A preset ({', '.join(Cluster.names())})" in estimate
+    for shown in (estimate, capture):
+        assert not re.search(r"\{[a-z]", shown.replace("{PATH}", ""))
+        assert "--map AXIS=TIER,..." in shown and "--unpriced <zero>" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--map", "model=nvlink,model=ib"], "axis 'model' is mapped twice"),
+        (["--map", "model"], "'model' is not AXIS=TIER"),
+        (["--map", "modle=ib"], "mesh has no axis 'modle' to map; did you mean 'model'?"),
+        (["--overlap", "ddq"], "unknown overlap policy 'ddq'; did you mean 'ddp'?"),
+        (["--profile", "xla"], "unknown target profile 'xla'"),
+        (["--unpriced", "one"], "'one'"),
+        (["--class", "all"], "--class is for --perfetto"),
+        (["--window", "1:2"], "--window is for --perfetto"),
+        (["--perfetto", "x.pftrace", "--window", "2:1"], "--window 2:1 is no window"),
+        (["--perfetto", "x.pftrace", "--window", "nan:1"], "--window nan:1 is no window"),
+        (["--perfetto", "x.pftrace", "--window", "0:inf"], "--window 0:inf is no window"),
+    ],
+)
+def test_options_of_estimate_that_cannot_be(files: Path, arguments: list[str], said: str) -> None:
+    result = flint("estimate", files, "-c", "h100-dgx", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
