@@ -14,6 +14,7 @@ from benchmarks import collective_rows as rows
 from benchmarks.accuracy_row import Accuracy, as_text
 from benchmarks.accuracy_row import accuracy as accuracy_of
 from benchmarks.fit_nccl import PAIRS_ONLY, fit_over_nodes
+from benchmarks.kernel_rows import PRESETS
 from flint.backends.cost.network import duration_ns, roofline_ns
 from flint.cluster import Cluster
 
@@ -60,7 +61,7 @@ def _half(
 def table() -> list[Accuracy]:
     """All rows of the report."""
     found = []
-    for preset, gpu in rows.PRESETS.items():
+    for preset, gpu in PRESETS.items():
         cluster = Cluster.load(preset)
         measured = rows.inside_a_node(gpu)
         if preset in PAIRS_ONLY:

@@ -6,22 +6,13 @@ import csv
 import gzip
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from benchmarks.kernel_rows import DATA
 from flint.backends.cost.calls import Call, Span
 from flint.cluster import Cluster, Network
 from flint.program import Collective
 
-DATA = Path(__file__).resolve().parent / "data"
-#: Preset -> the GPU's name in aiconfigurator's files.
-PRESETS = {
-    "a100-80-dgx": "a100_sxm",
-    "h100-dgx": "h100_sxm",
-    "h200-dgx": "h200_sxm",
-    "b200-dgx": "b200_sxm",
-    "l40s": "l40s",
-}
 #: Network of AWS's p4de.24xlarge: four EFA adapters of 100 Gb/s for eight GPUs.
 EFA_BYTES_PER_S: dict[str, Any] = {
     "value": 4 * 100e9 / 8 / 8,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import collective_rows as rows
+from benchmarks.kernel_rows import PRESETS
 from benchmarks.toml_constants import Constant, set_constants
 from flint.backends.cost.network.ring import ring
 from flint.backends.cost.network.schedule import Schedule
@@ -163,7 +164,7 @@ def fit_over_nodes(inner: dict[str, Constant]) -> dict[str, float]:
 def fit() -> dict[str, dict[str, Constant]]:
     """Constants of the inner tier of each preset."""
     halves, switched = {}, {}
-    for preset, gpu in rows.PRESETS.items():
+    for preset, gpu in PRESETS.items():
         bandwidth = Cluster.load(preset).network[0].bandwidth_bytes_per_s.value / 1e9
         most = 2 if preset in PAIRS_ONLY else 8
         fitted = [r for r in rows.inside_a_node(gpu) if not r.half and r.call.size <= most]
@@ -191,7 +192,7 @@ def assumed(fitted: dict[str, dict[str, Constant]]) -> dict[tuple[str, str], dic
         }
     nodes = fit_over_nodes(fitted["a100-80-dgx"])
     source = "benchmarks/fit_nccl.py on half of AWS's all-reduces over EFA on 2 nodes of 8 A100"
-    for preset in (*rows.PRESETS, "a100-40-dgx", "gb200-nvl72"):
+    for preset in (*PRESETS, "a100-40-dgx", "gb200-nvl72"):
         found[preset, "ib"] = {k: (nodes[k], "assumed", source) for k in ("c", "efficiency")}
     book = "jax-ml/scaling-book, sharding: "
     for preset in ("v4", "v5e", "v5p", "v6e"):

@@ -60,6 +60,16 @@ def edges(program: Program) -> Edges:
     return program.dep_owner.astype(np.int64), program.deps.astype(np.int64)
 
 
+def read_at_home(program: Program) -> Mask:
+    """Rows that only rows of their own region and stream read, and no loop yields."""
+    owner, target = edges(program)
+    away = program.region[owner] != program.region[target]
+    away |= program.stream[owner] != program.stream[target]
+    home = ~yielded(program)
+    home[target[away]] = False
+    return home
+
+
 def with_value(table: tuple[T, ...], value: T) -> tuple[tuple[T, ...], int]:
     """The table with `value` in it, appended if it is new, and the index of `value`."""
     if value in table:

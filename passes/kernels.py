@@ -18,9 +18,9 @@ from flint.passes.columns import (
     edges,
     forwarded,
     kept,
+    read_at_home,
     rewired,
     with_value,
-    yielded,
 )
 from flint.passes.opcodes import (
     CONVOLUTION,
@@ -108,7 +108,7 @@ def _cheap(program: Program) -> Mask:
     role = _roles(program)
     cheap = (role == Role.LAYOUT) | (opcode_mask(program, CONVERT) & (role == Role.ELEMENT))
     cheap &= (program.flops == 0) & (np.diff(program.dep_start) <= 1)
-    cheap &= (program.result_bytes >= program.operand_bytes) & _read_at_home(program)
+    cheap &= (program.result_bytes >= program.operand_bytes) & read_at_home(program)
     does = (role == Role.ELEMENT) | (role == Role.LAYOUT) | (role == Role.REDUCE)
     takes = (does & (program.kind == Kind.COMPUTE)).tolist()
     start, rows = (column.tolist() for column in consumers(program))
@@ -198,21 +198,11 @@ def _kernels(program: Program, role: Int64s) -> Int64s:
         feeds_matmul=matmul.tolist(),
     )
     start, rows = (column.tolist() for column in consumers(program))
-    for row in np.flatnonzero(_read_at_home(program)).tolist()[::-1]:
+    for row in np.flatnonzero(read_at_home(program)).tolist()[::-1]:
         readers = rows[start[row] : start[row + 1]]
         if work.joins(row, readers):
             work.kernel[row] = work.kernel[readers[0]]
     return np.array(work.kernel, dtype=np.int64)
-
-
-def _read_at_home(program: Program) -> Mask:
-    """Rows that only rows of their own region and stream read, and no loop yields."""
-    owner, target = edges(program)
-    away = program.region[owner] != program.region[target]
-    away |= program.stream[owner] != program.stream[target]
-    home = ~yielded(program)
-    home[target[away]] = False
-    return home
 
 
 def _merged(program: Program, role: Int64s, kernel: Int64s) -> Program:

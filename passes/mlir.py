@@ -52,6 +52,15 @@ def defining_operation(value: Any) -> Any:
     return getattr(value.owner, "operation", value.owner)
 
 
+def functions_of(module: Any) -> dict[str, Any]:
+    """The functions of a module by name."""
+    return {
+        f.attributes["sym_name"].value: f.operation
+        for f in module.body
+        if f.operation.name == "func.func"
+    }
+
+
 def operations_named(module: Any, name: str) -> list[Any]:
     """All operations called `name` in a module, nested ones too: safe to change while iterated."""
     from jaxlib.mlir import ir

@@ -20,15 +20,13 @@ from flint.program import Int64s, Program
 
 @dataclass(frozen=True, eq=False)
 class Issued:
-    """Nodes in the order in which they are issued, and the layer of each (see `layer_runs`)."""
+    """Nodes in the order in which they are issued, and the layer of each (see `layer_runs`).
+
+    None stands for the layers of nodes that are in the order of the program.
+    """
 
     nodes: Nodes
-    layer: Int64s
-
-
-def as_written(program: Program, nodes: Nodes) -> Issued:
-    """Everything at its place in the program."""
-    return Issued(nodes, layer_runs(program, nodes))
+    layer: Int64s | None = None
 
 
 def one_layer_ahead(program: Program, nodes: Nodes, preparation: Preparation) -> Issued:

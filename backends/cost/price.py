@@ -14,7 +14,7 @@ from flint.backends.cost.calls import Call, Span
 from flint.backends.cost.kernel_table import kernels_of, unpriced
 from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.backends.cost.placement import Placement
-from flint.backends.cost.prefetching import Issued, as_written, one_layer_ahead
+from flint.backends.cost.prefetching import Issued, one_layer_ahead
 from flint.backends.cost.preparing import Preparation, preparation
 from flint.backends.cost.steady_state import GRID_NS
 from flint.backends.cost.timeline import ClassWork, Floats, Policy
@@ -186,7 +186,7 @@ def _beside(early: Preparation, names: list[str], stream: NDArray[np.int64]) -> 
 
 def _issued(program: Program, early: Preparation | None) -> Issued:
     nodes = expand(program)
-    return one_layer_ahead(program, nodes, early) if early else as_written(program, nodes)
+    return one_layer_ahead(program, nodes, early) if early else Issued(nodes)
 
 
 def _peers(program: Program, rank: int, owner: NDArray[np.int16]) -> dict[int, int]:

@@ -22,7 +22,12 @@ from flint.passes.extract.names import Origin, Origins, parameter_name
 from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
 from flint.passes.extract.work import Operation, work_of
-from flint.passes.mlir import defining_operation, is_causal_attention, make_context
+from flint.passes.mlir import (
+    defining_operation,
+    functions_of,
+    is_causal_attention,
+    make_context,
+)
 from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
 
 #: Operations that only name a value: nothing runs.
@@ -67,11 +72,7 @@ def extract_with_results(
 
     with make_context():
         module = ir.Module.parse(bytecode)
-        functions = {
-            f.attributes["sym_name"].value: f.operation
-            for f in module.body
-            if f.operation.name == "func.func"
-        }
+        functions = functions_of(module)
         if "main" not in functions:
             raise FlintError(
                 "FL402",

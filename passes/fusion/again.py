@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.passes.columns import Mask, carried, consumers, edges, forwarded, kept, rewired, yielded
+from flint.passes.columns import (
+    Mask,
+    carried,
+    consumers,
+    edges,
+    forwarded,
+    kept,
+    read_at_home,
+    rewired,
+)
 from flint.passes.fusion.diamonds import Diamonds
 from flint.passes.fusion.roles import Role, Roles, roles_of, words
 from flint.passes.opcodes import opcode_mask
@@ -103,7 +112,7 @@ class _Again:
         program = self._program
         start, rows = (column.tolist() for column in consumers(program))
         gone = [False] * len(program)
-        may = np.isin(self._roles.role, (Role.ELEMENT, Role.VIEW)) & _at_home(program)
+        may = np.isin(self._roles.role, (Role.ELEMENT, Role.VIEW)) & read_at_home(program)
         may &= ~_saved(program)
         for row in np.flatnonzero(may).tolist()[::-1]:
             readers = rows[start[row] : start[row + 1]]
@@ -257,16 +266,6 @@ def _bytes_to_compute(program: Program, roles: Roles) -> tuple[list[int], list[i
         elif role[row] == Role.VIEW:
             read[row] = inputs[row] = read[deps[start[row]]]
     return read, inputs
-
-
-def _at_home(program: Program) -> Mask:
-    """Rows that only rows of their own region and stream read, and no loop yields."""
-    owner, target = edges(program)
-    away = program.region[owner] != program.region[target]
-    away |= program.stream[owner] != program.stream[target]
-    home = ~yielded(program)
-    home[target[away]] = False
-    return home
 
 
 def _inlined(program: Program, gone: Mask) -> Program:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from flint.passes.mlir import functions_of
+
 #: A function called twice or more with at least this many operations stays a call.
 KEEP_FROM_OPERATIONS = 100
 
@@ -19,11 +21,7 @@ def inline_calls(module: Any) -> None:
     MLIR's own `inline` pass does nothing here: the func dialect's inliner interface is not
     registered in jaxlib.
     """
-    functions = {
-        f.attributes["sym_name"].value: f.operation
-        for f in module.body
-        if f.operation.name == "func.func"
-    }
+    functions = functions_of(module)
     callees = {name: _callees(f) for name, f in functions.items()}
     order = _callees_first(callees)
     times = _executions(order, callees)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flint.passes.mlir import make_context, split_name_stack, write_bytecode
+from flint.passes.mlir import functions_of, make_context, split_name_stack, write_bytecode
 
 _BODY, _CALL = "sdy.manual_computation", "func.call"
 
@@ -23,11 +23,7 @@ def with_whole_names(bytecode: bytes) -> bytes:
 
     with make_context():
         module = ir.Module.parse(bytecode)
-        functions = {
-            f.attributes["sym_name"].value: f.operation
-            for f in module.body
-            if f.operation.name == "func.func"
-        }
+        functions = functions_of(module)
         callers: dict[str, str] = {}
         _find_callers("main", "", functions, callers)
         for name, prefix in callers.items():

@@ -7,6 +7,7 @@ from benchmarks import accuracy_collectives as report
 from benchmarks import collective_rows as rows
 from benchmarks import fit_nccl
 from benchmarks.accuracy_row import as_markdown
+from benchmarks.kernel_rows import PRESETS
 from flint.cluster import Cluster
 from flint.program import Collective
 
@@ -16,7 +17,7 @@ from flint.program import Collective
 )
 def test_held_out_rows_are_met(preset: str, bar: float) -> None:
     """Percent. Bytes by bandwidth alone are off by 74 to 82."""
-    measured = [r for r in rows.inside_a_node(rows.PRESETS[preset]) if r.half]
+    measured = [r for r in rows.inside_a_node(PRESETS[preset]) if r.half]
     found = report.accuracy("NCCL", "held out", measured, Cluster.load(preset))
     assert found.count > 80
     assert found.mape <= bar

@@ -11,7 +11,6 @@ from flint.backends.cost.network import (
     duration_ns,
     durations_ns,
     roofline_ns,
-    shared_links,
 )
 from flint.backends.cost.network.mesh import fully_connected
 from flint.backends.cost.network.ring import flat_ring, ring
@@ -197,14 +196,3 @@ def test_many_calls_are_answered_in_order() -> None:
     calls = [Call(AR, 2**k, (Span(0, 8),)) for k in (10, 20, 10, 25)]
     assert durations_ns(calls, cluster).tolist() == [duration_ns(c, cluster) for c in calls]
     assert durations_ns([], cluster).shape == (0,)
-
-
-def test_concurrent_calls_on_a_tier_are_named() -> None:
-    cluster = Cluster.load("h100-dgx")
-    inside, over = Call(AR, MIB, (Span(0, 8),)), Call(AG, MIB, (Span(0, 2), Span(1, 4)))
-    message, empty = Call(Collective.NONE, MIB, (Span(1, 2),)), Call(AR, 0, (Span(0, 8),))
-    assert shared_links([inside, empty], cluster) == []
-    assert shared_links([inside, over, message, inside], cluster) == [
-        "nvlink: 3 at once (all_reduce over 8 x2, all_gather over 8 x1)",
-        "ib: 2 at once (all_gather over 8 x1, message over 2 x1)",
-    ]

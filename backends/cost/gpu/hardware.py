@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.gpu.constants import Constants, constants_of, gpu_of
+from flint.backends.cost.peaks import peak_flops_per_ns
 from flint.cluster import Chip
-from flint.errors import FlintError
 
 Float64s = NDArray[np.float64]
 #: L2 bandwidth over that of memory where the chip file does not say. Assumed: an SM takes 64 bytes
@@ -53,14 +53,7 @@ class Hardware:
 
     def peak_flops_per_ns(self, dtype: str) -> float:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
-        for name in (dtype, *_same_peak(dtype)):
-            if name in self.chip.peak_flops_per_s:
-                return self.chip.peak_flops_per_s[name].value * 1e-9
-        raise FlintError(
-            "FL705",
-            f"chip '{self.chip.name}' has no peak for {dtype}",
-            help=f"add {dtype} to [chip.peak_flops_per_s] of the cluster file",
-        )
+        return peak_flops_per_ns(self.chip, dtype, _same_peak(dtype))
 
 
 def hardware_of(chip: Chip, constants: Constants | None = None) -> Hardware:

@@ -6,6 +6,5 @@ from flint.backends.cost.network.choose import (
     durations_ns,
     roofline_ns,
 )
-from flint.backends.cost.network.shared_links import shared_links
 
-__all__ = ["algorithm", "duration_ns", "durations_ns", "roofline_ns", "shared_links"]
+__all__ = ["algorithm", "duration_ns", "durations_ns", "roofline_ns"]

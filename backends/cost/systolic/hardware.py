@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.peaks import peak_flops_per_ns
 from flint.backends.cost.systolic.constants import constants_of, systolic_of
 from flint.cluster import Chip
-from flint.errors import FlintError
 
 Float64s = NDArray[np.float64]
 #: Bytes of an element, by the beginning of StableHLO's name.
@@ -40,14 +40,8 @@ class Hardware:
 
     def peak_flops_per_ns(self, dtype: str) -> float:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
-        for name in (dtype, _STANDS_IN.get(dtype, "bf16" if dtype.startswith("f8") else "")):
-            if name in self.chip.peak_flops_per_s:
-                return self.chip.peak_flops_per_s[name].value * 1e-9
-        raise FlintError(
-            "FL705",
-            f"chip '{self.chip.name}' has no peak for {dtype}",
-            help=f"add {dtype} to [chip.peak_flops_per_s] of the cluster file",
-        )
+        other = _STANDS_IN.get(dtype, "bf16" if dtype.startswith("f8") else "")
+        return peak_flops_per_ns(self.chip, dtype, (other,))
 
 
 def hardware_of(chip: Chip, constants: Mapping[str, float] | None = None) -> Hardware:
