@@ -51,12 +51,13 @@ def write_perfetto(
     takes the one that ends last.
     `window_ns` are two times in ns from the start of the step: nodes that run between them are
     written. Without it, the first NODE_LIMIT nodes to start are. Times are rounded to 1 ns. Raises
-    FlintError FL502 (cannot write), FL503 (no such class), FL504 (a window without length).
+    FlintError FL502 (cannot write), FL503 (no such class), FL504 (a window without
+    length, or after the step).
     """
     pb = importlib.import_module("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     chosen = _chosen(estimate, rank_class)
-    if window_ns is not None and not window_ns[0] < window_ns[1]:
-        raise FlintError("FL504", f"the window {window_ns[0]:g} to {window_ns[1]:g} ns is empty")
+    if window_ns is not None:
+        _require_window(window_ns, estimate.step_time_ns)
     parts: list[bytes] = []
     written = total = 0
     for number in chosen:
@@ -68,6 +69,22 @@ def write_perfetto(
         written, total = written + len(nodes), total + len(timeline.start_ns)
     write_atomically(Path(path), b"".join(parts))
     return PerfettoReport(written, total - written)
+
+
+def _require_window(window_ns: tuple[float, float], step_time_ns: float) -> None:
+    start, end = window_ns
+    if not start < end:
+        raise FlintError(
+            "FL504",
+            f"the window {start:g} to {end:g} ns is empty",
+            help="give the earlier time first",
+        )
+    if start >= step_time_ns or end <= 0:
+        raise FlintError(
+            "FL504",
+            f"the window from {start / 1e6:g} to {end / 1e6:g} ms is outside of the step",
+            help=f"the step takes {step_time_ns / 1e6:.6g} ms",
+        )
 
 
 def _chosen(estimate: Estimate, rank_class: int | str | None) -> list[int]:

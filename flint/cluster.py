@@ -38,10 +38,22 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _of_a_machine(value: float) -> float:
+    if value and not _LEAST <= abs(value) <= _MOST:
+        raise ValueError(f"should be 0 or between {_LEAST:g} and {_MOST:g}, it is {value:g}")
+    return value
+
+
+#: Beyond these nothing is a quantity of hardware, and times overflow.
+_LEAST, _MOST = 1e-30, 1e30
+#: No network connects more.
+_MOST_CHIPS = 2**40
+
+
 class Quantity(_Model):
     """A number, how it is known, and from where."""
 
-    value: float = Field(strict=True, allow_inf_nan=False)
+    value: Annotated[float, AfterValidator(_of_a_machine)] = Field(strict=True, allow_inf_nan=False)
     kind: SourceKind
     source: str = Field(min_length=1)
 
@@ -202,7 +214,7 @@ class Network(_Model):
 
     name: str = Field(min_length=1)
     kind: NetworkKind
-    size: int = Field(ge=0, strict=True)
+    size: int = Field(ge=0, le=_MOST_CHIPS, strict=True)
     bandwidth_bytes_per_s: Positive
     latency_ns: NotNegative
     links: int = Field(default=1, ge=1, strict=True)
@@ -210,7 +222,7 @@ class Network(_Model):
     torus_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = ()
     torus_wrap_multiple: int = Field(default=1, ge=1, strict=True)
     torus_wraps_together: bool = Field(default=False, strict=True)
-    oversubscription: float = Field(default=1.0, ge=1.0, strict=True, allow_inf_nan=False)
+    oversubscription: float = Field(default=1.0, ge=1.0, le=_MOST, strict=True, allow_inf_nan=False)
     in_network_reduction: bool = Field(default=False, strict=True)
     #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).
     constants: NetworkConstants = Field(default_factory=dict)
@@ -265,6 +277,8 @@ class Cluster(_Model):
             return f"has a size of {network.size}, no multiple of the {inside} chips inside of it"
         if network.torus_shape and math.prod(network.torus_shape) != members:
             shape = "x".join(map(str, network.torus_shape))
+            if not network.size:
+                return f"has a torus_shape of {shape}, but is without limit (size 0)"
             beside = f"{network.size} chips" if inside == 1 else f"{members} domains of {inside}"
             return f"has a torus_shape of {shape}, that is not its size of {beside}"
         return ""

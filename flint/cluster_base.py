@@ -8,6 +8,7 @@ from typing import Any
 
 from flint.cluster_file import find_cluster_file, read_toml
 from flint.errors import FlintError
+from flint.toml_lines import key_lines, line_of
 
 #: Keys that belong to one cluster and are not taken over.
 _OWN = ("name", "title", "aliases", "base", "notes")
@@ -29,31 +30,47 @@ def _document(
 ) -> dict[str, Any]:
     document, text = read_toml(path)
     if "base" in document:
-        lower = _base_file(document["base"], path, (*inside, path))
+        place = f"{path}:{line_of(('base',), key_lines(text))}"
+        lower = _base_file(document["base"], path, place, (*inside, path))
         inherited = _document(lower, check, (*inside, path))
         document = merged({k: v for k, v in inherited.items() if k not in _OWN}, document)
     check(document, path, text)
     return document
 
 
-def _base_file(base: object, path: Path, inside: tuple[Path, ...]) -> Path:
+def _base_file(base: object, path: Path, place: str, inside: tuple[Path, ...]) -> Path:
     """The file that `base` in the file at `path` names: a preset, or a path from there."""
     if not isinstance(base, str) or not base:
         raise FlintError(
             "FL701",
             f"{path.name}: key 'base' should be the name of a cluster or a TOML file",
-            place=str(path),
+            place=place,
             help='write base = "h100-dgx"',
         )
-    found = find_cluster_file(base)
+    found = _found(base, place)
     found = found if found.is_absolute() else path.parent / found
+    if not found.is_file():
+        raise FlintError(
+            "FL701",
+            f"{path.name}: its base is no file: {found}",
+            place=place,
+            help="the path of a base is taken from the directory of the file that names it",
+        )
     if found.resolve() in [p.resolve() for p in inside]:
         raise FlintError(
             "FL701",
             f"{path.name}: its base is itself: {' -> '.join(p.name for p in (*inside, found))}",
-            place=str(path),
+            place=place,
+            help="end the chain with a preset, or with a file without a base",
         )
     return found
+
+
+def _found(base: str, place: str) -> Path:
+    try:
+        return find_cluster_file(base)
+    except FlintError as error:
+        raise FlintError(error.code, error.message, place=place, help=error.help) from error
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pydantic_core import PydanticCustomError
 
 _NUMBER = 'write { value = 1e12, kind = "datasheet", source = "where it is from" }'
+#: Characters of a value that a message shows.
+_SHOWN = 40
 _UNKNOWN = ("extra_forbidden", "unknown_name")
 #: What pydantic says in the words of Python, by its types of errors.
 _IN_TOML = {
@@ -25,9 +28,17 @@ _IN_TOML = {
     "tuple_type": "should be an array",
     "list_type": "should be an array",
     "string_type": "should be a text",
+    "int_type": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be true or false",
     "string_too_short": "should not be empty",
     "too_short": "should not be empty",
 }
+#: Its types of errors after which a reader wants to see what is there now.
+_SHOWS_INPUT = (
+    *("string_type", "int_type", "float_type", "bool_type", "enum", "literal_error"),
+    *("greater_than_equal", "less_than_equal", "finite_number"),
+)
 
 
 def wrong(said: str, *at: str | int, help: str = "") -> PydanticCustomError:
@@ -102,17 +113,17 @@ def _own_location(location: Location, networks: Sequence[str], own: Sequence[str
 
 def _misnamed(found: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, str] | None:
     """What to say of a network that lacks a key because its base has none of its name."""
-    location = found["loc"]
-    if found["type"] != "missing" or "base" not in document or location[0] != "network":
+    location, base = found["loc"], document.get("base")
+    if found["type"] != "missing" or base is None or location[0] != "network":
         return None
-    name, *before = reversed(networks_of(document)[: location[1] + 1])
-    if not name:
-        return None
-    base = ", ".join(reversed(before))
-    return (
-        f"no network of base '{document['base']}' is called '{name}'{nearest(name, before)}",
-        f"its networks are {base}; a further one needs its own '{location[-1]}'",
-    )
+    name, before = document["network"][location[1]].get("name"), networks_of(document)
+    before = before[: location[1]]
+    others = f"its networks are {', '.join(before)}; a further one needs its own '{location[-1]}'"
+    if name is None:
+        return f"a network on top of base '{base}' has no name", others
+    if not isinstance(name, str):
+        return f"the name of a network should be a text, it is {name!r}", others
+    return f"no network of base '{base}' is called '{name}'{nearest(name, before)}", others
 
 
 def _said(found: Mapping[str, Any], model: type[BaseModel]) -> str:
@@ -126,13 +137,27 @@ def _said(found: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"key '{where}' is missing"
     reason = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
     reason = _IN_TOML.get(kind, reason)
+    if kind in _SHOWS_INPUT and isinstance(found["input"], str | int | float):
+        reason += f", it is {_in_toml(found['input'])}"
+    if kind in ("enum", "literal_error"):
+        reason += nearest(str(found["input"]), re.findall("'(.*?)'", found["ctx"]["expected"]))
     return f"key '{where}' {reason}" if where else f"the cluster {reason}"
+
+
+def _in_toml(value: str | float) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _help(found: Mapping[str, Any], model: type[BaseModel]) -> str | None:
     kind, location = found["type"], found["loc"]
     if kind == "extra_forbidden":
         return f"the keys there are {', '.join(_keys(model, location))}"
+    if kind == "missing":
+        needed = list(_keys(model, location, required=True))
+        return (
+            _NUMBER if "value" in needed else f"the keys that have to be there: {', '.join(needed)}"
+        )
     if kind in ("model_type", "dict_type"):
         keys = list(_keys(model, (*location, "")))
         return _NUMBER if "value" in keys and location[-1] != "constants" else None
@@ -141,13 +166,14 @@ def _help(found: Mapping[str, Any], model: type[BaseModel]) -> str | None:
     return found.get("ctx", {}).get("help") or None
 
 
-def _keys(model: type[BaseModel], location: Location) -> Iterator[str]:
-    """The keys that are allowed beside the one at `location`."""
+def _keys(model: type[BaseModel], location: Location, *, required: bool = False) -> Iterator[str]:
+    """The keys that are allowed, or required, beside the one at `location`."""
     for part in location[:-1]:
         if isinstance(part, str) and part in model.model_fields:
             inner = _model_in(model.model_fields[part].annotation)
             model = inner or model
-    yield from model.model_fields
+    fields = model.model_fields.items()
+    yield from (name for name, field in fields if field.is_required() or not required)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

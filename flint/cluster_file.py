@@ -10,6 +10,7 @@ from typing import Any
 
 from flint.errors import FlintError, nearest
 
+_TEXT = "docs/clusters.md has whole files to start from; they are UTF-8, without a mark"
 PRESETS = Path(__file__).resolve().parent / "clusters"
 
 
@@ -64,16 +65,22 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        raise FlintError("FL701", f"cannot read {path}: {error.strerror or error}") from error
+        raise FlintError(
+            "FL701",
+            f"cannot read {path}: {error.strerror or error}",
+            help=f"give a TOML file, or a preset: {', '.join(preset_names())}",
+        ) from error
     except ValueError as error:  # not UTF-8, or a path that no system has
-        raise FlintError("FL701", f"{path} is not a TOML file: {error}") from error
+        raise FlintError(
+            "FL701", f"{path.name} is not a TOML file: {error}", place=str(path), help=_TEXT
+        ) from error
     try:
         return tomllib.loads(text), text
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         line = re.search(r"at line (\d+)", str(error))
         place = f"{path}:{line[1]}" if line else str(path)
         raise FlintError(
-            "FL701", f"{path.name} is not a TOML file: {error}", place=place
+            "FL701", f"{path.name} is not a TOML file: {error}", place=place, help=_TEXT
         ) from error
 
 

@@ -32,8 +32,13 @@ class FlintError(Exception):
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return `; did you mean 'x'?` for the known name closest to `name`, or an empty string."""
+    """Return `; did you mean 'x'?` for the known name closest to `name`, or an empty string.
+
+    Capitals count only between names that are the same without them.
+    """
     import difflib
 
+    small = {k.lower(): k for k in reversed(known)}
     found = difflib.get_close_matches(name, known, n=1)
+    found = found or [small[f] for f in difflib.get_close_matches(name.lower(), small, n=1)]
     return f"; did you mean '{found[0]}'?" if found else ""

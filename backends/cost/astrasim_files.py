@@ -76,6 +76,7 @@ def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None =
     The chip is `chip`, or the roofline of `system`, for all element types and without a limit of
     memory. Raises FlintError FL706 for a file that cannot be read.
     """
+    networks = _networks(network)
     if chip is None:
         if system is None:
             raise FlintError(
@@ -88,7 +89,7 @@ def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None =
         name=network.stem,
         title=f"read from {network.name}",
         chip=chip,
-        network=_networks(network),
+        network=networks,
         derate=_assumed(1.0, "ASTRA-sim knows none"),
     )
 
@@ -191,11 +192,11 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except OSError as error:
-        help_ = "ASTRA-sim's system.json is read beside its network file"
+        help_ = "give ASTRA-sim's network file; its system.json is read beside it"
         raise FlintError(
             "FL706", f"cannot read {path}: {error.strerror or error}", help=help_
         ) from error
-    except UnicodeDecodeError as error:
+    except ValueError as error:  # not UTF-8, or a path that no system has
         raise FlintError("FL706", f"{path} is not text: {error}") from error
 
 

@@ -192,6 +192,9 @@ _ELEMENT_TYPES = {
     "float8_e5m2": "f8E5M2",
     "float8_e4m3fnuz": "f8E4M3FNUZ",
     "float8_e5m2fnuz": "f8E5M2FNUZ",
+    "float8_e4m3b11fnuz": "f8E4M3B11FNUZ",
+    "float8_e8m0fnu": "f8E8M0FNU",
+    "float4_e2m1fn": "f4E2M1FN",
 }
 
 

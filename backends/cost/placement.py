@@ -284,6 +284,13 @@ class _Room:
             return False
         return not self.limit or wanted <= self.limit
 
+    def _limits(self, size: int) -> str:
+        """What does not hold `size` times as many."""
+        if not self.limit or self.used * size <= self.limit:
+            shape = "x".join(map(str, self.network.torus_shape))
+            return f"{shape}, which has no block of {self.used * size}"
+        return str(self.limit)
+
     def take(self, size: int, axis: str) -> None:
         """Use `size` times as many. Raises FlintError FL703 if they do not fit."""
         if not self.holds(size):
@@ -291,7 +298,7 @@ class _Room:
             raise FlintError(
                 "FL703",
                 f"axis '{axis}' ({size}) does not fit into tier '{self.network.name}' of "
-                f"{self.limit}{beside}",
+                f"{self._limits(size)}{beside}",
                 help="map it to an outer tier, or leave it out to have it split",
             )
         self.used *= size

@@ -16,7 +16,7 @@ from flint.cli.estimate_options import (
     TracePath,
     Window,
 )
-from flint.cli.inputs import load_workload
+from flint.cli.inputs import keep_traces, load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
 from flint.errors import FlintError
 
@@ -87,7 +87,8 @@ class _View(NamedTuple):
 
 
 def _view(path: Path | None, rank_class: str | None, window: str | None) -> _View | None:
-    """What to write of the timeline. Raises FlintError FL218 or FL504 before anything is priced."""
+    """What to write of the timeline. Raises FlintError FL218, FL502 or FL504."""
+    keep_traces(path)
     if path is not None:
         return _View(path, rank_class, None if window is None else _window_ns(window))
     for option, value in (("--class", rank_class), ("--window", window)):

@@ -41,7 +41,7 @@ def export(
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz).
     """
     from flint.backends.graph import FORMATS
-    from flint.cli.inputs import load_workload, program_of_rank
+    from flint.cli.inputs import keep_traces, load_workload, program_of_rank
     from flint.errors import FlintError
     from flint.files import write_atomically
 
@@ -49,6 +49,7 @@ def export(
         raise FlintError(
             "FL218", "--json prints a report on stdout, the graph needs a file", help="add -o FILE"
         )
+    keep_traces(output)
     program = program_of_rank(load_workload(path), rank)
     text = FORMATS[format_.value](program)
     if output is None:

@@ -1,4 +1,4 @@
-"""Reading what `capture` wrote: a trace directory or a `.flint` file."""
+"""Reading what `capture` wrote, a trace directory or a `.flint` file, and keeping it as it is."""
 
 from __future__ import annotations
 
@@ -37,6 +37,22 @@ def load_workload(path: Path) -> Workload:
         f"{path} holds {len(found)} .flint files: {', '.join(f.name for f in found)}",
         help=f"give one of them: {found[0]}",
     )
+
+
+def keep_traces(output: Path | None) -> None:
+    """Raise FlintError FL502 for a file to write that is one of a trace, or no file."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise FlintError(
+            "FL502", f"cannot write {output}: it is a directory", help="give the name of a file"
+        )
+    if output.exists() and (output.suffix in (".flint", ".et") or output.name == "manifest.json"):
+        raise FlintError(
+            "FL502",
+            f"{output} is a file of a trace, and is not overwritten",
+            help="give another name",
+        )
 
 
 def program_of_rank(workload: Workload, rank: int) -> Program:

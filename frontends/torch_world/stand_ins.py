@@ -374,10 +374,11 @@ def destroy_process_group(session: Session, original: Any) -> Any:
 
 def world_differs(what: str, size: int, session: Session) -> FlintError:
     """FL232: the program names another number of ranks than the mesh has."""
+    help_ = "let the program read WORLD_SIZE"
+    if size > 0:
+        help_ = f"capture with a mesh of {size} devices, or {help_}"
     return FlintError(
-        "FL232",
-        f"{what} {size} ranks, but the mesh has {session.world_size}",
-        help=f"capture with a mesh of {size} devices, or let the program read WORLD_SIZE",
+        "FL232", f"{what} {size} ranks, but the mesh has {session.world_size}", help=help_
     )
 
 

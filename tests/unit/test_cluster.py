@@ -8,11 +8,13 @@ from dataclasses import fields
 import pytest
 
 from flint.backends.cost.gpu.constants import reference_chip
+from flint.backends.cost.kernel_table import element_type
 from flint.backends.cost.network.speed import Speed
 from flint.cluster import Cluster, SourceKind
 from flint.cluster_file import PRESETS
-from flint.cluster_names import GPU, HEAD_SIZES, NETWORK, SYSTOLIC
+from flint.cluster_names import ELEMENT_TYPES, GPU, HEAD_SIZES, NETWORK, SYSTOLIC
 from flint.errors import FlintError
+from flint.passes.extract.tensors import dtype_name
 from flint.toml_lines import key_lines
 
 PRESET_NAMES = [
@@ -146,12 +148,12 @@ def test_an_unknown_name_suggests_the_nearest():
         ("= 1e11", "= 0", 22, "'network.0.bandwidth_bytes_per_s' should be greater than 0"),
         ("= 1000,", "= -1,", 23, "'network.0.latency_ns' should not be negative"),
         ("= 100,", "= 1.5,", 14, "'chip.gpu.sms' should be a whole number"),
-        ("value = 8e9", 'value = "8e9"', 7, "'chip.memory_bytes.value' should be a valid number"),
-        ("value = 8e9", "value = true", 7, "'chip.memory_bytes.value' should be a valid number"),
+        ("value = 8e9", 'value = "8e9"', 7, "'chip.memory_bytes.value' should be a number, it is"),
+        ("value = 8e9", "value = true", 7, "'chip.memory_bytes.value' should be a number, it is"),
         ("value = 8e9", "value = inf", 7, "'chip.memory_bytes.value' should be a finite number"),
         ('source = "none"', 'source = ""', 3, "'derate.source'"),
         ('kind = "assumed", source = "none"', 'kind = "guess", source = "n"', 3, "'derate.kind'"),
-        ("size = 8", "size = true", 21, "'network.0.size' should be a valid integer"),
+        ("size = 8", "size = true", 21, "'network.0.size' should be a whole number, it is true"),
         ('"switch"\nsize = 8', '"torus"\nsize = 8', 18, "'network.0' is a torus: torus_shape"),
         ("size = 8", "size = 8\ntorus_dimensions = 2", 18, "'network.0' is a switch"),
         ("size = 8", "size = 0", 18, "'network.0' is without limit (size 0)"),
@@ -163,6 +165,11 @@ def test_an_unknown_name_suggests_the_nearest():
         ),
         ("size = 0", "size = 12", 25, "'network.1' has a size of 12, no multiple of the 8 chips"),
         ('"outer"', '"inner"', 25, "'network.1' has the name of another network, 'inner'"),
+        ("= 1e11", "= 1e31", 22, "should be 0 or between 1e-30 and 1e+30, it is 1e+31"),
+        ("= 1e11", "= 1e-31", 22, "should be 0 or between 1e-30 and 1e+30, it is 1e-31"),
+        ("size = 8", "size = 9999999999999", 21, "'network.0.size' should be less than or equal"),
+        ('"switch"', '"swich"', 20, "it is 'swich'; did you mean 'switch'?"),
+        ("[[network]]", "[network]", 25, "is not a TOML file: Cannot overwrite a value"),
         ("bf16", "bf61", 11, "'chip.peak_flops_per_s.bf61'; did you mean 'bf16'?"),
         ("bf16", "bfloat16", 11, "'chip.peak_flops_per_s.bfloat16'; did you mean 'bf16'?"),
         ("[[network]]", "[[networks]]", 18, "unknown key 'networks'; did you mean 'network'?"),
@@ -178,7 +185,8 @@ def test_a_mistake_is_named_with_its_line(tmp_path, old, new, line, said):
     assert old in SMALL
     error = _error(tmp_path, SMALL.replace(old, new, 1))
     assert said in error.message
-    assert error.message.startswith("small.toml: ")
+    assert error.message.startswith("small.toml")
+    assert len(error.message) < 200
     assert error.place == str(tmp_path / "small.toml") + (f":{line}" if line else "")
 
 
@@ -228,6 +236,14 @@ def test_constants_of_systolic_arrays_are_known_too(tmp_path):
     assert "should be greater than 0 and at most 0.95" in error.message
 
 
+def test_networks_are_arrays_of_tables(tmp_path):
+    head, inner, _ = SMALL.split("[[network]]")
+    error = _error(tmp_path, f"{head}[network]{inner}")
+    assert "key 'network' should be an array" in error.message
+    assert error.help == "write [[network]] above each of them"
+    assert error.place.endswith(":18")
+
+
 def test_a_constant_without_quotes_is_told_to_have_some(tmp_path):
     error = _error(tmp_path, SMALL + f"\n[chip.gpu.constants]\ngemm.efficiency = {CONSTANT}\n")
     assert "unknown key 'chip.gpu.constants.gemm'" in error.message
@@ -249,6 +265,11 @@ def test_every_constant_of_every_preset_is_a_known_one_and_none_is_missing():
     assert {n for n in gpu if not n.startswith(HEAD_SIZES)} == set(GPU)
     assert systolic == set(SYSTOLIC)
     assert {f.name for f in fields(Speed)} == {*NETWORK, "bandwidth"}
+
+
+@pytest.mark.parametrize("element", [e for e in ELEMENT_TYPES if e != "tf32"])
+def test_a_type_of_a_program_has_the_name_that_files_give_it(element):
+    assert element_type(dtype_name(element)) == element
 
 
 def test_two_networks_of_one_name_are_not_silently_one(tmp_path):
@@ -282,7 +303,9 @@ def test_a_chip_is_of_one_kind(tmp_path):
 
 
 def test_files_that_are_no_toml_or_not_there(tmp_path):
-    assert "is not a TOML file" in _error(tmp_path, "name = \n").message
+    error = _error(tmp_path, "# one\nname = \n")
+    assert "is not a TOML file" in error.message and error.place.endswith("small.toml:2")
+    assert "recursion" in _error(tmp_path, "a = " + "[" * 5000).message
     with pytest.raises(FlintError, match="No such file") as caught:
         Cluster.load(tmp_path / "none.toml")
     assert caught.value.code == "FL701"

@@ -110,6 +110,7 @@ def test_a_base_that_is_itself_is_an_error(tmp_path: Path) -> None:
 def test_a_base_that_nobody_has(tmp_path: Path) -> None:
     error = failing(written(tmp_path, OWN.replace("h100-dgx", "h10-dgx")))
     assert error.code == "FL702" and "h100-dgx" in error.message
+    assert error.place is not None and error.place.endswith("ours.toml:3")
 
 
 def test_a_base_is_a_name(tmp_path: Path) -> None:
@@ -132,3 +133,23 @@ def test_a_misspelt_network_of_the_base_is_named(tmp_path: Path) -> None:
     )
     assert error.help == "its networks are nvlink, ib; a further one needs its own 'kind'"
     assert error.place is not None and error.place.endswith(":13")
+
+
+@pytest.mark.parametrize("base", ["./nowhere.toml", "./", "nowhere.toml"])
+def test_a_base_that_is_no_file(tmp_path: Path, base: str) -> None:
+    error = failing(written(tmp_path, OWN.replace("h100-dgx", base)))
+    assert error.code == "FL701" and "its base is no file" in error.message
+    assert error.place is not None and error.place.endswith("ours.toml:3")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "a network on top of base 'h100-dgx' has no name"),
+        ('name = ["ib"]', "the name of a network should be a text, it is ['ib']"),
+    ],
+)
+def test_a_network_on_top_of_a_base_has_a_name(tmp_path: Path, name: str, said: str) -> None:
+    error = failing(written(tmp_path, OWN.replace('name = "ib"', name)))
+    assert said in error.message
+    assert error.help is not None and "nvlink, ib" in error.help

@@ -152,3 +152,41 @@ def test_options_of_estimate_that_cannot_be(files: Path, arguments: list[str], s
     result = flint("estimate", files, "-c", "h100-dgx", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("window", ["1e9:2e9", "500:501"])
+def test_a_window_after_the_step(files: Path, window: str) -> None:
+    out = files / "x.pftrace"
+    result = flint("estimate", files, "-c", "h100-dgx", "--perfetto", out, "--window", window)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "error[FL504]" in result.stderr and "outside of the step" in result.stderr
+    assert not out.exists()
+
+
+def test_what_was_read_is_not_written_over(files: Path) -> None:
+    before = (files / "workload.flint").read_bytes()
+    for arguments in (
+        ("export", files, "-o", files / "workload.flint"),
+        ("estimate", files, "-c", "h100-dgx", "--perfetto", files / "workload.flint"),
+        ("export", files, "-o", files),
+    ):
+        result = flint(*arguments)
+        assert (result.exit_code, result.stdout) == (2, ""), result.output
+        assert "error[FL502]" in result.stderr and "help:" in result.stderr
+    assert (files / "workload.flint").read_bytes() == before
+    graph = files / "graph.json"
+    for _ in range(2):  # other files are replaced
+        assert flint("export", files, "-o", graph).exit_code == 0
+
+
+def test_a_network_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = flint("clusters", "show", tmp_path / "none.yml")
+    assert result.exit_code == 2
+    assert f"error[FL706]: cannot read {tmp_path / 'none.yml'}" in result.stderr
+
+
+def test_capitals_do_not_hide_what_was_meant(trace: Trace) -> None:
+    with pytest.raises(FlintError, match="did you mean 'h100-dgx'"):
+        trace.estimate("H100-DGX")
+    with pytest.raises(FlintError, match="did you mean 'ib'"):
+        trace.estimate("h100-dgx", mapping="data=IB")

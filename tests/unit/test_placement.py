@@ -92,6 +92,11 @@ def test_a_mesh_that_is_larger_than_the_cluster():
         Placement(Mesh.parse("2x8"), one_node)
 
 
+def test_a_torus_without_a_block_of_a_size():
+    with pytest.raises(FlintError, match="tier 'ici' of 16x16, which has no block of 17"):
+        _placed("17", "v5e", mapping="data=ici")
+
+
 def test_mappings_as_text():
     assert parse_mapping("model=nvlink, data = ib") == {"model": "nvlink", "data": "ib"}
     assert parse_mapping("") == {}
