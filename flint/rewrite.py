@@ -36,3 +36,10 @@ def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op
         programs=tuple(run_passes(p, passes) for p in workload.programs),
         metadata={**workload.metadata, **chosen},
     )
+
+
+def kernels_for(workload: Workload, profile: str) -> Workload:
+    """The kernels of a profile: `rewrite` by "kernel", kept until another profile is asked for."""
+    return workload.kept.get(
+        "kernels", profile, lambda: rewrite(workload, profile=profile, granularity="kernel")
+    )

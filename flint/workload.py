@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.errors import FlintError
+from flint.kept import Kept
 from flint.mesh import AxisRef, Group, Mesh, Route
 from flint.program import COLUMNS, TABLES, Program, Region, RegionKind
 
@@ -75,13 +76,15 @@ class Workload:
     """What every device of a mesh does.
 
     `metadata` is JSON: producer, source, options. It holds no times and no paths of the machine,
-    so that equal input gives equal bytes.
+    so that equal input gives equal bytes. `kept` holds what was last made of the workload (its
+    kernels for a target profile, ...) and is no part of it.
     """
 
     mesh: Mesh
     programs: tuple[Program, ...]
     classes: tuple[RankClass, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept, init=False, repr=False)
 
     @classmethod
     def single(cls, program: Program, metadata: Mapping[str, Any] | None = None) -> Workload:

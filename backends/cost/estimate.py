@@ -19,7 +19,7 @@ from flint.backends.cost.utilisation import main_type_and_peak, product_flops
 from flint.cluster import Chip, Cluster
 from flint.errors import FlintError, nearest
 from flint.passes.base import run_passes
-from flint.rewrite import rewrite
+from flint.rewrite import kernels_for
 from flint.workload import Workload
 
 if TYPE_CHECKING:
@@ -188,10 +188,7 @@ def estimate(
     chosen = find_policy("overlap" if policy is None else policy)
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
-    kernels = rewrite(workload, profile=profile, granularity="kernel")
-    if chosen.combined:
-        joined = [run_passes(p, [chosen.combined]) for p in kernels.programs]
-        kernels = replace(kernels, programs=tuple(joined))
+    kernels = _kernels(workload, profile, chosen)
     priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
     timeline = simulate(priced.works, priced.streams, chosen)
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
@@ -200,7 +197,8 @@ def estimate(
         ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
     )
-    counted = [product_flops(workload.programs[c.program]) for c in workload.classes]
+    flops = workload.kept.get("flops", None, lambda: [product_flops(p) for p in workload.programs])
+    counted = [flops[c.program] for c in workload.classes]
     dtype, peak = main_type_and_peak(workload, cluster, tf32_kinds(profile, cluster.chip))
     return Estimate(
         name=str(workload.metadata.get("name") or "program"),
@@ -220,6 +218,18 @@ def estimate(
     )
 
 
+def _kernels(workload: Workload, profile: str, policy: Policy) -> Workload:
+    """What a profile makes of a workload, with the collectives that a policy joins."""
+    kernels, combined = kernels_for(workload, profile), policy.combined
+    if combined is None:
+        return kernels
+
+    def join() -> Workload:
+        return replace(kernels, programs=tuple(run_passes(p, [combined]) for p in kernels.programs))
+
+    return kernels.kept.get("combined", combined, join)
+
+
 def _memory(workload: Workload, kernels: Workload, chip: Chip) -> Sequence[MemoryUse]:
     """Memory of each program: of kernels with one result each, which compare best with XLA.
 
@@ -228,9 +238,12 @@ def _memory(workload: Workload, kernels: Workload, chip: Chip) -> Sequence[Memor
     """
     from flint.backends.cost.memory import memory_use, step_memory
 
+    capacity = chip.memory_bytes.value  # all that a chip says of it
     if str(kernels.metadata.get("profile", "")).endswith("+flash"):
-        return [memory_use(p, chip) for p in kernels.programs]
-    return step_memory(workload, chip)
+        return kernels.kept.get(
+            "memory", capacity, lambda: [memory_use(p, chip) for p in kernels.programs]
+        )
+    return workload.kept.get("memory", capacity, lambda: step_memory(workload, chip))
 
 
 def price_kernels(

@@ -9,7 +9,7 @@ import numpy as np
 from flint.backends.cost.kernel_table import kernels_of
 from flint.backends.cost.kernels import KernelKind
 from flint.backends.cost.timeline import ClassTimeline, previous_on
-from flint.program import Collective, Kind, Phase, Program
+from flint.program import Collective, Int64s, Kind, Phase, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,13 @@ def shares(timeline: ClassTimeline) -> list[Share]:
         entry[1] += busy
         entry[2] += exposed
 
-    labels = labels_of(timeline.work.program)
-    rows = timeline.work.nodes.row
-    busy = timeline.end_ns - timeline.start_ns
-    for row in np.unique(rows).tolist():
-        mine = rows == row
-        computes = timeline.work.stream[row] == 0
-        total = float(busy[mine].sum())
-        if not _is_receive(timeline.work.program, row):
-            add(labels[row], int(mine.sum()), total, total if computes else 0.0)
+    program, rows = timeline.work.program, timeline.work.nodes.row
+    labels = labels_of(program)
+    counts = np.bincount(rows, minlength=len(program))
+    busy = np.bincount(rows, timeline.end_ns - timeline.start_ns, minlength=len(program))
+    exposed = np.where(timeline.work.stream == 0, busy, 0.0)
+    for row in np.flatnonzero((counts > 0) & (program.kind != Kind.RECV)).tolist():
+        add(labels[row], int(counts[row]), float(busy[row]), float(exposed[row]))
     previous = previous_on(timeline.work.stream[rows])
     for node, start, end in _gaps(timeline):
         for key, length in _blame(timeline, previous, labels, node, start, end):
@@ -136,25 +134,33 @@ def _cause(timeline: ClassTimeline, node: int, moment: float, before: int = -1) 
 
 def labels_of(program: Program) -> list[tuple[str, str, str]]:
     """For each row: kind of work, axes, phase."""
-    names = {int(p): p.name.lower() for p in Phase} | {int(Phase.UNKNOWN): ""}
     kernels, rows = kernels_of(program)
-    computes = dict(zip(rows.tolist(), kernels.kind.tolist(), strict=True))
+    kernel: Int64s = np.full(len(program), -1, dtype=np.int64)
+    kernel[rows] = kernels.kind
+    known: dict[tuple[int, ...], tuple[str, str, str]] = {}
     found = []
-    for row in range(len(program)):
-        kind = Kind(int(program.kind[row]))
-        what, over = "", ""
-        if row in computes:
-            what = KernelKind(computes[row]).name.lower()
-        elif kind is Kind.COLLECTIVE:
-            what = Collective(int(program.collective[row])).name.lower()
-        elif kind in (Kind.SEND, Kind.RECV):
-            what = "message"
-        group, route = int(program.group[row]), int(program.route[row])
-        if kind >= Kind.COLLECTIVE:
-            axes = program.groups[group] if group >= 0 else program.routes[route]
-            over = ",".join(a.name for a in axes.axes) or str(axes)
-        found.append((what, over, names[int(program.phase[row])]))
+    columns = (kernel, program.kind, program.collective, program.group, program.route)
+    for key in zip(*(c.tolist() for c in (*columns, program.phase)), strict=True):
+        if key not in known:
+            known[key] = _label(program, *key)
+        found.append(known[key])
     return found
+
+
+def _label(
+    program: Program, kernel: int, kind: int, collective: int, group: int, route: int, phase: int
+) -> tuple[str, str, str]:
+    what, over = "", ""
+    if kernel >= 0:
+        what = KernelKind(kernel).name.lower()
+    elif kind == Kind.COLLECTIVE:
+        what = Collective(collective).name.lower()
+    elif kind > Kind.COLLECTIVE:
+        what = "message"
+    if kind >= Kind.COLLECTIVE:
+        axes = program.groups[group] if group >= 0 else program.routes[route]
+        over = ",".join(a.name for a in axes.axes) or str(axes)
+    return what, over, "" if phase == Phase.UNKNOWN else Phase(phase).name.lower()
 
 
 def _is_receive(program: Program, row: int) -> bool:

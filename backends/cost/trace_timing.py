@@ -16,7 +16,7 @@ from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster import Cluster
 from flint.passes.small_kernels import MergeSmallKernels
 from flint.program import Kind, Program
-from flint.rewrite import rewrite
+from flint.rewrite import kernels_for
 from flint.workload import Workload
 
 
@@ -37,7 +37,7 @@ def timed_kernels(
     profile = profile or str(workload.metadata.get("profile", ""))
     profile = profile or default_profile(workload, cluster)
     placement = Placement(workload.mesh, cluster, mapping)
-    kernels = rewrite(workload, profile=profile, granularity="kernel")
+    kernels = kernels_for(workload, profile)
     policy = POLICIES["overlap"]  # durations of kernels do not depend on it
     priced = price_kernels(kernels, cluster, placement, policy, unpriced_is_zero)
     by_program = {id(w.program): w.duration_ns for w in priced.works}

@@ -56,15 +56,22 @@ def main_type_and_peak(
 
     `tf32` is that of `kernels_of`.
     """
-    weight: dict[str, int] = {}
+    kinds = frozenset(tf32)
+    weight = workload.kept.get("flops of types", kinds, lambda: _flops_of_types(workload, kinds))
+    peaks = {k: v.value for k, v in cluster.chip.peak_flops_per_s.items()}
+    known = {d: w for d, w in weight.items() if d in peaks and w}
+    dtype = max(known, key=lambda d: known[d]) if known else "bf16"
+    return dtype, peaks.get(dtype, max(peaks.values()))
+
+
+def _flops_of_types(workload: Workload, tf32: Collection[KernelKind]) -> dict[str, int]:
+    """The flops of products by the type that they are calculated in, of one device of each class."""
+    found: dict[str, int] = {}
     for program in workload.programs:
         kernels, rows = kernels_of(program, tf32=tf32)
         flops = kernels.flops * program.trips[rows]
         for number in np.unique(kernels.dtype).tolist():
             mine = (kernels.dtype == number) & (kernels.kind <= KernelKind.ATTENTION_BACKWARD)
             dtype = kernels.dtypes[number]
-            weight[dtype] = weight.get(dtype, 0) + int(flops[mine].sum())
-    peaks = {k: v.value for k, v in cluster.chip.peak_flops_per_s.items()}
-    known = {d: w for d, w in weight.items() if d in peaks and w}
-    dtype = max(known, key=lambda d: known[d]) if known else "bf16"
-    return dtype, peaks.get(dtype, max(peaks.values()))
+            found[dtype] = found.get(dtype, 0) + int(flops[mine].sum())
+    return found
