@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from flint.errors import FlintError, nearest
 
+#: Larger meshes than this are typing errors.
+MOST_DEVICES = 2**24
 #: Axis names given to a mesh that was written without names ("64x8").
 DEFAULT_AXIS_NAMES: dict[int, tuple[str, ...]] = {
     1: ("data",),
@@ -60,6 +62,12 @@ class Mesh:
         bad = [f"{n}={s}" for n, s in zip(self.names, self.sizes, strict=True) if s < 1]
         if bad:
             raise FlintError("FL101", f"mesh axis sizes must be at least 1: {', '.join(bad)}")
+        if math.prod(self.sizes) > MOST_DEVICES:
+            raise FlintError(
+                "FL101",
+                f"a mesh of {'x'.join(map(str, self.sizes))} has more than {MOST_DEVICES:,} devices",
+                help="no system has; estimates keep some numbers for each device",
+            )
 
     @classmethod
     def parse(cls, spec: object, names: tuple[str, ...] | None = None) -> Mesh:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+
+from pydantic import ValidationError
 
 from flint.backends.chakra.simulator_files import (
     SimulatedHardware,
@@ -23,6 +27,7 @@ from flint.errors import FlintError, nearest
 GB = 2**30
 #: The memory of a chip of which only ASTRA-sim's files are known: they have no size.
 UNKNOWN_MEMORY_BYTES = 10**15
+_SYSTEM = "a chip needs peak-perf (TFLOP/s) and local-mem-bw (GB/s), greater than 0"
 _TOPOLOGIES = {
     "Ring": NetworkKind.RING,
     "Switch": NetworkKind.SWITCH,
@@ -32,6 +37,8 @@ _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 _START = re.compile(r"(?P<key>[\w-]+)\s*:(?:\s+|$)(?P<rest>.*)")
 _FLOW = re.compile(r"\[(?P<items>[^\[\]]*?),?\s*\]")
 _BLOCK = re.compile(r"- +(?P<item>\S+)")
+#: Larger numbers in its files are typing errors.
+_MOST = 1e15
 #: Its roofline has one peak for all element types.
 _DTYPES = ("bf16", "f16", "f32", "f64", "tf32", "f8E4M3FN", "f8E5M2", "i8")
 
@@ -76,7 +83,8 @@ def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None =
     The chip is `chip`, or the roofline of `system`, for all element types and without a limit of
     memory. Raises FlintError FL706 for a file that cannot be read.
     """
-    networks = _networks(network)
+    with _possible(network):
+        networks = _networks(network)
     if chip is None:
         if system is None:
             raise FlintError(
@@ -84,14 +92,32 @@ def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None =
                 f"{network} says nothing of the chip",
                 help="give ASTRA-sim's system.json too, or a chip",
             )
-        chip = _chip(system)
-    return Cluster(
-        name=network.stem,
-        title=f"read from {network.name}",
-        chip=chip,
-        network=networks,
-        derate=_assumed(1.0, "ASTRA-sim knows none"),
-    )
+        with _possible(system):
+            chip = _chip(system)
+    with _possible(network):
+        return Cluster(
+            name=network.stem,
+            title=f"read from {network.name}",
+            chip=chip,
+            network=networks,
+            derate=_assumed(1.0, "ASTRA-sim knows none"),
+        )
+
+
+@contextmanager
+def _possible(path: Path) -> Iterator[None]:
+    """Turn what the models of a cluster refuse into FlintError FL706."""
+    try:
+        yield
+    except ValidationError as error:
+        found = error.errors()[0]
+        reason = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        raise FlintError(
+            "FL706",
+            f"{path.name} describes no system: {found['loc'][-1] if found['loc'] else ''} {reason}",
+            place=str(path),
+            help="see its units: GB/s, ns and TFLOP/s",
+        ) from error
 
 
 def _dimension(placement: Placement, name: str) -> SimulatorDimension:
@@ -167,25 +193,31 @@ def _chip(path: Path) -> Chip:
 def _read_system(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(_text(path))
-    except ValueError as error:
-        raise FlintError("FL706", f"{path} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise FlintError(
+            "FL706", f"{path.name} is not JSON: {error}", place=str(path), help=_SYSTEM
+        ) from error
     if not isinstance(document, dict):
-        raise FlintError("FL706", f"{path} is not an object of ASTRA-sim's system settings")
+        raise FlintError(
+            "FL706",
+            f"{path.name} is not an object of ASTRA-sim's system settings",
+            place=str(path),
+            help=_SYSTEM,
+        )
     return document
 
 
 def _positive(path: Path, document: dict[str, Any], key: str) -> float:
     value = document.get(key)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    number = float(value) if is_number and value is not None else math.nan
-    if not 0 < number < math.inf:
+    if not is_number or value is None or not 0 < value < _MOST:
         raise FlintError(
             "FL706",
-            f"{path.name}: {key} is {'missing' if value is None else json.dumps(value)}",
+            f"{path.name}: {key} is {'missing' if value is None else json.dumps(value)[:40]}",
             place=str(path),
-            help="a chip needs peak-perf (TFLOP/s) and local-mem-bw (GB/s), greater than 0",
+            help=_SYSTEM,
         )
-    return number
+    return float(value)
 
 
 def _text(path: Path) -> str:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from flint.program import Program
     from flint.workload import Workload
 
+_CAPTURED = "give a directory that flint capture wrote, or a .flint file"
+
 
 def load_workload(path: Path) -> Workload:
     """Load a `.flint` file, or the one in a trace directory.
@@ -20,7 +22,7 @@ def load_workload(path: Path) -> Workload:
     from flint.workload import Workload
 
     if not path.exists():
-        raise FlintError("FL301", f"cannot read {path}: No such file or directory")
+        raise FlintError("FL301", f"cannot read {path}: No such file or directory", help=_CAPTURED)
     if not path.is_dir():
         return Workload.load(path)
     found = sorted(path.glob("*.flint"))
@@ -30,7 +32,7 @@ def load_workload(path: Path) -> Workload:
         raise FlintError(
             "FL301",
             f"{path} holds no .flint file",
-            help="give a directory that flint capture wrote, or a .flint file",
+            help=_CAPTURED,
         )
     raise FlintError(
         "FL301",

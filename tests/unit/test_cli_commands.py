@@ -135,7 +135,9 @@ def test_python_dash_m_flint():
         env={**os.environ, "PYTHONPATH": path},
     )
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error[FL301]: cannot read nowhere: No such file or directory\n"
+    said, help_ = result.stderr.splitlines()
+    assert said == "error[FL301]: cannot read nowhere: No such file or directory"
+    assert help_.startswith("  help: give a directory that flint capture wrote")
 
 
 def test_explain_json(saved):

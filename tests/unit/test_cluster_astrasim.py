@@ -178,6 +178,8 @@ def test_a_chip_may_be_given_instead_of_a_system_file(files):
         ("[ 50,", "[ -1,", 6, "latency is -1"),
         ("[ 2,", "[ 1,", 3, "npus_count is 1"),
         ("[ 2,", "[ 2.5,", 3, "npus_count '2.5' is not a number"),
+        ("[ 2,", "[ 9999999999999999,", 0, "describes no system: size should be less"),
+        ("200.0", "1e300", 0, "describes no system: value should be a finite number"),
     ],
 )
 def test_network_files_that_cannot_be_read(files, old, new, line, said):
@@ -199,6 +201,10 @@ def test_network_files_that_cannot_be_read(files, old, new, line, said):
         ('{"peak-perf": "900", "local-mem-bw": 50}', 'peak-perf is "900"'),
         ('{"peak-perf": 0, "local-mem-bw": 50}', "peak-perf is 0"),
         ('{"peak-perf": true, "local-mem-bw": 50}', "peak-perf is true"),
+        ('{"peak-perf": 1e300, "local-mem-bw": 50}', "peak-perf is 1e+300"),
+        ('{"peak-perf": 1' + "0" * 400 + ', "local-mem-bw": 50}', "peak-perf is 1000"),
+        ('{"peak-perf": 1e-300, "local-mem-bw": 50}', "describes no system: value should be 0 or"),
+        ("[" * 50000, "is not JSON: maximum recursion"),
     ],
 )
 def test_system_files_that_cannot_be_read(files, text, said):

@@ -190,3 +190,11 @@ def test_capitals_do_not_hide_what_was_meant(trace: Trace) -> None:
         trace.estimate("H100-DGX")
     with pytest.raises(FlintError, match="did you mean 'ib'"):
         trace.estimate("h100-dgx", mapping="data=IB")
+
+
+@pytest.mark.parametrize("mesh", ["99999999999999999999x2", "8192x4096", {"data": 10**12}])
+def test_a_mesh_that_no_system_has(mesh: object) -> None:
+    with pytest.raises(FlintError, match="has more than 16,777,216 devices") as caught:
+        Mesh.parse(mesh)
+    assert caught.value.code == "FL101"
+    assert Mesh.parse("4096x4096").size == 2**24
