@@ -14,6 +14,7 @@ from flint.backends.cost.network.speed import speed_of
 from flint.backends.cost.placement import Placement
 from flint.backends.cost.systolic import constants_note as systolic_note
 from flint.cluster import Chip, Cluster, Gpu, Network, NetworkKind, Quantity, SourceKind, Systolic
+from flint.cluster_names import GPU
 from flint.errors import FlintError
 from flint.mesh import Mesh
 
@@ -116,3 +117,30 @@ def test_what_is_said_of_a_typing_error(tmp_path: Path) -> None:
     assert str(caught.value).splitlines()[0] in PAGE
     assert caught.value.place is not None
     assert f"  --> {Path(caught.value.place).name}\n" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("ours", ('"gemm.efficiency" = ', '"gemm.eficiency" = ')),
+        ("ours", ('"gemm.efficiency" = ', "gemm.efficiency = ")),
+        ("ours", ('"gemm.efficiency" = { value = 0.9', '"gemm.launch_ns" = { value = 900')),
+        ("lab", ("bf16 = ", "bfloat16 = ")),
+        ("lab", ('like = "h100-dgx"', 'like = "h100-dgxx"')),
+        ("ours", ('name = "ib"', 'name = "ibb"')),
+        ("lab", ("memory_bytes = { value = 96e9", "memory_bytes = 80e9 # {")),
+    ],
+)
+def test_messages_are_as_the_page_says(tmp_path: Path, name: str, change: tuple[str, str]) -> None:
+    with pytest.raises(FlintError) as caught:
+        load(tmp_path, name, change)
+    assert f"`{caught.value.message.removeprefix(f'{name}.toml: ')}`" in PAGE
+
+
+def test_the_limits_of_constants_are_on_the_page() -> None:
+    shares = [n for n, limit in GPU.items() if limit.most == 1]
+    assert set(shares) <= CODE and "which are shares of something else: at most 1" in PAGE
+    launches = {limit.least for n, limit in GPU.items() if n.endswith("launch_ns")}
+    efficiencies = {limit.most for n, limit in GPU.items() if n.endswith("efficiency")}
+    assert (launches, efficiencies - {1}) == ({1500}, {0.95})
+    assert "at most 0.95" in PAGE and "at least 1,500 ns" in PAGE
