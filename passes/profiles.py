@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 from flint.errors import FlintError, nearest
 from flint.passes.base import Pass
+from flint.passes.breadth_first import BreadthFirst
 from flint.passes.dead_code import DropDeadCode
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.fusion.tpu_products import FuseTpuProducts
+from flint.passes.fusion.xla_cpu import FuseXlaCpu
 from flint.passes.kernels import FuseKernels
 from flint.passes.reassociate import ReassociateAllReduce
 from flint.passes.reduce_scatter import FormReduceScatter
 from flint.passes.separate_layers import SeparateLayers
+from flint.passes.sink_fills import SinkFills
+from flint.passes.turn_operands import TurnOperands
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,12 @@ PROFILES: dict[str, Profile] = {
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
             (FuseChains(blocks="", prologue="any", epilogue="any"), FuseTpuProducts()),
+        ),
+        Profile(
+            "xla-cpu",
+            "XLA for CPUs: its kernels, their order, and copies of operands of products",
+            (DropDeadCode(),),
+            (SinkFills(), TurnOperands(), FuseXlaCpu(), DropDeadCode(), BreadthFirst()),
         ),
         Profile(
             "inductor",

@@ -234,12 +234,12 @@ def _memory(workload: Workload, kernels: Workload, chip: Chip) -> Sequence[Memor
     """Memory of each program: of kernels with one result each, which compare best with XLA.
 
     Where a profile turns attention into flash kernels, its scores are never stored, and only the
-    profile's kernels say so.
+    profile's kernels say so; and those of `xla-cpu` are made to say what XLA for CPUs stores.
     """
     from flint.backends.cost.memory import memory_use, step_memory
 
     capacity = chip.memory_bytes.value  # all that a chip says of it
-    if str(kernels.metadata.get("profile", "")).endswith("+flash"):
+    if str(kernels.metadata.get("profile", "")).endswith(("+flash", "xla-cpu")):
         return kernels.kept.get(
             "memory", capacity, lambda: [memory_use(p, chip) for p in kernels.programs]
         )

@@ -15,6 +15,8 @@ from flint.program import Flag, Int64s, Kind, Phase, Program
 #: Opcodes that the fusion profiles give to kernels of several operations.
 FUSED = {
     "fusion": KernelKind.ELEMENTWISE,
+    "fusion.loop": KernelKind.ELEMENTWISE,
+    "fusion.layout": KernelKind.COPY,
     "fusion.attention": KernelKind.ATTENTION,
     "fusion.attention_backward": KernelKind.ATTENTION_BACKWARD,
     "fusion.softmax": KernelKind.SOFTMAX,

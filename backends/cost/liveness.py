@@ -7,8 +7,6 @@ from outside is there until the loop has ended, at moment 2 * stop - 1.
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,13 +17,15 @@ from flint.backends.cost.nesting import Carry
 from flint.backends.cost.sharing import Storage
 from flint.backends.cost.values import Values, values
 from flint.passes.opcodes import ELEMENTWISE, RESULT, opcode_mask
+from flint.passes.result_sizes import whole_bytes
 from flint.program import Collective, Flag, Int64s, Kind, Phase, Program
 
 #: Operations that may write over an operand of the same size that nothing reads after them.
-OVERWRITING = ELEMENTWISE | {"fusion", "fusion.optimizer"}
+OVERWRITING = ELEMENTWISE | {"fusion", "fusion.optimizer", "fusion.loop"}
+#: Those of XLA for CPUs write over operands of their shape and type only.
+_ALIKE = frozenset({"fusion.loop"})
 #: Operators that PyTorch runs one by one: their results are always new, unless they say otherwise.
 _EAGER = "aten."
-_BITS = re.compile(r"[a-z]+?(\d+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +92,6 @@ def value_bytes(program: Program) -> Int64s:
     return np.where(program.trips > 0, np.where(shares, whole, program.result_bytes), 0)
 
 
-def whole_bytes(program: Program) -> Int64s:
-    """Bytes of each row's first result, by its shape and type."""
-    elements = np.array([float(math.prod(s)) for s in program.shapes] or [0.0])
-    bits = np.array([float(_bits(d)) for d in program.dtypes] or [0.0])
-    found = np.ceil(elements[program.shape] * bits[program.dtype] / 8)
-    return np.asarray(found.astype(np.int64))
-
-
 def _updated_in_place(program: Program) -> dict[int, int]:
     """What each row that updates in place updates: its alias, or what it reads of its own type."""
     found = {}
@@ -113,11 +105,6 @@ def _updated_in_place(program: Program) -> dict[int, int]:
         elif alike.any():
             found[row] = int(reads[alike][0])
     return found
-
-
-def _bits(dtype: str) -> int:
-    found = _BITS.match(dtype)
-    return int(found[1]) if found else 8 * (dtype in ("bool", "pred"))
 
 
 class _Layout:
@@ -206,7 +193,7 @@ class _Layout:
         if self.reader[value] != row or self.last[value] != 2 * row:
             return False
         if row in self.values.last_of or self.may_overwrite[row]:
-            return True
+            return not self.alike[row] or self._is_alike(row, value)
         return row in self.updated and self._before(row) == value
 
     def _before(self, row: int) -> int:
@@ -223,6 +210,17 @@ class _Layout:
         rows = opcode_mask(program, names) & (program.kind == Kind.COMPUTE)
         summed = program.collective == Collective.ALL_REDUCE
         return (rows | summed | np.array(self.several)).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def alike(self) -> list[bool]:
+        """Kernels that may write only over what has their shape and type."""
+        return opcode_mask(self.program, _ALIKE).tolist()  # type: ignore[no-any-return]
+
+    def _is_alike(self, row: int, value: int) -> bool:
+        program = self.program
+        made = value if value < self.count else self.values.changing[value - self.count].row
+        same = program.shape[made] == program.shape[row]
+        return bool(same and program.dtype[made] == program.dtype[row])
 
     @cached_property
     def several(self) -> list[bool]:

@@ -17,6 +17,7 @@ from flint.passes.extract.collectives import (
 )
 from flint.passes.extract.consistency import Doubts
 from flint.passes.extract.implied import Implied, implied_communication
+from flint.passes.extract.layouts import turned_operands
 from flint.passes.extract.loops import TripCounts
 from flint.passes.extract.names import Origin, Origins, parameter_name
 from flint.passes.extract.phases import with_phases
@@ -272,6 +273,7 @@ class _Walk:
             flags |= Flag.IN_PLACE
         if doubt:
             flags |= Flag.DOUBTFUL
+        flags |= turned_operands(o, deps)
         result = o.results[0] if o.results else NOTHING
         opcode = work.called or o.name
         if opcode == "stablehlo.custom_call":
