@@ -3,141 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, ValidationError, model_validator
 
 from flint.cluster_base import document_of
-from flint.cluster_error import cluster_error, unknown, wrong
-from flint.cluster_file import chips_with_constants, find_cluster_file, preset_names
-from flint.cluster_names import ELEMENT_TYPES, GPU, NETWORK, SYSTOLIC, Limit, limit_of, names_of
-from flint.errors import nearest
+from flint.cluster_error import cluster_error, wrong
+from flint.cluster_file import find_cluster_file, preset_names
+from flint.cluster_tables import GpuConstants, Like, NetworkConstants, Peaks, SystolicConstants
+from flint.quantity import (
+    MOST,
+    Count,
+    Model,
+    NotNegative,
+    Positive,
+    Quantity,
+    Share,
+    SourceKind,
+)
+
+__all__ = [  # Quantity and SourceKind too: models are made of them
+    "Chip",
+    "Cluster",
+    "Gpu",
+    "Network",
+    "NetworkKind",
+    "Quantity",
+    "SourceKind",
+    "Systolic",
+]
+
+#: No network connects more chips.
+MOST_CHIPS = 2**40
 
 
-class SourceKind(StrEnum):
-    """Where a number comes from."""
-
-    DATASHEET = "datasheet"
-    MEASURED = "measured"
-    FITTED = "fitted"
-    ASSUMED = "assumed"
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _of_a_machine(value: float) -> float:
-    if value and not _LEAST <= abs(value) <= _MOST:
-        raise ValueError(f"should be 0 or between {_LEAST:g} and {_MOST:g}, it is {value:g}")
-    return value
-
-
-#: Beyond these nothing is a quantity of hardware, and times overflow.
-_LEAST, _MOST = 1e-30, 1e30
-#: No network connects more.
-_MOST_CHIPS = 2**40
-
-
-class Quantity(_Model):
-    """A number, how it is known, and from where."""
-
-    value: Annotated[float, AfterValidator(_of_a_machine)] = Field(strict=True, allow_inf_nan=False)
-    kind: SourceKind
-    source: str = Field(min_length=1)
-
-
-def _positive(quantity: Quantity) -> Quantity:
-    if quantity.value <= 0:
-        raise ValueError(f"should be greater than 0, it is {quantity.value:g}")
-    return quantity
-
-
-def _not_negative(quantity: Quantity) -> Quantity:
-    if quantity.value < 0:
-        raise ValueError(f"should not be negative, it is {quantity.value:g}")
-    return quantity
-
-
-def _whole(quantity: Quantity) -> Quantity:
-    if quantity.value < 1 or quantity.value != int(quantity.value):
-        raise ValueError(f"should be a whole number of at least 1, it is {quantity.value:g}")
-    return quantity
-
-
-def _share(quantity: Quantity) -> Quantity:
-    if not 0 < quantity.value <= 1:
-        raise ValueError(f"should be greater than 0 and at most 1, it is {quantity.value:g}")
-    return quantity
-
-
-Positive = Annotated[Quantity, AfterValidator(_positive)]
-NotNegative = Annotated[Quantity, AfterValidator(_not_negative)]
-Count = Annotated[Quantity, AfterValidator(_whole)]
-Share = Annotated[Quantity, AfterValidator(_share)]
-
-
-def _named(known: Mapping[str, Limit]) -> BeforeValidator:
-    """Refuse constants that the table `known` does not have."""
-
-    def check(table: Any) -> Any:
-        for name in table if isinstance(table, dict) else ():
-            if limit_of(known, name) is None:
-                raise unknown(name, names_of(known), table[name])
-        return table
-
-    return BeforeValidator(check)
-
-
-def _limited(known: Mapping[str, Limit]) -> AfterValidator:
-    """Refuse constants with values that the table `known` does not allow."""
-
-    def check(table: dict[str, Quantity]) -> dict[str, Quantity]:
-        for name, quantity in table.items():
-            limit = limit_of(known, name)
-            if limit is not None and not limit.allows(quantity.value):
-                raise wrong(f"should be {limit}, it is {quantity.value:g}", name)
-        return table
-
-    return AfterValidator(check)
-
-
-def _typed(table: Any) -> Any:
-    """Refuse peaks of types that are none."""
-    for name in table if isinstance(table, dict) else ():
-        if name not in ELEMENT_TYPES:
-            raise unknown(name, list(ELEMENT_TYPES), table[name])
-    return table
-
-
-def _has_constants(name: str) -> str:
-    """Refuse a chip to be `like` that has no constants."""
-    known = chips_with_constants() if name else {}
-    if name and name not in known:
-        said = f"is '{name}', which is no chip with constants{nearest(name, list(known))}"
-        raise wrong(said, help=f"one of {', '.join(known)}")
-    return name
-
-
-GpuConstants = Annotated[dict[str, Quantity], _named(GPU), _limited(GPU)]
-SystolicConstants = Annotated[dict[str, Quantity], _named(SYSTOLIC), _limited(SYSTOLIC)]
-NetworkConstants = Annotated[dict[str, Quantity], _named(NETWORK), _limited(NETWORK)]
-Peaks = Annotated[dict[str, Positive], BeforeValidator(_typed)]
-Like = Annotated[str, AfterValidator(_has_constants)]
-
-
-class Gpu(_Model):
+class Gpu(Model):
     """What a GPU's latency model needs beside peak and memory."""
 
     sms: Count
@@ -150,7 +52,7 @@ class Gpu(_Model):
     like: Like = ""
 
 
-class Systolic(_Model):
+class Systolic(Model):
     """Systolic arrays: `cores` cores, each with `arrays` arrays of `rows` x `columns`.
 
     `vmem_bytes` is of one core. Arrays, size and clock give the peak: one multiplication and one
@@ -169,7 +71,7 @@ class Systolic(_Model):
     constants: SystolicConstants = Field(default_factory=dict)
 
 
-class Chip(_Model):
+class Chip(Model):
     """One accelerator. At most one of `gpu` and `systolic` is given; without either, a roofline.
 
     `peak_flops_per_s` is dense, by StableHLO element type ("bf16", "f32", "f8E4M3FN" ...); "f32"
@@ -199,7 +101,7 @@ class NetworkKind(StrEnum):
     TORUS = "torus"  #: a ring in each of several dimensions
 
 
-class Network(_Model):
+class Network(Model):
     """One tier of the network, per chip.
 
     `size` chips are in one domain of the tier (0: no limit). `bandwidth_bytes_per_s` is what one
@@ -214,7 +116,7 @@ class Network(_Model):
 
     name: str = Field(min_length=1)
     kind: NetworkKind
-    size: int = Field(ge=0, le=_MOST_CHIPS, strict=True)
+    size: int = Field(ge=0, le=MOST_CHIPS, strict=True)
     bandwidth_bytes_per_s: Positive
     latency_ns: NotNegative
     links: int = Field(default=1, ge=1, strict=True)
@@ -222,7 +124,7 @@ class Network(_Model):
     torus_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = ()
     torus_wrap_multiple: int = Field(default=1, ge=1, strict=True)
     torus_wraps_together: bool = Field(default=False, strict=True)
-    oversubscription: float = Field(default=1.0, ge=1.0, le=_MOST, strict=True, allow_inf_nan=False)
+    oversubscription: float = Field(default=1.0, ge=1.0, le=MOST, strict=True, allow_inf_nan=False)
     in_network_reduction: bool = Field(default=False, strict=True)
     #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).
     constants: NetworkConstants = Field(default_factory=dict)
@@ -239,7 +141,7 @@ class Network(_Model):
         return self
 
 
-class Cluster(_Model):
+class Cluster(Model):
     """Chips and the networks between them, inner tier first.
 
     `derate` multiplies the speed of every kernel: real steps run slower than back-to-back

@@ -92,19 +92,11 @@ def capture(
     _require_profile(profile)
     hardware = None if cluster is None else load_cluster(cluster)
     pipeline = PipelineOptions(cut, schedule, microbatches, chunks)
+    of_models = (args, set_, trip_count, *pipeline.given())
+    _refuse_other_kind(world, of_models, (script_arguments, steps, hint))
     if world:
-        _refuse_any(
-            (args, set_, trip_count, *pipeline.given()),
-            "--args, --set, --trip-count and options of pipelines are for model files with an entry",
-            "leave out --world, or give a script's arguments after --",
-        )
         trace = _trace_script(model, mesh, script_arguments or [], hint or [], steps)
     else:
-        _refuse_any(
-            (script_arguments, steps, hint),
-            "--steps, --hint and arguments after the model are for scripts",
-            "add --world",
-        )
         trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value, pipeline)
     if profile != "none":
         trace = trace.rewritten(profile)
@@ -128,12 +120,24 @@ def capture(
     _report(trace.summary(), files, seconds, as_json=json_, verbose=verbose)
 
 
-def _refuse_any(given: tuple[object, ...], message: str, help_: str) -> None:
-    """Raise FlintError FL218 if any of these options was given."""
+def _refuse_other_kind(
+    world: bool, of_models: tuple[object, ...], of_scripts: tuple[object, ...]
+) -> None:
+    """Raise FlintError FL218 for options of model files with a script, and the other way round."""
     from flint.errors import FlintError
 
-    if any(value not in (None, []) for value in given):
-        raise FlintError("FL218", message, help=help_)
+    if world and any(value not in (None, []) for value in of_models):
+        raise FlintError(
+            "FL218",
+            "--args, --set, --trip-count and options of pipelines are for model files with an entry",
+            help="leave out --world, or give a script's arguments after --",
+        )
+    if not world and any(value not in (None, []) for value in of_scripts):
+        raise FlintError(
+            "FL218",
+            "--steps, --hint and arguments after the model are for scripts",
+            help="add --world",
+        )
 
 
 def _require_profile(name: str) -> None:
