@@ -224,6 +224,8 @@ def _program(job: Job) -> None:
 def _run_script(script: Path, argv: tuple[str, ...]) -> None:
     sys.argv = [str(script), *argv]
     sys.path.insert(0, str(script.resolve().parent))
+    if b"\0" in script.read_bytes():  # before Python 3.11.4 a ValueError without a place
+        raise SyntaxError("source code cannot contain null bytes")
     runpy.run_path(str(script), run_name="__main__")
 
 

@@ -98,7 +98,12 @@ def test_killed_during_a_request(worker: Worker) -> None:
     ask(worker)
 
 
-def test_an_interrupt_leaves_no_stale_answer(worker: Worker) -> None:
+def test_an_interrupt_leaves_no_stale_answer(
+    worker: Worker, request: pytest.FixtureRequest
+) -> None:
+    # A shell starts what runs in its background with SIGINT ignored, and Python leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     expected = ask(worker)
     first = child_of(worker)
     os.kill(first, signal.SIGSTOP)
