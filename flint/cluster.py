@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from flint.cluster_base import document_of
 from flint.cluster_error import cluster_error, wrong
@@ -101,6 +101,12 @@ class NetworkKind(StrEnum):
     TORUS = "torus"  #: a ring in each of several dimensions
 
 
+def _can_be_mapped(name: str) -> str:
+    if name != name.strip() or "," in name or "=" in name:
+        raise ValueError("should have no comma, equals sign or space around it: --map names it")
+    return name
+
+
 class Network(Model):
     """One tier of the network, per chip.
 
@@ -114,7 +120,7 @@ class Network(Model):
     it has rings only if all its dimensions are multiples.
     """
 
-    name: str = Field(min_length=1)
+    name: Annotated[str, AfterValidator(_can_be_mapped)] = Field(min_length=1)
     kind: NetworkKind
     size: int = Field(ge=0, le=MOST_CHIPS, strict=True)
     bandwidth_bytes_per_s: Positive

@@ -7,6 +7,7 @@ What each constant means is told where it is used: `backends/cost/gpu/constants.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ _LAUNCH = Limit(1500)
 
 #: Efficiencies of attention by head size; chips have those that were measured on them.
 HEAD_SIZES = "attention.efficiency."
+_HEAD_SIZE = re.compile("[1-9][0-9]{0,5}")
 #: Constants of GPUs, beside those by head size.
 GPU: Mapping[str, Limit] = {
     "gemm.efficiency": _EFFICIENCY,
@@ -117,7 +119,7 @@ def limit_of(known: Mapping[str, Limit], name: str) -> Limit | None:
     """What a constant of the table `known` may be; None if it has no constant of that name."""
     if known is GPU and name.startswith(HEAD_SIZES):
         size = name.removeprefix(HEAD_SIZES)
-        return _EFFICIENCY if size.isdecimal() and int(size) > 0 else None
+        return _EFFICIENCY if _HEAD_SIZE.fullmatch(size) else None
     return known.get(name)
 
 

@@ -110,7 +110,8 @@ ProfileName = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
-        help="Rewrite collectives as this compiler does, and make its kernels: {profiles}.",
+        help="Rewrite collectives as this compiler does, and make its kernels: {profiles}. With none, "
+        "--cluster chooses kernels by chip and program.",
     ),
 ]
 ClusterName = Annotated[

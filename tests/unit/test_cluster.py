@@ -170,6 +170,8 @@ def test_an_unknown_name_suggests_the_nearest():
         ("size = 8", "size = 9999999999999", 21, "'network.0.size' should be less than or equal"),
         ('"switch"', '"swich"', 20, "it is 'swich'; did you mean 'switch'?"),
         ("[[network]]", "[network]", 25, "is not a TOML file: Cannot overwrite a value"),
+        ('"outer"', '"out,er"', 26, "'network.1.name' should have no comma"),
+        ('"outer"', '"a=b"', 26, "'network.1.name' should have no comma, equals sign"),
         ("bf16", "bf61", 11, "'chip.peak_flops_per_s.bf61'; did you mean 'bf16'?"),
         ("bf16", "bfloat16", 11, "'chip.peak_flops_per_s.bfloat16'; did you mean 'bf16'?"),
         ("[[network]]", "[[networks]]", 18, "unknown key 'networks'; did you mean 'network'?"),
