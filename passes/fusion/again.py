@@ -76,14 +76,9 @@ def compute_again(
     roles = roles_of(program, operators=operators, slices=slices)
     diamonds = Diamonds(program, roles, blocks=blocks)
     gone = _Again(program, roles, diamonds, elements).gone()
-    exponential = opcode_mask(program, EXPONENTIAL)
+    exponential = _handed_on(program, opcode_mask(program, EXPONENTIAL), gone)
     owner, target = edges(program)
-    busy = gone & (program.flops > 0)
-    start, rows = consumers(program)
-    for row in np.flatnonzero(gone).tolist():
-        readers = rows[start[row] : start[row + 1]]
-        exponential[readers] |= exponential[row]
-        busy[readers] |= busy[row]
+    busy = _handed_on(program, gone & (program.flops > 0), gone)
     changed = np.zeros(len(program), dtype=np.bool_)
     changed[owner[gone[target]]] = True
     whole = np.zeros(len(program), dtype=np.bool_)
@@ -95,16 +90,31 @@ def compute_again(
     )
 
 
+def _handed_on(program: Program, rows: Mask, gone: Mask) -> Mask:
+    """`rows`, and what computes one of them because it vanished, through others that did."""
+    found = rows.tolist()
+    start, readers = (column.tolist() for column in consumers(program))
+    for row in np.flatnonzero(gone).tolist():
+        if found[row]:
+            for reader in readers[start[row] : start[row + 1]]:
+                found[reader] = True
+    return np.array(found, dtype=np.bool_)
+
+
 class _Again:
     """The decision for each row, readers first."""
 
     def __init__(self, program: Program, roles: Roles, diamonds: Diamonds, elements: bool) -> None:
         self._program = program
         self._roles = roles
-        self._elements = elements
         self._kernel = diamonds.find
         self._read, self._inputs = _bytes_to_compute(program, roles)
         self._takes = _takes(program, roles).tolist()
+        self._layouts = _layouts_again(program, roles).tolist()
+        stays = (program.flags & Flag.IN_PLACE) != 0
+        self._cheap = (elements & (roles.role == Role.ELEMENT) & ~stays).tolist()
+        self._elements = roles.elements.tolist()
+        self._stored = program.result_bytes.tolist()
         self._kernels: dict[int, set[int]] = {}
 
     def gone(self) -> Mask:
@@ -118,7 +128,7 @@ class _Again:
             readers = rows[start[row] : start[row + 1]]
             if readers and all(self._takes[r] or gone[r] for r in readers):
                 kernels = self._readers(readers, gone)
-                gone[row] = self._layout_again(row) or self._again(row, readers, len(kernels))
+                gone[row] = self._layouts[row] or self._again(row, readers, len(kernels))
                 if gone[row]:
                     self._kernels[row] = kernels
         return np.array(gone, dtype=np.bool_)
@@ -133,25 +143,22 @@ class _Again:
                 found.add(self._kernel(reader))
         return found
 
-    def _layout_again(self, row: int) -> bool:
-        roles, program = self._roles, self._program
-        if roles.role[row] == Role.VIEW:
-            return True
-        if not (roles.moves[row] or roles.converts[row]) or program.flops[row]:
-            return False
-        few = program.dep_start[row + 1] - program.dep_start[row] <= 1
-        grows = program.operand_bytes[row] <= program.result_bytes[row] and not roles.turns[row]
-        return bool(grows and (few or "dynamic" in program.opcodes[program.opcode[row]]))
-
     def _again(self, row: int, readers: list[int], kernels: int) -> bool:
-        if not self._elements or self._roles.role[row] != Role.ELEMENT or kernels < 2:
+        if not self._cheap[row] or kernels < 2:
             return False
-        if any(self._roles.elements[r] > self._roles.elements[row] for r in readers):
+        if any(self._elements[r] > self._elements[row] for r in readers):
             return False
-        if self._program.flags[row] & Flag.IN_PLACE:
-            return False
-        stored = kernels * self._program.result_bytes[row]
-        return bool((kernels - 1) * self._inputs[row] <= stored)
+        return bool((kernels - 1) * self._inputs[row] <= kernels * self._stored[row])
+
+
+def _layouts_again(program: Program, roles: Roles) -> Mask:
+    """Rule `layout_again`, but for who reads a row."""
+    moves = (roles.moves | roles.converts) & (program.flops == 0)
+    few = np.diff(program.dep_start) <= 1
+    dynamic = np.array(["dynamic" in name for name in program.opcodes] or [False], dtype=np.bool_)
+    grows = (program.operand_bytes <= program.result_bytes) & ~roles.turns
+    again = moves & grows & (few | dynamic[program.opcode])
+    return np.asarray(again | (roles.role == Role.VIEW), dtype=np.bool_)
 
 
 def _saved(program: Program) -> Mask:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flint.passes.base import Pass
-from flint.passes.columns import Mask, consumers, with_value, yielded
+from flint.passes.columns import consumers, with_value, yielded
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged
-from flint.passes.fusion.roles import Role, Roles
+from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Role
 from flint.program import Int64s, Kind, Phase, Program
 
 #: Which row stands for a kernel: products first, then updates in place.
@@ -28,6 +28,8 @@ _ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE = (
 _NEAR = 64
 #: Rows that can take what they read into their kernel.
 _TAKING = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE)))
+#: Rows that reduce.
+_REDUCING = frozenset(map(int, (Role.ROWS, Role.REDUCE)))
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,13 @@ class _Chains:
         self._yielded = yielded(program).tolist()
         self._start, self._deps = program.dep_start.tolist(), program.deps.tolist()
         self._first, self._rows = (column.tolist() for column in consumers(program))
+        self._known_reads: dict[int, list[int]] = {}
+        self._known_readers: dict[int, list[int]] = {}
 
     def join_inner(self) -> None:
         """Rules `chain` and `rows`, for rows that one kernel reads: they leave nothing outside."""
         for row in range(len(self._role) - 1, -1, -1):
-            if self._role[row] not in (Role.ELEMENT, Role.ROWS):
+            if self._role[row] not in (ELEMENT, ROWS):
                 continue
             readers = self._readers(row)
             one = len({self.groups.of(r) for r in readers}) == 1 and not self._yielded[row]
@@ -153,18 +157,29 @@ class _Chains:
 
     def _reads(self, row: int) -> list[int]:
         """Rows that do the work for what a row reads: through views."""
+        if row not in self._known_reads:
+            self._known_reads[row] = self._find_reads(row)
+        return self._known_reads[row]
+
+    def _find_reads(self, row: int) -> list[int]:
         found = []
         for read in self._deps[self._start[row] : self._start[row + 1]]:
-            while self._role[read] == Role.VIEW:
+            while self._role[read] == VIEW:
                 read = self._deps[self._start[read]]
             found.append(read)
         return found
 
     def _readers(self, row: int) -> list[int]:
+        """Rows that work with what a row makes: through views."""
+        if row not in self._known_readers:
+            self._known_readers[row] = self._find_readers(row)
+        return self._known_readers[row]
+
+    def _find_readers(self, row: int) -> list[int]:
         found, pending = [], self._rows[self._first[row] : self._first[row + 1]]
         while pending:
             reader = pending.pop()
-            if self._role[reader] == Role.VIEW:
+            if self._role[reader] == VIEW:
                 pending += self._rows[self._first[reader] : self._first[reader + 1]]
             else:
                 found.append(reader)
@@ -177,7 +192,7 @@ class _Chains:
             return
         for between in self._deps[self._start[row] : self._start[row + 1]]:
             chain = []
-            while self._role[between] == Role.VIEW:
+            while self._role[between] == VIEW:
                 chain.append(between)
                 between = self._deps[self._start[between]]
             if between == read:
@@ -186,14 +201,14 @@ class _Chains:
 
     def _chains(self, read: int, row: int) -> bool:
         role = self._role[read]
-        if role not in (Role.ELEMENT, Role.ROWS) or self._bytes[read] == 0:
+        if role not in (ELEMENT, ROWS) or self._bytes[read] == 0:
             return False
         if self._role[row] == Role.UPDATE:
             return self._updates(read, row)
         one, other = self.groups.of(read), self.groups.of(row)
         if self._has(one, _MATMUL | _UPDATE) or self._has(other, _MATMUL):
             return False
-        if role == Role.ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
+        if role == ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._blocks(read, row, one, other)
         if self._gathers_parts(row):
             return self._only_reader(read, row)
@@ -219,7 +234,7 @@ class _Chains:
             return False
         if self._options.blocks == "shared":
             return self._one_block(one, other)
-        if self._role[read] != Role.ROWS and not self._has(one, _ROWS):
+        if self._role[read] != ROWS and not self._has(one, _ROWS):
             return bool(self._elements[read] == self._elements[row])
         return self._one_block(one, other) and self._diamond(one)
 
@@ -229,7 +244,7 @@ class _Chains:
             tuple(self._program.dims[r].tolist())
             for g in (one, other)
             for r in self.groups.rows(g)
-            if self._role[r] == Role.ROWS
+            if self._role[r] == ROWS
         }
         if len(shapes) != 1:
             return False
@@ -238,21 +253,21 @@ class _Chains:
 
     def _diamond(self, group: int) -> bool:
         """Whether what reads the reductions of a kernel can join it."""
-        reduced = [r for r in self.groups.rows(group) if self._role[r] == Role.ROWS]
+        reduced = [r for r in self.groups.rows(group) if self._role[r] == ROWS]
         return all(r in self._whole for r in reduced)
 
     def _sizes(self, group: int) -> set[int]:
-        return {self._elements[r] for r in self.groups.rows(group) if self._role[r] != Role.VIEW}
+        return {self._elements[r] for r in self.groups.rows(group) if self._role[r] != VIEW}
 
     def _has(self, group: int, roles: int) -> bool:
         return bool(self.groups.marks(group) & roles)
 
     def _prologue(self, read: int, row: int) -> bool:
-        if self._role[read] != Role.ELEMENT or not self._only_reader(read, row):
+        if self._role[read] != ELEMENT or not self._only_reader(read, row):
             return False
         kernel = self._kernel(read)
         if self._options.prologue != "any":
-            return all(self._moves[r] or self._role[r] == Role.VIEW for r in kernel)
+            return all(self._moves[r] or self._role[r] == VIEW for r in kernel)
         if self._has(self.groups.of(read), _ALONE | _ROWS | _REDUCE | _MATMUL | _UPDATE):
             return False
         inside = {*kernel, row}
@@ -266,7 +281,7 @@ class _Chains:
         if len(readers) != 1 or not self._options.epilogue:
             return
         reader = readers[0]
-        if self._role[reader] != Role.ELEMENT or self._elements[reader] != self._elements[row]:
+        if self._role[reader] != ELEMENT or self._elements[reader] != self._elements[row]:
             return
         kernel = self._kernel(reader)
         if self._has(self.groups.of(reader), _ROWS | _REDUCE | _MATMUL | _UPDATE):
@@ -310,7 +325,7 @@ class _Chains:
         """Large values that a kernel reads from outside."""
         rows = set(self.groups.rows(group))
         size = max(self._elements[r] for r in rows)
-        read = {d for r in rows if self._role[r] != Role.VIEW for d in self._reads(r)}
+        read = {d for r in rows if self._role[r] != VIEW for d in self._reads(r)}
         return {d for d in read - rows if self._elements[d] * 16 > size}
 
 
@@ -320,13 +335,14 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     opcode, dims = program.opcode.copy(), program.dims.copy()
     opcodes = program.opcodes
     working = (roles.role > Role.VIEW) & (program.kind == Kind.COMPUTE)
+    role = roles.role.tolist()
     several = np.bincount(kernel[working], minlength=len(program)) > 1
     several[kernel[working & inlined.busy]] = True
     members: dict[int, list[int]] = {}
     for row in np.flatnonzero(several[kernel] & working).tolist():
         members.setdefault(int(kernel[row]), []).append(row)
     for stands, rows in members.items():
-        found = _name(program, roles, rows, inlined.exponential)
+        found = _name(inlined, rows, [role[r] for r in rows])
         if found:
             name, source = found
             opcodes, opcode[stands] = with_value(opcodes, name)
@@ -334,14 +350,12 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     return {"opcode": opcode, "opcodes": opcodes, "dims": dims}
 
 
-def _name(
-    program: Program, roles: Roles, rows: list[int], exponential: Mask
-) -> tuple[str, int] | None:
+def _name(inlined: Inlined, rows: list[int], role: list[int]) -> tuple[str, int] | None:
     """What a kernel of several rows is called and the row whose dims it has; None keeps both."""
-    role = roles.role[rows]
-    if (role == Role.MATMUL).any():
+    program, roles = inlined.program, inlined.roles
+    if Role.MATMUL in role:
         return None
-    reduces = [r for r, what in zip(rows, role, strict=True) if what in (Role.ROWS, Role.REDUCE)]
+    reduces = [r for r, what in zip(rows, role, strict=True) if what in _REDUCING]
     if not reduces:
         update = program.phase[rows[-1]] == Phase.OPTIMIZER
         return ("fusion.optimizer" if update else "fusion"), -1
@@ -351,5 +365,5 @@ def _name(
     size = roles.elements[along[0]]
     if not any(r > along[0] and roles.results[r] == size for r in rows):
         return "fusion.reduction", reduces[-1]
-    kind = "fusion.softmax" if exponential[rows].any() else "fusion.norm"
+    kind = "fusion.softmax" if inlined.exponential[rows].any() else "fusion.norm"
     return kind, along[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flint.passes.columns import consumers
-from flint.passes.fusion.roles import Role, Roles
+from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Roles
 from flint.program import Program
 
 #: Rows above a reduction that are looked at for a transpose.
@@ -35,7 +35,7 @@ class Diamonds:
         self._first, self._rows = (column.tolist() for column in consumers(program))
         self._dims = program.dims
         for row, role in enumerate(self._role):
-            if role == Role.ROWS and blocks:
+            if role == ROWS and blocks:
                 self._add(row)
 
     def _add(self, row: int) -> None:
@@ -58,11 +58,11 @@ class Diamonds:
                     continue
                 seen.add(reader)
                 small = self._elements[reader] == rows
-                if self._role[reader] not in (Role.ELEMENT, Role.VIEW, Role.ROWS):
+                if self._role[reader] not in (ELEMENT, VIEW, ROWS):
                     return []
                 if self._region[reader] != self._region[row]:
                     return []
-                if small and self._role[reader] != Role.ROWS:
+                if small and self._role[reader] != ROWS:
                     pending.append(reader)
                 elif self._elements[reader] != self._elements[row]:
                     return []
@@ -82,7 +82,7 @@ class Diamonds:
                 return found | (set(wide) if at == row else set())
             at = wide[0]
             found.add(at)
-            if self._role[at] not in (Role.ELEMENT, Role.VIEW):
+            if self._role[at] not in (ELEMENT, VIEW):
                 break
         return found
 
@@ -93,7 +93,7 @@ class Diamonds:
             for read in self._wide_operands(pending.pop(), self._elements[row]):
                 if self._turns[read]:
                     return True
-                if self._role[read] in (Role.ELEMENT, Role.VIEW) and read not in seen:
+                if self._role[read] in (ELEMENT, VIEW) and read not in seen:
                     seen.add(read)
                     pending.append(read)
         return False
@@ -108,11 +108,11 @@ class Diamonds:
 
     def _spreads(self, row: int, size: int) -> bool:
         inner = self._deps[self._start[row] : self._start[row + 1]]
-        moves = self._moves[row] or self._role[row] == Role.VIEW
+        moves = self._moves[row] or self._role[row] == VIEW
         return (
             moves
             and all(self._results[d] < size or self._spreads(d, size) for d in inner)
-            and self._role[row] in (Role.ELEMENT, Role.VIEW)
+            and self._role[row] in (ELEMENT, VIEW)
         )
 
     def _join(self, a: int, b: int) -> None:

@@ -57,6 +57,10 @@ class Role(IntEnum):
     UPDATE = 6  #: writes a part of a large array in place: it ends a kernel
 
 
+#: The same numbers outside of their class: looking a member up there takes most of a short loop.
+VIEW, ELEMENT, ROWS = int(Role.VIEW), int(Role.ELEMENT), int(Role.ROWS)
+
+
 @dataclass(frozen=True, eq=False)
 class Roles:
     """Columns beside those of a Program.
