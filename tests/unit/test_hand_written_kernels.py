@@ -14,8 +14,10 @@ from flint.backends.cost.systolic import latency_ns
 from flint.builder import ProgramBuilder
 from flint.cluster import Cluster
 from flint.errors import FlintError
+from flint.frontends.xla_hlo import hlo_to_program
 from flint.mesh import Mesh
 from flint.passes.hand_written import Array, declared_work, work_of_kernel
+from flint.passes.partition.xla_child import parse_text
 from flint.program import Flag, Program, Row
 
 jax = pytest.importorskip("jax")
@@ -81,6 +83,33 @@ def test_a_kernel_without_an_estimate_stops_and_the_message_says_what_to_do() ->
         trace.estimate("v6e")
     assert error.value.code == "FL704" and "cost_estimate=" in (error.value.help or "")
     assert trace.estimate("v6e", unpriced_is_zero=True).unpriced
+
+
+def test_a_compiled_file_says_the_same() -> None:
+    lowered = jax.jit(product).trace(*arrays((M, K), (K, N))).lower(lowering_platforms=("tpu",))
+    proto = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    (call,) = calls(hlo_to_program(proto, Mesh(("data",), (1,))))
+    assert call.opcode.startswith("custom_call.pallas.")
+    assert (call.flops, call.dims) == (2 * M * N * K, (1, 7, 1, 1))
+    assert call.operand_bytes == 2 * (M * K + K * N) + 64
+
+
+LIBRARY = """HloModule m
+ENTRY e {
+  x = bf16[128,64] parameter(0)
+  y = bf16[64,32] parameter(1)
+  ROOT d = bf16[128,32] custom-call(x, y), custom_call_target="__cublas$gemm",
+    backend_config={"gemm_backend_config": {"dot_dimension_numbers":
+      {"lhs_contracting_dimensions": ["1"], "rhs_contracting_dimensions": ["0"]}}}
+}
+"""
+
+
+def test_a_product_by_a_library_is_a_product() -> None:
+    program = hlo_to_program(parse_text(LIBRARY.encode()), Mesh(("data",), (1,)))
+    kernels, _ = kernels_of(program)
+    assert kernels.kind.tolist() == [KernelKind.GEMM]
+    assert kernels.dims.tolist() == [[1, 128, 32, 64]]
 
 
 # attention --------------------------------------------------------------------------------------
@@ -163,6 +192,19 @@ def test_kernels_by_name(name: str, called: str) -> None:
 def test_an_attention_name_on_other_arrays_is_not_believed() -> None:
     work = work_of_kernel("_flash_attention_kernel", QKV[:1], QKV[:1], {"flops": 5})
     assert (work.flops, work.called) == (5, "custom_call.pallas._flash_attention_kernel")
+
+
+@pytest.mark.parametrize("scope", ["jit(step)/splash_mha_fwd_residuals/pallas_call", ""])
+def test_a_compiled_file_has_the_name_in_a_scope_or_in_the_call(scope: str) -> None:
+    text = (
+        "HloModule m\nENTRY e {\n"
+        + "".join(f"  p{i} = bf16[2,256,128] parameter({i})\n" for i in range(3))
+        + "  ROOT splash_mha_fwd_residuals.1 = bf16[2,256,128] custom-call(p0, p1, p2), "
+        + f'custom_call_target="tpu_custom_call", metadata={{op_name="{scope}"}}\n}}\n'
+    )
+    (call,) = calls(hlo_to_program(parse_text(text.encode()), Mesh(("data",), (1,))))
+    assert call.opcode == "custom_call.pallas_attention"
+    assert call.dims == (2, 256, 256, 128)
 
 
 @pytest.mark.parametrize(
