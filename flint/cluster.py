@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from flint.cluster_base import document_of
-from flint.cluster_error import cluster_error, wrong
+from flint.cluster_error import changed_error, cluster_error, wrong
 from flint.cluster_file import find_cluster_file, preset_names
 from flint.cluster_tables import GpuConstants, Like, NetworkConstants, Peaks, SystolicConstants
 from flint.quantity import (
@@ -219,6 +219,14 @@ class Cluster(Model):
             cls.model_validate(document)
         except ValidationError as error:
             raise cluster_error(error, cls, path, text, document) from error
+
+    def checked(self) -> Cluster:
+        """This cluster. Raises FlintError FL701 for a copy (`model_copy`) that cannot be."""
+        try:
+            type(self).model_validate(self.model_dump(warnings=False))
+        except ValidationError as error:
+            raise changed_error(error, type(self), str(self.name)) from error
+        return self
 
     @classmethod
     def names(cls) -> list[str]:

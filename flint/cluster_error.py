@@ -95,6 +95,16 @@ def cluster_error(
     )
 
 
+def changed_error(error: ValidationError, model: type[BaseModel], name: str) -> FlintError:
+    """The FlintError FL701 for what is wrong with a cluster that a program changed: no file."""
+    found = error.errors()[0]
+    return FlintError(
+        "FL701",
+        f"cluster '{name}', as it was changed: {_said(found, model)}",
+        help=_help(found, model),
+    )
+
+
 def _where(found: Mapping[str, Any]) -> Location:
     return (*found["loc"], *found.get("ctx", {}).get("at", ()))
 

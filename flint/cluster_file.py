@@ -33,10 +33,13 @@ def find_cluster_file(name_or_path: str | Path) -> Path:
     aliases = {a: name for name in preset_names() for a in preset_aliases(name)}
     if text in aliases:
         return PRESETS / f"{aliases[text]}.toml"
+    help_ = f"one of {', '.join(preset_names())}, or the path of a TOML file"
+    if text.lower().endswith((".yml", ".yaml")):
+        help_ = "flint.cluster_source.load_cluster reads ASTRA-sim's files"
     raise FlintError(
         "FL702",
         f"no cluster is called '{text}'{nearest(text, [*preset_names(), *aliases])}",
-        help=f"one of {', '.join(preset_names())}, or the path of a TOML file",
+        help=help_,
     )
 
 

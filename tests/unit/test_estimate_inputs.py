@@ -198,3 +198,21 @@ def test_a_mesh_that_no_system_has(mesh: object) -> None:
         Mesh.parse(mesh)
     assert caught.value.code == "FL101"
     assert Mesh.parse("4096x4096").size == 2**24
+
+
+def test_a_cluster_that_was_changed_is_checked(trace: Trace) -> None:
+    h100 = Cluster.load("h100-dgx")
+    half = h100.derate.model_copy(update={"value": 0.5})
+    slow = h100.model_copy(update={"derate": half})
+    assert load_cluster(slow) is slow
+    assert trace.estimate(slow).step_time_ns > trace.estimate(h100).step_time_ns
+    zero = half.model_copy(update={"value": 0.0})
+    for update, said in (
+        ({"derate": zero}, "key 'derate' should be greater than 0 and at most 1, it is 0"),
+        ({"derate": 0.5}, "key 'derate' should be a table"),
+        ({"network": ()}, "key 'network' should not be empty"),
+    ):
+        with pytest.raises(FlintError) as caught:
+            trace.estimate(h100.model_copy(update=update))
+        assert caught.value.code == "FL701"
+        assert f"cluster 'h100-dgx', as it was changed: {said}" in caught.value.message
