@@ -17,7 +17,7 @@ def cannot_write(path: Path, error: OSError) -> FlintError:
     return FlintError(
         "FL502",
         f"cannot write {path}: {error.strerror or error}",
-        help="free space or choose another place with -o; nothing half-written was left behind",
+        help="free space or choose another place; nothing half-written was left behind",
     )
 
 

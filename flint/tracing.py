@@ -91,8 +91,8 @@ class Trace:
         """How long the step takes on a cluster, as `flint estimate` says it.
 
         `cluster` is a preset ("h100-dgx"), a TOML file, ASTRA-sim's network.yml or a Cluster.
-        `profile` is whose kernels operations become (None chooses by chip and program), `policy`
-        when communication begins (None: "overlap"), `mapping` where mesh axes lie, {"model":
+        `profile` is whose kernels operations become (None: that of `rewritten`, else by chip and
+        program), `policy` when communication begins (None: "overlap"), `mapping` where mesh axes lie, {"model":
         "nvlink"} or "model=nvlink,data=ib" (None: the last axis inside). With `unpriced_is_zero`
         operations without a price count nothing, and the time is a lower bound.
 

@@ -162,8 +162,14 @@ def find_policy(name: object) -> Policy:
 
 
 def default_profile(workload: Workload, cluster: Cluster) -> str:
-    """The compiler that a program on such a chip would usually meet."""
-    if cluster.chip.systolic is not None:
+    """The profile that the program was captured for, or the compiler that it would usually meet.
+
+    A capture for TPUs is for them alone, and one for anything else is for other chips.
+    """
+    captured, on_tpu = str(workload.metadata.get("profile", "")), cluster.chip.systolic is not None
+    if captured and on_tpu == (captured == "xla-tpu"):
+        return captured
+    if on_tpu:
         return "xla-tpu"
     recorded = any(o.startswith("aten.") for p in workload.programs for o in p.opcodes)
     return "eager" if recorded else "xla-gpu"
@@ -180,7 +186,7 @@ def estimate(
 ) -> Estimate:
     """Estimate a step.
 
-    `profile` is whose kernels the operations become ("" chooses by chip and program), `policy` when
+    `profile` is whose kernels the operations become ("": see `default_profile`), `policy` when
     communication begins (None: "overlap"), `mapping` where mesh axes lie: {"model": "nvlink"}, or
     "model=nvlink,data=ib". Raises FlintError FL405 (profile), FL703 (mapping or policy), FL704 (an
     operation without a price), FL705 (a chip without what the estimate needs).

@@ -24,7 +24,7 @@ ProfileName = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
-        help="Whose kernels: {profiles} (default: by chip and program).",
+        help="Whose kernels: {profiles} (default: that of capture, else by chip and program).",
     ),
 ]
 PolicyName = Annotated[

@@ -216,3 +216,22 @@ def test_a_cluster_that_was_changed_is_checked(trace: Trace) -> None:
             trace.estimate(h100.model_copy(update=update))
         assert caught.value.code == "FL701"
         assert f"cluster 'h100-dgx', as it was changed: {said}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("captured", "cluster", "profile"),
+    [
+        ("none", "h100-dgx", "xla-gpu"),
+        ("none", "v5p", "xla-tpu"),
+        ("inductor", "h100-dgx", "inductor"),
+        ("inductor", "v5p", "xla-tpu"),
+        ("xla-tpu", "v5p", "xla-tpu"),
+        ("xla-tpu", "h100-dgx", "xla-gpu"),
+    ],
+)
+def test_the_profile_of_a_capture_is_that_of_its_estimates(
+    trace: Trace, captured: str, cluster: str, profile: str
+) -> None:
+    rewritten = trace.rewritten(captured)
+    assert rewritten.estimate(cluster).profile == profile
+    assert rewritten.estimate(cluster, profile="xla-gpu").profile == "xla-gpu"
