@@ -99,10 +99,11 @@ def _chosen(estimate: Estimate, rank_class: int | str | None) -> list[int]:
         return list(range(len(names)))
     if str(rank_class).isdecimal() and int(rank_class) < len(names):
         return [int(rank_class)]
+    shown = [*names[:20], *(["or all"] if "all" not in names else [])]
     raise FlintError(
         "FL503",
         f"no rank class is called '{rank_class}'{nearest(str(rank_class), names)}",
-        help=f"the classes are {'; '.join(names[:20])}{'; ...' if len(names) > 20 else ''}; or all",
+        help=f"the classes are {'; '.join(shown)}{'; ...' if len(names) > 20 else ''}",
     )
 
 

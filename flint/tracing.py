@@ -92,9 +92,9 @@ class Trace:
 
         `cluster` is a preset ("h100-dgx"), a TOML file, ASTRA-sim's network.yml or a Cluster.
         `profile` is whose kernels operations become (None: that of `rewritten`, else by chip and
-        program), `policy` when communication begins (None: "overlap"), `mapping` where mesh axes lie, {"model":
-        "nvlink"} or "model=nvlink,data=ib" (None: the last axis inside). With `unpriced_is_zero`
-        operations without a price count nothing, and the time is a lower bound.
+        program), `policy` when communication begins (None: "overlap"), `mapping` where mesh axes
+        lie, {"model": "nvlink"} or "model=nvlink,data=ib" (None: the last axis inside). With
+        `unpriced_is_zero` operations without a price count nothing, and the time is a lower bound.
 
         Raises FlintError FL405 (profile), FL701, FL702, FL706 (cluster), FL703 (mapping, policy),
         FL704 (an operation without a price), FL705 (a chip without what is needed).

@@ -310,10 +310,12 @@ def _fill(name: str, size: int, room: list[_Room], first: int) -> tuple[list[Par
     left, tier = size, first
     while left > 1:
         if tier == len(room):
+            outer = room[-1]
+            taken = f", of which other axes take {outer.used}" if outer.used > 1 else ""
             raise FlintError(
                 "FL703",
                 f"axis '{name}' ({size}) does not fit on the cluster: tier "
-                f"'{room[-1].network.name}' holds {room[-1].limit}",
+                f"'{outer.network.name}' holds {outer.limit}{taken}",
                 help="use a smaller mesh, or a cluster whose outer tier has no limit (size = 0)",
             )
         part = next(d for d in _divisors(left) if room[tier].holds(d))

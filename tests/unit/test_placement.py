@@ -88,7 +88,10 @@ def test_mappings_that_cannot_be(mesh, cluster, mapping, said):
 def test_a_mesh_that_is_larger_than_the_cluster():
     dgx = Cluster.load("h100-dgx")
     one_node = dgx.model_copy(update={"network": dgx.network[:1]})
-    with pytest.raises(FlintError, match=r"axis 'data' \(2\) does not fit on the cluster"):
+    said = (
+        r"axis 'data' \(2\) does not fit on the cluster: tier 'nvlink' holds 8, of which other axes"
+    )
+    with pytest.raises(FlintError, match=said):
         Placement(Mesh.parse("2x8"), one_node)
 
 
