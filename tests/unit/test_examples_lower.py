@@ -53,6 +53,7 @@ OPTIONS = {
         "model=405b",
         "cache=fp8",
         "cache=int8 tokens=4",
+        "cache=int8 tokens=4 layers=unrolled num_layers=2",
         "batch=32 length=1024 num_layers=2",
     ],
 }
@@ -185,6 +186,7 @@ def test_pipeline_example_traces(name: str, wanted: str, mesh: str, options: str
         ("llama_jax", "model=9b"),
         ("mixtral_jax", "dispatch=magic"),
         ("decode_jax", "cache=int3"),
+        ("decode_jax", "layers=list"),
     ],
 )
 def test_unknown_value_is_refused(name: str, options: str) -> None:
@@ -283,9 +285,10 @@ def test_ring_attention_products(mesh: str) -> None:
 
 @pytest.mark.parametrize("cache", ["bf16", "int8"])
 @pytest.mark.parametrize("tokens", [1, 8])
-def test_decode_products(cache: str, tokens: int) -> None:
+@pytest.mark.parametrize("layers", ["scan", "unrolled"])
+def test_decode_products(cache: str, tokens: int, layers: str) -> None:
     c = example("decode_jax").CONFIGS["70b"]
-    found = products("decode_jax", "8x8", f"tokens={tokens} cache={cache}")
+    found = products("decode_jax", "8x8", f"tokens={tokens} cache={cache} layers={layers}")
     assert found["linear"] == tokens * (7 * c.num_layers + 1)
     assert found["flops"] == tokens * llama_forward_flops(c, 16 * 8, 8192)
 
