@@ -10,6 +10,7 @@ import numpy as np
 
 from flint.passes.base import Pass
 from flint.passes.columns import ROW_COLUMNS, carried, edges, rewired
+from flint.passes.independent import independent_all_reduces
 from flint.passes.opcodes import RESULT, opcode_mask
 from flint.program import Int64s, Program
 
@@ -24,21 +25,29 @@ class BreadthFirst(Pass):
 
     A loop or branch waits in the queue as a whole; inside of it, carried values come first. What
     the step returns comes last.
+
+    With `together`, all-reduces that do not need each other start at once, when what all of them
+    read is there: XLA joins them.
     """
 
+    together: bool = False
     name: ClassVar[str] = "breadth-first"
 
     def apply(self, program: Program) -> Program:
         """Return the program in that order."""
-        queues = _Queues(program)
+        queues = _Queues(program, independent_all_reduces(program) if self.together else [])
         return _moved(program, np.array(queues.rows, dtype=np.int64), queues.spans)
 
 
 class _Queues:
-    """The new order, found region by region. Unit u < n is row u, unit n + j is region j."""
+    """The new order, found region by region. Unit u < n is row u, unit n + j is region j.
 
-    def __init__(self, program: Program) -> None:
+    Units after those are points at which the rows of a set are ready together.
+    """
+
+    def __init__(self, program: Program, together: list[list[int]]) -> None:
         self.program = program
+        self.sets = together
         self.count = len(program)
         self.late: set[int] = set(np.flatnonzero(opcode_mask(program, RESULT)).tolist())
         self.early: set[int] = set(np.flatnonzero(carried(program)).tolist())
@@ -47,17 +56,30 @@ class _Queues:
         #: (start, stop) of each region in the new order.
         self.spans = [(0, 0)] * len(program.regions)
         self._inside = _units(program)
+        for number, rows in enumerate(together):
+            point = self.count + len(program.regions) + number
+            self._inside[int(program.region[rows[0]])].append(point)
         self._emit(-1)
 
     def _links(self) -> tuple[list[list[int]], list[int]]:
         """Which units read each unit, and how many units each one reads."""
-        total = self.count + len(self.program.regions)
-        reader, read = _unit_edges(self.program)
+        total = self.count + len(self.program.regions) + len(self.sets)
+        reader, read = self._waiting(*_unit_edges(self.program))
         keys = np.unique(read[reader != read] * total + reader[reader != read])
         readers: list[list[int]] = [[] for _ in range(total)]
         for source, owner in zip((keys // total).tolist(), (keys % total).tolist(), strict=True):
             readers[source].append(owner)
         return readers, np.bincount(keys % total, minlength=total).tolist()
+
+    def _waiting(self, reader: Int64s, read: Int64s) -> tuple[Int64s, Int64s]:
+        """The edges, of which those to rows of a set go through its point."""
+        point = np.arange(self.count + len(self.program.regions))
+        first = len(point)
+        for number, rows in enumerate(self.sets):
+            point[rows] = first + number
+        waits = [(row, first + number) for number, rows in enumerate(self.sets) for row in rows]
+        pairs = np.array(waits, dtype=np.int64).reshape(-1, 2)
+        return np.append(point[reader], pairs[:, 0]), np.append(read, pairs[:, 1])
 
     def _emit(self, region: int) -> None:
         """Append the rows of a region, and of those inside of it."""
@@ -75,7 +97,8 @@ class _Queues:
         found = []
         while queue:
             unit = queue.popleft()
-            found.append(unit)
+            if unit < self.count + len(self.program.regions):
+                found.append(unit)
             for reader in self.readers[unit]:
                 self.waits[reader] -= 1
                 if not self.waits[reader] and reader not in self.late:

@@ -16,8 +16,10 @@ from flint.passes.kernels import FuseKernels
 from flint.passes.reassociate import ReassociateAllReduce
 from flint.passes.reduce_scatter import FormReduceScatter
 from flint.passes.separate_layers import SeparateLayers
+from flint.passes.single_trips import OpenSingleTrips
 from flint.passes.sink_fills import SinkFills
 from flint.passes.turn_operands import TurnOperands
+from flint.passes.whole_sums import SumWhole
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,15 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "xla-cpu",
             "XLA for CPUs: its kernels, their order, and copies of operands of products",
-            (DropDeadCode(),),
-            (SinkFills(), TurnOperands(), FuseXlaCpu(), DropDeadCode(), BreadthFirst()),
+            (DropDeadCode(), SumWhole()),
+            (
+                OpenSingleTrips(),
+                SinkFills(),
+                TurnOperands(),
+                FuseXlaCpu(),
+                DropDeadCode(),
+                BreadthFirst(together=True),
+            ),
         ),
         Profile(
             "inductor",

@@ -27,16 +27,14 @@ class SinkFills(Pass):
     * `constants`: one that repeats a constant also where the loop hands it on as it is, and where
       an inner loop begins with it (XLA's `WhileLoopConstantSinking`).
 
-    With `each`, every reader has its own, made just before it; without, one is there for all
-    readers of a region.
+    One is there for all readers of a region.
     """
 
-    each: bool = False
     name: ClassVar[str] = "sink-fills"
 
     def apply(self, program: Program) -> Program:
         """Return the program with copies of such rows."""
-        found = _Sinking(program, self.each).wanted()
+        found = _Sinking(program).wanted()
         if not found:
             return program
         keys = sorted(set(found.values()), key=lambda k: (k[1], _depth(program, k[2]), k))
@@ -86,9 +84,8 @@ def _realiased(
 class _Sinking:
     """Which reads become reads of a copy."""
 
-    def __init__(self, program: Program, each: bool) -> None:
+    def __init__(self, program: Program) -> None:
         self._program = program
-        self._each = each
         self._repeats = _repeated(program)
         self._constant = _filled(program, self._repeats)
         self._region = program.region.tolist()
@@ -128,8 +125,6 @@ class _Sinking:
         inside = region != home and is_within(program, region, home)
         if home >= 0 and not is_within(program, region, home):
             return None
-        if self._each and self._constant[origin]:
-            return (program.regions[loop].start if loop >= 0 else reader), region
         if not inside or (loop >= 0 and not self._constant[origin]):
             return None
         body = program.regions[region]

@@ -41,7 +41,7 @@ class TurnOperands(Pass):
         if not len(pairs):
             return program
         readers, read = pairs.T
-        longer = with_copies(program, read, readers, program.region[readers])
+        longer = with_copies(program, read, readers, program.region[readers].astype(np.int64))
         found = _described(program, longer, readers, read, turns)
         new = _first_views(program, longer.rows, readers, read, turns)
         owner, target = edges(found)

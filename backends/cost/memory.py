@@ -13,6 +13,7 @@ from flint.cluster import Chip
 from flint.passes.base import run_passes
 from flint.passes.dead_code import DropDeadCode
 from flint.passes.kernels import FuseKernels
+from flint.passes.sink_fills import SinkFills
 from flint.program import Program
 from flint.workload import Workload
 
@@ -75,9 +76,10 @@ def step_memory(workload: Workload, chip: Chip | None = None) -> tuple[MemoryUse
 
     Rows become kernels with one result each, by rules that compilers share. Kernels of a target
     profile can have several, and a row does not say which of them a reader still needs: all would
-    stay until the last one is read. Against XLA for CPUs these kernels also come closest.
+    stay until the last one is read. What repeats a constant is no array that waits outside of the
+    loops that read it.
     """
-    passes = (DropDeadCode(), FuseKernels())
+    passes = (SinkFills(), DropDeadCode(), FuseKernels())
     return tuple(memory_use(run_passes(p, passes), chip) for p in workload.programs)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 from flint.backends.cost.memory import MemoryUse, memory_use, saved_activation_bytes, step_memory
 from flint.cluster import Cluster
+from flint.passes.base import run_passes
+from flint.passes.kernels import FuseKernels
 from flint.program import Collective, Flag, Kind, Phase, RegionKind
 from flint.workload import Workload
 from tests.program_text import Rows, group
@@ -197,6 +200,25 @@ def test_the_memory_of_a_step_is_that_of_its_kernels() -> None:
     assert memory_use(program).peak_bytes == 64 + 640 + 6400
     (use,) = step_memory(Workload.single(program))
     assert use.peak_bytes == 64 + 640 + 64
+
+
+def test_the_fill_of_a_mask_is_no_array_that_waits_outside_of_a_loop() -> None:
+    rows = Rows()
+    x = rows.parameter()
+    low = rows.op("constant", kind=Kind.VALUE, shape=(), result_bytes=4, operand_bytes=0)
+    wide: dict[str, Any] = {"shape": (160,), "result_bytes": 640}
+    fill = rows.op("broadcast_in_dim", low, operand_bytes=4, **wide)
+    rows.begin_region(RegionKind.LOOP, 3)
+    row = rows.op("while.carry", x, kind=Kind.VALUE, alias=x)
+    mask = rows.op("while.carry", fill, kind=Kind.VALUE, flags=Flag.VIEW, alias=fill, **wide)
+    masked = rows.op("add", rows.op("broadcast_in_dim", row, **wide), mask, **wide)
+    made = rows.op("reduce", masked)
+    rows.end_region(carries=((row, made), (mask, mask)))
+    rows.result(made)
+    program = rows.build()
+    assert memory_use(run_passes(program, [FuseKernels()])).peak_bytes >= 640
+    (use,) = step_memory(Workload.single(program))
+    assert use.peak_bytes < 640
 
 
 def test_it_says_whether_it_fits() -> None:

@@ -7,8 +7,9 @@ from hypothesis import given
 
 from flint.passes.base import run_passes
 from flint.passes.breadth_first import BreadthFirst
+from flint.passes.independent import independent_all_reduces
 from flint.program import Kind, Program, RegionKind
-from tests.program_text import Rows
+from tests.program_text import Rows, group
 from tests.random_programs import QUICK, programs
 
 
@@ -105,3 +106,44 @@ def test_in_order_it_stays_so(program: Program) -> None:
     again = run_passes(once, [BreadthFirst()])
     assert np.array_equal(once.opcode, again.opcode)
     assert np.array_equal(once.deps, again.deps)
+
+
+def test_all_reduces_that_do_not_need_each_other_start_together() -> None:
+    rows = Rows()
+    x = rows.parameter()
+    first = rows.all_reduce(rows.op("sort", x, scope="a"), scope="a sum")
+    late = rows.op("sort", rows.op("sort", rows.op("sort", x), scope="b1"), scope="b2")
+    second = rows.all_reduce(late, scope="b sum")
+    third = rows.all_reduce(rows.op("sort", second), scope="c sum")  # needs another
+    rows.result(first, second, third)
+    assert names(queued(rows)) == ["a", "a sum", "b1", "b2", "b sum", "c sum"]
+    program = rows.build()
+    assert independent_all_reduces(program) == [[2, 6]]
+    together = run_passes(program, [BreadthFirst(together=True)])
+    assert names(together) == ["a", "b1", "b2", "a sum", "b sum", "c sum"]
+
+
+def test_all_reduces_in_and_after_a_loop_are_not_together() -> None:
+    rows = Rows()
+    x = rows.parameter()
+    rows.begin_region(RegionKind.LOOP, 3)
+    carried = rows.op("while.carry", x, kind=Kind.VALUE, alias=x)
+    inside = rows.all_reduce(carried)
+    other = rows.op("sort", carried)
+    rows.end_region(carries=((carried, inside),))
+    rows.result(rows.all_reduce(other), rows.all_reduce(rows.op("sort", x)))
+    program = rows.build()
+    assert independent_all_reduces(program) == [[4, 6]]
+
+
+def test_sets_that_would_wait_for_each_other_stay_apart() -> None:
+    rows = Rows()
+    x = rows.parameter()
+    a1 = rows.all_reduce(x)
+    b2 = rows.all_reduce(rows.op("sort", x), group("y"))
+    a2 = rows.all_reduce(rows.op("sort", a1), group("y"))
+    b1 = rows.all_reduce(rows.op("sort", b2))
+    rows.result(a2, b1)
+    program = rows.build()
+    assert independent_all_reduces(program) == [[a1, b1]]
+    run_passes(program, [BreadthFirst(together=True)])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from flint.passes.base import run_passes
 from flint.passes.fusion.xla_cpu import FuseXlaCpu
 from flint.passes.profiles import profile
+from flint.passes.single_trips import OpenSingleTrips
 from flint.passes.sink_fills import SinkFills
 from flint.passes.turn_operands import TurnOperands
-from flint.program import Flag, Kind, Program, RegionKind
-from tests.program_text import Rows, lines
+from flint.passes.whole_sums import SumWhole
+from flint.program import Collective, Flag, Kind, Program, RegionKind
+from tests.program_text import Rows, group, lines
 from tests.random_programs import QUICK, programs
 
 #: Both operands of a product of a batch of two, [2, 2, 4] and [2, 4, 2].
@@ -207,36 +208,57 @@ def test_an_inner_loop_begins_with_a_fill_of_the_outer_one() -> None:
     more = b.op("sort", total)
     b.end_region(carries=((total, more),))
     b.end_region()
-    for each, row in ((False, 2), (True, 3)):  # first in the outer loop, or just before the inner
-        after = run_passes(b.build(), [SinkFills(each=each)])
-        (made,) = (
-            i for i in range(len(after)) if after.row(i).region == 0 and "broad" in lines(after)[i]
-        )
-        assert made == row
-        (carry,) = (i for i in range(len(after)) if "carry" in lines(after)[i])
-        assert after.row(carry).deps == (made,) and after.row(carry).alias == made
+    after = run_passes(b.build(), [SinkFills()])
+    assert lines(after)[2:5] == ["%2 broadcast_in_dim %0", "%3 sort", "%4 carry %2"]
+    assert (after.row(2).region, after.row(4).alias) == (0, 2)
 
 
-def test_each_reader_has_its_own_fill() -> None:
+def test_a_reduce_scatter_is_an_all_reduce_and_a_slice() -> None:
     b = Rows()
-    zero = b.op("constant", kind=Kind.VALUE, shape=(), result_bytes=4, operand_bytes=0)
-    fill = b.op("broadcast_in_dim", zero, operand_bytes=4)
     x = b.parameter()
-    b.result(b.op("sort", fill, x), b.op("sort", fill))
-    after = run_passes(b.build(), [SinkFills(each=True)])
-    assert [n.partition(" ")[2] for n in lines(after)][-5:] == [
-        "broadcast_in_dim %0",
-        "sort %2 %3",
-        "broadcast_in_dim %0",
-        "sort %5",
-        "result %4 %6",
+    part = b.op(
+        "sdy.reduce_scatter",
+        x,
+        kind=Kind.COLLECTIVE,
+        collective=Collective.REDUCE_SCATTER,
+        group=group("x"),
+        comm_bytes=64,
+        result_bytes=8,
+        shape=(2,),
+    )
+    b.result(part)
+    after = run_passes(b.build(), [SumWhole()])
+    assert [r.split()[1] for r in lines(after)] == [
+        "argument",
+        "all_reduce",
+        "dynamic_slice",
+        "result",
     ]
+    assert [after.row(i).result_bytes for i in (1, 2)] == [64, 8]
+    assert [after.row(i).deps for i in (1, 2, 3)] == [(0,), (1,), (2,)]
+    assert after.row(1).shape == (16,) and after.row(2).kind is Kind.COMPUTE
+
+
+def test_a_loop_of_one_trip_is_opened() -> None:
+    for trips, regions in ((1, 1), (2, 2)):
+        b = Rows()
+        x = b.parameter()
+        b.begin_region(RegionKind.LOOP, trips)
+        outer = b.op("while.carry", x, kind=Kind.VALUE, alias=x)
+        b.begin_region(RegionKind.LOOP, 3)
+        inner = b.op("while.carry", outer, kind=Kind.VALUE, alias=outer)
+        made = b.op("sort", inner)
+        b.end_region(carries=((inner, made),))
+        b.end_region(carries=((outer, made),))
+        b.result(made)
+        after = run_passes(b.build(), [OpenSingleTrips()])
+        assert len(after.regions) == regions and len(after) == 5
+        assert (Flag.VIEW in after.row(1).flags) == (trips == 1)
+        assert after.regions[-1].trip_count == 3 and after.row(3).region == regions - 1
 
 
 @QUICK
 @given(program=programs())
-@pytest.mark.parametrize("each", [False, True])
-def test_any_program_survives(program: Program, each: bool) -> None:
+def test_any_program_survives(program: Program) -> None:
     target = profile("xla-cpu")
-    for passes in ([SinkFills(each=each)], [*target.passes, *target.kernels]):
-        run_passes(program, passes)
+    run_passes(program, [*target.passes, *target.kernels])
