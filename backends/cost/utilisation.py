@@ -31,21 +31,23 @@ class ProductFlops:
 def product_flops(program: Program) -> ProductFlops:
     """The flops of a program's products, of the full square where attention is causal."""
     flops = matmul_flops(program)
-    again = np.where(program.phase == Phase.REMAT, flops, _scores_again(program, flops))
+    again = np.where(program.phase == Phase.REMAT, flops, _done_again(program, flops))
     executed = total(program, flops)
     return ProductFlops(executed - total(program, again), executed)
 
 
-def _scores_again(program: Program, flops: Int64s) -> Int64s:
-    """For each row the flops of scores that a backward pass of flash attention calculates again.
+def _done_again(program: Program, flops: Int64s) -> Int64s:
+    """For each row the flops that a backward pass of flash attention calculates again.
 
-    That is the first of its five products (Dao et al., arXiv 2205.14135, appendix B): the one of
-    which `dims` are.
+    In one kernel the scores, the first of its five products (Dao et al., arXiv 2205.14135,
+    appendix B): the one of which `dims` are. In two kernels the first calculates them for its
+    four products and the second, of three, all but the gradient of the queries.
     """
     backward = [kind_of(o) == KernelKind.ATTENTION_BACKWARD for o in program.opcodes]
     rows = np.flatnonzero(np.array(backward, dtype=np.bool_)[program.opcode])
+    one = np.minimum(one_product_flops(program, rows), flops[rows])
     again = np.zeros(len(program), dtype=np.int64)
-    again[rows] = np.minimum(one_product_flops(program, rows), flops[rows])
+    again[rows] = np.where(flops[rows] <= 3 * one, flops[rows] - one, one)
     return again
 
 

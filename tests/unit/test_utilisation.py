@@ -85,6 +85,16 @@ def test_a_model_needs_four_of_the_five_products_of_flash_attention(
     flash(forward, backward)
 
 
+def test_a_backward_pass_in_two_kernels_is_needed_as_if_it_were_one() -> None:
+    heads, seq, size = 4, 64, 32
+    one = 2 * heads * seq * seq * size
+    b = ProgramBuilder(MESH)
+    for products in (4, 3):
+        b.add("custom_call.pallas_attention_backward[causal]", flops=products * one,
+              dims=(heads, seq, seq, size), phase=Phase.BACKWARD)  # fmt: skip
+    assert product_flops(b.build()) == ProductFlops(4 * one, 7 * one)
+
+
 def test_attention_costs_a_model_the_same_written_out_or_as_a_call() -> None:
     """Both by JAX itself: only the scores that the call recomputes differ, and count as executed."""
     import jax
