@@ -64,15 +64,12 @@ def with_bandwidth(chip: Chip, factor: float) -> Chip:
 @settings(max_examples=150)
 @given(st.sampled_from(PRESETS), st.integers(1, 64), SIZES, SIZES, SIZES)
 def test_a_product_never_beats_the_roofline(name: str, batch: int, m: int, n: int, k: int) -> None:
-    """Peak bounds every product. Memory bandwidth bounds those that the L2 cannot hold, and the
-    L2's bandwidth the others: the measurements find small operands there."""
+    """Peak and bandwidth of the datasheet bound every product: it starts with cold caches."""
     chip, kernels = chip_of(name), product(batch, m, n, k)
     hardware = hardware_of(chip)
     measured, moved = time_of(kernels, chip), float(kernels.moved_bytes[0])
     assert measured >= kernels.flops[0] / hardware.peak_flops_per_ns("bf16") * TINY
-    assert measured >= moved / hardware.l2_bytes_per_ns * TINY
-    if moved > 2 * hardware.l2_bytes:
-        assert measured >= moved / hardware.memory_bytes_per_ns * TINY
+    assert measured >= moved / hardware.memory_bytes_per_ns * TINY
 
 
 @settings(max_examples=150)
