@@ -138,6 +138,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "decode": _decode,
     "ring-attention": _ring,
     "resnet50": _resnet,
+    "spmd-pipeline": _spmd_pipeline,
     # Other sizes and meshes of the same.
     "llama-scan-full-deep": functools.partial(_llama, num_layers=12, seq=128),
     "llama-scan-full-long": functools.partial(_llama, num_layers=2, seq=1024),
@@ -166,6 +167,5 @@ CASES: dict[str, Callable[[], Case]] = {
     "ring-attention-short": functools.partial(_ring, (4, 2), 512, 8),
     "resnet50-image-64": functools.partial(_resnet, batch=128, image=64),
     "resnet50-data": functools.partial(_resnet, (8, 1), image=96),
-    "spmd-pipeline": _spmd_pipeline,
     "spmd-pipeline-2": functools.partial(_spmd_pipeline, (2, 4), seq=256, microbatches=4),
 }
