@@ -9,6 +9,7 @@ from flint.passes.base import Pass
 from flint.passes.breadth_first import BreadthFirst
 from flint.passes.dead_code import DropDeadCode
 from flint.passes.fusion.attention import FuseAttention
+from flint.passes.fusion.blas import UseBlas
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.fusion.tpu_products import FuseTpuProducts
 from flint.passes.fusion.xla_cpu import FuseXlaCpu
@@ -33,7 +34,10 @@ class Profile:
 
 
 _XLA = (DropDeadCode(), ReassociateAllReduce(), FormReduceScatter())
-_INDUCTOR = FuseChains(blocks="shared", epilogue="", siblings="any", operators=True, slices=True)
+_INDUCTOR = FuseChains(
+    blocks="shared", epilogue="", siblings="any", operators=True, slices=True, named=True
+)
+_MEGATRON = FuseChains(blocks="shared", epilogue="", siblings="", slices=True, named=True)
 
 #: Profiles by name. XLA for both sums before it reduces (tested on tensor-parallel gradients), and
 #: turns a sliced all-reduce into a reduce-scatter, for TPUs not everywhere. docs/kernels.md says
@@ -77,13 +81,13 @@ PROFILES: dict[str, Profile] = {
             "inductor",
             "torch.compile: dead code; one kernel for each chain, softmax, norm and attention",
             (DropDeadCode(),),
-            (FuseAttention(), _INDUCTOR),
+            (FuseAttention(named=True), _INDUCTOR),
         ),
         Profile(
             "megatron",
-            "Megatron-LM: fused kernels, taken to be those of xla-gpu; layers have arrays of their own",
+            "Megatron-LM: kernels that the program names; layers have arrays of their own",
             _XLA,
-            (SeparateLayers(), FuseChains()),
+            (SeparateLayers(), UseBlas(), _MEGATRON),
         ),
         Profile("eager", "PyTorch without a compiler: each operator is a kernel", (), ()),
     )

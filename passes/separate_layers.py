@@ -15,6 +15,9 @@ from flint.passes.fusion.roles import SLICE, UPDATE
 from flint.passes.opcodes import GENERATED, LAYOUT, opcode_mask
 from flint.program import Flag, Kind, Program, RegionKind
 
+#: JAX's marks of what is saved for the backward pass.
+MARKS = frozenset({"stablehlo.reduce_precision"})
+
 
 @dataclass(frozen=True)
 class SeparateLayers(Pass):
@@ -26,13 +29,15 @@ class SeparateLayers(Pass):
 
     * a slice of one of `trip_count` parts of a stack is a view of it;
     * an update of one of them, which the loop hands on, is where the part was computed;
-    * the stack that such updates begin with is not filled.
+    * the stack that such updates begin with is not filled;
+    * what JAX marks as saved (`reduce_precision` to the precision that it has) is there already.
     """
 
     name: ClassVar[str] = "separate-layers"
 
     def apply(self, program: Program) -> Program:
         """Return the program in which these rows are views or values."""
+        program = _marks_shown(program)
         views = _views(program)
         if not views:
             return program
@@ -45,6 +50,18 @@ class SeparateLayers(Pass):
         )
         found = changed(found, np.flatnonzero(empty), kind=Kind.VALUE, flops=0, operand_bytes=0)
         return _waiting_for_parts(found, rows, empty)
+
+
+def _marks_shown(program: Program) -> Program:
+    """The program in which marks of what is saved are views."""
+    marks = opcode_mask(program, MARKS) & (program.kind == Kind.COMPUTE)
+    marks &= (np.diff(program.dep_start) == 1) & (program.operand_bytes == program.result_bytes)
+    rows = np.flatnonzero(marks)
+    if not len(rows):
+        return program
+    flags = program.flags[rows] | np.uint8(Flag.VIEW)
+    of = program.deps[program.dep_start[rows]]
+    return changed(program, rows, kind=Kind.VALUE, flags=flags, alias=of, flops=0, operand_bytes=0)
 
 
 def _views(program: Program) -> dict[int, int]:

@@ -17,6 +17,7 @@ from flint.passes.columns import (
     rewired,
 )
 from flint.passes.fusion.diamonds import Diamonds
+from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import Role, Roles, roles_of, words
 from flint.passes.opcodes import opcode_mask
 from flint.program import Flag, Int64s, Kind, Program
@@ -55,7 +56,13 @@ class Inlined:
 
 
 def compute_again(
-    program: Program, *, elements: bool, operators: bool, slices: bool, blocks: str
+    program: Program,
+    *,
+    elements: bool,
+    operators: bool,
+    slices: bool,
+    blocks: str,
+    named: bool = False,
 ) -> Inlined:
     """Let the readers of a row compute it themselves, where that moves fewer bytes.
 
@@ -69,13 +76,15 @@ def compute_again(
       computes an element twice. XLA's fusion does this for all readers of a row or for none.
 
     flops count once, at the last reader. PyTorch's operators take part with `operators`,
-    slices of stacks with `slices`; `blocks`
-    says which reductions along rows share a kernel with their readers (see `Diamonds`).
+    slices of stacks with `slices`; `blocks` says which reductions along rows share a kernel with
+    their readers (see `Diamonds`). With `named`, what a kernel with a name computes only its own
+    rows compute again, and it computes nothing of others; layouts and types all kernels change.
     """
     program = _made_again(program, roles_of(program, operators=operators, slices=slices))
     roles = roles_of(program, operators=operators, slices=slices)
     diamonds = Diamonds(program, roles, blocks=blocks)
-    gone = _Again(program, roles, diamonds, elements).gone()
+    by_hand = named_kernels(program, named).tolist()
+    gone = _Again(program, roles, diamonds, elements, by_hand).gone()
     exponential = _handed_on(program, opcode_mask(program, EXPONENTIAL), gone)
     owner, target = edges(program)
     busy = _handed_on(program, gone & (program.flops > 0), gone)
@@ -104,7 +113,14 @@ def _handed_on(program: Program, rows: Mask, gone: Mask) -> Mask:
 class _Again:
     """The decision for each row, readers first."""
 
-    def __init__(self, program: Program, roles: Roles, diamonds: Diamonds, elements: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        roles: Roles,
+        diamonds: Diamonds,
+        elements: bool,
+        named: list[int],
+    ) -> None:
         self._program = program
         self._roles = roles
         self._kernel = diamonds.find
@@ -115,6 +131,7 @@ class _Again:
         self._cheap = (elements & (roles.role == Role.ELEMENT) & ~stays).tolist()
         self._elements = roles.elements.tolist()
         self._stored = program.result_bytes.tolist()
+        self._named = named
         self._kernels: dict[int, set[int]] = {}
 
     def gone(self) -> Mask:
@@ -123,15 +140,21 @@ class _Again:
         start, rows = (column.tolist() for column in consumers(program))
         gone = [False] * len(program)
         may = np.isin(self._roles.role, (Role.ELEMENT, Role.VIEW)) & read_at_home(program)
-        may &= ~_saved(program)
         for row in np.flatnonzero(may).tolist()[::-1]:
             readers = rows[start[row] : start[row + 1]]
-            if readers and all(self._takes[r] or gone[r] for r in readers):
+            if readers and self._together(row, readers, gone):
                 kernels = self._readers(readers, gone)
                 gone[row] = self._layouts[row] or self._again(row, readers, len(kernels))
                 if gone[row]:
                     self._kernels[row] = kernels
         return np.array(gone, dtype=np.bool_)
+
+    def _together(self, row: int, readers: list[int], gone: list[bool]) -> bool:
+        """Whether all readers can take a row: only of their own kernel, if that has a name."""
+        number, layout = self._named[row], self._layouts[row]
+        return all(
+            (self._takes[r] or gone[r]) and (layout or self._named[r] == number) for r in readers
+        )
 
     def _readers(self, readers: list[int], gone: list[bool]) -> set[int]:
         """Kernels that read a row, as far as they are known."""
@@ -158,15 +181,16 @@ def _layouts_again(program: Program, roles: Roles) -> Mask:
     dynamic = np.array(["dynamic" in name for name in program.opcodes] or [False], dtype=np.bool_)
     grows = (program.operand_bytes <= program.result_bytes) & ~roles.turns
     again = moves & grows & (few | dynamic[program.opcode])
-    return np.asarray(again | (roles.role == Role.VIEW), dtype=np.bool_)
+    return np.asarray(again | _whole_views(program, roles), dtype=np.bool_)
 
 
-def _saved(program: Program) -> Mask:
-    """Values that read nothing and hold something: what an earlier turn saved, no view of the turn."""
-    read = np.zeros(len(program), dtype=np.int64)
-    np.add.at(read, program.dep_owner, program.result_bytes[program.deps])
-    holds = (program.kind == Kind.VALUE) & (program.result_bytes > 0)
-    return np.asarray(holds & (read == 0), dtype=np.bool_)
+def _whole_views(program: Program, roles: Roles) -> Mask:
+    """Views of all of what they read; a view of a part says how much of it its readers read."""
+    views: Mask = roles.role == Role.VIEW
+    rows = np.flatnonzero(views)
+    read = program.deps[program.dep_start[rows]]
+    views[rows] = program.result_bytes[rows] >= program.result_bytes[read]
+    return views
 
 
 def _takes(program: Program, roles: Roles) -> Mask:

@@ -13,6 +13,7 @@ from flint.passes.columns import edges, rewired, with_value
 from flint.passes.dead_code import DropDeadCode
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged, value_bytes
+from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import Role, roles_of
 from flint.passes.fusion.softmax_graph import Reach, SoftmaxGraph
 from flint.program import Int64s, Phase, Program
@@ -36,16 +37,17 @@ class FuseAttention(Pass):
     A mask made from positions alone costs nothing and makes the kernel `[causal]`. A changed layout
     of what goes in or comes out is part of the kernel. dims are (batch x heads, queries, keys, head
     size); flops those of all products, of the full square; bytes what crosses, not the scores.
+    With `named`, a softmax in a kernel that the program names stays there.
     """
 
     operators: bool = True
+    named: bool = False
     name: ClassVar[str] = "fuse-attention"
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row for each attention."""
-        finder = _Finder(
-            program, SoftmaxGraph(program, roles_of(program, operators=self.operators))
-        )
+        graph = SoftmaxGraph(program, roles_of(program, operators=self.operators))
+        finder = _Finder(program, graph, named_kernels(program, self.named).tolist())
         found = finder.kernels()
         if not found:
             return program
@@ -82,10 +84,11 @@ class _Pattern:
 
 
 class _Finder:
-    def __init__(self, program: Program, graph: SoftmaxGraph) -> None:
+    def __init__(self, program: Program, graph: SoftmaxGraph, named: list[int]) -> None:
         self._program = program
         self._graph = graph
         self._bytes = value_bytes(program).tolist()
+        self._named = named
         self.groups = Groups(program)
 
     def kernels(self) -> list[_Kernel]:
@@ -93,6 +96,8 @@ class _Finder:
         found: list[_Kernel] = []
         seen: set[int] = set()
         for softmax in self._graph.softmaxes():
+            if self._named[softmax]:
+                continue
             pattern = self._pattern(softmax)
             if pattern is None or pattern.scores in seen:
                 continue

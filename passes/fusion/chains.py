@@ -13,6 +13,7 @@ from flint.passes.columns import consumers, with_value, yielded
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged
+from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Role
 from flint.program import Int64s, Kind, Phase, Program
 
@@ -51,6 +52,8 @@ class FuseChains(Pass):
     * `siblings`: kernels of as many elements that read the same array become one.
     * `update`: what only one update in place reads is computed by the kernel that writes it.
     * `slices`: kernels read slices of stacks where they are; else a copy does (XLA for GPUs).
+    * `named`: rows in a scope `kernel.NAME` are a kernel that somebody wrote by hand: they join
+      each other, whatever the other rules say, and no other row but views.
 
     Kernels never read each other in a circle. With `operators`, those of PyTorch take part too, and
     rows of the forward and backward pass are not together: they are compiled one by one. flops are
@@ -64,6 +67,7 @@ class FuseChains(Pass):
     siblings: str = "same"
     slices: bool = False
     operators: bool = False
+    named: bool = False
     name: ClassVar[str] = "fuse-chains"
 
     def apply(self, program: Program) -> Program:
@@ -74,9 +78,12 @@ class FuseChains(Pass):
             operators=self.operators,
             slices=self.slices,
             blocks=self.blocks,
+            named=self.named,
         )
         program, roles = inlined.program, inlined.roles
         work = _Chains(inlined, self)
+        if self.named:
+            work.join_named()
         work.join_inner()
         work.join_chains()
         work.join_products()
@@ -93,7 +100,6 @@ class FuseChains(Pass):
 class _Chains:
     def __init__(self, inlined: Inlined, options: FuseChains) -> None:
         program, roles = inlined.program, inlined.roles
-        self.groups = Groups(program, (1 << roles.role).tolist())
         self._program = program
         self._options = options
         self._role = roles.role.tolist()
@@ -108,6 +114,29 @@ class _Chains:
         self._first, self._rows = (column.tolist() for column in consumers(program))
         self._known_reads: dict[int, list[int]] = {}
         self._known_readers: dict[int, list[int]] = {}
+        self._named = self._named_of(named_kernels(program, options.named).tolist())
+        self.groups = Groups(program, (1 << roles.role).tolist(), self._named)
+
+    def _named_of(self, numbers: list[int]) -> list[int]:
+        """The named kernel of each row; a view belongs to the one that reads it."""
+        for row in range(len(numbers) - 1, -1, -1):
+            if self._role[row] == Role.VIEW:
+                readers = self._rows[self._first[row] : self._first[row + 1]]
+                found = {numbers[r] for r in readers}
+                numbers[row] = found.pop() if len(found) == 1 else 0
+        return numbers
+
+    def join_named(self) -> None:
+        """Rule `named`: rows of a kernel that read each other, or the same values."""
+        joins = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE)))
+        for row, number in enumerate(self._named):
+            same = [r for r in self._readers(row) if self._named[r] and self._role[r] in joins]
+            if number and self._role[row] in joins:
+                for reader in same:
+                    if self._named[reader] == number:
+                        self._merge(row, reader)
+            for one, other in pairwise(sorted(same, key=lambda r: (self._named[r], r))):
+                self.groups.merge(one, other)
 
     def join_inner(self) -> None:
         """Rules `chain` and `rows`, for rows that one kernel reads: they leave nothing outside."""

@@ -22,8 +22,14 @@ class Groups:
     counts as read by the next of its segment.
     """
 
-    def __init__(self, program: Program, marks: list[int] | None = None) -> None:
-        """`marks` are bits of each row; a kernel has those of all its rows."""
+    def __init__(
+        self, program: Program, marks: list[int] | None = None, apart: list[int] | None = None
+    ) -> None:
+        """`marks` are bits of each row; a kernel has those of all its rows.
+
+        Rows with different numbers in `apart` are never together.
+        """
+        self._apart = list(apart) if apart else [0] * len(program)
         self._marks = list(marks) if marks else [0] * len(program)
         self._segment = segments(program).tolist()
         self._of = list(range(len(program)))
@@ -61,7 +67,7 @@ class Groups:
         first, second = self._of[a], self._of[b]
         if first == second:
             return True
-        if self._segment[a] != self._segment[b]:
+        if self._segment[a] != self._segment[b] or self._apart[first] != self._apart[second]:
             return False
         if self._around(first, second) or self._around(second, first):
             return False

@@ -102,6 +102,7 @@ def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles
     role[opcode_mask(program, MATMUL | CONVOLUTION) & compute] = Role.MATMUL
     role[opcode_mask(program, UPDATE) & compute] = Role.UPDATE
     views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) == 1) & ~carried(program)
+    views[views] = _shows_bytes(program, np.flatnonzero(views))
     role[views] = Role.VIEW
     elements = np.array([math.prod(s) for s in program.shapes] or [0], dtype=np.int64)
     results = elements[program.shape]
@@ -112,6 +113,12 @@ def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles
     elements = np.where(reduces & (reduced > 0), reduced, results)
     turns = opcode_mask(program, TRANSPOSE)
     return Roles(role, elements, results, moves, converts, turns)
+
+
+def _shows_bytes(program: Program, rows: Int64s) -> Mask:
+    """Whether what each row reads has bytes: a row that only waits for another is no view of it."""
+    read = program.deps[program.dep_start[rows]]
+    return np.asarray((program.result_bytes[read] > 0) | (program.result_bytes[rows] == 0))
 
 
 def _named(program: Program, test: object) -> Mask:
