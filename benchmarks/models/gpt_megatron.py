@@ -19,6 +19,11 @@ element. Weights are 16 bits, the optimizer has a copy of them in 32 (FusedAdam)
     chunks          stages of each pipeline rank; 2 or more: interleaved 1F1B
     vocab           padded so that each rank has a multiple of 128 rows
     gradient_dtype  what gradients are accumulated and reduced in ("": 16 bits, as DeepSpeed)
+
+Each `kernel(...)` is one that Megatron-LM of May 2022 launches: apex's layer norm, its own causal
+softmax, PyTorch's dropout (which draws its numbers itself), bias + GELU and bias + dropout + add by
+TorchScript. A bias's gradient is summed by a kernel of its own. In the backward pass of a column of
+linear layers, the gradient of the input is reduced while that of the weights is computed.
 """
 
 from __future__ import annotations
@@ -121,7 +126,7 @@ def _needed_forward(x: jax.Array):
 
 def _needed_backward(x: jax.Array, gradient: jax.Array):
     # A barrier would do in XLA, but JAX drops operands of it that nothing reads.
-    return (gradient + 0 * x,)
+    return (gradient + 0 * x[..., :1],)
 
 
 needed_again.defvjp(_needed_forward, _needed_backward)
@@ -133,6 +138,11 @@ KEPT = ("norm", "qkv", "context", "mask", "middle", "up", "gelu")
 KEPT_SCORES = ("softmax", "weights", "score mask")
 
 
+def kernel(name: str):
+    """A kernel that somebody wrote, or had compiled, as one: profiles leave it as it is."""
+    return jax.named_scope(f"kernel.{name}")
+
+
 def dropout(x: jax.Array, c: Gpt, constrain, mask: str = "mask") -> jax.Array:
     """Drop a tenth of x. Its own bits stand for Philox's: numbers that never leave the kernel."""
     if not c.dropout:
@@ -142,20 +152,80 @@ def dropout(x: jax.Array, c: Gpt, constrain, mask: str = "mask") -> jax.Array:
     return jnp.where(kept, x * jnp.bfloat16(1 / KEEP), jnp.bfloat16(0))
 
 
-def layer_norm(x: jax.Array, p) -> jax.Array:
-    x32 = x.astype(jnp.float32)
-    x32 -= jnp.mean(x32, axis=-1, keepdims=True)
-    x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + EPSILON)
-    return x32.astype(x.dtype) * p["scale"] + p["bias"]
+@jax.custom_vjp
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+    """A kernel forward and one backward, which finds the input and what its rows are like."""
+    return _norm_forward(x, scale, bias)[0]
+
+
+def _norm_forward(x: jax.Array, scale: jax.Array, bias: jax.Array):
+    with kernel("norm"):
+        x32 = x.astype(jnp.float32)
+        mean = jnp.mean(x32, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(x32 - mean), axis=-1, keepdims=True)
+        mean = checkpoint_name(mean, "norm")
+        inverse = checkpoint_name(jax.lax.rsqrt(variance + EPSILON), "norm")
+        y = ((x32 - mean) * inverse).astype(x.dtype) * scale + bias
+    return y, (x, scale, mean, inverse)
+
+
+def _norm_backward(kept, gradient: jax.Array):
+    x, scale, mean, inverse = kept
+    with kernel("norm_backward"):
+        y = x.astype(jnp.float32) * inverse - mean * inverse
+        g = gradient.astype(jnp.float32)
+        rows = tuple(range(x.ndim - 1))
+        d_scale, d_bias = jnp.sum(g * y, axis=rows), jnp.sum(g, axis=rows)
+        g *= scale
+        inner = jnp.mean(g * y, axis=-1, keepdims=True)
+        d_x = (g - jnp.mean(g, axis=-1, keepdims=True) - y * inner) * inverse
+        return d_x.astype(x.dtype), d_scale.astype(scale.dtype), d_bias.astype(scale.dtype)
+
+
+layer_norm.defvjp(_norm_forward, _norm_backward)
+
+
+@jax.custom_vjp
+def bias_gelu(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """The approximation by tanh; its backward pass has the input alone."""
+    with kernel("bias_gelu"):
+        return jax.nn.gelu(x + bias)
+
+
+def _gelu_forward(x: jax.Array, bias: jax.Array):
+    return bias_gelu(x, bias), (x, bias)
+
+
+def _gelu_backward(kept, gradient: jax.Array):
+    with kernel("bias_gelu_backward"):
+        x = kept[0].astype(jnp.float32) + kept[1]
+        inner = jnp.tanh(0.79788456 * x * (1 + 0.044715 * x * x))
+        slope = 0.5 * x * ((1 - inner * inner) * (0.79788456 + 0.1070322243 * x * x))
+        d_x = ((slope + 0.5 * (1 + inner)) * gradient).astype(gradient.dtype)
+    return d_x, jnp.sum(d_x, axis=tuple(range(d_x.ndim - 1)))
+
+
+bias_gelu.defvjp(_gelu_forward, _gelu_backward)
+
+
+def bias_dropout_add(
+    x: jax.Array, bias: jax.Array, residual: jax.Array, c: Gpt, at: Layout, last=False
+):
+    """How a block ends; the second one also ends what is recomputed."""
+    bias = jnp.broadcast_to(bias, x.shape)  # outside: its gradient is another kernel's
+    with kernel("bias_dropout_add"):
+        x = residual + dropout(x + bias, c, at.residual)
+        return needed_again(x) if last and c.recompute == "full" else x
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def causal_softmax(scores: jax.Array, scale: float) -> jax.Array:
     """Scale, mask and softmax in one kernel, of which the backward pass has the result."""
     seq = scores.shape[-1]
-    causal = jnp.arange(seq)[:, None] >= jnp.arange(seq)
-    scaled = jnp.where(causal, scores.astype(jnp.float32) * scale, -1e4)
-    return jax.nn.softmax(scaled, axis=-1).astype(scores.dtype)
+    with kernel("softmax"):
+        causal = jnp.arange(seq)[:, None] >= jnp.arange(seq)
+        scaled = jnp.where(causal, scores.astype(jnp.float32) * scale, -1e4)
+        return jax.nn.softmax(scaled, axis=-1).astype(scores.dtype)
 
 
 def _softmax_forward(scores: jax.Array, scale: float):
@@ -164,24 +234,57 @@ def _softmax_forward(scores: jax.Array, scale: float):
 
 
 def _softmax_backward(scale: float, weights: jax.Array, gradient: jax.Array):
-    y, g = weights.astype(jnp.float32), gradient.astype(jnp.float32)
-    inner = jnp.sum(y * g, axis=-1, keepdims=True)
-    return ((y * (g - inner) * scale).astype(weights.dtype),)
+    with kernel("softmax_backward"):
+        y, g = weights.astype(jnp.float32), gradient.astype(jnp.float32)
+        inner = jnp.sum(y * g, axis=-1, keepdims=True)
+        return ((y * (g - inner) * scale).astype(weights.dtype),)
 
 
 causal_softmax.defvjp(_softmax_forward, _softmax_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def column_linear(x: jax.Array, w: jax.Array, pattern: str, at: Layout) -> jax.Array:
+    """A linear layer whose outputs are over "model", of all of the sequence.
+
+    Backward, the sequence is gathered again, and the sum of the gradients of x over "model" is
+    under way while that of w is computed.
+    """
+    return jnp.einsum(pattern, at.gathered(x), w)
+
+
+def _column_forward(x: jax.Array, w: jax.Array, pattern: str, at: Layout):
+    return column_linear(x, w, pattern, at), (x, w)
+
+
+def _column_backward(pattern: str, at: Layout, kept, gradient: jax.Array):
+    x, w = kept
+    operands, out = pattern.split("->")
+    of_x, of_w = operands.split(",")
+    x = at.gathered(x)
+    d_x = at.residual(jnp.einsum(f"{out},{of_w}->{of_x}", gradient, w))
+    return d_x, jnp.einsum(f"{of_x},{out}->{of_w}", x, gradient)
+
+
+column_linear.defvjp(_column_forward, _column_backward)
 
 
 def attention(x, p, c: Gpt, at: Layout):
     def over_heads(x):
         return at.constrain(x, "model", None, None)
 
-    y = at.gathered(checkpoint_name(layer_norm(x, p["norm1"]), "norm"))
-    qkv = jnp.einsum("bsd,dchk->cbshk", y, p["qkv"]) + p["qkv_bias"][:, None, None]
-    q, k, v = (checkpoint_name(at.constrain(y, None, "model", None), "qkv") for y in qkv)
+    y = checkpoint_name(layer_norm(x, p["norm1"]["scale"], p["norm1"]["bias"]), "norm")
+    qkv = column_linear(y, p["qkv"], "bsd,dchk->bschk", at)
+    bias = jnp.broadcast_to(p["qkv_bias"], qkv.shape)
+    with kernel("qkv_bias"):
+        qkv = at.constrain(qkv + bias, None, None, "model", None)
+    qkv = checkpoint_name(qkv, "qkv")
+    q, k, v = (at.constrain(qkv[:, :, i], None, "model", None) for i in range(3))
     scores = over_heads(jnp.einsum("bshk,bthk->bhst", q, k))
     weights = causal_softmax(scores, c.head_dim**-0.5)
-    weights = checkpoint_name(dropout(weights, c, over_heads, "score mask"), "weights")
+    with kernel("dropout"):
+        weights = dropout(weights, c, over_heads, "score mask")
+    weights = checkpoint_name(weights, "weights")
     out = at.constrain(jnp.einsum("bhst,bthk->bshk", weights, v), None, "model", None)
     if c.recompute == "selective":
         out = needed_again(out)
@@ -190,20 +293,20 @@ def attention(x, p, c: Gpt, at: Layout):
 
 
 def mlp(x, p, at: Layout):
-    y = at.gathered(checkpoint_name(layer_norm(x, p["norm2"]), "norm"))
-    up = at.constrain(jnp.einsum("bsd,df->bsf", y, p["up"]), None, "model")
-    up = jax.nn.gelu(checkpoint_name(up, "up") + p["up_bias"])
+    y = checkpoint_name(layer_norm(x, p["norm2"]["scale"], p["norm2"]["bias"]), "norm")
+    up = at.constrain(column_linear(y, p["up"], "bsd,df->bsf", at), None, "model")
+    up = bias_gelu(checkpoint_name(up, "up"), p["up_bias"])
     return at.residual(jnp.einsum("bsf,fd->bsd", checkpoint_name(up, "gelu"), p["down"]))
 
 
 def layer(p, x, *, c: Gpt, at: Layout):
     """One Transformer layer."""
     with jax.named_scope("attention"):
-        x = x + dropout(attention(x, p, c, at) + p["out_bias"], c, at.residual)
+        x = bias_dropout_add(attention(x, p, c, at), p["out_bias"], x, c, at)
         x = checkpoint_name(x, "middle")
     with jax.named_scope("mlp"):
-        x = x + dropout(mlp(x, p, at) + p["down_bias"], c, at.residual)
-    return needed_again(x) if c.recompute == "full" else x
+        x = bias_dropout_add(mlp(x, p, at), p["down_bias"], x, c, at, last=True)
+    return x
 
 
 def kept_by(c: Gpt):
@@ -215,13 +318,15 @@ def kept_by(c: Gpt):
 def embed(p, tokens, *, c: Gpt, at: Layout):
     with jax.named_scope("embed"):
         x = at.residual(at.constrain(p["table"][tokens], None, None))
-        return dropout(at.residual(x + p["positions"]), c, at.residual)
+        x = at.residual(x + p["positions"])
+        with kernel("dropout"):
+            return dropout(x, c, at.residual)
 
 
 def head(p, x, *, at: Layout):
     with jax.named_scope("head"):
-        x = at.gathered(layer_norm(at.residual(x), p))
-        return at.constrain(jnp.einsum("bsd,vd->bsv", x, p["table"]), None, "model")
+        x = layer_norm(at.residual(x), p["scale"], p["bias"])
+        return at.constrain(column_linear(x, p["table"], "bsd,vd->bsv", at), None, "model")
 
 
 def cross_entropy(logits, targets):
@@ -242,11 +347,15 @@ def adam_init(params):
 
 @jax.jit
 def adam(p, g, master, m, v, count, rate=1e-4, b1=0.9, b2=0.95, epsilon=1e-8, decay=0.1):
-    g = g.astype(jnp.float32)
-    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * jnp.square(g)
-    update = (m / (1 - b1**count)) / (jnp.sqrt(v / (1 - b2**count)) + epsilon)
-    master -= rate * (update + decay * master)
-    return master.astype(p.dtype), master, m, v
+    """Megatron's optimizer for 16 bits; what scaled the loss is divided out of the gradients."""
+    with kernel("unscale"):
+        g = g.astype(jnp.float32) * 2.0**-16
+    with kernel("adam"):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * jnp.square(g)
+        update = (m / (1 - b1**count)) / (jnp.sqrt(v / (1 - b2**count)) + epsilon)
+        master -= rate * (update + decay * master)
+    with kernel("copy"):
+        return master.astype(p.dtype), master, m, v
 
 
 def adam_update(params, gradients, state):
