@@ -244,12 +244,12 @@ def _memory(workload: Workload, kernels: Workload, chip: Chip) -> Sequence[Memor
     """
     from flint.backends.cost.memory import memory_use, step_memory
 
-    capacity = chip.memory_bytes.value  # all that a chip says of it
     if str(kernels.metadata.get("profile", "")).endswith(("+flash", "xla-cpu")):
-        return kernels.kept.get(
-            "memory", capacity, lambda: [memory_use(p, chip) for p in kernels.programs]
-        )
-    return workload.kept.get("memory", capacity, lambda: step_memory(workload, chip))
+        found = kernels.kept.get("memory", None, lambda: list(map(memory_use, kernels.programs)))
+    else:
+        found = workload.kept.get("memory", None, lambda: list(step_memory(workload)))
+    capacity = int(chip.memory_bytes.value)  # all that a chip says of it
+    return [replace(m, capacity_bytes=capacity) for m in found]
 
 
 def price_kernels(
