@@ -47,6 +47,7 @@ NORM: Bounds = {"norm.launch_ns": (0, 5000, 600), "norm.vmem_ratio": (1, 30, 3)}
 GATHER: Bounds = {"gather.launch_ns": (0, 5000, 1000), "gather.row_ns": (0, 200, 15)}
 #: Where the schedules of attention are from, see benchmarks/data/tpu_schedules.
 SCHEDULES = "bundles that XLA's TPU compiler (libtpu 0.0.52) schedules for Pallas' splash attention"
+PRODUCTS = "benchmarks/fit_tpu.py on bundles that XLA's TPU compiler (libtpu 0.0.52) schedules for products"
 #: Constants without rows of their own: value, kind, source.
 GIVEN = {
     "attention.register_cycles": (3.3, "fitted", SCHEDULES),
@@ -76,11 +77,17 @@ def fit_all() -> Fitted:
         (GATHER, "token embedding", [rows.embedding()]),
     ]
     found: Fitted = dict(GIVEN)
+    found["gemm.fused_operations"] = (fused_operations(), "fitted", PRODUCTS)
     for bounds, name, data in parts:
         known = {key: value for key, (value, _, _) in found.items()}
         for key, value in fit(bounds, data, known).items():
             found[key] = (value, "fitted", SOURCE.format(name))
     return found
+
+
+def fused_operations() -> float:
+    """The median of what the compiler's schedules say (`tpu_rows.waiting_operations`)."""
+    return float(f"{np.median(rows.waiting_operations()):.2g}")
 
 
 def fit(bounds: Bounds, data: list[Measured], known: dict[str, float]) -> dict[str, float]:

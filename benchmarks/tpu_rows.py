@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.kernel_rows import DATA, Measured, Row, measured, read
 from flint.backends.cost.kernels import KernelKind
 from flint.backends.cost.systolic.attention import working_ns
+from flint.backends.cost.systolic.elementwise import VECTOR_OPERATIONS
 from flint.backends.cost.systolic.hardware import hardware_of
 from flint.cluster import Cluster
 
@@ -101,6 +102,45 @@ def splash_cycles(row: Row) -> float:
         scores, size, hardware, "bf16", row["kernel"] == "backward", float(row["products"])
     )
     return float(ns[0]) * hardware.vector_cycles_per_ns
+
+
+def product_schedules() -> list[Row]:
+    """Windows of products with and without fused work, and bundles of each window."""
+    return _table("tpu_schedules/products.csv")
+
+
+def waiting_operations() -> list[float]:
+    """For each product with fused work, operations of the vector unit for each fused flop.
+
+    It is what the vector unit could do in the cycles that the product takes longer than without.
+    """
+    return [
+        (fused - plain) * VECTOR_OPERATIONS / flops for plain, fused, flops in _fused_products()
+    ]
+
+
+def fused_product_errors(operations: float) -> list[float]:
+    """How far the cycles of the products are from `operations` for each flop on top of without."""
+    return [
+        (plain + operations * flops / VECTOR_OPERATIONS) / fused - 1
+        for plain, fused, flops in _fused_products()
+    ]
+
+
+def _fused_products() -> list[tuple[float, float, float]]:
+    """Cycles without and with what is fused, and the flops of that."""
+    table = product_schedules()
+    cycles = [float(row["windows"]) * float(row["bundles"]) for row in table]
+    plain = {_shape_of(r): c for r, c in zip(table, cycles, strict=True) if r["flops"] == "0"}
+    return [
+        (plain[_shape_of(row)], fused, float(row["flops"]))
+        for row, fused in zip(table, cycles, strict=True)
+        if row["flops"] != "0"
+    ]
+
+
+def _shape_of(row: Row) -> tuple[str, ...]:
+    return (row["chip"], row["m"], row["n"], row["k"])
 
 
 def published_attention() -> list[Row]:

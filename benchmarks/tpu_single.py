@@ -5,6 +5,7 @@ Run by tpu_compiler.py (`--products`, `--splash`); each child compiles one progr
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -14,28 +15,52 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: Cycles a second by generation: the peak over the operations of a cycle.
-CLOCK_GHZ = 1.75
 #: Blocks and head sizes of splash attention: generation, head size, block.
 SPLASH = (
     ("v6e", 64, 512), ("v6e", 128, 512), ("v6e", 128, 1024), ("v6e", 256, 512),
     ("v5p", 128, 512), ("v5e", 128, 512),
 )  # fmt: skip
 HEADS, SEQUENCE = 8, 2048
+#: Multiplications of one instruction of an array: 8 rows with 128 x 128 weights.
+PUSHED = 8 * 128 * 128
 _REGION = re.compile(r"(Start|End) region (\d+)")
 _ADDRESS = re.compile(r"^\s*0x([0-9a-f]+)\s")
 
 
 def print_products(plugins: Path) -> None:
-    """Cycles that the compiler estimates, as TFLOP/s, of products with what was fused into them."""
-    print("| product | fused | cycles | us | TFLOP/s |\n|---|---|---:|---:|---:|")
-    for at, (shape, fused, _) in enumerate(_products()):
-        found = _child(plugins, "v6e", ["product", str(at)], "")
-        cycles = sum(map(int, found.stdout.split()))
-        m, n, k = shape
-        us = cycles / CLOCK_GHZ / 1e3
-        rate = 2 * m * n * k / us / 1e6 if us else 0
-        print(f"| {m} x {n} x {k} | {fused} | {cycles:,} | {us:,.1f} | {rate:,.0f} |", flush=True)
+    """Windows, and bundles of each, of products with what was fused into them.
+
+    As in data/tpu_schedules/products.csv. A kernel is a loop over windows with little around it and
+    no loop inside, so its bundles are those of a window. There are as many windows as the compiler
+    says, or as are needed for all multiplications if that is more: it does not say all of its loops.
+    """
+    print("chip,m,n,k,fused,flops,windows,bundles,estimated_cycles")
+    for at, ((m, n, k), fused, flops, _) in enumerate(_products()):
+        with tempfile.TemporaryDirectory() as folder:
+            found = _child(plugins, "v6e", ["product", str(at)], _dump(folder))
+            paths = list(Path(folder).glob("*-per-bundle-utilization.txt"))
+            units = max((u for p in paths if (u := _units(p))), key=lambda u: sum(x[0] for x in u))
+        estimated, *bounds = map(int, found.stdout.split())
+        needed = m * n * k / (sum(unit[0] for unit in units) * PUSHED)
+        windows = max(math.prod(bounds), round(needed))
+        row = ("v6e", m, n, k, fused, flops, windows, len(units), estimated)
+        print(",".join(map(str, row)), flush=True)
+
+
+def _units(path: Path) -> list[list[int]]:
+    """For each bundle of a kernel, how many instructions each unit gets: products first."""
+    if any(part in path.name for part in ("-TLP-", "<late-")):
+        return []
+    lines = path.read_text().partition("== UTILIZATION:")[2].splitlines()
+    return [list(map(int, line.split())) for line in lines if line.strip()]
+
+
+def _dump(folder: str) -> str:
+    """Flags with which the compiler writes the bundles of each kernel."""
+    return (
+        f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
+        "--xla_jf_dump_llo_pass_label_regex=final"
+    )
 
 
 def print_splash(plugins: Path) -> None:
@@ -43,9 +68,7 @@ def print_splash(plugins: Path) -> None:
     print("chip,kernel,head_size,block,products,cycles")
     for chip, size, block in SPLASH:
         with tempfile.TemporaryDirectory() as folder:
-            flags = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
-            flags += " --xla_jf_dump_llo_pass_label_regex=final"
-            _child(plugins, chip, ["splash", str(size), str(block)], flags)
+            _child(plugins, chip, ["splash", str(size), str(block)], _dump(folder))
             for kernel, products in (("fwd", 2), ("dkv", 5)):
                 name = {"fwd": "forward", "dkv": "backward"}[kernel]
                 paths = Path(folder).glob(f"*-splash_mha_{kernel}*-final_bundles.txt")
@@ -88,8 +111,11 @@ def _child(
 Shape = tuple[int, int, int]
 
 
-def _products() -> Iterator[tuple[Shape, str, Callable[..., Any]]]:
-    """Shape (m, n, k), what is fused, and the function of a, b and two results' like c and d."""
+def _products() -> Iterator[tuple[Shape, str, int, Callable[..., Any]]]:
+    """Shape (m, n, k), what is fused, its flops, and the function of a, b, one like a, one like ab.
+
+    Flops are one for each element-wise operation, whatever the function, as Flint counts them.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -110,12 +136,12 @@ def _products() -> Iterator[tuple[Shape, str, Callable[..., Any]]]:
     def plain(a: Any, b: Any, _: Any, __: Any) -> Any:
         return a @ b
 
-    for shape in ((4096, 4096, 4096), (8192, 4096, 14336), (8192, 14336, 4096)):
-        yield shape, "nothing", plain
-        yield shape, "prologue silu(a) x b", gated
-        yield shape, "prologue a x scale of row, in f32", normed
-        yield shape, "epilogue + c", residual
-        yield shape, "epilogue + c, sum of squares", reduced
+    for m, n, k in ((4096, 4096, 4096), (8192, 4096, 14336), (8192, 14336, 4096)):
+        yield (m, n, k), "nothing", 0, plain
+        yield (m, n, k), "prologue silu(a) x b", 3 * m * k, gated
+        yield (m, n, k), "prologue a x scale of row in f32", m * k, normed
+        yield (m, n, k), "epilogue + c", m * n, residual
+        yield (m, n, k), "epilogue + c and sum of squares", 3 * m * n, reduced
 
 
 def _compile(chip: str, what: str, arguments: list[str]) -> None:
@@ -130,10 +156,12 @@ def _compile(chip: str, what: str, arguments: list[str]) -> None:
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=SingleDeviceSharding(device))
 
     if what == "product":
-        (m, n, k), _, function = list(_products())[int(arguments[0])]
+        (m, n, k), _, _, function = list(_products())[int(arguments[0])]
         args = (abstract(m, k), abstract(k, n), abstract(m, k), abstract(m, n))
         text = jax.jit(function).lower(*args).compile().as_text()
-        print(*re.findall(r'estimated_cycles":"?(\d+)', text), flush=True)
+        found = re.findall(r'estimated_cycles":"(\d+)","iteration_bounds":\[([^]]*)\]', text)
+        cycles, bounds = max(found, key=lambda pair: int(pair[0]))
+        print(cycles, *re.findall(r"\d+", bounds), flush=True)
     else:
         size, block = map(int, arguments)
         array = abstract(HEADS, max(SEQUENCE, 2 * block), size)

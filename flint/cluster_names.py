@@ -84,6 +84,7 @@ SYSTOLIC: Mapping[str, Limit] = {
     "gemm.memory_efficiency": _EFFICIENCY,
     "gemm.launch_ns": _ANY,
     "gemm.exposed_loads": _ANY,
+    "gemm.fused_operations": _ANY,
     "vmem.bandwidth_ratio": _POSITIVE,
     "attention.register_cycles": _ANY,
     "attention.backward_register_cycles": _ANY,

@@ -28,7 +28,8 @@ class FuseTpuProducts(Pass):
     """Kernels of a program that XLA's TPU compiler makes part of a product, by named rules.
 
     * `operands_again`: an element-wise kernel that only products read, two or more, is computed by
-      each of them, if that moves no more bytes: n x read <= read + (1 + n) x stored.
+      each of them, if that moves no more bytes: n x read <= read + (1 + n) x stored. Each then
+      has its flops.
     * `turned_results`: a transpose of a product that nothing else reads: the product writes in
       that layout.
     * `reduced_results`: a reduction of a product's result whose other operands are no larger, and
@@ -140,7 +141,7 @@ def _operands_again(program: Program) -> Program:
         if n * read > read + (1 + n) * stored:
             continue
         operand[reading] += read - np.minimum(stored, operand[reading])
-        flops[reading[-1]] += flops[row]
+        flops[reading] += flops[row]
         gone[[row, *views]] = True
     if not gone.any():
         return program

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from benchmarks import accuracy_tpu, fit_tpu, tpu_rows
 from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.backends.cost.systolic import constants_note, latency_ns
+from flint.backends.cost.systolic.constants import constants_of
 from flint.backends.cost.systolic.scalesim import cycles
 from flint.cluster import Chip, Cluster, Quantity, SourceKind
 from flint.errors import FlintError
@@ -94,6 +96,30 @@ def test_a_square_product_is_near_the_recipes_microbenchmark(v6e: Chip) -> None:
     # tpu-recipes: 8192^3 in bf16 takes 1.329 ms on TPU v6e; no row of the fit is as large
     found = latency_ns(gemm(8192, 8192, 8192), v6e)[0]
     assert found == pytest.approx(1.329e6, rel=0.12)
+
+
+def test_arrays_wait_for_what_is_fused_into_a_product(v6e: Chip) -> None:
+    plain = gemm(8192, 8192, 8192)
+    fused = replace(plain, flops=plain.flops + 3 * 8192 * 8192)
+    constants = constants_of(v6e)
+    operations = 3 * 8192 * 8192 * constants["gemm.fused_operations"]
+    later = latency_ns(fused, v6e)[0] - latency_ns(plain, v6e)[0]
+    assert later == pytest.approx(operations / 4096 / constants["vector.clock_ghz"])
+
+
+def test_products_with_fused_work_are_near_what_the_compiler_schedules(v6e: Chip) -> None:
+    operations = constants_of(v6e)["gemm.fused_operations"]
+    assert operations == fit_tpu.fused_operations()
+    errors = tpu_rows.fused_product_errors(operations)
+    without = tpu_rows.fused_product_errors(0.0)
+    assert np.median(np.abs(errors)) < 0.6 * np.median(np.abs(without))
+    assert abs(np.mean(errors)) < 0.5 * abs(np.mean(without))
+
+
+def test_what_is_fused_costs_nothing_where_memory_takes_longer(v6e: Chip) -> None:
+    plain = gemm(16, 8192, 8192)
+    fused = replace(plain, flops=plain.flops + 3 * 16 * 8192)
+    assert latency_ns(fused, v6e)[0] == latency_ns(plain, v6e)[0]
 
 
 def test_tiles_are_whole(v6e: Chip) -> None:

@@ -30,13 +30,13 @@ class Squares(Rows):
         return self.op("fusion.reduction", *deps, operand_bytes=BYTES * len(deps), **MAXIMA)
 
 
-def after(b: Rows) -> Program:
-    """What is left, verified."""
+def after(b: Rows, *, again: int = 0) -> Program:
+    """What is left, verified; `again` flops are done more than once."""
     program = b.build()
     program.verify()
     found = FuseTpuProducts().apply(program)
     found.verify()
-    assert found.flops.sum() == program.flops.sum()
+    assert found.flops.sum() == program.flops.sum() + again
     return found
 
 
@@ -55,7 +55,9 @@ def test_operands_again_products_compute_what_only_products_read() -> None:
     scores, queries, keys = b.argument(), b.argument(), b.argument()
     weights = b.element(scores)
     b.result(b.product(weights, queries), b.product(weights, keys))
-    assert launched(after(b)) == [("dot_general", 2, 1), ("dot_general", 2, 1)]
+    found = after(b, again=SIDE**2)
+    assert found.flops[found.flops > 0].tolist() == [2 * SIDE**3 + SIDE**2] * 2
+    assert launched(found) == [("dot_general", 2, 1), ("dot_general", 2, 1)]
 
 
 def test_operands_again_through_another_view() -> None:
@@ -64,7 +66,7 @@ def test_operands_again_through_another_view() -> None:
     weights = b.element(scores)
     view = b.op("reshape", weights, kind=Kind.VALUE, **SQUARE)
     b.result(b.product(weights, queries), b.product(view, queries))
-    assert launched(after(b)) == [("dot_general", 2, 1), ("dot_general", 2, 1)]
+    assert launched(after(b, again=SIDE**2)) == [("dot_general", 2, 1), ("dot_general", 2, 1)]
 
 
 def test_operands_again_not_where_reading_costs_more_than_storing() -> None:

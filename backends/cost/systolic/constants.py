@@ -6,6 +6,7 @@
 | gemm.memory_efficiency | share of the memory bandwidth that streamed operands get |
 | gemm.launch_ns | start to end of a product without work |
 | gemm.exposed_loads | times that the operand which stays on the chip moves while arrays wait |
+| gemm.fused_operations | of the vector unit while arrays wait, for each flop fused into a product |
 | vmem.bandwidth_ratio | bandwidth of VMEM into the arrays, in memory bandwidths |
 | attention.register_cycles | of the vector unit for 1,024 scores of fused attention |
 | attention.backward_register_cycles | the same of its backward pass |

@@ -7,8 +7,10 @@ register. The smaller operand is brought to the chip first (`gemm.exposed_loads`
 out while the arrays wait; at most half of VMEM, the other half streams), then the larger one is
 streamed from HBM:
 
-    total = launch + fill + max(arithmetic / efficiency + exposed, VMEM, bytes / bandwidth)
+    total = launch + fill + max(arithmetic / efficiency + exposed + fused, VMEM, bytes / bandwidth)
 
+Element-wise work that is fused into a product makes the arrays wait: `gemm.fused_operations` of the
+vector unit for each of its flops, as XLA's TPU compiler schedules it (`benchmarks/tpu_single.py`).
 Bytes are those that cross the edge of the kernel. A kernel whose weights were fetched into VMEM
 during the one before does not read them: only then is it faster than the roofline of its shape.
 """
@@ -17,7 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.kernels import Kernels
+from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.backends.cost.systolic.elementwise import VECTOR_OPERATIONS
 from flint.backends.cost.systolic.hardware import Float64s, Hardware, element_bytes
 
 #: Bytes of a sublane group: 8 sublanes of 4 bytes (bf16 tiles are 16 x 128, f32 tiles 8 x 128).
@@ -38,9 +41,18 @@ def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
     exposed = c["gemm.exposed_loads"] * waiting / hardware.memory_bytes_per_ns
     vmem = batch * (m + n) * k * size / vmem_bytes_per_ns(hardware)
     memory = kernels.moved_bytes / (c["gemm.memory_efficiency"] * hardware.memory_bytes_per_ns)
-    busy = arithmetic / c["gemm.efficiency"] + exposed
+    busy = arithmetic / c["gemm.efficiency"] + exposed + _fused_ns(kernels, hardware)
     fill = (2 * hardware.rows + hardware.columns - 2) / hardware.cycles_per_ns
     result: Float64s = c["gemm.launch_ns"] + fill + np.maximum(np.maximum(busy, vmem), memory)
+    return result
+
+
+def _fused_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+    """What arrays wait for element-wise work that is part of a product: its flops beyond those."""
+    products = 2 * kernels.dims.astype(np.float64).prod(axis=1)
+    fused = np.maximum(kernels.flops - products, 0) * (kernels.kind == KernelKind.GEMM)
+    operations = fused * hardware.constants["gemm.fused_operations"]
+    result: Float64s = operations / (VECTOR_OPERATIONS * hardware.vector_cycles_per_ns)
     return result
 
 
