@@ -130,9 +130,16 @@ ATTENTION = frozenset(
 )
 #: Kernels of several products, of which `dims` holds one.
 SEVERAL_PRODUCTS = ATTENTION | {"aten.convolution_backward"}
-#: Other algorithms over a whole operand.
-ALGORITHM = _names("cholesky fft sort triangular_solve", chlo="top_k", hlo="topk top-k") | _aten(
-    "_fft_c2c _fft_c2r _fft_r2c argsort cummax cummin cumprod cumsum logcumsumexp sort topk"
+#: Fourier transforms.
+FFT = _names("fft") | _aten("_fft_c2c _fft_c2r _fft_r2c")
+#: The k largest of each row.
+TOP_K = _names("", chlo="top_k", hlo="topk top-k") | _aten("topk")
+#: Algorithms over a whole operand.
+ALGORITHM = (
+    _names("cholesky sort triangular_solve")
+    | FFT
+    | TOP_K
+    | _aten("argsort cummax cummin cumprod cumsum logcumsumexp sort")
 )
 #: Operations that must happen even if nothing reads their result.
 SIDE_EFFECT = _names("infeed outfeed send recv", hlo="send-done recv-done")

@@ -32,6 +32,8 @@ _SETS: tuple[tuple[frozenset[str], KernelKind], ...] = (
     (ops.ELEMENTWISE, KernelKind.ELEMENTWISE),
     (ops.GENERATED, KernelKind.ELEMENTWISE),
     (ops.LAYOUT, KernelKind.COPY),
+    (ops.FFT, KernelKind.FFT),
+    (ops.TOP_K, KernelKind.TOP_K),
     (ops.ALGORITHM, KernelKind.SORT),
 )
 #: Parts of names, for operators of frameworks that are kernels by themselves.

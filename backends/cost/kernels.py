@@ -25,11 +25,13 @@ class KernelKind(IntEnum):
     COPY = 8  #: transposes, slices, concatenations: bytes move, nothing is calculated
     GATHER = 9  #: embedding look-ups, takes (1, rows, 1, columns)
     SCATTER = 10  #: and scatter-adds (1, rows, 1, columns)
-    SORT = 11  #: sorts and top-k (1, rows, 1, columns)
+    SORT = 11  #: sorts (1, rows, 1, columns)
     OPTIMIZER = 12  #: an optimizer's update of a parameter: element-wise over several arrays
     RANDOM = 13  #: draws of random numbers
     UNPRICED = 14  #: nothing is known of its work
     DECLARED = 15  #: written by hand: flops and bytes as declared (1, transcendentals, 1, 1)
+    FFT = 16  #: Fourier transforms (outer axes, transforms, 1, last axis)
+    TOP_K = 17  #: the k largest of each row (1, rows, 1, columns)
 
 
 @dataclass(frozen=True, eq=False)

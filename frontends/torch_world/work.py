@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from flint.frontends.torch_world.names import base_name, is_foreach
 from flint.frontends.torch_world.operands import num_elements, results, total_elements
 from flint.frontends.torch_world.recording import Event, TensorInfo
+from flint.passes.fourier import fft_work
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED
 from flint.passes.work import Dims, Work
 
@@ -341,8 +342,8 @@ def fft(e: Event) -> Work:
     """5 n log2 n for each transform of length n (Cooley-Tukey, split radix upper bound)."""
     dims = e.attributes.get("dim", [-1])
     shape = max(e.inputs[0].shape, e.outputs[0].shape, key=math.prod)
-    length = math.prod(shape[d] for d in dims) if isinstance(dims, list | tuple) else shape[-1]
-    return Work(flops=int(5 * math.prod(shape) * math.log2(max(length, 2))))
+    *outer, last = [shape[d] for d in dims] if isinstance(dims, list | tuple) else [shape[-1]]
+    return fft_work(math.prod(shape), math.prod(outer), last)
 
 
 #: Copies, and results made from nothing.

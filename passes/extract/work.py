@@ -17,6 +17,7 @@ import numpy as np
 
 from flint.passes.extract.tensors import Tensor
 from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
+from flint.passes.fourier import fft_work
 from flint.passes.mlir import is_attention, is_attention_backward, is_heads_first
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
@@ -184,9 +185,9 @@ def top_k(o: Operation) -> Work:
 
 def fft(o: Operation) -> Work:
     """5 n log2 n for each transform of length n (Cooley-Tukey, split radix upper bound)."""
-    length = math.prod(int(n) for n in o.op.attributes["fft_length"])
+    *outer, last = (int(n) for n in o.op.attributes["fft_length"])
     elements = max(o.operands[0].num_elements, o.results[0].num_elements)
-    return Work(flops=int(5 * elements * math.log2(max(length, 2))))
+    return fft_work(elements, math.prod(outer), last)
 
 
 def cholesky(o: Operation) -> Work:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flint.passes.fourier import fft_work
 from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
@@ -176,11 +177,11 @@ def top_k(o: Operation) -> Work:
 
 def fft(o: Operation) -> Work:
     """5 n log2 n for each transform of length n (Cooley-Tukey)."""
-    length = math.prod(o.instruction.fft_length)
+    *outer, last = o.instruction.fft_length
     elements = max(
         shapes.num_elements(o.operands[0].shape), shapes.num_elements(o.instruction.shape)
     )
-    return Work(flops=int(5 * elements * math.log2(max(length, 2))))
+    return fft_work(elements, math.prod(outer), last)
 
 
 def cholesky(o: Operation) -> Work:

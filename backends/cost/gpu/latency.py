@@ -8,10 +8,12 @@ from flint.backends.cost.dispatch import dispatched_ns
 from flint.backends.cost.gpu.attention import attention_ns
 from flint.backends.cost.gpu.declared import declared_ns
 from flint.backends.cost.gpu.elementwise import elementwise_ns, random_ns
+from flint.backends.cost.gpu.fft import fft_ns
 from flint.backends.cost.gpu.gemm import gemm_ns
 from flint.backends.cost.gpu.hardware import Float64s, Hardware, hardware_of
 from flint.backends.cost.gpu.memory import copy_ns, gather_ns, scatter_ns, sort_ns
 from flint.backends.cost.gpu.rows import norm_ns, reduction_ns, softmax_ns
+from flint.backends.cost.gpu.top_k import top_k_ns
 from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.cluster import Chip
 
@@ -28,6 +30,8 @@ MODELS: dict[KernelKind, Model] = {
     KernelKind.GATHER: gather_ns,
     KernelKind.SCATTER: scatter_ns,
     KernelKind.SORT: sort_ns,
+    KernelKind.FFT: fft_ns,
+    KernelKind.TOP_K: top_k_ns,
 }
 
 

@@ -44,7 +44,7 @@ def _bytes_ns(moved: Float64s, hardware: Hardware) -> Float64s:
 
 
 def sort_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
-    """Sorts and top-k as radix sorts: a launch and a pass over all bytes per 8 bits of key."""
+    """Radix sorts: a launch and a pass over all bytes per 8 bits of key."""
     one = bandwidth_ns(kernels, hardware, "elementwise", kernels.elements.astype(np.float64))
     result: Float64s = one * (KEY_BITS / RADIX_BITS)
     return result

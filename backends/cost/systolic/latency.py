@@ -16,8 +16,10 @@ from flint.backends.cost.systolic.elementwise import (
     random_ns,
     reduction_ns,
 )
+from flint.backends.cost.systolic.fft import fft_ns
 from flint.backends.cost.systolic.hardware import Float64s, Hardware, hardware_of
-from flint.backends.cost.systolic.lookups import gather_ns, scatter_ns, sort_ns
+from flint.backends.cost.systolic.lookups import gather_ns, scatter_ns
+from flint.backends.cost.systolic.sorting import sort_ns, top_k_ns
 from flint.cluster import Chip
 
 Model = Callable[[Kernels, Hardware], Float64s]
@@ -33,6 +35,8 @@ MODELS: Mapping[KernelKind, Model] = {
     KernelKind.GATHER: gather_ns,
     KernelKind.SCATTER: scatter_ns,
     KernelKind.SORT: sort_ns,
+    KernelKind.FFT: fft_ns,
+    KernelKind.TOP_K: top_k_ns,
 }
 #: Models of products by `Systolic.mode`.
 PRODUCTS: Mapping[str, Callable[[Kernels, Hardware, str], Float64s]] = {

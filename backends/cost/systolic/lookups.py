@@ -1,11 +1,10 @@
-"""Kernels that go to rows by index, and sorts. Gathers are fitted, the others assumed."""
+"""Kernels that go to rows by index. Gathers are fitted, scatters assumed."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from flint.backends.cost.kernels import Kernels
-from flint.backends.cost.systolic.elementwise import elementwise_ns, row_elements
 from flint.backends.cost.systolic.hardware import Float64s, Hardware
 
 #: A scatter reads what it adds to: each result moves twice.
@@ -25,18 +24,3 @@ def gather_ns(kernels: Kernels, hardware: Hardware, passes: float = 1.0) -> Floa
 def scatter_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     """Scatters and scatter-adds: a gather whose results are read as well."""
     return gather_ns(kernels, hardware, SCATTER_PASSES)
-
-
-def sort_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
-    """Sorts and top-k as bitonic networks: a pass for each of log2(columns) doublings and merges.
-
-    Stages whose data fits into VMEM run there; the others pass over HBM. Assumed.
-    """
-    columns = np.maximum(kernels.dims[:, 3], 2).astype(np.float64)
-    doublings = np.ceil(np.log2(columns))
-    stages = doublings * (doublings + 1) / 2
-    one = elementwise_ns(kernels, hardware)
-    ratio = hardware.constants["elementwise.vmem_ratio"]
-    inside = (row_elements(kernels) * 4 <= hardware.vmem_bytes / 2) & (stages > 1)
-    result: Float64s = one * np.where(inside, 1 + (stages - 1) / ratio, stages)
-    return result
