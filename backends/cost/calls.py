@@ -17,9 +17,9 @@ class Span:
 
     On a torus (and on a ring, its case of one dimension) the members are a product of lines of
     chips: `torus_sizes` long, one in each dimension that the group occupies, with members
-    `torus_strides` chips apart. Where `torus_wraps` is true the ends are joined: that line is a
-    ring. `sharing` is then the largest stride: so many groups are interleaved on the same links.
-    A message on a torus goes `stride` hops.
+    `torus_strides` chips apart; as many groups are interleaved on the links of that line. Where
+    `torus_wraps` is true the ends are joined: that line is a ring. A message on a torus goes
+    `stride` hops, and `sharing` messages are on the fullest of its links.
     """
 
     tier: int

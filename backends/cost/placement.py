@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.calls import Span
 from flint.backends.cost.mapping import tiers_of_axes
+from flint.backends.cost.routing import Load, load_of
 from flint.backends.cost.torus import Line, assign, is_torus, slice_shape, wraps
 from flint.cluster import Cluster, Network
 from flint.errors import FlintError
@@ -93,7 +94,8 @@ class Placement:
     def spans_of_route(self, route: Route) -> tuple[Span, ...]:
         """The outermost tier that a message along `route` goes through; () if none is sent.
 
-        On a torus `stride` is the largest number of hops, and as many messages share a link.
+        On a torus `stride` is the largest number of hops, and `sharing` the messages on the fullest
+        link when all of the route are sent at once, one dimension after the other (see `routing`).
         """
         if route not in self._known:
             self._known[route] = self._route_spans(route)
@@ -133,8 +135,8 @@ class Placement:
         tier = int(self._tiers_between(source, target).max())
         if not is_torus(self.cluster.network[tier]):
             return (Span(tier, 2),)
-        hops = self._hops(tier, source, target)
-        return (Span(tier, 2, hops, hops, (2,), (hops,), (False,)),)
+        load = self._load(tier, source, target)
+        return (Span(tier, 2, load.hops, load.messages, (2,), (load.hops,), (False,)),)
 
     def _parts_of(self, ref: AxisRef) -> list[Part]:
         return [p for p in self.parts if p.axis == ref.name]
@@ -161,7 +163,7 @@ class Placement:
             tier,
             size,
             stride,
-            max(line.stride for line in lines),
+            1,
             tuple(line.size for line in lines),
             tuple(line.stride for line in lines),
             tuple(self._is_ring(tier, line) for line in lines),
@@ -239,19 +241,20 @@ class Placement:
         found = [self._spans_of_ranks(ranks) for ranks in kinds]
         return max(found, key=lambda spans: [(s.tier, s.size) for s in reversed(spans)])
 
-    def _hops(self, tier: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
-        """The largest number of links between two ranks of a torus."""
-        hops = np.zeros(len(a), dtype=np.int64)
-        for dimension, size in enumerate(self.shapes[tier]):
-            place = np.zeros(self.mesh.size, dtype=np.int64)
-            for part, digit in zip(self.parts, self._digits, strict=True):
-                if part.tier == tier and part.line and part.line.dimension == dimension:
-                    place += digit * part.line.stride
-            distance = np.abs(place[a] - place[b])
-            if self._wraps(tier, dimension):
-                distance = np.minimum(distance, size - distance)
-            hops += distance
-        return max(1, int(hops.max()))
+    def _load(self, tier: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Load:
+        """What messages from ranks `a` to ranks `b` ask of the links of a torus, all at once."""
+        shape = self.shapes[tier]
+        place = np.zeros((self.mesh.size, len(shape)), dtype=np.int64)
+        torus = np.zeros(self.mesh.size, dtype=np.int64)
+        for part, digit in zip(self.parts, self._digits, strict=True):
+            if part.tier != tier:  # chips inside of a member have links of their own
+                torus = torus * part.size + digit
+            elif part.line:
+                place[:, part.line.dimension] += digit * part.line.stride
+        inside = self._tiers_between(a, b) == tier
+        a, b = a[inside], b[inside]
+        rings = [self._wraps(tier, dimension) for dimension in range(len(shape))]
+        return load_of(place[a], place[b], shape, rings, torus[a])
 
 
 def _placed(mesh: Mesh, cluster: Cluster, mapping: Mapping[str, str]) -> list[Part]:

@@ -106,9 +106,21 @@ def test_interleaved_groups_share_the_links_of_a_dimension() -> None:
         axis: roofline_ns(Call(AG, MIB, placed(mesh, cluster, axis)), cluster) for axis in "abcd"
     }
     assert min(times.values()) >= 3 * MIB / 200 * 0.999
-    shared = [a for a in "abcd" if placed(mesh, cluster, a)[0].sharing > 1]
+    shared = [a for a in "abcd" if max(placed(mesh, cluster, a)[0].torus_strides) > 1]
     assert shared
     assert all(times[a] > min(times.values()) for a in shared)
+
+
+def test_only_the_shared_dimension_of_a_group_is_slow() -> None:
+    """32 of 256 chips: 16 in a ring of their own, 2 of them 8 apart in a ring that 8 groups use."""
+    cluster = Cluster.load("v5e")
+    gather = Call(AG, MIB, placed("data=32,expert=8", cluster, "data"))
+    first, then = MIB / (2 / 8), 2 * MIB * 15 / 2
+    assert roofline_ns(gather, cluster) == pytest.approx((first + then) / 50)
+    scatter = Call(RS, 32 * MIB, gather.spans)
+    assert roofline_ns(scatter, cluster) == pytest.approx((first + then) / 50)
+    everyone = Call(AG, MIB, placed("data=32,expert=8", cluster, "expert"))
+    assert roofline_ns(everyone, cluster) == pytest.approx(7 * MIB / 50)
 
 
 def test_an_axis_inside_a_node_and_one_over_nodes() -> None:

@@ -222,10 +222,9 @@ def test_axes_that_share_a_dimension_of_a_torus():
     placed = _placed("data=8,model=2", "v5e")
     assert placed.shapes[0] == (4, 4)
     (model,) = placed.spans([MODEL])
-    assert (model.torus_sizes, model.torus_strides, model.sharing) == ((2,), (1,), 1)
+    assert (model.torus_sizes, model.torus_strides) == ((2,), (1,))
     (data,) = placed.spans([DATA])
     assert sorted(zip(data.torus_sizes, data.torus_strides, strict=True)) == [(2, 2), (4, 1)]
-    assert data.sharing == 2
     (both,) = placed.spans([DATA, MODEL])
     assert (both.torus_sizes, both.torus_strides) == ((4, 4), (1, 1))
     assert both.torus_wraps == (False, False)  # of a v5e only 16 is a ring
@@ -237,7 +236,7 @@ def test_sub_axes_of_a_torus():
     assert (fast.torus_sizes, fast.torus_strides, fast.torus_wraps) == ((4,), (1,), (False,))
     (slow,) = placed.spans([AxisRef("model", 1, 4)])
     assert (slow.torus_sizes, slow.torus_strides, slow.torus_wraps) == ((4,), (4,), (True,))
-    assert (slow.sharing, slow.stride) == (4, 4)
+    assert slow.stride == 4
 
 
 def test_what_a_pod_does_not_hold_goes_over_the_data_centre_network():
@@ -255,6 +254,24 @@ def test_messages_on_a_torus_count_hops():
     lines = _placed("data=8,model=8", "v5e")
     (span,) = lines.spans_of_route(Route((MODEL,), 1))
     assert span.stride == 7  # the last one of a line sends to the first
+    assert span.sharing == 1  # over links in the other direction
+
+
+def test_a_shift_over_a_block_of_a_torus_loads_no_link_twice():
+    for mesh, hops in (("data=4", 2), ("data=64", 14)):  # 2x2 and 8x8 chips without rings
+        (span,) = _placed(mesh, "v5e").spans_of_route(Route((DATA,), 1))
+        assert (span.stride, span.sharing) == (hops, 1)
+    (span,) = _placed("data=4,model=4", "v5e").spans_of_route(Route((DATA,), 1))
+    assert (span.stride, span.sharing) == (3, 1)
+    (span,) = _placed("data=4,model=4", "v5e").spans_of_route(Route((DATA,), 2))
+    assert (span.stride, span.sharing) == (2, 2)
+
+
+def test_messages_in_different_pods_use_different_links():
+    placed = _placed("data=2,model=256", "v5e")
+    assert placed.spans_of_route(Route((MODEL,), 8))[0].sharing == (
+        _placed("model=256", "v5e").spans_of_route(Route((MODEL,), 8))[0].sharing
+    )
 
 
 def test_parts_of_dimensions_are_used_up():
