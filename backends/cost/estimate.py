@@ -198,7 +198,7 @@ def estimate(
     priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
     timeline = simulate(priced.works, priced.streams, chosen)
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
-    memory = _memory(workload, kernels, cluster.chip)
+    memory = _memory(workload, kernels, cluster.chip, chosen)
     classes = tuple(
         ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
@@ -236,18 +236,25 @@ def _kernels(workload: Workload, profile: str, policy: Policy) -> Workload:
     return kernels.kept.get("combined", combined, join)
 
 
-def _memory(workload: Workload, kernels: Workload, chip: Chip) -> Sequence[MemoryUse]:
+def _memory(
+    workload: Workload, kernels: Workload, chip: Chip, policy: Policy
+) -> Sequence[MemoryUse]:
     """Memory of each program: of kernels with one result each, which compare best with XLA.
 
     Where a profile turns attention into flash kernels, its scores are never stored, and only the
-    profile's kernels say so; and those of `xla-cpu` are made to say what XLA for CPUs stores.
+    profile's kernels say so; and those of `xla-cpu` are made to say what XLA for CPUs stores, which
+    gathers nothing ahead.
     """
     from flint.backends.cost.memory import memory_use, step_memory
 
-    if str(kernels.metadata.get("profile", "")).endswith(("+flash", "xla-cpu")):
-        found = kernels.kept.get("memory", None, lambda: list(map(memory_use, kernels.programs)))
+    profile = str(kernels.metadata.get("profile", ""))
+    ahead = policy.prepares_ahead and profile != "xla-cpu"
+    if profile.endswith(("+flash", "xla-cpu")):
+        found = kernels.kept.get(
+            "memory", ahead, lambda: [memory_use(p, ahead=ahead) for p in kernels.programs]
+        )
     else:
-        found = workload.kept.get("memory", None, lambda: list(step_memory(workload)))
+        found = workload.kept.get("memory", ahead, lambda: list(step_memory(workload, ahead=ahead)))
     capacity = int(chip.memory_bytes.value)  # all that a chip says of it
     return [replace(m, capacity_bytes=capacity) for m in found]
 

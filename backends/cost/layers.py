@@ -20,7 +20,11 @@ def layer_runs(program: Program, nodes: Nodes) -> Int64s:
     first numbered component of the scope changes. Nodes without a number, such as those that a
     frontend adds, belong to the layer that is being run.
     """
-    rows = nodes.row.astype(np.int64)
+    return runs_of_rows(program, nodes.row.astype(np.int64))
+
+
+def runs_of_rows(program: Program, rows: Int64s) -> Int64s:
+    """The same for rows in the order in which they run."""
     if not len(rows):
         return rows
     loops = loop_of_rows(program)[rows]

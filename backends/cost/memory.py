@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flint.backends.cost.ahead import gathered_ahead
 from flint.backends.cost.liveness import Buffers, buffers
 from flint.backends.cost.memory_kinds import MemoryKind, kinds
 from flint.cluster import Chip
@@ -53,13 +54,17 @@ class MemoryUse:
         return not self.capacity_bytes or self.peak_bytes <= self.capacity_bytes
 
 
-def memory_use(program: Program, chip: Chip | None = None) -> MemoryUse:
+def memory_use(program: Program, chip: Chip | None = None, *, ahead: bool = False) -> MemoryUse:
     """The memory that a program needs at each row, from when values are made and read.
+
+    With `ahead`, parameters are gathered one layer ahead (see `gathered_ahead`).
 
     What shares memory is said in `liveness.buffers`. Of a program of kernels only what crosses
     their edges takes memory, as on a device; of one of operations, every intermediate value.
     """
     layout = buffers(program)
+    if ahead:
+        layout = gathered_ahead(program, layout)
     live = layout.live_bytes
     moment = int(live.argmax()) if len(live) else 0
     return MemoryUse(
@@ -71,7 +76,9 @@ def memory_use(program: Program, chip: Chip | None = None) -> MemoryUse:
     )
 
 
-def step_memory(workload: Workload, chip: Chip | None = None) -> tuple[MemoryUse, ...]:
+def step_memory(
+    workload: Workload, chip: Chip | None = None, *, ahead: bool = False
+) -> tuple[MemoryUse, ...]:
     """The memory of each program of a workload whose rows are operations, not kernels.
 
     Rows become kernels with one result each, by rules that compilers share. Kernels of a target
@@ -80,7 +87,8 @@ def step_memory(workload: Workload, chip: Chip | None = None) -> tuple[MemoryUse
     loops that read it.
     """
     passes = (SinkFills(), DropDeadCode(), FuseKernels())
-    return tuple(memory_use(run_passes(p, passes), chip) for p in workload.programs)
+    kernels = (run_passes(p, passes) for p in workload.programs)
+    return tuple(memory_use(k, chip, ahead=ahead) for k in kernels)
 
 
 def saved_activation_bytes(program: Program) -> int:

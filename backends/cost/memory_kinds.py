@@ -43,6 +43,7 @@ def kinds(program: Program, buffers: Buffers) -> NDArray[np.object_]:
     found[np.setdiff1d(buffers.of_row[gathers], np.flatnonzero(reads.returned))] = (
         MemoryKind.GATHERED
     )
+    found[gathers[first] & ~reads.returned] = MemoryKind.GATHERED  # those for the next layer too
     for opcode, kind in _OPCODES.items():
         found[opcode_mask(program, frozenset({opcode}))[first]] = kind
     arguments = program.kind[first] == Kind.PARAMETER

@@ -221,6 +221,42 @@ def test_the_fill_of_a_mask_is_no_array_that_waits_outside_of_a_loop() -> None:
     assert use.peak_bytes < 640
 
 
+def gather(rows: Rows, read: int, scope: str = "") -> int:
+    kind, collective = Kind.COLLECTIVE, Collective.ALL_GATHER
+    columns: dict[str, Any] = {"group": group("x"), "comm_bytes": 64, "result_bytes": 512}
+    return rows.op("sdy.all_gather", read, kind=kind, collective=collective, scope=scope, **columns)
+
+
+def test_a_loop_that_gathers_ahead_has_two_layers() -> None:
+    peaks = []
+    for trips in (1, 3):
+        rows = Rows()
+        x, w = rows.parameter(), rows.parameter()
+        rows.begin_region(RegionKind.LOOP, trips)
+        row = rows.op("while.carry", x, kind=Kind.VALUE, alias=x)
+        made = rows.op("sort", rows.op("sort", row), gather(rows, w))
+        rows.end_region(carries=((row, made),))
+        rows.result(made)
+        program = rows.build()
+        peaks.append([memory_use(program, ahead=ahead) for ahead in (False, True)])
+    once, often = peaks
+    assert once[0].peak_bytes == once[1].peak_bytes  # no other layer to gather for
+    assert often[1].peak_bytes == often[0].peak_bytes + 512
+    assert often[1].breakdown["gathered"] == 1024
+
+
+def test_layers_that_are_written_out_are_gathered_when_the_one_before_begins() -> None:
+    rows = Rows()
+    x, w = rows.parameter(), rows.parameter()
+    for layer in range(3):
+        scope = f"layer{layer}"
+        x = rows.op("sort", rows.op("sort", x, scope=scope), gather(rows, w, scope), scope=scope)
+    rows.result(x)
+    program = rows.build()
+    plain, ahead = (memory_use(program, ahead=ahead) for ahead in (False, True))
+    assert [u.breakdown["gathered"] for u in (plain, ahead)] == [512, 1024]
+
+
 def test_it_says_whether_it_fits() -> None:
     chip = Cluster.load("h100-dgx").chip
     rows = Rows()
