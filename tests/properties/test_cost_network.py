@@ -15,6 +15,13 @@ for _kind in (NetworkKind.RING, NetworkKind.MESH):
     _base = CLUSTERS["h100-dgx"]
     _inner = _base.network[0].model_copy(update={"kind": _kind, "constants": {}})
     CLUSTERS[_kind.value] = _base.model_copy(update={"network": (_inner, *_base.network[1:])})
+#: Nodes so far apart that gathers take PAT.
+_far = CLUSTERS["h100-dgx"].network[1]
+_latency = _far.latency_ns.model_copy(update={"value": 30_000.0})
+_outer = _far.model_copy(update={"latency_ns": _latency})
+CLUSTERS["far"] = CLUSTERS["h100-dgx"].model_copy(
+    update={"network": (CLUSTERS["h100-dgx"].network[0], _outer)}
+)
 
 names = st.sampled_from(sorted(CLUSTERS))
 collectives = st.sampled_from(list(Collective))

@@ -56,6 +56,47 @@ def test_one_member_per_node_has_one_adapter_per_group() -> None:
     assert roofline_ns(call, cluster) == pytest.approx(64 * MIB * 3 / 4 / 50)
 
 
+def test_what_a_rank_keeps_is_copied_in_its_memory_and_not_over_its_adapter() -> None:
+    """512 MiB to and from the other of two nodes, and as much copied at 3.35e12 bytes/s."""
+    cluster = Cluster.load("h100-dgx")
+    adapter = cluster.network[1]
+    call = Call(AG, 512 * MIB, (Span(1, 2),))
+    copied = 2 * 512 * MIB / 3350
+    moved = 512 * MIB / (adapter.constants["efficiency"].value * 50)
+    assert moved + copied < duration_ns(call, cluster) < 1.15 * (moved + copied)
+    slow_memory = cluster.chip.memory_bandwidth_bytes_per_s.model_copy(update={"value": 1e12})
+    chip = cluster.chip.model_copy(update={"memory_bandwidth_bytes_per_s": slow_memory})
+    slower = duration_ns(call, cluster.model_copy(update={"chip": chip}))
+    more = 2 * 512 * MIB / 1000 - copied
+    assert slower - duration_ns(call, cluster) == pytest.approx(more, rel=0.05)
+
+
+def far_apart(latency_ns: float) -> Cluster:
+    """h100-dgx whose nodes have another latency between them."""
+    cluster = Cluster.load("h100-dgx")
+    latency = cluster.network[1].latency_ns.model_copy(update={"value": latency_ns})
+    outer = cluster.network[1].model_copy(update={"latency_ns": latency})
+    return cluster.model_copy(update={"network": (cluster.network[0], outer)})
+
+
+def test_gathers_over_nodes_far_apart_are_trees_where_each_node_has_one_member() -> None:
+    cluster = far_apart(20_000)
+    for collective in (AG, RS):
+        alone = Call(collective, 64, (Span(1, 64),))
+        assert algorithm(alone, cluster) == "PAT on ib"
+        start = cluster.network[0].constants["a0_ns"].value
+        took = start + 6 * 20_000 + 64 * 2800
+        assert duration_ns(alone, cluster) == pytest.approx(took, rel=0.1)
+        several = Call(collective, 4096, (Span(0, 8), Span(1, 64)))
+        assert algorithm(several, cluster) == "flat ring on nvlink, flat ring on ib"
+        assert algorithm(Call(collective, 4 << 30, alone.spans), cluster) == "ring on ib"
+    assert algorithm(Call(AR, 4096, (Span(1, 64),)), cluster) == "tree on ib"
+    # NCCL charges more for each rank of PAT than a step of a ring takes here:
+    assert algorithm(Call(AG, 4096, (Span(1, 64),)), Cluster.load("h100-dgx")) == "ring on ib"
+    tpu = Call(AG, 4096, (Span(1, 64),))
+    assert algorithm(tpu, Cluster.load("v5e")) == "ring on dcn"
+
+
 def test_a_slice_reduces_before_the_data_centre_network() -> None:
     cluster = Cluster.load("v5e")
     ring = Span(0, 16, torus_sizes=(16,), torus_strides=(1,), torus_wraps=(True,))

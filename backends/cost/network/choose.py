@@ -1,7 +1,8 @@
 """The algorithms that a library has for a collective, and the time of the fastest.
 
 NCCL's choice is modelled: rings; trees for all-reduce over hosts; reduction in the switch where it
-can; all-gather and reduce-scatter over nodes as one flat ring. Tori use all their links at once,
+can; all-gather and reduce-scatter over nodes as one flat ring, or as PAT's trees where each node has
+one member. Tori use all their links at once,
 and go tier by tier. Because the fastest is taken, the time is continuous in the bytes wherever the
 choice changes.
 """
@@ -17,10 +18,11 @@ from flint.backends.cost.calls import Call, Span
 from flint.backends.cost.network.hierarchical import by_tier, ring_over_tiers
 from flint.backends.cost.network.mesh import fully_connected
 from flint.backends.cost.network.messages import message
+from flint.backends.cost.network.pat import pat
 from flint.backends.cost.network.plan import Part, Plan, plan_ns, plan_roofline_ns
 from flint.backends.cost.network.ring import ring
 from flint.backends.cost.network.schedule import Schedule
-from flint.backends.cost.network.speed import Speed, speed_of
+from flint.backends.cost.network.speed import Speed, speeds_of
 from flint.backends.cost.network.switch import direct_all_to_all, in_switch_all_reduce
 from flint.backends.cost.network.torus import extents_of, torus
 from flint.backends.cost.network.tree import CHIPS_PER_HOST, tree_all_reduce, tree_in_domain
@@ -40,7 +42,7 @@ def duration_ns(call: Call, cluster: Cluster) -> float:
 
 def durations_ns(calls: Iterable[Call], cluster: Cluster) -> NDArray[np.float64]:
     """Nanoseconds of each call; equal calls are worked out once."""
-    speeds = tuple(speed_of(n) for n in cluster.network)
+    speeds = speeds_of(cluster)
     known: dict[Call, float] = {}
     found = []
     for call in calls:
@@ -52,13 +54,13 @@ def durations_ns(calls: Iterable[Call], cluster: Cluster) -> NDArray[np.float64]
 
 def roofline_ns(call: Call, cluster: Cluster) -> float:
     """Bytes on the wire by the bandwidth, of the algorithm that sends least: a lower bound."""
-    speeds = tuple(speed_of(n) for n in cluster.network)
+    speeds = speeds_of(cluster)
     return min((plan_roofline_ns(p, speeds) for p in plans(call, cluster, speeds)), default=0.0)
 
 
 def algorithm(call: Call, cluster: Cluster) -> str:
     """Name of what is chosen, tier by tier: "in-switch on nvlink, tree on ib"; empty for nothing."""
-    speeds = tuple(speed_of(n) for n in cluster.network)
+    speeds = speeds_of(cluster)
     plan = _fastest(call, cluster, speeds)[1]
     return ", ".join(f"{p.schedule.algorithm} on {cluster.network[p.tier].name}" for p in plan)
 
@@ -80,7 +82,9 @@ def plans(call: Call, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]
         return schedules(collective, comm_bytes, span, cluster, speeds[span.tier])
 
     tiers = by_tier(call.collective, call.comm_bytes, spans, options)
-    if len(spans) == 1 or not _one_library(spans, cluster):
+    if len(spans) == 1:
+        return [*tiers, *_pat(call, spans[0], cluster)]
+    if not _one_library(spans, cluster):
         return tiers
     if call.collective is Collective.ALL_TO_ALL:
         return tiers
@@ -108,6 +112,16 @@ def schedules(
         if network.in_network_reduction and span.size >= speed.nvls_from:
             found.append(in_switch_all_reduce(comm_bytes, span.size))
     return found
+
+
+def _pat(call: Call, span: Span, cluster: Cluster) -> list[Plan]:
+    """PAT, where NCCL has it: GPUs, one member in each node."""
+    switched = span.tier > 0 and cluster.network[span.tier].kind is NetworkKind.SWITCH
+    gathers = call.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+    if not (switched and gathers) or cluster.chip.systolic is not None:
+        return []
+    schedule = pat(call.collective, call.comm_bytes, span.size)
+    return [(Part(span.tier, schedule, span.sharing),)]
 
 
 def _one_library(spans: Sequence[Span], cluster: Cluster) -> bool:

@@ -12,7 +12,8 @@ class Schedule:
     `steps` messages follow each other, `wire_bytes` go out over the links of the tier, and
     `own_bytes` is the rank's own part, which is copied and never sent. `links` is the share of the
     bandwidth of the tier that the algorithm can use: below 1 where some links lie idle, and above
-    it where the bandwidth of the tier is that of one link of several.
+    it where the bandwidth of the tier is that of one link of several. `local_ns` is what chips and
+    hosts do beside the messages.
     """
 
     algorithm: str
@@ -20,3 +21,4 @@ class Schedule:
     wire_bytes: float
     own_bytes: float = 0.0
     links: float = 1.0
+    local_ns: float = 0.0

@@ -8,11 +8,11 @@ message, so that it fills the links little by little.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flint.backends.cost.network.schedule import Schedule
 from flint.backends.cost.network.switch import IN_SWITCH
-from flint.cluster import Network, NetworkKind
+from flint.cluster import Cluster, Network, NetworkKind
 
 #: What is taken where a tier's file has no constants. A switch: about the mean of the fitted chips,
 #: see benchmarks/fit_nccl.py. Others: links without a library's copies, see jax-ml/scaling-book.
@@ -40,7 +40,7 @@ class Speed:
     def start_ns(self, schedule: Schedule) -> float:
         """Time of the steps one after the other, without any bytes."""
         extra = self.nvls_a0_ns if schedule.algorithm == IN_SWITCH else 0.0
-        return schedule.steps * self.a1_ns + extra
+        return schedule.steps * self.a1_ns + schedule.local_ns + extra
 
     def transfer_ns(self, schedule: Schedule, sharing: int = 1) -> float:
         """Time of the bytes, where `sharing` groups use the links at once."""
@@ -54,8 +54,25 @@ class Speed:
         return schedule.wire_bytes * sharing / (self.bandwidth * schedule.links)
 
 
+def speeds_of(cluster: Cluster) -> tuple[Speed, ...]:
+    """The constants of all tiers, inner first.
+
+    `own_part` stands for a copy in a chip's memory, which a switch between nodes has no part in.
+    Where the file of such a tier has none, the copy is read and written at the memory's bandwidth.
+    (So are those inside nodes: 0.4 of NVLink is a copy at 700 to 1,000 GB/s on A100 and H100.)
+    """
+    memory = cluster.chip.memory_bandwidth_bytes_per_s.value / 1e9
+    found = [speed_of(cluster.network[0])]
+    for network in cluster.network[1:]:
+        speed = speed_of(network)
+        if network.kind is NetworkKind.SWITCH and "own_part" not in network.constants:
+            speed = replace(speed, own_part=2 * speed.efficiency * speed.bandwidth / memory)
+        found.append(speed)
+    return tuple(found)
+
+
 def speed_of(network: Network) -> Speed:
-    """The constants of a tier, with the assumed ones where its file has none.
+    """The constants of a tier by itself, with the assumed ones where its file has none.
 
     A step takes `a1_ns`; without it, the latency of one message.
     """
