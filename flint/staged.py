@@ -86,3 +86,8 @@ class CapturedPipeline:
     reshard_after_forward: bool = True
     warnings: tuple[str, ...] = ()
     metadata: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients are added to buffers of their own."""
+        return self.microbatches > 1 or bool(self.gradient_dtype)

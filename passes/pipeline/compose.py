@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from flint.errors import FlintError
@@ -85,7 +85,12 @@ def _parts(
 ) -> StageParts:
     found = partition(body)
     refuse_axis(found.program, captured.axis)
-    parts = split(found, zero_bubble=splits, keep_gathered=not captured.reshard_after_forward)
+    parts = split(
+        found,
+        zero_bubble=splits,
+        keep_gathered=not captured.reshard_after_forward,
+        accumulates=captured.accumulates,
+    )
     if parts.reduce is None:
         return parts
     return replace(parts, reduce=in_gradient_dtype(parts.reduce, captured.gradient_dtype))
@@ -134,6 +139,17 @@ def _metadata(plan: Plan) -> dict[str, object]:
         "pipeline": pipeline,
         **captured.metadata,
     }
-    if captured.warnings:
-        metadata["warnings"] = list(captured.warnings)
+    warnings = (*captured.warnings, *_undeferred(plan))
+    if warnings:
+        metadata["warnings"] = list(warnings)
     return metadata
+
+
+def _undeferred(plan: Plan) -> Iterator[str]:
+    """A sentence about gradients that are not added up before they are reduced."""
+    names = dict.fromkeys(name for parts in plan.parts for name in parts.undeferred)
+    if names:
+        yield (
+            f"{len(names)} gradient{'s are' if len(names) > 1 else ' is'} reduced over devices for "
+            f"each microbatch, as the sums cannot wait for the last: {', '.join(names)}"
+        )

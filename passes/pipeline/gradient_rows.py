@@ -18,7 +18,7 @@ def add_accumulators(state: RankState, chunk: Chunk) -> None:
     """Add the buffers that gradients are added to, and note what is to be reduced."""
     if chunk.parts.reduce is not None:
         chunk.pieces = pieces(chunk.parts.reduce)
-    if not state.plan.accumulates:
+    if not state.plan.captured.accumulates:
         return
     for key, (part, row) in partial_keys(chunk.parts).items():
         tensor = whole_row(part.program, row)

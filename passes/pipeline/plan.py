@@ -50,11 +50,6 @@ class Plan:
         """Whether there is a backward pass."""
         return any(p.backward is not None for p in self.parts)
 
-    @property
-    def accumulates(self) -> bool:
-        """Whether gradients are added to buffers of their own."""
-        return self.captured.microbatches > 1 or bool(self.captured.gradient_dtype)
-
 
 def once_a_step(body: PartitionedBody | None) -> Part | None:
     """A body of the optimizer as one part."""

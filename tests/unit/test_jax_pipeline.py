@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import flint
@@ -306,6 +307,20 @@ def test_one_stage() -> None:
     step = found.bodies[0].step
     assert ports(step, Role.BATCH)[0] == ["tokens", "target_tokens"]
     assert [p.role for p in step.results[:2]] == [Role.LOSS, Role.GRADIENT]
+
+
+@pytest.mark.parametrize(("microbatches", "dtype"), [(1, ""), (1, "float32"), (2, "")])
+def test_gradients_wait_for_other_microbatches_only(microbatches: int, dtype: str) -> None:
+    """With one, and no other type for sums, they are reduced between products, not after all."""
+    given = decoder(microbatches=microbatches, gradient_dtype=dtype)
+    trace = flint.trace(given, MESH)
+    for program in trace.workload.programs:
+        sums = (program.kind == Kind.COLLECTIVE) & (program.phase == Phase.BACKWARD)
+        over_data = np.array([str(g) == "data" for g in program.groups])[program.group]
+        last = np.flatnonzero((program.dims[:, 2] > 1) & (program.phase == Phase.BACKWARD)).max()
+        early = np.flatnonzero(sums & over_data) < last
+        assert early.any() == (microbatches == 1 and not dtype)
+    assert not trace.warnings
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])

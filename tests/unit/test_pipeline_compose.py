@@ -164,6 +164,7 @@ def _workload(
     tied: bool = False,
     dtype: str = "",
     reads_late: bool = False,
+    undeferred: tuple[str, ...] = (),
 ) -> Workload:
     mesh = Mesh(("pipe", "data", "model"), (ranks, 2, 2))
     count = ranks * chunks
@@ -188,7 +189,10 @@ def _workload(
     ]
     if reads_late:
         stages[-1] = _reads_late(mesh, stages[-1])
-    stages = [replace(s, reduce=in_gradient_dtype(_reduce(s), dtype)) for s in stages]
+    stages = [
+        replace(s, reduce=in_gradient_dtype(_reduce(s), dtype), undeferred=undeferred)
+        for s in stages
+    ]
     plan = Plan(
         captured,
         tuple(stages),
@@ -352,6 +356,15 @@ def test_gradients_in_another_type_are_accumulated_and_reduced_in_it() -> None:
         held = [program.row(r) for r in range(len(program))]
         sums = [r for r in held if r.opcode == "pipeline.accumulator"]
         assert {(r.dtype, r.result_bytes) for r in sums} == {("float32", 2 * _WEIGHT_BYTES)}
+
+
+def test_gradients_that_are_reduced_for_each_microbatch_are_named() -> None:
+    assert "warnings" not in _workload("1f1b", 2, 4).metadata
+    (warning,) = _workload("1f1b", 2, 4, undeferred=("w",)).metadata["warnings"]
+    assert warning == (
+        "1 gradient is reduced over devices for each microbatch, "
+        "as the sums cannot wait for the last: w"
+    )
 
 
 def test_every_unit_waits_for_the_one_before_it() -> None:
