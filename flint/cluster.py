@@ -118,6 +118,9 @@ class Network(Model):
     `torus_shape` is that of a whole pod. A slice of it has a ring in those dimensions whose size
     is a multiple of `torus_wrap_multiple`, and a line in the others; with `torus_wraps_together`
     it has rings only if all its dimensions are multiples.
+
+    `measured_members` is the largest group whose measured collectives the constants stand for (1:
+    they are of no measurement; 0: nothing is said), and `beyond_measured` what is known of others.
     """
 
     name: Annotated[str, AfterValidator(_can_be_mapped)] = Field(min_length=1)
@@ -132,6 +135,8 @@ class Network(Model):
     torus_wraps_together: bool = Field(default=False, strict=True)
     oversubscription: float = Field(default=1.0, ge=1.0, le=MOST, strict=True, allow_inf_nan=False)
     in_network_reduction: bool = Field(default=False, strict=True)
+    measured_members: int = Field(default=0, ge=0, strict=True)
+    beyond_measured: str = ""
     #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).
     constants: NetworkConstants = Field(default_factory=dict)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from flint.backends.cost.congestion import congestion_notes
 from flint.backends.cost.exposure import Share, shares
+from flint.backends.cost.extrapolation import extrapolation_notes
 from flint.backends.cost.placement import Placement
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.tf32 import tf32_kinds
@@ -219,7 +220,11 @@ def estimate(
         dtype=dtype,
         classes=classes,
         unpriced=priced.unpriced,
-        notes=(*_notes(cluster), *congestion_notes(timeline, placement)),
+        notes=(
+            *_notes(cluster),
+            *extrapolation_notes(kernels.programs, placement),
+            *congestion_notes(timeline, placement),
+        ),
         timeline=timeline,
     )
 
