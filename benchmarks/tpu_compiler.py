@@ -14,9 +14,8 @@ not say S(1), which is VMEM. Copies that the compiler starts early to bring arra
 back are counted by themselves. Flint's `ms` are its prices of these kernels on the cluster v6e.
 
 Prints a Markdown table for each computation that is a loop's body (one iteration), and for what is
-outside of loops, and one of collectives. `--products` compares the compiler's own `estimated_cycles`
-of single kernels with Flint's prices; `--splash` counts the instructions of Pallas' splash attention
-(benchmarks/data/tpu_schedules).
+outside of loops, and one of collectives. `--products` and `--splash` count the instructions of
+products with fused work and of Pallas' splash attention (benchmarks/data/tpu_schedules).
 """
 
 from __future__ import annotations

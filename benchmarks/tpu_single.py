@@ -1,4 +1,4 @@
-"""Single kernels by XLA's TPU compiler: its own estimates of products, and splash attention.
+"""Single kernels as XLA's TPU compiler schedules them: products, and splash attention.
 
 Run by tpu_compiler.py (`--products`, `--splash`); each child compiles one program for a TPU v6e.
 """
