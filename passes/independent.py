@@ -14,8 +14,7 @@ def independent_all_reduces(program: Program) -> list[list[int]]:
     """Sets of two or more all-reduces of one region, group, type and operator.
 
     None of a set needs another of it. Sets are filled one after the other, in program order, as
-    XLA's `AllReduceCombiner` fills them; it joins up to 2^30 bytes or more, which is taken to be
-    no bound.
+    XLA's `AllReduceCombiner` fills them; here they have no bound of bytes.
     """
     needs = _needs(program)
     found = []

@@ -114,8 +114,8 @@ class _Loops:
         self._small = _small(program)
         #: Whether a row is stored.
         self.stored = [True] * len(program)
-        #: For each row the kernels that compute it.
-        self._kernels = [{row} for row in range(len(program))]
+        #: For each row the kernel that computes it, or -1 for several.
+        self._kernel = list(range(len(program)))
         #: For each row the readers that compute it.
         self.inside: list[list[int]] = [[] for _ in range(len(program))]
 
@@ -124,18 +124,24 @@ class _Loops:
         readers = self._rows[self._start[row] : self._start[row + 1]]
         if not readers or not self._may[row]:
             return
-        several = len(set().union(*(self._kernels[r] for r in readers))) > 1
+        kernel = self._one({self._kernel[r] for r in readers})
+        several = kernel < 0
         if several and self._costly[row]:
             return
         takes = [r for r in readers if self._takes(r, row, several)]
         if len(takes) == len(readers) and not self._taken[row]:
             self.stored[row] = False
             self._reduces[row] = any(self._reduces[r] for r in takes)
-            self._kernels[row] = set()
+            self._kernel[row] = kernel
         elif not self._small[row]:
             return
+        elif takes:
+            self._kernel[row] = -1
         self.inside[row] = takes
-        self._kernels[row] = self._kernels[row].union(*(self._kernels[r] for r in takes))
+
+    @staticmethod
+    def _one(kernels: set[int]) -> int:
+        return kernels.pop() if len(kernels) == 1 else -1
 
     def _takes(self, reader: int, row: int, several: bool) -> bool:
         """Whether the kernels of `reader` can compute `row`."""
