@@ -12,6 +12,7 @@ from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.blas import UseBlas
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.fusion.tpu_products import FuseTpuProducts
+from flint.passes.fusion.tpu_slices import ReadSlices
 from flint.passes.fusion.xla_cpu import FuseXlaCpu
 from flint.passes.kernels import FuseKernels
 from flint.passes.reassociate import ReassociateAllReduce
@@ -62,7 +63,11 @@ PROFILES: dict[str, Profile] = {
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
-            (FuseChains(blocks="", prologue="any", epilogue="any"), FuseTpuProducts()),
+            (
+                ReadSlices(),
+                FuseChains(blocks="", prologue="any", epilogue="any"),
+                FuseTpuProducts(),
+            ),
         ),
         Profile(
             "xla-cpu",

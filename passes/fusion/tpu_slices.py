@@ -1,0 +1,125 @@
+"""Layers of a stack, read where they are: XLA for TPUs makes the slice part of what reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from flint.passes.base import Pass
+from flint.passes.columns import changed, consumers, edges, rewired, yielded
+from flint.passes.fusion.roles import SLICE, Role, roles_of
+from flint.passes.opcodes import opcode_mask
+from flint.program import Flag, Kind, Program
+
+#: Kernels that read a part of an array as easily as a whole one.
+_READS = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)))
+
+
+@dataclass(frozen=True)
+class ReadSlices(Pass):
+    """Rule `slices_in_place`: a slice of an array is a view of it, if all who read it can read so.
+
+    Those are products, element-wise rows, reductions, and updates that write the slice elsewhere:
+    each of them reads the slice out of the array. A copy is left where one of them is something
+    else (a collective, a loop inside of this one, an update that overwrites the slice), where the
+    array is overwritten in the same loop, and where the place depends on what a kernel computes.
+
+    A view reads nothing but the array: the place is known when the loop runs.
+    """
+
+    name: ClassVar[str] = "read-slices"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program in which such slices are views."""
+        found = _views(program)
+        if not found:
+            return program
+        rows, arrays = np.array(list(found)), np.array(list(found.values()))
+        flags = program.flags[rows] | np.uint8(Flag.VIEW)
+        shown = changed(
+            program, rows, kind=Kind.VALUE, flags=flags, alias=arrays, flops=0, operand_bytes=0
+        )
+        owner, target = edges(shown)
+        view = np.zeros(len(program), dtype=np.bool_)
+        view[rows] = True
+        stays = ~view[owner] | (target == shown.alias[owner])
+        return rewired(shown, (owner[stays], target[stays]))
+
+
+def _views(program: Program) -> dict[int, int]:
+    """Slices that are read in place, each with the array."""
+    slices = opcode_mask(program, SLICE) & (program.kind == Kind.COMPUTE) & ~yielded(program)
+    if not slices.any():
+        return {}
+    readers, places = _Readers(program), _known_places(program)
+    written, storage = _overwritten(program), _storage(program)
+    found = {}
+    for row in np.flatnonzero(slices).tolist():
+        reads = program.dependencies(row).tolist()
+        arrays = [d for d in reads if program.shapes[program.shape[d]]]
+        known = all(places[d] for d in reads if d not in arrays)
+        if len(arrays) != 1 or not known or not readers.all_read_in_place(row):
+            continue
+        if (int(program.region[row]), storage[arrays[0]]) not in written:
+            found[row] = arrays[0]
+    return found
+
+
+class _Readers:
+    """What reads a row, through views of it."""
+
+    def __init__(self, program: Program) -> None:
+        self._first, self._rows = (column.tolist() for column in consumers(program))
+        role = roles_of(program, operators=False, slices=False).role
+        self._view = (role == Role.VIEW).tolist()
+        self._reads = np.isin(role, list(_READS)).tolist()
+        self._region, self._alias = program.region.tolist(), program.alias.tolist()
+        self._taken = yielded(program).tolist()
+
+    def all_read_in_place(self, row: int) -> bool:
+        """Whether there are readers, and each is a kernel of the same loop that reads slices."""
+        pending, any_reads = [row], False
+        while pending:
+            of = pending.pop()
+            for reader in self._rows[self._first[of] : self._first[of + 1]]:
+                if self._taken[of] or self._region[reader] != self._region[row]:
+                    return False
+                if self._view[reader]:
+                    pending.append(reader)
+                elif self._reads[reader] and self._alias[reader] != of:
+                    any_reads = True
+                else:
+                    return False
+        return any_reads
+
+
+def _known_places(program: Program) -> list[bool]:
+    """Rows whose value no kernel or collective of the program computes: counters, arguments."""
+    found: list[bool] = ((program.kind == Kind.VALUE) | (program.kind == Kind.PARAMETER)).tolist()
+    start, deps = program.dep_start.tolist(), program.deps.tolist()
+    carries = [pair for region in program.regions for pair in region.carries]
+    while True:
+        for row in range(len(found)):
+            found[row] = found[row] and all(found[d] for d in deps[start[row] : start[row + 1]])
+        computed = [value for value, produced in carries if found[value] and not found[produced]]
+        if not computed:
+            return found
+        for value in computed:
+            found[value] = False
+
+
+def _overwritten(program: Program) -> set[tuple[int, int]]:
+    """Storage that is overwritten in a region, in part or whole, as (region, row)."""
+    storage = _storage(program)
+    placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+    return {(int(program.region[row]), storage[row]) for row in np.flatnonzero(placed).tolist()}
+
+
+def _storage(program: Program) -> list[int]:
+    """For each row, the row whose storage its result is in."""
+    found: list[int] = []
+    for row, alias in enumerate(program.alias.tolist()):
+        found.append(found[alias] if alias >= 0 else row)
+    return found

@@ -1,0 +1,167 @@
+"""Slices of stacks on a TPU: before and after of each rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from flint.passes.fusion.tpu_slices import ReadSlices
+from flint.passes.profiles import profile
+from flint.program import Flag, Kind, Program, RegionKind
+from tests.program_text import Rows
+
+LAYERS, SIDE = 4, 64
+BYTES = SIDE * SIDE * 4
+WHOLE = {"shape": (SIDE, SIDE), "result_bytes": BYTES}
+STACK = {"shape": (LAYERS, SIDE, SIDE), "result_bytes": LAYERS * BYTES}
+
+
+class Scan(Rows):
+    """A loop over layers that slices its weights out of a stack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        x, stack = self.parameter(**WHOLE), self.parameter(**STACK)
+        zero = self.op("constant", kind=Kind.VALUE, shape=(), result_bytes=4)
+        self.begin_region(RegionKind.LOOP, LAYERS)
+        self.x = self.op("carry", x, kind=Kind.VALUE, **WHOLE)
+        self.stack = self.op("carry", stack, kind=Kind.VALUE, alias=stack, **STACK)
+        self.index = self.op("carry", zero, kind=Kind.VALUE, shape=(), result_bytes=4)
+        self.slice = self.layer(self.stack, self.index)
+        self.weights = self.op(
+            "reshape", self.slice, kind=Kind.VALUE, flags=Flag.VIEW, alias=self.slice, **WHOLE
+        )
+
+    def layer(self, stack: int, index: int) -> int:
+        columns = {"shape": (1, SIDE, SIDE), "result_bytes": BYTES, "operand_bytes": BYTES}
+        return self.op("dynamic_slice", stack, index, **columns)
+
+    def product(self, a: int, b: int) -> int:
+        sized = {"operand_bytes": 2 * BYTES, "dims": (1, SIDE, SIDE, SIDE), "flops": 2 * SIDE**3}
+        return self.op("dot_general", a, b, **WHOLE, **sized)
+
+    def element(self, *deps: int) -> int:
+        sized = {"operand_bytes": len(deps) * BYTES, "flops": SIDE * SIDE}
+        return self.op("tanh", *deps, **WHOLE, **sized)
+
+    def update(self, array: int, part: int, **columns: object) -> int:
+        sized = {"operand_bytes": BYTES, "flags": Flag.IN_PLACE, "alias": array}
+        return self.op("dynamic_update_slice", array, part, self.index, **{**sized, **columns})
+
+    def end(self, x: int, *, stack: int | None = None, index: int | None = None) -> Program:
+        carries = [(self.x, x), (self.stack, self.stack if stack is None else stack)]
+        self.end_region([*carries, (self.index, self.index if index is None else index)])
+        self.result(x)
+        program = self.build()
+        program.verify()
+        return program
+
+
+def copies(program: Program) -> int:
+    """Slices that are kernels after the rule."""
+    found = ReadSlices().apply(program)
+    found.verify()
+    assert len(found) == len(program)
+    rows = (found.row(i) for i in range(len(found)))
+    return sum(r.opcode.endswith("dynamic_slice") and r.kind is Kind.COMPUTE for r in rows)
+
+
+def kernels(program: Program, name: str = "xla-tpu") -> list[tuple[str, int, int]]:
+    """Opcodes of kernels, and the arrays that each reads and writes."""
+    for step in profile(name).kernels:
+        program = step.apply(program)
+        program.verify()
+    rows = (program.row(i) for i in range(len(program)))
+    return [
+        (r.opcode.removeprefix("stablehlo."), r.operand_bytes // BYTES, r.result_bytes // BYTES)
+        for r in rows
+        if r.kind is Kind.COMPUTE
+    ]
+
+
+def test_slices_in_place_a_product_reads_its_layer_out_of_the_stack() -> None:
+    b = Scan()
+    program = b.end(b.product(b.x, b.weights))
+    found = ReadSlices().apply(program).row(b.slice)
+    assert (found.kind, found.alias, found.deps) == (Kind.VALUE, b.stack, (b.stack,))
+    assert found.flags == Flag.VIEW
+    assert kernels(program) == [("dot_general", 2, 1)]
+    assert kernels(program, "xla-gpu") == [("dynamic_slice", 1, 1), ("dot_general", 2, 1)]
+
+
+def test_slices_in_place_each_of_several_readers_reads_the_layer() -> None:
+    b = Scan()
+    first = b.product(b.x, b.weights)
+    other = b.element(b.product(first, b.weights), b.weights)
+    assert kernels(b.end(other)) == [("dot_general", 2, 1)] * 2  # each value once
+
+
+def test_slices_in_place_an_update_of_another_stack_reads_the_layer() -> None:
+    b = Scan()
+    other = b.op("carry", b.stack, kind=Kind.VALUE, **STACK)
+    written = b.update(other, b.slice, **STACK)
+    b.product(written, b.x)
+    assert copies(b.end(b.x)) == 0
+
+
+def read_by_a_collective(b: Scan) -> int:
+    return b.product(b.x, b.all_reduce(b.weights, **WHOLE))
+
+
+def read_by_a_collective_and_a_product(b: Scan) -> int:
+    return b.product(b.product(b.x, b.weights), b.all_reduce(b.weights, **WHOLE))
+
+
+def read_by_a_sort(b: Scan) -> int:
+    return b.op("sort", b.weights, **WHOLE, operand_bytes=BYTES)
+
+
+def read_by_a_loop_inside(b: Scan) -> int:
+    b.begin_region(RegionKind.LOOP, 2)
+    inner = b.product(b.x, b.weights)
+    b.end_region([])
+    return inner
+
+
+def overwritten(b: Scan) -> int:
+    return b.update(b.weights, b.x, **WHOLE)
+
+
+def handed_on(b: Scan) -> int:
+    return b.weights
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        read_by_a_collective,
+        read_by_a_collective_and_a_product,
+        read_by_a_sort,
+        read_by_a_loop_inside,
+        overwritten,
+        handed_on,
+    ],
+)
+def test_slices_in_place_not_where_a_reader_needs_an_array_of_its_own(reader: object) -> None:
+    assert callable(reader)
+    b = Scan()
+    assert copies(b.end(reader(b))) == 1
+
+
+def test_slices_in_place_not_where_the_stack_is_overwritten_in_the_loop() -> None:
+    b = Scan()
+    x = b.product(b.x, b.weights)
+    assert copies(b.end(x, stack=b.update(b.stack, x, **STACK))) == 1
+
+
+def test_slices_in_place_not_where_a_kernel_computes_the_place() -> None:
+    b = Scan()
+    place = b.op("reduce", b.x, shape=(), result_bytes=4, operand_bytes=BYTES)
+    x = b.product(b.x, b.weights)
+    assert copies(b.end(x, index=place)) == 1
+
+
+def test_slices_in_place_of_nothing_is_nothing() -> None:
+    b = Rows()
+    b.result(b.op("tanh", b.parameter()))
+    program = b.build()
+    assert ReadSlices().apply(program) is program
