@@ -1,6 +1,7 @@
 """An estimate's timeline as a Perfetto trace (`.pftrace`, for https://ui.perfetto.dev).
 
-A rank class is a process, a stream a thread, a node a slice; a counter shows memory in use.
+A rank class is a process, a stream a thread, a node a slice; a counter shows memory in use. Kernels
+that prepare communication in its stream (copies into buffers) have a thread of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from flint.backends.chakra.encode import short_scope
 from flint.errors import FlintError, nearest
 from flint.files import write_atomically
-from flint.program import Int64s, Phase, Program
+from flint.program import Int64s, Kind, Phase, Program
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
@@ -129,9 +130,10 @@ class _ClassTrace:
         """Descriptions of tracks, then memory, then two packets for each node."""
         yield self._process()
         row = self.timeline.work.nodes.row[nodes]
-        stream = self.timeline.work.stream[row]
+        names = [*streams, *(f"{name} copies" for name in streams)]
+        stream = self._threads(len(streams))[row]
         for used in np.unique(stream).tolist():
-            yield self._thread(used, streams[used])
+            yield self._thread(used, names[used])
         yield from self._memory(nodes[stream == 0])
         starts = np.rint(self.timeline.start_ns[nodes]).astype(np.int64)
         ends = np.rint(self.timeline.end_ns[nodes]).astype(np.int64)
@@ -139,6 +141,13 @@ class _ClassTrace:
         for at, on, start, end in zip(*columns, strict=True):
             yield self._packet(start, self._event(at, on))
             yield self._packet(end, self._end(on))
+
+    def _threads(self, streams: int) -> Int64s:
+        """The thread of each row: its stream, or that of copies beside it."""
+        work = self.timeline.work
+        sends = work.program.kind >= Kind.COLLECTIVE
+        shared = np.isin(work.stream, work.stream[sends]) & (work.stream > 0)
+        return np.where(shared & ~sends, work.stream + streams, work.stream)
 
     def _packet(self, moment: int, event: Any) -> Any:
         return self.pb.TracePacket(

@@ -54,6 +54,31 @@ def _program(layers: int) -> Any:
     return b.build()
 
 
+def _prefetching() -> Any:
+    """A loop that slices a stack of weights, gathers the slice and multiplies."""
+    b = ProgramBuilder(MESH)
+    bf16 = {"dtype": "bf16", "result_bytes": 8192, "operand_bytes": 8192}
+    stack = b.add("weights", Kind.PARAMETER, dtype="bf16", result_bytes=4 * 8192)
+    x = b.add("x", Kind.PARAMETER, dtype="bf16", result_bytes=8192)
+    b.begin_region(RegionKind.LOOP, 4)
+    turn = b.add("while.carry", Kind.VALUE, deps=[])
+    value = b.add("while.carry", Kind.VALUE, deps=[x])
+    part = b.add("stablehlo.dynamic_slice", deps=[stack, turn], **bf16)
+    whole = b.add(
+        "sdy.all_gather",
+        Kind.COLLECTIVE,
+        deps=[part],
+        collective=Collective.ALL_GATHER,
+        group=Group((AxisRef("data"),)),
+        comm_bytes=8192,
+        **bf16,
+    )
+    flops, dims = 2 * 64**3, (1, 64, 64, 64)
+    y = b.add("stablehlo.dot_general", deps=[value, whole], flops=flops, dims=dims, **bf16)
+    b.end_region([(turn, turn), (value, y)])
+    return b.build()
+
+
 @pytest.fixture(scope="module")
 def estimated() -> Estimate:
     both = (_program(2), _program(5))
@@ -130,6 +155,25 @@ def test_tracks_are_classes_and_streams(estimated: Estimate, tmp_path: Path) -> 
     assert len({t.uuid for t in tracks}) == len(tracks)
     used = {p.track_event.track_uuid for p in packets if p.HasField("track_event")}
     assert used == {t.uuid for t in tracks if not t.HasField("process")}
+
+
+def test_copies_beside_communication_have_a_track_of_their_own(tmp_path: Path) -> None:
+    """A slice of a stack, which a gather that is issued ahead reads, runs in the gather's stream."""
+    workload = Workload(MESH, (_prefetching(),), (RankClass("all", 0),), {"name": "gathers"})
+    found = estimate(workload, Cluster.load("h100-dgx"), policy="fsdp")
+    write_perfetto(found, tmp_path / "t.pftrace")
+    packets = _packets(tmp_path / "t.pftrace")
+    names = {
+        p.track_descriptor.uuid: p.track_descriptor.thread.thread_name
+        for p in packets
+        if p.track_descriptor.HasField("thread")
+    }
+    tracks: dict[str, set[str]] = {}
+    for name, *_, track in _slices(packets):
+        tracks.setdefault(names[track], set()).add(name.split()[0])
+    assert tracks["nvlink"] == {"sdy.all_gather"}
+    assert tracks["nvlink copies"] == {"stablehlo.dynamic_slice"}
+    assert tracks["compute"] == {"stablehlo.dot_general"}
 
 
 def test_memory_is_a_counter_that_reaches_the_peak(estimated: Estimate, tmp_path: Path) -> None:
