@@ -27,10 +27,10 @@ _RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _COMM_BYTES, _SCOPE, _REGION, _ALIAS = (
     4,
     5,
     6,
-    10,
-    15,
-    20,
+    11,
+    16,
     21,
+    22,
 )
 
 
@@ -73,6 +73,7 @@ class ProgramBuilder:
         self._routes: Table[Route] = Table()
         self._strings: Table[str] = Table({"": 0})
         self._streams: Table[str] = Table({"compute": 0})
+        self._products: Table[str] = Table({"": 0})
         self._regions: list[_OpenRegion | Region] = []
         self._open: list[_OpenRegion] = []
 
@@ -91,6 +92,7 @@ class ProgramBuilder:
         operand_bytes: int = 0,
         flops: int = 0,
         dims: tuple[int, int, int, int] = (0, 0, 0, 0),
+        product: str = "",
         collective: Collective = Collective.NONE,
         group: Group | None = None,
         comm_bytes: int = 0,
@@ -120,6 +122,7 @@ class ProgramBuilder:
                 operand_bytes,
                 flops,
                 dims,
+                self._products.index(product),
                 int(collective),
                 -1 if group is None else self._groups.index(group),
                 comm_bytes,
@@ -287,5 +290,6 @@ class ProgramBuilder:
             routes=tuple(self._routes),
             strings=tuple(self._strings),
             streams=tuple(self._streams),
+            products=tuple(self._products),
             regions=tuple(r for r in self._regions if isinstance(r, Region)),
         )

@@ -111,6 +111,7 @@ class Row(NamedTuple):
     operand_bytes: int
     flops: int
     dims: tuple[int, int, int, int]
+    product: str
     collective: Collective
     group: Group | None
     comm_bytes: int
@@ -141,6 +142,7 @@ class Program:
     | flops | of one execution on one device; a multiply-add counts 2 |
     | dims | (batch, m, n, k): product of two matrices; (1, rows, 1, reduced) for reductions; |
     |      | 0 where there are none |
+    | product | index into `products`: what a product multiplies, see `flint.passes.product_types` |
     | collective, group, comm_bytes | kind, index into `groups` (or -1), bytes of the rank's input |
     | route | index into `routes` (or -1) for PERMUTE, SEND and RECV |
     | channel | number shared by the SEND and RECV rows of one message, else -1 |
@@ -162,6 +164,7 @@ class Program:
     operand_bytes: Int64s
     flops: Int64s
     dims: Int64s
+    product: NDArray[np.uint8]
     collective: NDArray[np.uint8]
     group: Int32s
     comm_bytes: Int64s
@@ -185,6 +188,7 @@ class Program:
     routes: tuple[Route, ...]
     strings: tuple[str, ...]
     streams: tuple[str, ...] = ("compute",)
+    products: tuple[str, ...] = ("",)
     regions: tuple[Region, ...] = ()
 
     def __post_init__(self) -> None:
@@ -213,6 +217,7 @@ class Program:
             operand_bytes=int(self.operand_bytes[at]),
             flops=int(self.flops[at]),
             dims=(b, m, n, k),
+            product=self.products[self.product[at]],
             collective=Collective(int(self.collective[at])),
             group=self.groups[group] if group >= 0 else None,
             comm_bytes=int(self.comm_bytes[at]),
@@ -278,6 +283,7 @@ COLUMNS: tuple[str, ...] = (
     "operand_bytes",
     "flops",
     "dims",
+    "product",
     "collective",
     "group",
     "comm_bytes",
@@ -300,6 +306,7 @@ COLUMN_TYPES: dict[str, str] = {
     "opcode": "uint16",
     "kind": "uint8",
     "dtype": "uint8",
+    "product": "uint8",
     "collective": "uint8",
     "stream": "uint8",
     "phase": "uint8",

@@ -46,6 +46,7 @@ def indices_are_in_their_tables(p: Program) -> None:
         "dtype": (0, p.dtypes),
         "shape": (0, p.shapes),
         "stream": (0, p.streams),
+        "product": (0, p.products),
         "group": (-1, p.groups),
         "route": (-1, p.routes),
         "region": (-1, p.regions),

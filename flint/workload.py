@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flint.errors import FlintError
 from flint.kept import Kept
 from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.program import COLUMNS, TABLES, Program, Region, RegionKind
+from flint.program import COLUMN_TYPES, COLUMNS, TABLES, Program, Region, RegionKind
 
 #: Version of the `.flint` file. Readers refuse other versions with a sentence.
 SCHEMA = "flint.workload/1"
@@ -214,7 +214,7 @@ def _from_manifest(manifest: dict[str, Any], archive: zipfile.ZipFile) -> Worklo
     programs = []
     for i, tables in enumerate(manifest["programs"]):
         with np.load(io.BytesIO(archive.read(f"program_{i}.npz")), allow_pickle=False) as npz:
-            columns = {name: npz[name] for name in COLUMNS}
+            columns = _columns_from_npz(npz)
         programs.append(Program(mesh=mesh, **columns, **_tables_from_json(tables)))
     classes = [
         RankClass(
@@ -226,6 +226,13 @@ def _from_manifest(manifest: dict[str, Any], archive: zipfile.ZipFile) -> Worklo
         for c in manifest["classes"]
     ]
     return Workload(mesh, tuple(programs), tuple(classes), manifest["metadata"])
+
+
+def _columns_from_npz(npz: Any) -> dict[str, Any]:
+    """The columns of a program. Older files have no `product`: nothing is said of any row."""
+    columns = {name: npz[name] for name in COLUMNS if name in npz or name != "product"}
+    empty = np.zeros(len(columns["opcode"]), dtype=COLUMN_TYPES["product"])
+    return {"product": empty, **columns}
 
 
 def _tables_from_json(tables: dict[str, Any]) -> dict[str, Any]:
@@ -240,6 +247,7 @@ def _tables_from_json(tables: dict[str, Any]) -> dict[str, Any]:
         "dtypes": tuple(tables["dtypes"]),
         "strings": tuple(tables["strings"]),
         "streams": tuple(tables["streams"]),
+        "products": tuple(tables.get("products", ("",))),
         "shapes": pairs(tables["shapes"]),
         "groups": tuple(
             Group(axes(g["axes"]), pairs(g["ranks"]), tuple(g.get("positions", ())))

@@ -8,6 +8,7 @@ from flint.captured import Captured
 from flint.errors import FlintError
 from flint.frontends.gpu_kernels import lowering_parameters, without_gpu
 from flint.frontends.jax_program import abstract_mesh, platform_name
+from flint.frontends.torch_precision import mark_products
 from flint.mesh import Mesh
 from flint.passes.mlir import write_bytecode
 from flint.passes.partition.attention import attach_attention_rules
@@ -72,6 +73,7 @@ def lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
     module = lowered.compiler_ir("stablehlo")
     _name_arguments(module, [a.name for a in arguments])
     attach_attention_rules(module)
+    mark_products(module)
     return write_bytecode(module)
 
 

@@ -25,6 +25,7 @@ _TABLE_USERS: dict[str, tuple[tuple[str, ...], int]] = {
     "routes": (("route",), 0),
     "strings": (("name", "scope", "location", "cause"), 1),
     "streams": (("stream",), 1),
+    "products": (("product",), 1),
 }
 
 

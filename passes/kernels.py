@@ -30,6 +30,7 @@ from flint.passes.opcodes import (
     REDUCTION,
     opcode_mask,
 )
+from flint.passes.product_types import kernel_products
 from flint.program import Flag, Int64s, Kind, Program
 
 #: Changes of type, element by element.
@@ -223,7 +224,12 @@ def _merged(program: Program, role: Int64s, kernel: Int64s) -> Program:
     matmuls = np.flatnonzero(role == Role.MATMUL)
     dims[kernel[matmuls]] = program.dims[matmuls]
     merged = rewired(program, (kernel[links[0]], links[1])).with_rows(
-        flops=flops, operand_bytes=operand_bytes, opcode=opcode, opcodes=opcodes, dims=dims
+        flops=flops,
+        operand_bytes=operand_bytes,
+        opcode=opcode,
+        opcodes=opcodes,
+        dims=dims,
+        product=kernel_products(program, kernel),
     )
     flags = np.where(_first_reads(merged) == _first_reads(program), 0xFF, ~Flag.IN_PLACE & 0xFF)
     merged = merged.with_rows(flags=(program.flags & flags).astype(np.uint8))

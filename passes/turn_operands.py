@@ -80,7 +80,9 @@ def _described(
         _with_shapes(longer.program, longer.rows).with_rows(opcodes=opcodes),
         longer.rows,
         **dict.fromkeys(("group", "route", "channel"), -1),
-        **dict.fromkeys(("flops", "dims", "comm_bytes", "collective", "name", "cause"), 0),
+        **dict.fromkeys(
+            ("flops", "dims", "product", "comm_bytes", "collective", "name", "cause"), 0
+        ),
         opcode=np.where(turned, turn, see),
         kind=np.where(turned, Kind.COMPUTE, Kind.VALUE),
         flags=np.where(turned, 0, Flag.VIEW),

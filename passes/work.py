@@ -13,13 +13,14 @@ NO_DIMS: Dims = (0, 0, 0, 0)
 class Work:
     """Work of one execution on one device. `None` bytes mean: all operands, all results.
 
-    `in_place` is for results written into the storage of the first operand, `unpriced` for
+    `product` is what a product multiplies (`flint.passes.product_types`). `in_place` is for results written into the storage of the first operand, `unpriced` for
     operations whose bytes are known and whose work is not. `called` is the opcode of what calls
     something by name.
     """
 
     flops: int = 0
     dims: Dims = NO_DIMS
+    product: str = ""
     operand_bytes: int | None = None
     result_bytes: int | None = None
     in_place: bool = False

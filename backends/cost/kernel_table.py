@@ -95,7 +95,7 @@ def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[
         ),
         arrays=np.diff(program.dep_start)[rows] + 1,
         causal=causal,
-        dtypes=(*map(element_type, program.dtypes), "tf32"),
+        dtypes=(*map(element_type, program.dtypes), "tf32", *_products(program)),
     )
     return kernels, rows
 
@@ -161,18 +161,22 @@ _BITS = {"f64": 64, "f32": 32, "bf16": 16, "f16": 16, "i8": 8, "ui8": 8, "i4": 4
 def _dtypes(
     program: Program, rows: Int64s, kind: NDArray[np.uint8], tf32: Collection[KernelKind]
 ) -> NDArray[np.uint8]:
-    """What each kernel calculates with: a product's narrowest operand, else its result's type.
+    """What each kernel calculates with: what its product multiplies, else its result's type.
 
+    Where the program does not say what a product multiplies, it is the narrowest operand.
     Operands much smaller than the largest do not count in kernels of several products: they are
     masks and tables.
     """
-    names = list(map(element_type, program.dtypes))
+    names = [*map(element_type, program.dtypes), "tf32", *_products(program)]
     bits = [_BITS.get(n, 8 if n.startswith("f8") else 0) for n in names]
     found: NDArray[np.uint8] = program.dtype[rows].copy()
     start, deps, dtypes = program.dep_start, program.deps, program.dtype
     several = (kind == KernelKind.DECLARED) | (kind == KernelKind.ATTENTION)
     several |= kind == KernelKind.ATTENTION_BACKWARD
-    for at in np.flatnonzero(several | (kind <= KernelKind.CONVOLUTION)).tolist():
+    said = np.where(kind <= KernelKind.ATTENTION_BACKWARD, program.product[rows], 0)
+    found[said > 0] = len(program.dtypes) + said[said > 0]
+    searched = several | (kind <= KernelKind.CONVOLUTION)
+    for at in np.flatnonzero(searched & (said == 0)).tolist():
         row = int(rows[at])
         read = deps[start[row] : start[row + 1]]
         if several[at]:
@@ -183,9 +187,15 @@ def _dtypes(
         known = [d for d in operands if bits[d]]
         if known:
             found[at] = min(known, key=lambda d: (bits[d], d))
-        if int(kind[at]) in tf32 and names[found[at]] == "f32":
-            found[at] = len(names)
+    f32 = np.array([name == "f32" for name in names], dtype=np.bool_)[found]
+    found[f32 & np.isin(kind, list(tf32))] = names.index("tf32")
     return found
+
+
+def _products(program: Program) -> list[str]:
+    """Names of what products multiply, with StableHLO's names of types."""
+    parts = (name.partition(":") for name in program.products[1:])
+    return [element_type(dtype) + colon + how for dtype, colon, how in parts]
 
 
 #: numpy's names of types in a Program whose StableHLO names are not made by rule.

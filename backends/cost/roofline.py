@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.kernels import Kernels
+from flint.backends.cost.peaks import peak_flops_per_ns
 from flint.cluster import Chip
+from flint.errors import FlintError
 
 
 def latency_ns(kernels: Kernels, chip: Chip) -> NDArray[np.float64]:
@@ -14,12 +16,17 @@ def latency_ns(kernels: Kernels, chip: Chip) -> NDArray[np.float64]:
 
     A type without a peak of its own has the chip's highest.
     """
-    peaks = {name: quantity.value for name, quantity in chip.peak_flops_per_s.items()}
-    highest = max(peaks.values())
-    peak = np.array([peaks.get(name, highest) for name in kernels.dtypes])[kernels.dtype]
+    peak = np.array([_peak_flops_per_s(chip, name) for name in kernels.dtypes])[kernels.dtype]
     calculating = kernels.flops / peak
     moving = kernels.moved_bytes / chip.memory_bandwidth_bytes_per_s.value
     return np.asarray(1e9 * np.maximum(calculating, moving), dtype=np.float64)
+
+
+def _peak_flops_per_s(chip: Chip, dtype: str) -> float:
+    try:
+        return peak_flops_per_ns(chip, dtype) * 1e9
+    except FlintError:
+        return max(quantity.value for quantity in chip.peak_flops_per_s.values())
 
 
 def note(chip: Chip) -> str:

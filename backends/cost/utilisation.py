@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from flint.backends.cost.kernel_table import kernels_of, kind_of
 from flint.backends.cost.kernels import KernelKind
+from flint.backends.cost.peaks import peak_type
 from flint.cluster import Cluster
+from flint.errors import FlintError
 from flint.program import Int64s, Phase, Program
 from flint.totals import matmul_flops, one_product_flops, total
 from flint.workload import Workload
@@ -54,20 +57,24 @@ def _done_again(program: Program, flops: Int64s) -> Int64s:
 def main_type_and_peak(
     workload: Workload, cluster: Cluster, tf32: Collection[KernelKind] = ()
 ) -> tuple[str, float]:
-    """The type in which most flops of products are calculated, and the chip's peak in it.
+    """The type whose peak most flops of products run at, and that peak.
 
     `tf32` is that of `kernels_of`.
     """
     kinds = frozenset(tf32)
     weight = workload.kept.get("flops of types", kinds, lambda: _flops_of_types(workload, kinds))
     peaks = {k: v.value for k, v in cluster.chip.peak_flops_per_s.items()}
-    known = {d: w for d, w in weight.items() if d in peaks and w}
-    dtype = max(known, key=lambda d: known[d]) if known else "bf16"
-    return dtype, peaks.get(dtype, max(peaks.values()))
+    found: dict[str, int] = {}
+    for dtype, flops in weight.items():
+        with suppress(FlintError):  # a type that the chip has no peak for
+            name, _ = peak_type(cluster.chip, dtype)
+            found[name] = found.get(name, 0) + flops
+    main = max(found, key=lambda name: found[name]) if any(found.values()) else "bf16"
+    return main, peaks.get(main, max(peaks.values()))
 
 
 def _flops_of_types(workload: Workload, tf32: Collection[KernelKind]) -> dict[str, int]:
-    """The flops of products by the type that they are calculated in, of one device of each class."""
+    """The flops of products by what they multiply, of one device of each class."""
     found: dict[str, int] = {}
     for program in workload.programs:
         kernels, rows = kernels_of(program, tf32=tf32)

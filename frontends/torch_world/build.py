@@ -175,6 +175,7 @@ class _Build:
             result_bytes=result_bytes,
             flops=work.flops,
             dims=work.dims,
+            product=work.product,
             flags=Flag.UNPRICED if work.unpriced else Flag(0),
         )
 

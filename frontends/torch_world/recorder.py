@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flint.frontends.torch_precision import convolution_precision, matmul_precision
 from flint.frontends.torch_world.comms import Family, Groups, comm_of, family_of
 from flint.frontends.torch_world.device import NAME
+from flint.frontends.torch_world.names import base_name
 from flint.frontends.torch_world.places import Places
 from flint.frontends.torch_world.recording import Comm, CommKind, Event, TensorInfo
 from flint.frontends.torch_world.session import Session
 from flint.frontends.torch_world.storages import Storages
+from flint.frontends.torch_world.work import CONVOLUTIONS, PRECISION, PRODUCTS
 from flint.program import Phase
 
 #: Operators that only allocate: their result gets its number when something uses it.
@@ -43,6 +46,7 @@ class _Operator:
     allocates: bool
     copies: bool
     family: Family | None
+    precision: Callable[[], str] | None  #: how it multiplies f32 now
 
 
 class Recorder(TorchDispatchMode):
@@ -153,6 +157,8 @@ class Recorder(TorchDispatchMode):
             attributes = self._host_copy(attributes, given, device_outputs, results)
         elif operator.copies and device_inputs and not device_outputs:
             attributes = {**attributes, "host": True}
+        if operator.precision is not None and any(t.dtype == "f32" for t in inputs):
+            attributes = {**attributes, PRECISION: operator.precision()}
         known = {t.storage for t in inputs}
         is_view = bool(results) and not writes and all(t.storage in known for t in results)
         self._add(operator.op, inputs, results, writes, is_view, attributes, None)
@@ -282,7 +288,14 @@ def _operator(func: Any) -> _Operator:
         allocates=schema.name in _ALLOCATIONS,
         copies=schema.name in _COPIES,
         family=family_of(*schema.name.split("::")),
+        precision=_precision(base_name(str(func))),
     )
+
+
+def _precision(name: str) -> Callable[[], str] | None:
+    if name in PRODUCTS:
+        return matmul_precision
+    return convolution_precision if name in CONVOLUTIONS else None
 
 
 def _tensors(values: Sequence[Any]) -> list[Any]:

@@ -15,9 +15,12 @@ from flint.frontends.torch_world.operands import num_elements, results, total_el
 from flint.frontends.torch_world.recording import Event, TensorInfo
 from flint.passes.fourier import fft_work
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED
+from flint.passes.product_types import product_type
 from flint.passes.work import Dims, Work
 
 WorkRule = Callable[[Event], Work]
+#: Attribute of an event that multiplies f32: PyTorch's setting then, `ieee` or `tf32`.
+PRECISION = "fp32_precision"
 
 
 def work_of(event: Event) -> Work:
@@ -45,8 +48,14 @@ def elements_out(event: Event) -> int:
     return num_elements(stored[0])
 
 
-def _product(batch: int, m: int, n: int, k: int, extra: int = 0) -> Work:
-    return Work(flops=2 * batch * m * n * k + extra, dims=(batch, m, n, k))
+def _product(batch: int, m: int, n: int, k: int, extra: int = 0, *, product: str) -> Work:
+    flops = 2 * batch * m * n * k + extra
+    return Work(flops=flops, dims=(batch, m, n, k), product=product)
+
+
+def _multiplied(e: Event, *factors: TensorInfo) -> str:
+    """What the factors are multiplied in, as PyTorch was set when it did."""
+    return product_type([t.dtype for t in factors], str(e.attributes.get(PRECISION, "")))
 
 
 def matmul(e: Event) -> Work:
@@ -57,7 +66,7 @@ def matmul(e: Event) -> Work:
     added = math.prod(batch) * m * n if base_name(e.op) in ADDED_PRODUCTS else 0
     if len(right.shape) < 3:  # the batch is rows of one product
         batch, m = [], math.prod(batch) * m
-    return _product(math.prod(batch), m, n, k, added)
+    return _product(math.prod(batch), m, n, k, added, product=_multiplied(e, left, right))
 
 
 def _factors(e: Event) -> tuple[TensorInfo, TensorInfo]:
@@ -70,7 +79,8 @@ def linear(e: Event) -> Work:
     rows, weight = e.inputs[:2]
     n, k = weight.shape if len(weight.shape) > 1 else (1, *weight.shape)
     m = num_elements(rows) // max(k, 1)
-    return _product(1, m, n, k, m * n if len(e.inputs) > 2 else 0)
+    biases = m * n if len(e.inputs) > 2 else 0
+    return _product(1, m, n, k, biases, product=_multiplied(e, rows, weight))
 
 
 def grouped_matmul(e: Event) -> Work:
@@ -78,7 +88,7 @@ def grouped_matmul(e: Event) -> Work:
     left, right = e.inputs[:2]
     m, k = left.shape[-2:]
     batch = left.shape[0] if len(left.shape) == len(right.shape) == 3 else 1
-    return _product(batch, m, right.shape[-1], k)
+    return _product(batch, m, right.shape[-1], k, product=_multiplied(e, left, right))
 
 
 def convolution(e: Event) -> Work:
@@ -86,7 +96,8 @@ def convolution(e: Event) -> Work:
     grid = e.inputs[0] if e.attributes.get("transposed") else e.outputs[0]
     flops, dims = _convolution(grid, e.inputs[1], _groups(e))
     biased = len(e.inputs) > 2
-    return Work(flops=flops + (num_elements(e.outputs[0]) if biased else 0), dims=dims)
+    flops += num_elements(e.outputs[0]) if biased else 0
+    return Work(flops=flops, dims=dims, product=_multiplied(e, *e.inputs[:2]))
 
 
 def convolution_backward(e: Event) -> Work:
@@ -96,7 +107,8 @@ def convolution_backward(e: Event) -> Work:
     flops, dims = _convolution(grid, weight, _groups(e))
     mask = e.attributes.get("output_mask") or [True, True, len(e.outputs) > 2]
     bias = num_elements(gradient) if mask[2] else 0
-    return Work(flops=flops * (bool(mask[0]) + bool(mask[1])) + bias, dims=dims)
+    flops = flops * (bool(mask[0]) + bool(mask[1])) + bias
+    return Work(flops=flops, dims=dims, product=_multiplied(e, gradient, data))
 
 
 def _groups(e: Event) -> int:
@@ -114,25 +126,25 @@ def _convolution(grid: TensorInfo, weight: TensorInfo, groups: int) -> tuple[int
 def attention(e: Event) -> Work:
     """Two matrix products of queries, keys and values (batch, heads, sequence, size)."""
     q, k, v = e.inputs[:3]
-    return _attention(q, k, v, k.shape[-2], backward=False)
+    return _attention(e, q, k, v, k.shape[-2], backward=False)
 
 
 def attention_backward(e: Event) -> Work:
     """Five products: the gradient of the output comes first."""
     q, k, v = e.inputs[1:4]
-    return _attention(q, k, v, k.shape[-2], backward=True)
+    return _attention(e, q, k, v, k.shape[-2], backward=True)
 
 
 def attention_sequence_first(e: Event) -> Work:
     """Queries, keys and values are (batch, sequence, heads, size), or packed without a batch."""
     q, k, v = e.inputs[:3]
-    return _attention(q, k, v, _packed_keys(e, k), backward=False)
+    return _attention(e, q, k, v, _packed_keys(e, k), backward=False)
 
 
 def attention_sequence_first_backward(e: Event) -> Work:
     """The same with the gradient of the output first."""
     q, k, v = e.inputs[1:4]
-    return _attention(q, k, v, _packed_keys(e, k), backward=True)
+    return _attention(e, q, k, v, _packed_keys(e, k), backward=True)
 
 
 def _packed_keys(e: Event, k: TensorInfo) -> int:
@@ -140,7 +152,9 @@ def _packed_keys(e: Event, k: TensorInfo) -> int:
     return int(longest) if longest else k.shape[-3]
 
 
-def _attention(q: TensorInfo, k: TensorInfo, v: TensorInfo, keys: int, *, backward: bool) -> Work:
+def _attention(
+    e: Event, q: TensorInfo, k: TensorInfo, v: TensorInfo, keys: int, *, backward: bool
+) -> Work:
     """FlashAttention (arXiv 2205.14135, appendix B); masks are not credited.
 
     A causal kernel that skips blocks does about half; its opcode says `[causal]`.
@@ -148,7 +162,8 @@ def _attention(q: TensorInfo, k: TensorInfo, v: TensorInfo, keys: int, *, backwa
     size, value_size = q.shape[-1], v.shape[-1]
     queries = num_elements(q) // max(size, 1)
     sizes = 3 * size + 2 * value_size if backward else size + value_size
-    return Work(flops=2 * queries * keys * sizes, dims=(1, queries, keys, size))
+    flops = 2 * queries * keys * sizes
+    return Work(flops=flops, dims=(1, queries, keys, size), product=_multiplied(e, q, k))
 
 
 def reduction(per_element: int) -> WorkRule:
@@ -404,6 +419,7 @@ _HEADS_FIRST = tuple(
     )
 )
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_cudnn_attention")
+CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
 #: Operator (without `aten.`, overload and underscore) to rule.
 RULES: Mapping[str, WorkRule] = {
     **dict.fromkeys(
@@ -510,3 +526,13 @@ RULES: Mapping[str, WorkRule] = {
     "_amp_update_scale": lambda e: Work(flops=2),
     **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), fft),
 }
+#: Operators that multiply matrices; attention is among them, convolutions are not.
+PRODUCTS = frozenset(
+    name
+    for name, rule in RULES.items()
+    if rule
+    in (
+        *(matmul, linear, grouped_matmul, attention, attention_backward),
+        *(attention_sequence_first, attention_sequence_first_backward),
+    )
+)

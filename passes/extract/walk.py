@@ -289,6 +289,7 @@ class _Walk:
             operand_bytes=read if work.operand_bytes is None else work.operand_bytes,
             flops=work.flops,
             dims=work.dims,
+            product=work.product,
             group=slice_group(o, self.mesh) if o.name == "sdy.all_slice" else None,
             scope=origin.scope,
             location=origin.location,

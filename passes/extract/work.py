@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from flint.passes.extract.precision import product_of
 from flint.passes.extract.tensors import Tensor
-from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.fourier import fft_work
+from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.mlir import is_attention, is_attention_backward, is_heads_first
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
@@ -62,7 +63,7 @@ def dot_general(o: Operation) -> Work:
     k = math.prod(lhs[d] for d in lhs_contract)
     m = math.prod(s for d, s in enumerate(lhs) if d not in lhs_contract and d not in lhs_batch)
     n = math.prod(s for d, s in enumerate(rhs) if d not in rhs_used)
-    return Work(flops=2 * batch * m * n * k, dims=(batch, m, n, k))
+    return Work(flops=2 * batch * m * n * k, dims=(batch, m, n, k), product=product_of(o))
 
 
 def convolution(o: Operation) -> Work:
@@ -86,7 +87,7 @@ def convolution(o: Operation) -> Work:
     used, taps = used_taps(_slidings(o, numbers))
     k_used = -(-k * used // max(taps, 1))
     flops = 2 * positions * features * k * used // max(taps, 1)
-    return Work(flops=flops, dims=(split, positions, n, k_used))
+    return Work(flops=flops, dims=(split, positions, n, k_used), product=product_of(o))
 
 
 def _slidings(o: Operation, numbers: Any) -> list[Sliding]:
@@ -248,7 +249,7 @@ def ragged_dot(o: Operation) -> Work:
     lhs, result = o.operands[0].shape, o.results[0].shape
     k = math.prod(lhs[d] for d in numbers.lhs_contracting_dimensions)
     m, n = math.prod(lhs) // max(k, 1), result[-1]
-    return Work(flops=2 * m * n * k, dims=(1, m, n, k))
+    return Work(flops=2 * m * n * k, dims=(1, m, n, k), product=product_of(o))
 
 
 def custom_call(o: Operation) -> Work:
@@ -305,7 +306,8 @@ def _attention(o: Operation, *, backward: bool) -> Work:
     queries, keys = int(q.shape[sequence]), int(k.shape[sequence])
     heads = q.num_elements // max(size * queries, 1)
     sizes = 3 * size + 2 * value_size if backward else size + value_size
-    return Work(flops=2 * heads * queries * keys * sizes, dims=(heads, queries, keys, size))
+    flops = 2 * heads * queries * keys * sizes
+    return Work(flops=flops, dims=(heads, queries, keys, size), product=product_of(o))
 
 
 def _config(op: Any) -> dict[str, Any]:

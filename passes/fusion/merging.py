@@ -12,6 +12,7 @@ import numpy as np
 from flint.passes.columns import ROW_COLUMNS, Edges, Mask, edges, kept, rewired, yielded
 from flint.passes.fusion.roles import UPDATE
 from flint.passes.opcodes import opcode_mask
+from flint.passes.product_types import kernel_products
 from flint.program import Flag, Int64s, Kind, Program
 
 
@@ -57,6 +58,7 @@ def merged(
             crossed, _bytes_in(program, kernel, links), program.operand_bytes
         ),
         "result_bytes": np.where(several, _bytes_out(program, kernel), program.result_bytes),
+        "product": kernel_products(program, kernel),
     }
     for row, quantities in (known or {}).items():
         for name, quantity in quantities.items():

@@ -245,6 +245,7 @@ class _Walk:
             operand_bytes=_or(work.operand_bytes, moved),
             flops=0 if idle else work.flops,
             dims=(0, 0, 0, 0) if idle else work.dims,
+            product="" if idle else work.product,
             collective=message.collective if message else Collective.NONE,
             group=message.group if message else None,
             comm_bytes=message.comm_bytes if message else 0,

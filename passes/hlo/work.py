@@ -17,6 +17,7 @@ from flint.passes.fourier import fft_work
 from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
+from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import is_attention, is_attention_backward
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
@@ -66,7 +67,7 @@ def ragged_dot(o: Operation) -> Work:
     result = list(o.instruction.shape.dimensions)
     m = math.prod(lhs) // max(k, 1)
     n = math.prod(result) // max(m, 1)
-    return Work(flops=2 * m * n * k, dims=(1, m, n, k))
+    return Work(flops=2 * m * n * k, dims=(1, m, n, k), product=product_of(o))
 
 
 def _product(o: Operation, numbers: Any) -> Work:
@@ -75,17 +76,22 @@ def _product(o: Operation, numbers: Any) -> Work:
     k = math.prod(lhs[d] for d in numbers.lhs_contracting_dimensions)
     m = math.prod(lhs) // max(batch * k, 1)
     n = math.prod(rhs) // max(batch * k, 1)
-    return Work(flops=2 * batch * m * n * k, dims=(batch, m, n, k))
+    return Work(flops=2 * batch * m * n * k, dims=(batch, m, n, k), product=product_of(o))
 
 
 def convolution(o: Operation) -> Work:
     """As implicit GEMM: m = output positions, n = output features, k = window x input features."""
-    dense = _convolution(o.instruction, o.instruction.shape, o.operands[1].shape)
+    found = _convolution(o.instruction, o.instruction.shape, o.operands[1].shape)
+    dense = replace(found, product=product_of(o))
     used, all_taps = used_taps(_slidings(o))
     if used == all_taps or not all_taps:
         return dense
     batch, m, n, k = dense.dims
-    return Work(flops=dense.flops * used // all_taps, dims=(batch, m, n, -(-k * used // all_taps)))
+    return replace(
+        dense,
+        flops=dense.flops * used // all_taps,
+        dims=(batch, m, n, -(-k * used // all_taps)),
+    )
 
 
 def _slidings(o: Operation) -> list[Sliding]:
@@ -247,10 +253,12 @@ def fusion(o: Operation) -> Work:
     """
     inside = [(i, work_of(i, o.called, o.module)) for i in _fused(o.called)]
     largest = max((w for _, w in inside), key=lambda w: (any(w.dims), w.flops), default=Work())
+    multiplies = max((w for _, w in inside if w.product), key=lambda w: w.flops, default=Work())
     written, in_place = _written(o)
     return Work(
         flops=sum(w.flops for _, w in inside),
         dims=largest.dims,
+        product=multiplies.product,
         operand_bytes=_read(o),
         result_bytes=written,
         in_place=in_place,
@@ -307,11 +315,13 @@ def custom_call(o: Operation) -> Work:
     called = f"custom_call.{target}"
     gemm = config.get("gemm_backend_config", config)
     if "dot_dimension_numbers" in gemm and len(o.operands) > 1:
-        return replace(_product(o, _JsonDims(gemm["dot_dimension_numbers"])), called=called)
+        work = _product(o, _JsonDims(gemm["dot_dimension_numbers"]))
+        return replace(work, product=product_of_call(o, gemm), called=called)
     if target.startswith("__cudnn$conv") and len(o.operands) > 1:
-        return replace(_cudnn_convolution(o), called=called)
+        return replace(_cudnn_convolution(o), product=product_of(o), called=called)
     if is_attention(target) and len(o.operands) > 2:
-        return replace(_attention(o, backward=is_attention_backward(target)), called=called)
+        work = _attention(o, backward=is_attention_backward(target))
+        return replace(work, product=product_of(o), called=called)
     estimate = config.get("custom_call_config", config).get("cost_estimate")
     results = _arrays([o.instruction])
     if target in PALLAS_TARGETS:

@@ -28,6 +28,7 @@ _IDLE: dict[str, Any] = {
     "operand_bytes": 0,
     "comm_bytes": 0,
     "dims": (0, 0, 0, 0),
+    "product": 0,
     "collective": 0,
     "group": -1,
     "route": -1,

@@ -130,6 +130,7 @@ class _Copy:
             operand_bytes=row.operand_bytes,
             flops=row.flops,
             dims=row.dims,
+            product=row.product,
             collective=row.collective,
             group=row.group,
             comm_bytes=row.comm_bytes,

@@ -27,16 +27,6 @@ _BYTES = (
     ("i32", 4),
     ("ui32", 4),
 )
-#: Types that are priced as others where the chip file has no peak of their own. 32-bit integers
-#: multiply at the rate of f32 on A100 and at half of it on H100 (NVIDIA's whitepapers).
-_SAME_PEAK = {
-    "f16": ("bf16",),
-    "bf16": ("f16",),
-    "ui8": ("i8",),
-    "tf32": ("f32",),
-    "i32": ("f32",),
-    "ui32": ("f32",),
-}
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,7 @@ class Hardware:
 
     def peak_flops_per_ns(self, dtype: str) -> float:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
-        return peak_flops_per_ns(self.chip, dtype, _same_peak(dtype))
+        return peak_flops_per_ns(self.chip, dtype)
 
 
 def hardware_of(chip: Chip, constants: Constants | None = None) -> Hardware:
@@ -75,9 +65,3 @@ def hardware_of(chip: Chip, constants: Constants | None = None) -> Hardware:
 def element_bytes(dtype: str) -> int:
     """Bytes of an element of a matrix."""
     return next((size for start, size in _BYTES if dtype.startswith(start)), 2)
-
-
-def _same_peak(dtype: str) -> tuple[str, ...]:
-    if dtype.startswith("f8"):
-        return ("f8E4M3FN", "f8E5M2")
-    return _SAME_PEAK.get(dtype, ())

@@ -15,8 +15,6 @@ from flint.cluster import Chip
 Float64s = NDArray[np.float64]
 #: Bytes of an element, by the beginning of StableHLO's name.
 _BYTES = (("f8", 1), ("i8", 1), ("ui8", 1), ("f4", 1), ("i4", 1), ("f64", 8), ("f32", 4))
-#: Types whose peak stands in: operands are converted on the way into the arrays.
-_STANDS_IN = {"f16": "bf16", "f32": "bf16", "tf32": "bf16", "ui8": "i8", "i4": "i8", "ui4": "i8"}
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,7 @@ class Hardware:
 
     def peak_flops_per_ns(self, dtype: str) -> float:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
-        other = _STANDS_IN.get(dtype, "bf16" if dtype.startswith("f8") else "")
-        return peak_flops_per_ns(self.chip, dtype, (other,))
+        return peak_flops_per_ns(self.chip, dtype)
 
 
 def hardware_of(chip: Chip, constants: Mapping[str, float] | None = None) -> Hardware:

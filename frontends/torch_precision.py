@@ -1,0 +1,63 @@
+"""How PyTorch would multiply f32 on a GPU: settings of the process that the program runs in.
+
+`torch.set_float32_matmul_precision`, `torch.backends.cuda.matmul` and `torch.backends.cudnn` (their
+`allow_tf32` and `fp32_precision`). Unless a program sets them, products of matrices are in full f32
+and convolutions in TF32 (docs.pytorch.org, "CUDA semantics").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flint.passes.mlir import is_attention
+from flint.passes.product_types import SETTING
+
+IEEE, TF32 = "ieee", "tf32"
+_FRONTEND = "mhlo.frontend_attributes"
+_PRODUCTS = frozenset({"stablehlo.dot_general", "chlo.ragged_dot"})
+
+
+def matmul_precision() -> str:
+    """`ieee` or `tf32`: what products of f32 matrices, attention included, are done in now."""
+    import torch
+
+    return TF32 if torch.backends.cuda.matmul.fp32_precision == TF32 else IEEE
+
+
+def convolution_precision() -> str:
+    """The same of convolutions, which cuDNN does."""
+    import torch
+
+    convolutions: Any = torch.backends.cudnn.conv
+    return TF32 if convolutions.fp32_precision == TF32 else IEEE
+
+
+def mark_products(module: Any) -> None:
+    """Write the settings on every operation of a module that multiplies f32."""
+    from jaxlib.mlir import ir
+
+    matmul, convolution = matmul_precision(), convolution_precision()
+
+    def visit(op: Any) -> Any:
+        how = _how(op, matmul, convolution)
+        if how:
+            known = op.attributes.get(_FRONTEND, ())
+            said = {a.name: a.attr for a in known} | {SETTING: ir.StringAttr.get(how)}
+            op.attributes[_FRONTEND] = ir.DictAttr.get(said)
+        return ir.WalkResult.ADVANCE
+
+    with module.context:
+        module.operation.walk(visit)
+
+
+def _how(op: Any, matmul: str, convolution: str) -> str:
+    """How an operation multiplies, or "" if it multiplies no f32."""
+    name = op.name
+    attends = name == "stablehlo.custom_call" and is_attention(
+        op.attributes["call_target_name"].value
+    )
+    if not (attends or name in _PRODUCTS or name == "stablehlo.convolution"):
+        return ""
+    if not any(str(v.type).endswith("xf32>") for v in op.operands):
+        return ""
+    return convolution if name == "stablehlo.convolution" else matmul

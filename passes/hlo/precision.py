@@ -1,0 +1,66 @@
+"""What an HLO instruction multiplies: the types of its operands, and how it is asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from flint.passes.hlo import shapes
+from flint.passes.hlo.module import Instruction
+from flint.passes.product_types import SETTING, algorithm_type, level_of, product_type
+
+#: xla.PrecisionConfig.Algorithm by name and number: the type that is multiplied, and how often.
+#: Those for f8 say no more than their operands.
+_ALGORITHMS = {
+    "ALG_DOT_F16_F16_F16": (3, "f16", 1),
+    "ALG_DOT_F16_F16_F32": (4, "f16", 1),
+    "ALG_DOT_BF16_BF16_BF16": (5, "bf16", 1),
+    "ALG_DOT_BF16_BF16_F32": (6, "bf16", 1),
+    "ALG_DOT_BF16_BF16_F32_X3": (7, "bf16", 3),
+    "ALG_DOT_BF16_BF16_F32_X6": (8, "bf16", 6),
+    "ALG_DOT_TF32_TF32_F32": (9, "tf32", 1),
+    "ALG_DOT_TF32_TF32_F32_X3": (10, "tf32", 3),
+    "ALG_DOT_F32_F32_F32": (11, "f32", 1),
+    "ALG_DOT_F64_F64_F64": (12, "f64", 1),
+    "ALG_DOT_BF16_BF16_F32_X9": (13, "bf16", 9),
+}
+_BY_NUMBER = {number: name for name, (number, _, _) in _ALGORITHMS.items()}
+_LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
+
+
+class Product(Protocol):
+    """An instruction and its operands."""
+
+    @property
+    def instruction(self) -> Instruction: ...
+    @property
+    def operands(self) -> list[Instruction]: ...
+
+
+def product_of(o: Product) -> str:
+    """The name of what the first two operands are multiplied in (`flint.passes.product_types`)."""
+    config = o.instruction.precision_config
+    said = {a.key: a.value for a in o.instruction.frontend_attributes.map}
+    if SETTING in said:
+        return product_type(_types(o.operands), said[SETTING])
+    algorithm = _BY_NUMBER.get(config.algorithm, "")
+    return _named(o.operands, algorithm, list(config.operand_precision))
+
+
+def product_of_call(o: Product, config: Mapping[str, Any]) -> str:
+    """The same of a call of a library, whose configuration is JSON."""
+    precision = config.get("precision_config", {})
+    words = precision.get("operand_precision", ())
+    levels = [_LEVELS.index(word) for word in words if word in _LEVELS]
+    return _named(o.operands, str(precision.get("algorithm", "")), levels)
+
+
+def _named(operands: Sequence[Instruction], algorithm: str, levels: Sequence[int]) -> str:
+    if algorithm in _ALGORITHMS:
+        _, dtype, products = _ALGORITHMS[algorithm]
+        return algorithm_type(dtype, products)
+    return product_type(_types(operands), level_of(levels))
+
+
+def _types(operands: Sequence[Instruction]) -> list[str]:
+    return [shapes.first(v.shape)[0] for v in operands[:2]]
