@@ -319,7 +319,9 @@ def _part(lines: list[Line], computations: dict[str, list[Line]]) -> Part:
                 found.collectives[inner, " (fused)"] += 1
             read = re.findall(r"%([\w.\-]+)", operands)
             outside = [_bytes(type_), *(_bytes(types.get(r, "")) for r in read)]
-            edge = _fused(body, type_) if body else _sum(outside)
+            if opcode == "dynamic-update-slice":
+                outside = [_bytes(types.get(read[1], ""))] * 2  # the rest stays as it is
+            edge = _fused(body, type_, computations) if body else _sum(outside)
             found.add(edge, product=_has_product(opcode, body, computations))
     return found
 
@@ -347,7 +349,7 @@ def _moved_early(type_: str) -> int:
     return min(sizes, default=0)
 
 
-def _fused(body: list[Line], result: str) -> tuple[int, int]:
+def _fused(body: list[Line], result: str, computations: dict[str, list[Line]]) -> tuple[int, int]:
     """Bytes that cross the edge of a fusion, and those of them in HBM."""
     types = {name: type_ for name, type_, _, _, _ in body}
     edges = []
@@ -359,12 +361,34 @@ def _fused(body: list[Line], result: str) -> tuple[int, int]:
         edges.append((size, size if shares[1] else 0))
     else:
         edges.append(_bytes(result))
-    rows = [(n, t, o, a) for n, t, o, a, _ in body]
     for name, type_, opcode, _, _ in body:
         if opcode == "parameter":
-            size = kernels.bytes_read(name, type_, rows)
+            size = _read(name, type_, body, computations)
             edges.append((size, size if _bytes(type_)[1] else 0))
     return _sum(edges)
+
+
+def _read(name: str, type_: str, body: list[Line], computations: dict[str, list[Line]]) -> int:
+    """Bytes of a parameter that a fusion reads, also where a fusion inside of it slices it."""
+    whole, size = kernels.type_bytes(type_), 0
+    users = [r for r in body if r[2] != "parameter" and name in kernels.operands_of(r[3])]
+    if not users:
+        return whole  # the result of a fusion inside of a fusion
+    for user, result, opcode, args, line in users:
+        operands = kernels.operands_of(args)
+        called = re.search(r"calls=%([\w.\-]+)", line)
+        if opcode == "fusion" and called:
+            inner = computations[called.group(1)]
+            for number in [i for i, operand in enumerate(operands) if operand == name]:
+                row = next(r for r in inner if r[2] == "parameter" and r[3] == str(number))
+                size += _read(row[0], row[1], inner, computations)
+        elif opcode == "dynamic-slice":
+            size += kernels.type_bytes(result)
+        elif opcode == "bitcast":
+            size += _read(user, result, body, computations)
+        elif opcode != "dynamic-update-slice" or operands[0] != name:
+            return whole
+    return min(size, whole)
 
 
 def _sum(edges: list[tuple[int, int]]) -> tuple[int, int]:
