@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from benchmarks import collective_rows as rows
 from benchmarks.accuracy_row import Accuracy, as_text
 from benchmarks.accuracy_row import accuracy as accuracy_of
-from benchmarks.fit_nccl import PAIRS_ONLY, fit_over_nodes
+from benchmarks.fit_nccl import THROUGH_HOST, fit_over_nodes
 from benchmarks.kernel_rows import PRESETS
 from flint.backends.cost.network import duration_ns, roofline_ns
 from flint.cluster import Cluster
@@ -29,7 +29,7 @@ def accuracy(
         duration_ns(r.call, without if r.cannot_reduce_in_switch else cluster) for r in found
     ]
     truth = [r.measured_ns for r in found]
-    bound = [roofline_ns(r.call, without) for r in found]
+    bound = [roofline_ns(r.call, rows.unfitted(without)) for r in found]
     return accuracy_of(data, cluster.chip.name, split, predicted, truth, bound)
 
 
@@ -64,13 +64,14 @@ def table() -> list[Accuracy]:
     for preset, gpu in PRESETS.items():
         cluster = Cluster.load(preset)
         measured = rows.inside_a_node(gpu)
-        if preset in PAIRS_ONLY:
+        if preset in THROUGH_HOST:
+            wider = [r for r in measured if r.call.size > 2]
             found += [
                 accuracy("NCCL 2 GPUs", *_half(measured, 0, 2), cluster),
                 accuracy("NCCL 2 GPUs", *_half(measured, 1, 2), cluster),
+                accuracy("NCCL 4-8 GPUs", *_half(wider, 0), cluster),
+                accuracy("NCCL 4-8 GPUs", *_half(wider, 1), cluster),
             ]
-            wider = [r for r in measured if r.call.size > 2]
-            found.append(accuracy("NCCL 4-8 GPUs", "no fit", wider, cluster))
             continue
         found.append(accuracy("NCCL 2-8 GPUs", *_half(measured, 0), cluster))
         found.append(accuracy("NCCL 2-8 GPUs", *_half(measured, 1), cluster))

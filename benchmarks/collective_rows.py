@@ -88,6 +88,12 @@ def without_reduction_in_switch(cluster: Cluster) -> Cluster:
     return cluster.model_copy(update={"network": tuple(tiers)})
 
 
+def unfitted(cluster: Cluster) -> Cluster:
+    """The cluster without the constants of its networks: what datasheets say."""
+    tiers = [n.model_copy(update={"constants": {}}) for n in cluster.network]
+    return cluster.model_copy(update={"network": tuple(tiers)})
+
+
 def with_network(cluster: Cluster, tier: int, **changes: object) -> Cluster:
     """The cluster with another network in one tier, for systems that no preset describes."""
     networks: list[Network] = list(cluster.network)

@@ -33,8 +33,8 @@ IN_SWITCH_BYTES = 32 << 20
 IN_SWITCH = {"h100-dgx": (445e9, 5), "h200-dgx": (480e9, 5), "b200-dgx": (703e9, 6)}
 #: No link carries more of its bandwidth as payload.
 MOST_EFFICIENT = 0.95
-#: PCIe: what more than two GPUs reach depends on the server, by a factor of 15 in these data.
-PAIRS_ONLY = ("l40s",)
+#: PCIe: two GPUs reach each other, more share the way through the host.
+THROUGH_HOST = ("l40s",)
 SOURCE = (
     "benchmarks/fit_nccl.py on half of aiconfigurator's NCCL measurements of {gpu}, {sizes} GPUs"
 )
@@ -127,11 +127,23 @@ def fit_in_switch(
     }
 
 
+def fit_host(measured: list[rows.Measured], rings: dict[str, float]) -> dict[str, float]:
+    """What the host of a server carries of groups of more than two, from rings and all-to-alls."""
+    schedules = [schedule_of(r) for r in measured]
+    moved = np.array([s.wire_bytes + rings["own_part"] * s.own_bytes for s in schedules])
+    known = np.array([rings["a0_ns"] + s.steps * rings["a1_ns"] for s in schedules])
+    members = np.array([r.call.size for r in measured])
+    time = np.array([r.measured_ns for r in measured])
+    transfer = (moved + rings["c"] * np.sqrt(moved)) * members
+    (per_byte,) = solve(transfer[:, None], time - known, of=time)
+    return {"host_bytes_per_s": 1e9 / float(per_byte)}
+
+
 def fit_own_part(halves: dict[str, tuple[list[rows.Measured], float]]) -> float:
     """The part of what a rank keeps that counts as sent: one number for all switched GPUs."""
     tried = [k / 20 for k in range(21)]
     errors = [
-        sum(ring_error(half, bw, own) for p, (half, bw) in halves.items() if p not in PAIRS_ONLY)
+        sum(ring_error(half, bw, own) for p, (half, bw) in halves.items() if p not in THROUGH_HOST)
         for own in tried
     ]
     return tried[int(np.argmin(errors))]
@@ -166,7 +178,7 @@ def fit() -> dict[str, dict[str, Constant]]:
     halves, switched = {}, {}
     for preset, gpu in PRESETS.items():
         bandwidth = Cluster.load(preset).network[0].bandwidth_bytes_per_s.value / 1e9
-        most = 2 if preset in PAIRS_ONLY else 8
+        most = 2 if preset in THROUGH_HOST else 8
         fitted = [r for r in rows.inside_a_node(gpu) if not r.half and r.call.size <= most]
         switched[preset] = [r for r in fitted if in_switch(r, preset)]
         halves[preset] = [r for r in fitted if not in_switch(r, preset)], bandwidth
@@ -176,9 +188,14 @@ def fit() -> dict[str, dict[str, Constant]]:
         values = fit_rings(half, bandwidth, own_part)
         if preset in IN_SWITCH:
             values |= fit_in_switch(preset, switched[preset], bandwidth, values)
-        sizes = "2" if preset in PAIRS_ONLY else "2-8"
+        sizes = "2" if preset in THROUGH_HOST else "2-8"
         source = SOURCE.format(gpu=Cluster.load(preset).chip.name, sizes=sizes)
         found[preset] = {name: (value, "fitted", source) for name, value in values.items()}
+        if preset in THROUGH_HOST:
+            wider = [r for r in rows.inside_a_node(PRESETS[preset]) if not r.half]
+            host = fit_host([r for r in wider if r.call.size > 2], values)
+            source = SOURCE.format(gpu=Cluster.load(preset).chip.name, sizes="4-8")
+            found[preset] |= {name: (value, "fitted", source) for name, value in host.items()}
     return found
 
 

@@ -120,7 +120,7 @@ class Network(Model):
     it has rings only if all its dimensions are multiples.
 
     `measured_members` is the largest group whose measured collectives the constants stand for (1:
-    they are of no measurement; 0: nothing is said), and `beyond_measured` what is known of others.
+    they are of no measurement; 0: nothing is said).
     """
 
     name: Annotated[str, AfterValidator(_can_be_mapped)] = Field(min_length=1)
@@ -136,7 +136,6 @@ class Network(Model):
     oversubscription: float = Field(default=1.0, ge=1.0, le=MOST, strict=True, allow_inf_nan=False)
     in_network_reduction: bool = Field(default=False, strict=True)
     measured_members: int = Field(default=0, ge=0, strict=True)
-    beyond_measured: str = ""
     #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).
     constants: NetworkConstants = Field(default_factory=dict)
 

@@ -110,6 +110,7 @@ NETWORK: Mapping[str, Limit] = {
     "c": _ANY,
     "efficiency": _SHARE,
     "own_part": _ANY,
+    "host_bytes_per_s": _POSITIVE,
     "nvls_a0_ns": _ANY,
     "nvls_efficiency": _SHARE,
     "nvls_from": Limit(2),

@@ -15,7 +15,7 @@ from flint.program import Kind, Program
 def extrapolation_notes(programs: Iterable[Program], placement: Placement) -> list[str]:
     """A note for each network with collectives over more members than was measured.
 
-    It is of the group with most members there, and says what is known beyond the measurements.
+    It is of the group with most members there.
     """
     largest: dict[int, tuple[int, int]] = {}  # by tier: members in it, and in the whole group
     for spans in _groups(programs, placement):
@@ -41,5 +41,4 @@ def _groups(programs: Iterable[Program], placement: Placement) -> Iterable[tuple
 def _note(network: Network, members: int, ranks: int) -> str:
     measured, inside = network.measured_members, f"{members:,} members of {network.name}"
     known = f"measured up to {measured}" if measured > 1 else "not measured"
-    beyond = f": {network.beyond_measured}" if network.beyond_measured else ""
-    return f"collectives over {ranks:,} ranks are extrapolated: {inside}, {known}{beyond}"
+    return f"collectives over {ranks:,} ranks are extrapolated: {inside}, {known}"

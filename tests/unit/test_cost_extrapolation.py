@@ -8,11 +8,6 @@ from jax.sharding import AbstractMesh, PartitionSpec
 import flint
 from flint.cluster import Cluster
 
-L40S = (
-    "measured up to 2: on the one server that was measured, large collectives of 4 GPUs took "
-    "3 to 5 times as long, of 8 GPUs 10 to 22 times"
-)
-
 
 def _notes(mesh: dict[str, int], over: tuple[str, ...], cluster: str | Cluster) -> list[str]:
     """Notes of a step that adds up something over some axes."""
@@ -42,12 +37,12 @@ def _notes(mesh: dict[str, int], over: tuple[str, ...], cluster: str | Cluster) 
             ["collectives over 4,096 ranks are extrapolated: 512 members of ib, measured up to 2"],
         ),
         ({"a": 512, "b": 8}, ("b",), "h100-dgx", []),
-        ({"a": 2}, ("a",), "l40s", []),
+        ({"a": 8}, ("a",), "l40s", []),
         (
-            {"a": 8},
-            ("a",),
-            "l40s",
-            [f"collectives over 8 ranks are extrapolated: 8 members of pcie, {L40S}"],
+            {"a": 2, "b": 36},
+            ("a", "b"),
+            "gb200-nvl72",
+            ["collectives over 72 ranks are extrapolated: 72 members of nvlink, measured up to 8"],
         ),
         (
             {"a": 16},

@@ -146,6 +146,25 @@ def test_two_groups_on_the_same_links_take_twice_the_transfer() -> None:
     assert both - starts == pytest.approx(2 * (alone - starts), rel=1e-4)
 
 
+def test_more_than_two_members_share_what_goes_through_a_host() -> None:
+    cluster = Cluster.load("l40s")
+    k = {name: q.value for name, q in cluster.network[0].constants.items()}
+
+    def transfer(size: int) -> float:
+        call = Call(RS, 64 * MIB, (Span(0, size),))
+        return duration_ns(call, cluster) - k["a0_ns"] - (size - 1) * k["a1_ns"]
+
+    def at(size: int, bytes_per_ns: float) -> float:
+        moved = 64 * MIB / size * (size - 1 + k["own_part"])
+        return (moved + k["c"] * moved**0.5) / bytes_per_ns
+
+    assert transfer(2) == pytest.approx(at(2, k["efficiency"] * 32))
+    for size in (4, 8):
+        assert transfer(size) == pytest.approx(at(size, k["host_bytes_per_s"] / 1e9 / size))
+    message = Call(Collective.NONE, 64 * MIB, (Span(0, 2),))
+    assert roofline_ns(message, cluster) == pytest.approx(64 * MIB / 32)
+
+
 def test_nothing_to_send_takes_no_time() -> None:
     cluster = Cluster.load("h100-dgx")
     for call in (Call(AR, MIB, ()), Call(AR, MIB, (Span(0, 1),)), Call(AG, 0, (Span(0, 8),))):

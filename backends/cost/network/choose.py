@@ -9,7 +9,8 @@ choice changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,19 +78,31 @@ def plans(call: Call, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]
         return []
     if call.collective in _MESSAGES:
         return [tuple(_message(call.comm_bytes, span, cluster) for span in spans)]
+    shares = {s.tier: speeds[s.tier].share_of_host(s.size) for s in spans}
+    return [_narrowed(plan, shares) for plan in _collectives(call, spans, cluster, speeds)]
 
+
+def _collectives(
+    call: Call, spans: Sequence[Span], cluster: Cluster, speeds: tuple[Speed, ...]
+) -> list[Plan]:
     def options(collective: Collective, comm_bytes: float, span: Span) -> list[Schedule]:
         return schedules(collective, comm_bytes, span, cluster, speeds[span.tier])
 
     tiers = by_tier(call.collective, call.comm_bytes, spans, options)
     if len(spans) == 1:
         return [*tiers, *_pat(call, spans[0], cluster)]
-    if not _one_library(spans, cluster):
-        return tiers
-    if call.collective is Collective.ALL_TO_ALL:
+    if not _one_library(spans, cluster) or call.collective is Collective.ALL_TO_ALL:
         return tiers
     flat = ring_over_tiers(call.collective, call.comm_bytes, spans)
     return [flat, *tiers] if call.collective is Collective.ALL_REDUCE else [flat]
+
+
+def _narrowed(plan: Plan, shares: Mapping[int, float]) -> Plan:
+    """A plan whose tiers have a share of their bandwidth only."""
+    return tuple(
+        replace(p, schedule=replace(p.schedule, links=p.schedule.links * shares[p.tier]))
+        for p in plan
+    )
 
 
 def schedules(

@@ -17,6 +17,7 @@ from flint.cluster import Cluster, Network, NetworkKind
 #: What is taken where a tier's file has no constants. A switch: about the mean of the fitted chips,
 #: see benchmarks/fit_nccl.py. Others: links without a library's copies, see jax-ml/scaling-book.
 _SWITCH = {"a0_ns": 6000.0, "c": 1500.0, "efficiency": 0.85, "own_part": 0.4}
+_NO_HOST = {"host_bytes_per_s": math.inf}
 _DIRECT = {"a0_ns": 5000.0, "c": 0.0, "efficiency": 0.85, "own_part": 0.0}
 #: An in-switch reduction without constants: its start, its efficiency, members from which it is
 #: taken.
@@ -35,7 +36,17 @@ class Speed:
     nvls_a0_ns: float
     nvls_efficiency: float
     nvls_from: float
+    host_bytes_per_s: float
     bandwidth: float
+
+    def share_of_host(self, size: int) -> float:
+        """The share of its bandwidth that a member has where a group goes through the host.
+
+        Two members reach each other; more share what `host_bytes_per_s` carries, all together.
+        """
+        if size <= 2:
+            return 1.0
+        return min(1.0, self.host_bytes_per_s / 1e9 / size / (self.efficiency * self.bandwidth))
 
     def start_ns(self, schedule: Schedule) -> float:
         """Time of the steps one after the other, without any bytes."""
@@ -77,7 +88,7 @@ def speed_of(network: Network) -> Speed:
     A step takes `a1_ns`; without it, the latency of one message.
     """
     switched = network.kind is NetworkKind.SWITCH
-    values = {**_IN_SWITCH, **(_SWITCH if switched else _DIRECT)}
+    values = {**_IN_SWITCH, **_NO_HOST, **(_SWITCH if switched else _DIRECT)}
     values["a1_ns"] = network.latency_ns.value
     known = {name: q.value for name, q in network.constants.items() if name in Speed.__slots__}
     bandwidth = network.bandwidth_bytes_per_s.value / network.oversubscription / 1e9
