@@ -1,4 +1,4 @@
-"""Which products of f32 matrices GPUs calculate in TF32, by who compiled the program."""
+"""Which products of f32 that say no more GPUs calculate in TF32, by who compiled the program."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TORCH = ("eager", "inductor", "megatron")
 def tf32_kinds(profile: str, chip: Chip) -> frozenset[KernelKind]:
     """The kinds of kernels that use TF32 where they multiply f32: none on a chip without it.
 
-    XLA for GPUs uses it for all (`jax.default_matmul_precision` says otherwise), PyTorch for
-    convolutions only. Settings that a program makes itself are not captured.
+    XLA for GPUs uses it for all, PyTorch for convolutions only. That is for products of which the
+    program says no more than f32 (`flint.passes.product_types`): others are done as they say.
     """
     if "tf32" not in chip.peak_flops_per_s:
         return frozenset()

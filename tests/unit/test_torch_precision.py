@@ -1,0 +1,124 @@
+"""PyTorch's settings for products of f32, which both ways of capturing write down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("jax")
+
+import flint
+from flint.backends.cost.kernels import KernelKind
+from flint.frontends.torch_precision import convolution_precision, matmul_precision
+from flint.frontends.torch_world.recording import Event, TensorInfo
+from flint.frontends.torch_world.work import CONVOLUTIONS, PRECISION, PRODUCTS, work_of
+from flint.tracing import trace_script
+
+
+@pytest.fixture(autouse=True)
+def default_settings() -> Iterator[None]:
+    """Each test begins with PyTorch's settings, and leaves them."""
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+
+
+def test_products_are_exact_and_convolutions_are_not_unless_told() -> None:
+    assert (matmul_precision(), convolution_precision()) == ("ieee", "tf32")
+    torch.set_float32_matmul_precision("high")
+    assert matmul_precision() == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    assert matmul_precision() == "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    assert convolution_precision() == "ieee"
+
+
+def exported(module: Any, shape: tuple[int, ...], dtype: Any = torch.float32) -> flint.Trace:
+    x = torch.empty(shape, device="meta", dtype=dtype)
+    return flint.trace(flint.TorchStep(module, (x,)), "1")
+
+
+def products(trace: flint.Trace) -> list[str]:
+    return [trace.program.products[i] for i in trace.program.product.tolist() if i]
+
+
+def test_a_module_is_exported_with_the_settings_of_its_process() -> None:
+    linear = torch.nn.Linear(1024, 1024, bias=False, device="meta")
+    found = [exported(linear, (4096, 1024))]
+    torch.set_float32_matmul_precision("high")
+    found.append(exported(linear, (4096, 1024)))
+    assert [products(t) for t in found] == [["float32:ieee"], ["float32:tf32"]]
+    types = [t.estimate("h100-dgx").dtype for t in found]
+    assert types == ["f32", "tf32"]
+    assert found[0].estimate("v5e").step_time_ns == found[1].estimate("v5e").step_time_ns
+    narrow = exported(linear.bfloat16(), (4096, 1024), torch.bfloat16)
+    assert products(narrow) == ["bfloat16"]
+
+
+def test_convolutions_are_exported_in_tf32() -> None:
+    convolution = torch.nn.Conv2d(64, 64, 3, bias=False, device="meta")
+    found = exported(convolution, (16, 64, 32, 32))
+    assert products(found) == ["float32:tf32"]
+    for profile in ("xla-gpu", "inductor"):
+        assert found.estimate("h100-dgx", profile=profile).dtype == "tf32"
+
+
+def event(op: str, *dtypes: str, **attributes: Any) -> Event:
+    inputs = tuple(TensorInfo(i, (8, 8), dtype, 256) for i, dtype in enumerate(dtypes))
+    return Event(op, inputs, (TensorInfo(9, (8, 8), dtypes[0], 256),), attributes=attributes)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtypes", "how", "expected"),
+    [
+        ("aten.mm.default", ("f32", "f32"), "ieee", "f32:ieee"),
+        ("aten.mm.default", ("f32", "f32"), "tf32", "f32:tf32"),
+        ("aten.mm.default", ("bf16", "bf16"), "tf32", "bf16"),
+        ("aten.addmm.default", ("f32", "bf16", "bf16"), "tf32", "bf16"),
+        ("aten.linear.default", ("bf16", "bf16", "f32"), "ieee", "bf16"),
+        ("aten._scaled_mm.default", ("f8E4M3FN", "f8E4M3FN", "f32", "f32"), "ieee", "f8E4M3FN"),
+        ("aten._int_mm.default", ("i8", "i8"), "ieee", "i8"),
+        ("aten.add.Tensor", ("f32", "f32"), "tf32", ""),
+    ],
+)
+def test_a_recorded_operator_multiplies_its_factors(
+    op: str, dtypes: tuple[str, ...], how: str, expected: str
+) -> None:
+    assert work_of(event(op, *dtypes, **{PRECISION: how})).product == expected
+
+
+def test_which_operators_multiply() -> None:
+    assert {"mm", "addmm", "bmm", "linear", "_grouped_mm", "_flash_attention_forward"} <= PRODUCTS
+    assert not PRODUCTS & (CONVOLUTIONS | {"sum", "add", "embedding"})
+
+
+SCRIPT = """import torch
+SETTING
+model = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+x = torch.randn(1024, 1024, device="cuda")
+with torch.no_grad():
+    y = model(x)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("", "f32"),
+        ("torch.set_float32_matmul_precision('high')", "tf32"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "tf32"),
+    ],
+)
+def test_a_script_is_recorded_with_its_settings(
+    setting: str, expected: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("SETTING", setting))
+    estimate = trace_script(script, "data=1", steps=0).estimate("h100-dgx")
+    assert estimate.dtype == expected
+    assert [share.kind for share in estimate.classes[0].shares] == [KernelKind.GEMM.name.lower()]
