@@ -80,7 +80,8 @@ def _exact_sum(values: NDArray[np.int64]) -> int:
 def matmul_flops(program: Program) -> Int64s:
     """For each row, flops of one execution that are products of matrices, see `Totals`."""
     one_product = (program.dims > 0).all(axis=1)
-    library = np.array([o.startswith("custom_call.") for o in program.opcodes], dtype=np.bool_)
+    whole_names = ("custom_call.", "fusion.attention")
+    library = np.array([o.startswith(whole_names) for o in program.opcodes], dtype=np.bool_)
     products = opcode_mask(program, MATMUL | CONVOLUTION) | (program.dims[:, 2] > 1)
     rows = np.flatnonzero(products & one_product)
     flops = np.zeros(len(program), dtype=np.int64)

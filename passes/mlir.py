@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from flint.errors import FlintError
@@ -173,12 +174,24 @@ def is_attention_backward(target: str) -> bool:
     return target.startswith("flint.attention_backward") or "Backward" in target
 
 
-def is_causal_attention(op: Any) -> bool:
-    """Whether a call of cuDNN's attention leaves out what is after each query."""
+def attention_mask(op: Any) -> str:
+    """`mask_in_config` of a custom call; "" where it is none of cuDNN's attention."""
     if not op.attributes["call_target_name"].value.startswith("__cudnn$fmha"):
-        return False
-    config = json.loads(op.attributes["backend_config"].value)["cudnn_fmha_backend_config"]
-    return "CAUSAL" in str(config.get("mask_type", ""))
+        return ""
+    return mask_in_config(json.loads(op.attributes["backend_config"].value))
+
+
+def mask_in_config(config: Mapping[str, Any]) -> str:
+    """How an opcode ends for the mask that a call of cuDNN's attention is configured with.
+
+    `[causal]` leaves out what is after each query, `[window=512]` also all but the last 512 keys
+    before it. cuDNN's windows are causal.
+    """
+    found = config.get("cudnn_fmha_backend_config", {})
+    window = int(found.get("sliding_window_length") or 0)
+    if window > 0:
+        return f"[window={window}]"
+    return "[causal]" if "CAUSAL" in str(found.get("mask_type", "")) else ""
 
 
 def is_heads_first(op: Any) -> bool:

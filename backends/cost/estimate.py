@@ -59,8 +59,8 @@ class Estimate:
     """How long a step takes on a cluster, and why.
 
     `mfu` counts the flops of matrix products that the model needs, `hfu` those that are executed,
-    recomputation included (see `utilisation.ProductFlops`); both over what the chips could do in
-    that time in `dtype`. With `unpriced` operations the time is a lower bound.
+    with those that are repeated (see `utilisation.ProductFlops`); both over what the chips could do
+    in that time in `dtype`. With `unpriced` operations the time is a lower bound.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Estimate:
     step_time_ns: float
     model_flops: int
     executed_flops: int
+    repeated_flops: int
     peak_flops_per_s: float
     dtype: str
     classes: tuple[ClassEstimate, ...]
@@ -204,7 +205,11 @@ def estimate(
         ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
     )
-    flops = workload.kept.get("flops", None, lambda: [product_flops(p) for p in workload.programs])
+    flops = kernels.kept.get(
+        "flops",
+        None,
+        lambda: list(map(product_flops, workload.programs, kernels.programs)),
+    )
     counted = [flops[c.program] for c in workload.classes]
     dtype, peak = main_type_and_peak(workload, cluster, tf32_kinds(profile, cluster.chip))
     return Estimate(
@@ -216,12 +221,14 @@ def estimate(
         step_time_ns=timeline.total_ns,
         model_flops=sum(f.model * int(r) for f, r in zip(counted, sizes, strict=True)),
         executed_flops=sum(f.executed * int(r) for f, r in zip(counted, sizes, strict=True)),
+        repeated_flops=sum(f.repeated * int(r) for f, r in zip(counted, sizes, strict=True)),
         peak_flops_per_s=peak,
         dtype=dtype,
         classes=classes,
         unpriced=priced.unpriced,
         notes=(
-            *_notes(cluster),
+            *_notes(cluster, profile),
+            *_notes_of_masks(kernels),
             *extrapolation_notes(kernels.programs, placement),
             *congestion_notes(timeline, placement),
         ),
@@ -246,15 +253,16 @@ def _memory(
 ) -> Sequence[MemoryUse]:
     """Memory of each program: of kernels with one result each, which compare best with XLA.
 
-    Where a profile turns attention into flash kernels, its scores are never stored, and only the
+    Where a profile turned attention into flash kernels, its scores are never stored, and only the
     profile's kernels say so; and those of `xla-cpu` are made to say what XLA for CPUs stores, which
     gathers nothing ahead.
     """
     from flint.backends.cost.memory import memory_use, step_memory
+    from flint.passes.fusion.attention import has_fused_attention
 
     profile = str(kernels.metadata.get("profile", ""))
     ahead = policy.prepares_ahead and profile != "xla-cpu"
-    if profile.endswith(("+flash", "xla-cpu")):
+    if profile == "xla-cpu" or any(map(has_fused_attention, kernels.programs)):
         found = kernels.kept.get(
             "memory", ahead, lambda: [memory_use(p, ahead=ahead) for p in kernels.programs]
         )
@@ -283,7 +291,7 @@ def price_kernels(
     )
 
 
-def _notes(cluster: Cluster) -> tuple[str, ...]:
+def _notes(cluster: Cluster, profile: str) -> tuple[str, ...]:
     notes = [_constants_note(cluster.chip)]
     if cluster.derate.value != 1:
         notes.append(
@@ -295,7 +303,21 @@ def _notes(cluster: Cluster) -> tuple[str, ...]:
         notes.append(
             f"the host launches a kernel every {host.value / 1e3:g} us ({host.kind}: {host.source})"
         )
+    elif profile == "eager":
+        notes.append(
+            "no time of a host: launches are never late (host_launch_ns in a cluster's file sets it)"
+        )
     return tuple(n for n in notes if n)
+
+
+def _notes_of_masks(kernels: Workload) -> tuple[str, ...]:
+    from flint.passes.fusion.attention import PERHAPS_A_WINDOW
+
+    if any(PERHAPS_A_WINDOW in name for p in kernels.programs for name in p.opcodes):
+        return (
+            "attention whose mask compares positions more than once (a window?) counts as causal",
+        )
+    return ()
 
 
 def _constants_note(chip: Chip) -> str:

@@ -55,7 +55,7 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
         ("kernels", f"as {e.profile} launches them, communication: {e.policy.name}"),
         ("step time", f"{format_duration(e.step_time_ns)}{bound}"),
         ("MFU", f"{e.mfu:.1%} of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
-        ("HFU", f"{e.hfu:.1%}, recomputation included"),
+        ("HFU", f"{e.hfu:.1%}{_beyond_the_model(e)}"),
         *(("memory", text) for text in _memories(e.classes)),
     ]
     width = max(len(label) for label, _ in facts)
@@ -73,6 +73,14 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
         parts.append(f"unpriced  {listed}")
     parts += [f"note  {note}" for note in e.notes]
     return "\n\n".join(parts)
+
+
+def _beyond_the_model(e: Estimate) -> str:
+    """What executed products have that a model does not need."""
+    masked = e.executed_flops - e.repeated_flops > e.model_flops
+    what = (("recomputation", e.repeated_flops > 0), ("masked scores", masked))
+    named = " and ".join(name for name, there in what if there)
+    return f", {named} included" if named else ""
 
 
 def _memories(classes: Sequence[ClassEstimate]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.kernels import KernelKind, Kernels
+from flint.backends.cost.masks import band_keys, masked_flops, masks_of
 from flint.passes import opcodes as ops
 from flint.program import Flag, Int64s, Kind, Phase, Program
 
@@ -79,22 +80,22 @@ def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[
     kind = _kinds(program, rows)
     updates = _updates(program, rows, kind)
     kind[updates] = KernelKind.OPTIMIZER
-    causal_names = np.array(["[causal]" in n for n in program.opcodes] or [False], dtype=np.bool_)
-    causal = causal_names[program.opcode[rows]]
+    masks = masks_of(program).select(rows)
+    dims = program.dims[rows]
     attends = (kind == KernelKind.ATTENTION) | (kind == KernelKind.ATTENTION_BACKWARD)
     flops = program.flops[rows]
     kernels = Kernels(
         kind=kind,
         dtype=_dtypes(program, rows, kind, tf32),
-        dims=program.dims[rows],
-        flops=np.where(causal & attends, flops // 2, flops),
+        dims=np.column_stack([dims[:, :2], band_keys(dims, masks), dims[:, 3:]]),
+        flops=np.where(attends, masked_flops(flops, dims, masks), flops),
         read_bytes=program.operand_bytes[rows],
         written_bytes=program.result_bytes[rows],
         elements=np.maximum(
             _elements(program, rows), np.where(updates, _reduced(program, rows), 0)
         ),
         arrays=np.diff(program.dep_start)[rows] + 1,
-        causal=causal,
+        causal=masks.causal,
         dtypes=(*map(element_type, program.dtypes), "tf32", *_products(program)),
     )
     return kernels, rows

@@ -10,9 +10,13 @@ import numpy as np
 
 from flint.backends.cost.kernel_table import kernels_of, kind_of
 from flint.backends.cost.kernels import KernelKind
+from flint.backends.cost.masks import masked_flops, masks_of
 from flint.backends.cost.peaks import peak_type
 from flint.cluster import Cluster
 from flint.errors import FlintError
+from flint.passes.base import run_passes
+from flint.passes.dead_code import DropDeadCode
+from flint.passes.fusion.attention import FuseAttention
 from flint.program import Int64s, Phase, Program
 from flint.totals import matmul_flops, one_product_flops, total
 from flint.workload import Workload
@@ -23,20 +27,35 @@ class ProductFlops:
     """Flops of products of matrices of one device and step.
 
     `model` are those that forward and backward pass need (Chowdhery et al., arXiv 2204.02311,
-    appendix B), `executed` those that are done: recomputation is in these only, of layers as well
-    as of scores within the backward pass of flash attention.
+    appendix B), without what a mask leaves out. `executed` are those that kernels do. Of these,
+    `repeated` were done before: of layers that are recomputed, and of scores within the backward
+    pass of flash attention.
     """
 
     model: int
     executed: int
+    repeated: int
 
 
-def product_flops(program: Program) -> ProductFlops:
-    """The flops of a program's products, of the full square where attention is causal."""
-    flops = matmul_flops(program)
+def product_flops(program: Program, kernels: Program) -> ProductFlops:
+    """The flops of a program's products, and of those of the kernels that became of it.
+
+    A model does not need the scores that its mask leaves out, whoever calculates them: attention
+    that a program writes out is recognised, as `FuseAttention` does for flash kernels.
+    """
+    needed = run_passes(program, (DropDeadCode(), FuseAttention()))
+    flops, again = _flops_and_repeated(needed)
+    executed, repeated = _flops_and_repeated(kernels)
+    return ProductFlops(flops - again, executed, repeated)
+
+
+def _flops_and_repeated(program: Program) -> tuple[int, int]:
+    """Flops of products, those behind masks left out where kernels do so, and the repeated."""
+    flops, masks = matmul_flops(program), masks_of(program)
     again = np.where(program.phase == Phase.REMAT, flops, _done_again(program, flops))
-    executed = total(program, flops)
-    return ProductFlops(executed - total(program, again), executed)
+    both = (masked_flops(f, program.dims, masks) for f in (flops, again))
+    done, repeated = (total(program, f) for f in both)
+    return done, repeated
 
 
 def _done_again(program: Program, flops: Int64s) -> Int64s:
@@ -59,7 +78,8 @@ def main_type_and_peak(
 ) -> tuple[str, float]:
     """The type whose peak most flops of products run at, and that peak.
 
-    `tf32` is that of `kernels_of`.
+    Where others run faster, it is what the chip can do in this mix of types, so that no utilisation
+    is above 1. `tf32` is that of `kernels_of`.
     """
     kinds = frozenset(tf32)
     weight = workload.kept.get("flops of types", kinds, lambda: _flops_of_types(workload, kinds))
@@ -70,7 +90,11 @@ def main_type_and_peak(
             name, _ = peak_type(cluster.chip, dtype)
             found[name] = found.get(name, 0) + flops
     main = max(found, key=lambda name: found[name]) if any(found.values()) else "bf16"
-    return main, peaks.get(main, max(peaks.values()))
+    peak = peaks.get(main, max(peaks.values()))
+    if any(peaks[name] > peak for name, flops in found.items() if flops):
+        mixed = sum(found.values()) / sum(flops / peaks[name] for name, flops in found.items())
+        peak = max(peak, mixed)
+    return main, peak
 
 
 def _flops_of_types(workload: Workload, tf32: Collection[KernelKind]) -> dict[str, int]:

@@ -24,9 +24,9 @@ from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
 from flint.passes.extract.work import Operation, work_of
 from flint.passes.mlir import (
+    attention_mask,
     defining_operation,
     functions_of,
-    is_causal_attention,
     make_context,
 )
 from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
@@ -277,8 +277,8 @@ class _Walk:
         result = o.results[0] if o.results else NOTHING
         opcode = work.called or o.name
         if opcode == "stablehlo.custom_call":
-            causal = "[causal]" if is_causal_attention(o.op) else ""
-            opcode = f"custom_call.{o.op.attributes['call_target_name'].value}{causal}"
+            target = o.op.attributes["call_target_name"].value
+            opcode = f"custom_call.{target}{attention_mask(o.op)}"
         return self.builder.add(
             opcode,
             Kind.COMPUTE,

@@ -19,6 +19,8 @@ from flint.passes.fusion.softmax_graph import Reach, SoftmaxGraph
 from flint.program import Int64s, Phase, Program
 
 FORWARD, BACKWARD = "fusion.attention", "fusion.attention_backward"
+#: Ends of their names for what is known of a mask.
+CAUSAL, PERHAPS_A_WINDOW = "[causal]", "[window?]"
 #: Bytes of the logarithm of the sum of exponentials that the forward pass keeps for each row.
 STATISTIC_BYTES = 4
 
@@ -34,7 +36,8 @@ class FuseAttention(Pass):
       and all between them. It computes the scores again, so that weights that the program stored
       for it, in stacks of a loop too, are stored no more.
 
-    A mask made from positions alone costs nothing and makes the kernel `[causal]`. A changed layout
+    A mask made from positions alone costs nothing and makes the kernel `[causal]`; one of several
+    comparisons may be a window, whose length a program does not hold: `[window?]`. A changed layout
     of what goes in or comes out is part of the kernel. dims are (batch x heads, queries, keys, head
     size); flops those of all products, of the full square; bytes what crosses, not the scores.
     With `named`, a softmax in a kernel that the program names stays there.
@@ -52,6 +55,11 @@ class FuseAttention(Pass):
         if not found:
             return program
         return DropDeadCode().apply(_rewritten(program, found, finder.groups))
+
+
+def has_fused_attention(program: Program) -> bool:
+    """Whether attention was turned into kernels that store no scores."""
+    return any(name.startswith(FORWARD) for name in program.opcodes)
 
 
 @dataclass(frozen=True)
@@ -275,7 +283,8 @@ class _Finder:
         return sum(int(self._program.flops[d]) for d in products)
 
     def _causal(self, p: _Pattern) -> str:
-        return "[causal]" if any(self._graph.compares[m] for m in p.masks) else ""
+        comparisons = self._graph.comparisons(p.masks)
+        return "" if not comparisons else CAUSAL if comparisons == 1 else CAUSAL + PERHAPS_A_WINDOW
 
     def _dims(self, p: _Pattern) -> tuple[int, int, int, int]:
         """(batch x heads, queries, keys, head size), from the shape of the weights."""

@@ -56,7 +56,18 @@ class SoftmaxGraph:
                 if value != produced:
                     self._yields.setdefault(produced, []).append(value)
         self._stores = opcode_mask(program, UPDATE | SLICE).tolist()
+        self._positions = opcode_mask(program, _POSITIONS).tolist()
         self.made, self.compares = self._generated(program, roles)
+
+    def comparisons(self, masks: frozenset[int]) -> int:
+        """How many comparisons of positions masks are made of."""
+        seen, pending = set[int](), [m for m in masks if self.compares[m]]
+        while pending:
+            row = pending.pop()
+            if row not in seen:
+                seen.add(row)
+                pending += [r for r in self.reads(row) if self.compares[r]]
+        return sum(self._positions[row] for row in seen)
 
     def reads(self, row: int) -> list[int]:
         """Rows that a row reads."""
@@ -155,7 +166,7 @@ class SoftmaxGraph:
         free = self._scalars(program).tolist()
         element = np.isin(roles.role, (Role.ELEMENT, Role.VIEW)).tolist()
         same = {v for region in program.regions for v, produced in region.carries if v == produced}
-        compares = opcode_mask(program, _POSITIONS).tolist()
+        compares = list(self._positions)
         for row in range(len(made)):
             reads = self.reads(row)
             if row in same or (element[row] and reads and not made[row]):

@@ -18,7 +18,7 @@ from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.precision import product_of, product_of_call
-from flint.passes.mlir import is_attention, is_attention_backward
+from flint.passes.mlir import is_attention, is_attention_backward, mask_in_config
 from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.sliding import Sliding, used_taps
 from flint.passes.work import Work
@@ -321,7 +321,7 @@ def custom_call(o: Operation) -> Work:
         return replace(_cudnn_convolution(o), product=product_of(o), called=called)
     if is_attention(target) and len(o.operands) > 2:
         work = _attention(o, backward=is_attention_backward(target))
-        return replace(work, product=product_of(o), called=called)
+        return replace(work, product=product_of(o), called=called + mask_in_config(config))
     estimate = config.get("custom_call_config", config).get("cost_estimate")
     results = _arrays([o.instruction])
     if target in PALLAS_TARGETS:

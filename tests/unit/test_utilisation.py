@@ -34,10 +34,11 @@ def traced(file: str, mesh: str, options: Sequence[str]) -> Trace:
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])
-def test_a_llama_step_needs_6_n_d_and_12_l_s_s_d(remat: str) -> None:
+def test_a_llama_step_needs_6_n_d_and_half_of_12_l_s_s_d(remat: str) -> None:
     """Weights in products, each six times a token; scores and their use, each six times a layer.
 
-    Recomputing a layer repeats its forward products but the last one, which nothing reads again.
+    Of the scores a model needs the half that its mask leaves. Recomputing a layer repeats its
+    forward products but the last one, which nothing reads again.
     """
     layers, seq, sequences = 2, 128, 4
     dim, heads, kv_heads, head, ffn, vocab = 4096, 32, 8, 128, 14_336, 128_256
@@ -48,22 +49,31 @@ def test_a_llama_step_needs_6_n_d_and_12_l_s_s_d(remat: str) -> None:
     again = 2 * tokens * layers * (attention_weights + 2 * dim * ffn) + 4 * squares
 
     options = [f"num_layers={layers}", f"seq={seq}", f"remat={remat}"]
-    found = traced("llama_jax.py", "4x2", options).estimate("h100-dgx")
-    assert found.model_flops == 6 * weights * tokens + 12 * squares
-    assert found.executed_flops - found.model_flops == (again if remat == "full" else 0)
+    trace = traced("llama_jax.py", "4x2", options)
+    found = trace.estimate("h100-dgx")
+    assert found.model_flops == 6 * weights * tokens + 6 * squares
+    assert found.repeated_flops == (again if remat == "full" else 0)
+    assert found.executed_flops - found.repeated_flops == 6 * weights * tokens + 12 * squares
+    flash = trace.estimate("h100-dgx", profile="xla-gpu+flash")
+    assert flash.model_flops == found.model_flops
+    assert flash.executed_flops - flash.repeated_flops == found.model_flops
+    halves = (again - 4 * squares) + 3 * squares if remat == "full" else squares
+    assert flash.repeated_flops == halves
 
 
 def flash(forward: str, backward: str) -> ProductFlops:
     """A forward and a backward pass of attention, values half as wide as queries and keys."""
     heads, seq, size, value = 4, 64, 32, 16
-    scores, weighted = (2 * heads * seq * seq * s for s in (size, value))
+    whole = [2 * heads * seq * seq * s for s in (size, value)]
     b = ProgramBuilder(MESH)
     dims = (heads, seq, seq, size)
-    b.add(forward, flops=scores + weighted, dims=dims, phase=Phase.FORWARD)
+    b.add(forward, flops=sum(whole), dims=dims, phase=Phase.FORWARD)
     b.begin_region(RegionKind.LOOP, 3)
-    b.add(backward, flops=3 * scores + 2 * weighted, dims=dims, phase=Phase.BACKWARD)
+    b.add(backward, flops=3 * whole[0] + 2 * whole[1], dims=dims, phase=Phase.BACKWARD)
     b.end_region()
-    found = product_flops(b.build())
+    scores, weighted = (w // (2 if "[causal]" in forward else 1) for w in whole)
+    program = b.build()
+    found = product_flops(program, program)
     assert found.executed == scores + weighted + 3 * (3 * scores + 2 * weighted)
     assert found.model == scores + weighted + 3 * (2 * scores + 2 * weighted)
     return found
@@ -89,11 +99,13 @@ def test_a_model_needs_four_of_the_five_products_of_flash_attention(
 def test_a_backward_pass_in_two_kernels_is_needed_as_if_it_were_one() -> None:
     heads, seq, size = 4, 64, 32
     one = 2 * heads * seq * seq * size
+    half = one // 2
     b = ProgramBuilder(MESH)
     for products in (4, 3):
         b.add("custom_call.pallas_attention_backward[causal]", flops=products * one,
               dims=(heads, seq, seq, size), phase=Phase.BACKWARD)  # fmt: skip
-    assert product_flops(b.build()) == ProductFlops(4 * one, 7 * one)
+    program = b.build()
+    assert product_flops(program, program) == ProductFlops(4 * half, 7 * half, 3 * half)
 
 
 def test_attention_costs_a_model_the_same_written_out_or_as_a_call() -> None:
@@ -113,11 +125,11 @@ def test_attention_costs_a_model_the_same_written_out_or_as_a_call() -> None:
         shape = jax.ShapeDtypeStruct((batch, seq, heads, size), jnp.bfloat16)
         gradients = jax.grad(loss, argnums=(0, 1, 2))
         step = flint.trace(lambda *a: gradients(*a, implementation), "2", shape, shape, shape)
-        return product_flops(step.program)
+        return product_flops(step.program, step.program)
 
     product = 2 * batch * heads * seq * seq * size
-    assert found("xla") == ProductFlops(6 * product, 6 * product)
-    assert found("cudnn") == ProductFlops(6 * product, 7 * product)
+    assert found("xla") == ProductFlops(6 * product, 6 * product, 0)
+    assert found("cudnn") == ProductFlops(6 * product, 7 * product, product)
 
 
 @pytest.mark.parametrize("shape", [(1, 64, 1, 32), (1, 1, 64, 32), (1, 1, 1, 32), (8, 1, 1, 32)])
@@ -128,7 +140,8 @@ def test_products_with_vectors_are_products(shape: tuple[int, int, int, int]) ->
     for phase in (Phase.FORWARD, Phase.REMAT):
         b.add("stablehlo.dot_general", flops=flops, dims=shape, phase=phase)
         b.add("stablehlo.reduce", flops=64 * 32, dims=(1, 64, 1, 32), phase=phase)
-    assert product_flops(b.build()) == ProductFlops(flops, 2 * flops)
+    program = b.build()
+    assert product_flops(program, program) == ProductFlops(flops, 2 * flops, flops)
 
 
 def test_decoding_one_sequence_counts_its_products_with_vectors() -> None:
@@ -158,7 +171,8 @@ def test_utilisation_beyond_64_bits_is_exact() -> None:
         b.begin_region(RegionKind.LOOP, 2**40)
         b.add("stablehlo.dot_general", flops=large, dims=(2**20,) * 4, phase=phase)
         b.end_region()
-    assert product_flops(b.build()) == ProductFlops(large * 2**40, 2 * large * 2**40)
+    once, program = large * 2**40, b.build()
+    assert product_flops(program, program) == ProductFlops(once, 2 * once, once)
 
 
 def test_utilisation_is_of_what_products_are_calculated_in() -> None:
@@ -187,3 +201,16 @@ def test_resnet_50_of_pytorch_is_in_tf32_but_for_its_classifier() -> None:
         assert found == {("CONVOLUTION", "tf32"): 2 * 53, ("GEMM", "f32"): 3}
         estimate = trace.estimate(cluster, profile=profile)
         assert (estimate.dtype, estimate.peak_flops_per_s) == ("tf32", 494.7e12)
+
+
+def test_types_that_are_faster_than_most_raise_the_peak() -> None:
+    """Two products in bf16 and one in fp8: at best the time of all, one after the other."""
+    b = ProgramBuilder(MESH)
+    for dtype in ("bfloat16", "bfloat16", "float8_e4m3fn"):
+        x = b.add("x", Kind.PARAMETER, result_bytes=2**26, dtype=dtype, shape=(2**13, 2**13))
+        b.add("stablehlo.dot_general", deps=[x], dims=(1, 2**13, 2**13, 2**13), flops=2 * 2**39,
+              dtype="bfloat16", result_bytes=2**27, operand_bytes=2**27)  # fmt: skip
+    dtype, peak = main_type_and_peak(Workload.single(b.build()), Cluster.load("h100-dgx"))
+    bf16, fp8 = 989.4e12, 1978.9e12
+    assert dtype == "bf16"
+    assert peak == pytest.approx(3 / (2 / bf16 + 1 / fp8), rel=1e-3)

@@ -41,7 +41,7 @@ def attention_ns(
     few = known & (kernels.dims[:, 1] <= DECODE_QUERIES) & ~kernels.causal & (not backward)
     times = np.empty(len(kernels), np.float64)
     if few.any():
-        times[few] = _decode_ns(kernels.select(few), hardware)
+        times[few] = _decode_ns(kernels.select(few), hardware, dtype)
     if not few.all():
         times[~few] = _blocks_ns(kernels.select(~few), hardware, dtype, backward)
     return times
@@ -57,7 +57,8 @@ def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool)
     rate = efficiency * hardware.peak_flops_per_ns(dtype)
     all_ns = 4 * heads * _block_area(queries, keys, kernels.causal) * head_size * passes / rate
     unknown = (kernels.dims <= 0).any(axis=1)
-    all_ns = np.where(unknown, kernels.flops / rate, all_ns)
+    # where values are wider than keys there is more to do than dims say
+    all_ns = np.maximum(np.where(unknown, 0, all_ns), kernels.flops / rate)
     longest = BLOCK * np.ceil(keys / BLOCK) * BLOCK
     one_ns = 4 * longest * head_size * passes / rate * hardware.sms
     compute = np.maximum(all_ns, one_ns)
@@ -88,11 +89,11 @@ def _block_area(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_]) ->
     return result
 
 
-def _decode_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def _decode_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
     c = hardware.constants
     bandwidth = c["decode.memory_efficiency"] * hardware.memory_bytes_per_ns
     heads = np.maximum(kernels.dims[:, 0], 1) / hardware.sms
-    result: Float64s = (
-        c["decode.launch_ns"] + kernels.moved_bytes / bandwidth + heads * c["decode.head_ns"]
-    )
+    bytes_ns = kernels.moved_bytes / bandwidth + heads * c["decode.head_ns"]
+    compute = kernels.flops / hardware.peak_flops_per_ns(dtype)
+    result: Float64s = c["decode.launch_ns"] + np.maximum(bytes_ns, compute)
     return result

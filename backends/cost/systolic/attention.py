@@ -40,14 +40,18 @@ def attention_ns(
     """Latency of fused attention, all rows with `dtype`. Raises FL705 without a peak for it."""
     few = (kernels.dims[:, 1] <= DECODE_QUERIES) & ~kernels.causal & (not backward)
     times = np.empty(len(kernels), np.float64)
-    times[few] = _decode_ns(kernels.select(few), hardware)
+    times[few] = _decode_ns(kernels.select(few), hardware, dtype)
     times[~few] = _blocks_ns(kernels.select(~few), hardware, dtype, backward)
     return times
 
 
 def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool) -> Float64s:
     tried = [_block_ns(kernels, hardware, dtype, backward, block) for block in BLOCKS]
-    result: Float64s = hardware.constants["attention.launch_ns"] + np.min(tried, axis=0)
+    # where values are wider than keys there is more to do than dims say
+    compute = kernels.flops / hardware.peak_flops_per_ns(dtype)
+    result: Float64s = hardware.constants["attention.launch_ns"] + np.maximum(
+        np.min(tried, axis=0), compute
+    )
     return result
 
 
@@ -123,11 +127,11 @@ def _pairs(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_], block: 
     return np.asarray(queries * keys - np.where(causal, left_out, 0), np.float64)
 
 
-def _decode_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def _decode_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
     c = hardware.constants
     bandwidth = c["decode.memory_efficiency"] * hardware.memory_bytes_per_ns
     heads = np.maximum(kernels.dims[:, 0], 1)
-    result: Float64s = (
-        c["decode.launch_ns"] + heads * c["decode.head_ns"] + kernels.moved_bytes / bandwidth
-    )
+    bytes_ns = heads * c["decode.head_ns"] + kernels.moved_bytes / bandwidth
+    compute = kernels.flops / hardware.peak_flops_per_ns(dtype)
+    result: Float64s = c["decode.launch_ns"] + np.maximum(bytes_ns, compute)
     return result
