@@ -75,7 +75,7 @@ WORK = {
     "fft": (
         ("stablehlo.fft", jnp.fft.fft),
         (shaped((8, 16), "data", dtype=jnp.complex64),),
-        (5 * 32 * 4, (0, 0, 0, 0), 8 * 32, 8 * 32),
+        (5 * 32 * 4, (1, 2, 1, 16), 8 * 32, 8 * 32),
     ),
     "cholesky": (
         ("stablehlo.cholesky", lambda x: lax.linalg.cholesky(x, symmetrize_input=False)),
