@@ -55,6 +55,7 @@ class _OpenRegion:
     name: str
     location: str
     choice: int
+    barrier: bool
     carries: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -151,11 +152,14 @@ class ProgramBuilder:
         name: str = "",
         location: str = "",
         choice: int = -1,
+        barrier: bool = False,
     ) -> int:
         """Open a region: rows added until `end_region` belong to it. Returns its index."""
         index = len(self._regions)
         parent = self._open[-1].index if self._open else -1
-        opened = _OpenRegion(index, kind, len(self), trip_count, parent, name, location, choice)
+        opened = _OpenRegion(
+            index, kind, len(self), trip_count, parent, name, location, choice, barrier
+        )
         self._regions.append(opened)
         self._open.append(opened)
         return index
@@ -173,7 +177,13 @@ class ProgramBuilder:
             r.location,
             tuple(carries),
             r.choice,
+            r.barrier,
         )
+
+    def barrier(self) -> None:
+        """Note that the innermost region has an optimization barrier; outside of all, nothing."""
+        if self._open:
+            self._open[-1].barrier = True
 
     def take_heaviest(self, regions: Sequence[int]) -> None:
         """Of the closed BRANCH regions of one choice, take the one with most flops, then bytes.

@@ -86,6 +86,9 @@ class Region:
 
     A BRANCH runs once or never (`trip_count` 1 or 0): of the branches of one `case`, all with the
     same `choice`, one is taken.
+
+    `barrier`: the program has an optimization barrier in it (JAX's checkpointing sets one before
+    what it computes again). It is no work, but compilers do not fuse across it.
     """
 
     kind: RegionKind
@@ -97,6 +100,7 @@ class Region:
     location: str = ""
     carries: tuple[tuple[int, int], ...] = ()
     choice: int = -1
+    barrier: bool = False
 
 
 class Row(NamedTuple):

@@ -93,6 +93,7 @@ class _Stamp:
     arguments: int
     results: tuple[int, ...]
     scope: str
+    barrier: bool
 
 
 class _Walk:
@@ -110,6 +111,7 @@ class _Walk:
         self.shardings: dict[Any, Sharding] = {}
         self.stamps: dict[tuple[str, Phase], _Stamp] = {}
         self.choices = 0
+        self.barriers = 0
 
     def main(self) -> list[int]:
         """Walk `main`: a PARAMETER row for each argument, a `func.return` row at the end.
@@ -358,13 +360,15 @@ class _Walk:
         else:
             offset = len(self.builder) - stamp.start
             self.builder.repeat(stamp.start, stamp.stop, actual, scopes=(stamp.scope, scope))
+            if stamp.barrier:
+                self._note_barrier()
         self._define(op, [r + offset for r in stamp.results])
 
     def _first_call(self, name: str, scope: str, actual: list[int]) -> _Stamp:
         function = self.functions[name]
         block = function.regions[0].blocks[0]
         attributes = function.attributes.get("arg_attrs", ())
-        start = len(self.builder)
+        start, barriers = len(self.builder), self.barriers
         for i, (argument, row) in enumerate(zip(block.arguments, actual, strict=True)):
             given = attributes[i] if i < len(attributes) else {}
             self.shardings[argument] = self._given(given, "sdy.sharding")
@@ -373,10 +377,16 @@ class _Walk:
             )
         results = self.block(block)
         # A result that is an argument of the caller would point outside of the copied rows.
-        return _Stamp(start, len(self.builder), len(actual), tuple(results), scope)
+        held = self.barriers > barriers
+        return _Stamp(start, len(self.builder), len(actual), tuple(results), scope, held)
+
+    def _note_barrier(self) -> None:
+        self.barriers += 1
+        self.builder.barrier()
 
     def barrier(self, op: Any) -> None:
         """`optimization_barrier` holds back the compiler, not the device: each value passes."""
+        self._note_barrier()
         self._declare(op)
         self._define(op, [self.rows[v] for v in op.operands])
 

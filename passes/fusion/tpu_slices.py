@@ -24,7 +24,8 @@ class ReadSlices(Pass):
     Those are products, element-wise rows, reductions, and updates that write the slice elsewhere:
     each of them reads the slice out of the array. A copy is left where one of them is something
     else (a collective, a loop inside of this one, an update that overwrites the slice), where the
-    array is overwritten in the same loop, and where the place depends on what a kernel computes.
+    array is overwritten in the same loop, where the place depends on what a kernel computes, and
+    in loops with an optimization barrier: what JAX's checkpointing saves passes one, as a whole.
 
     A view reads nothing but the array: the place is known when the loop runs.
     """
@@ -51,6 +52,7 @@ class ReadSlices(Pass):
 def _views(program: Program) -> dict[int, int]:
     """Slices that are read in place, each with the array."""
     slices = opcode_mask(program, SLICE) & (program.kind == Kind.COMPUTE) & ~yielded(program)
+    slices &= ~np.array([*(r.barrier for r in program.regions), False])[program.region]
     if not slices.any():
         return {}
     readers, places = _Readers(program), _known_places(program)

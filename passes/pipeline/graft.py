@@ -110,7 +110,12 @@ class _Copy:
             r = self.program.regions[index]
             choice = r.choice if r.choice < 0 else r.choice + self.base
             self.builder.begin_region(
-                r.kind, r.trip_count, name=r.name, location=r.location, choice=choice
+                r.kind,
+                r.trip_count,
+                name=r.name,
+                location=r.location,
+                choice=choice,
+                barrier=r.barrier,
             )
             self.open.append(index)
 

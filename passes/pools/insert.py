@@ -91,7 +91,12 @@ class _Copy:
             if index not in self.open:
                 r = self.program.regions[index]
                 self.builder.begin_region(
-                    r.kind, r.trip_count, name=r.name, location=r.location, choice=r.choice
+                    r.kind,
+                    r.trip_count,
+                    name=r.name,
+                    location=r.location,
+                    choice=r.choice,
+                    barrier=r.barrier,
                 )
                 self.open.append(index)
 

@@ -333,3 +333,37 @@ def test_two_processes_give_the_same_bytes(tmp_path: Path) -> None:
     kinds = np.unique(workload.programs[0].kind)
     assert Kind.COLLECTIVE in kinds and Kind.COMPUTE in kinds
     assert workload.to_bytes() == first
+
+
+def test_loops_with_an_optimization_barrier_say_so() -> None:
+    """Checkpointing sets one in the backward pass, unless it is told that loops need none."""
+
+    def barriers(**options: bool) -> list[bool]:
+        layer = jax.checkpoint(lambda x, w: (jnp.tanh(x @ w), None), **options)
+
+        def loss(x: Any, w: Any) -> Any:
+            return lax.scan(layer, x, w)[0].sum()
+
+        weights = shaped((3, 8, 8))
+        program = flint.trace(jax.grad(loss), MESH, shaped((8, 8)), weights).program
+        return [region.barrier for region in program.regions]
+
+    assert barriers() == [False, True]
+    assert barriers(prevent_cse=False) == [False, False]
+
+
+def test_a_function_that_is_called_in_another_loop_has_its_barrier_there_too() -> None:
+    inner = jax.jit(lambda x: lax.optimization_barrier(jnp.sin(x)))
+
+    def step(x: Any) -> Any:
+        first = lax.fori_loop(0, 3, lambda _, y: inner(y), x)
+        return lax.fori_loop(
+            0, 2, lambda _, y: inner(y), lax.fori_loop(0, 4, lambda _, y: y * 2, first)
+        )
+
+    program = flint.trace(step, MESH, shaped((8, 8))).program
+    assert [(r.trip_count, r.barrier) for r in program.regions] == [
+        (3, True),
+        (4, False),
+        (2, True),
+    ]

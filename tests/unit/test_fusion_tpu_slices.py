@@ -18,11 +18,11 @@ STACK = {"shape": (LAYERS, SIDE, SIDE), "result_bytes": LAYERS * BYTES}
 class Scan(Rows):
     """A loop over layers that slices its weights out of a stack."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, barrier: bool = False) -> None:
         super().__init__()
         x, stack = self.parameter(**WHOLE), self.parameter(**STACK)
         zero = self.op("constant", kind=Kind.VALUE, shape=(), result_bytes=4)
-        self.begin_region(RegionKind.LOOP, LAYERS)
+        self.begin_region(RegionKind.LOOP, LAYERS, barrier=barrier)
         self.x = self.op("carry", x, kind=Kind.VALUE, **WHOLE)
         self.stack = self.op("carry", stack, kind=Kind.VALUE, alias=stack, **STACK)
         self.index = self.op("carry", zero, kind=Kind.VALUE, shape=(), result_bytes=4)
@@ -158,6 +158,11 @@ def test_slices_in_place_not_where_a_kernel_computes_the_place() -> None:
     place = b.op("reduce", b.x, shape=(), result_bytes=4, operand_bytes=BYTES)
     x = b.product(b.x, b.weights)
     assert copies(b.end(x, index=place)) == 1
+
+
+def test_slices_in_place_not_in_a_loop_with_a_barrier() -> None:
+    b = Scan(barrier=True)
+    assert copies(b.end(b.product(b.x, b.weights))) == 1
 
 
 def test_slices_in_place_of_nothing_is_nothing() -> None:
