@@ -16,7 +16,12 @@ from flint.backends.cost.placement import Placement
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.tf32 import tf32_kinds
 from flint.backends.cost.timeline import POLICIES, Policy, Timeline, simulate
-from flint.backends.cost.utilisation import main_type_and_peak, product_flops
+from flint.backends.cost.utilisation import (
+    ProductFlops,
+    executed_flops,
+    main_type_and_peak,
+    needed_flops,
+)
 from flint.cluster import Chip, Cluster
 from flint.errors import FlintError, nearest
 from flint.passes.base import run_passes
@@ -205,11 +210,7 @@ def estimate(
         ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
     )
-    flops = kernels.kept.get(
-        "flops",
-        None,
-        lambda: list(map(product_flops, workload.programs, kernels.programs)),
-    )
+    flops = _flops(workload, kernels)
     counted = [flops[c.program] for c in workload.classes]
     dtype, peak = main_type_and_peak(workload, cluster, tf32_kinds(profile, cluster.chip))
     return Estimate(
@@ -246,6 +247,13 @@ def _kernels(workload: Workload, profile: str, policy: Policy) -> Workload:
         return replace(kernels, programs=tuple(run_passes(p, [combined]) for p in kernels.programs))
 
     return kernels.kept.get("combined", combined, join)
+
+
+def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
+    """The flops of each program, as `product_flops` finds them."""
+    needed = workload.kept.get("needed", None, lambda: list(map(needed_flops, workload.programs)))
+    done = kernels.kept.get("executed", None, lambda: list(map(executed_flops, kernels.programs)))
+    return [ProductFlops(n, *e) for n, e in zip(needed, done, strict=True)]
 
 
 def _memory(

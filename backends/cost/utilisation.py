@@ -43,14 +43,17 @@ def product_flops(program: Program, kernels: Program) -> ProductFlops:
     A model does not need the scores that its mask leaves out, whoever calculates them: attention
     that a program writes out is recognised, as `FuseAttention` does for flash kernels.
     """
-    needed = run_passes(program, (DropDeadCode(), FuseAttention()))
-    flops, again = _flops_and_repeated(needed)
-    executed, repeated = _flops_and_repeated(kernels)
-    return ProductFlops(flops - again, executed, repeated)
+    return ProductFlops(needed_flops(program), *executed_flops(kernels))
 
 
-def _flops_and_repeated(program: Program) -> tuple[int, int]:
-    """Flops of products, those behind masks left out where kernels do so, and the repeated."""
+def needed_flops(program: Program) -> int:
+    """The part of `product_flops` that no profile changes."""
+    flops, again = executed_flops(run_passes(program, (DropDeadCode(), FuseAttention())))
+    return flops - again
+
+
+def executed_flops(program: Program) -> tuple[int, int]:
+    """Flops of products, without those that kernels skip for masks; and the repeated of them."""
     flops, masks = matmul_flops(program), masks_of(program)
     again = np.where(program.phase == Phase.REMAT, flops, _done_again(program, flops))
     both = (masked_flops(f, program.dims, masks) for f in (flops, again))
