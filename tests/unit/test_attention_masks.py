@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,30 @@ def program(opcode: str, queries: int, keys: int) -> Program:
 )
 def test_a_call_says_its_mask(config: dict[str, object], mask: str) -> None:
     assert mask_in_config({"cudnn_fmha_backend_config": config}) == mask
+
+
+@pytest.mark.parametrize("window", [0, 64])
+def test_a_compiled_call_says_its_mask(window: int) -> None:
+    from flint.frontends.xla_hlo import hlo_to_program
+    from flint.passes.partition.xla_child import parse_text
+
+    config = json.dumps(
+        {
+            "cudnn_fmha_backend_config": {
+                "mask_type": "CAUSAL",
+                "sliding_window_length": window,
+                "bmm1_dot_dimension_numbers": {"lhs_batch_dimensions": ["0", "1"]},
+            }
+        }
+    )
+    names = ", ".join(f"x{i}" for i in range(3))
+    lines = [f"x{i} = bf16[2,8,256,64] parameter({i})" for i in range(3)]
+    call = f'custom-call({names}), custom_call_target="__cudnn$fmhaSoftmax", backend_config='
+    lines.append(f"ROOT y = bf16[2,8,256,64] {call}{config}")
+    text = "HloModule m\nENTRY e {\n" + "\n".join(lines) + "\n}\n"
+    program = hlo_to_program(parse_text(text.encode()), Mesh(("data",), (1,)))
+    mask = f"[window={window}]" if window else "[causal]"
+    assert f"custom_call.__cudnn$fmhaSoftmax{mask}" in program.opcodes
 
 
 @pytest.mark.parametrize("queries", [1, 7, 64, 100])
