@@ -12,7 +12,7 @@ from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.blas import UseBlas
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.fusion.tpu_products import FuseTpuProducts
-from flint.passes.fusion.tpu_slices import ReadSlices
+from flint.passes.fusion.tpu_slices import ReadSlices, WriteSlices
 from flint.passes.fusion.xla_cpu import FuseXlaCpu
 from flint.passes.kernels import FuseKernels
 from flint.passes.reassociate import ReassociateAllReduce
@@ -67,6 +67,7 @@ PROFILES: dict[str, Profile] = {
                 ReadSlices(),
                 FuseChains(blocks="", prologue="any", epilogue="any"),
                 FuseTpuProducts(),
+                WriteSlices(),
             ),
         ),
         Profile(

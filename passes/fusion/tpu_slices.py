@@ -1,18 +1,24 @@
-"""Layers of a stack, read where they are: XLA for TPUs makes the slice part of what reads it."""
+"""Layers of a stack, read and written where they are: XLA for TPUs makes slices part of kernels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from flint.passes.base import Pass
-from flint.passes.columns import changed, consumers, edges, rewired, yielded
-from flint.passes.fusion.roles import SLICE, Role, roles_of
+from flint.passes.columns import Mask, changed, consumers, edges, rewired, with_value, yielded
+from flint.passes.fusion.groups import Groups
+from flint.passes.fusion.merging import merged
+from flint.passes.fusion.roles import SLICE, UPDATE, Role, roles_of
+from flint.passes.kernels import FUSION
 from flint.passes.opcodes import opcode_mask
-from flint.program import Flag, Kind, Program
+from flint.program import Flag, Int64s, Kind, Program
 
+#: A slice that is read where it is. Under its own name other rules would take it for a copy that
+#: readers do again, and count all of the array as read.
+VIEW = "flint.slice"
 #: Kernels that read a part of an array as easily as a whole one.
 _READS = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)))
 
@@ -39,9 +45,10 @@ class ReadSlices(Pass):
             return program
         rows, arrays = np.array(list(found)), np.array(list(found.values()))
         flags = program.flags[rows] | np.uint8(Flag.VIEW)
-        shown = changed(
-            program, rows, kind=Kind.VALUE, flags=flags, alias=arrays, flops=0, operand_bytes=0
-        )
+        opcodes, opcode = with_value(program.opcodes, VIEW)
+        columns = {"opcode": opcode, "flops": 0, "operand_bytes": 0}
+        shown = changed(program, rows, kind=Kind.VALUE, flags=flags, alias=arrays, **columns)
+        shown = replace(shown, opcodes=opcodes)
         owner, target = edges(shown)
         view = np.zeros(len(program), dtype=np.bool_)
         view[rows] = True
@@ -67,6 +74,74 @@ def _views(program: Program) -> dict[int, int]:
         if (int(program.region[row]), storage[arrays[0]]) not in written:
             found[row] = arrays[0]
     return found
+
+
+@dataclass(frozen=True)
+class WriteSlices(Pass):
+    """Rule `slices_written`: a product writes its result into the array that an update puts it in.
+
+    That is so if nothing else reads the result: the gradient of a layer's weights goes into the
+    stack of gradients. The program has one row per kernel already; the kernel is where the update
+    was, and writes in place as it did.
+    """
+
+    name: ClassVar[str] = "write-slices"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program without such updates as kernels of their own."""
+        role = roles_of(program, operators=False, slices=False).role
+        groups = Groups(program)
+        opcode, dims = program.opcode.copy(), program.dims.copy()
+        written = {}
+        for update in np.flatnonzero(_updates(program)).tolist():
+            chain = _written_by(program, role, update)
+            if chain and all(groups.merge(row, update) for row in chain):
+                product = written[update] = chain[-1]
+                opcode[update], dims[update] = opcode[product], dims[product]
+        if not written:
+            return program
+        stands = np.zeros(len(program), dtype=np.int64)
+        stands[list(written)] = 1
+        known = {u: {"operand_bytes": _read(program, p, u)} for u, p in written.items()}
+        return merged(program, groups.kernels(stands), known=known, opcode=opcode, dims=dims)
+
+
+def _updates(program: Program) -> Mask:
+    """Kernels that write a part of an array in place, perhaps after a change of layout."""
+    placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+    part = placed & (program.result_bytes < program.result_bytes[program.alias])
+    writes = opcode_mask(program, UPDATE | {FUSION}) & (program.kind == Kind.COMPUTE)
+    return np.asarray(part & writes, dtype=np.bool_)
+
+
+def _written_by(program: Program, role: Int64s, update: int) -> list[int]:
+    """Views between an update and the product whose result it alone reads, then that product."""
+    first, readers = consumers(program)
+    taken = yielded(program)
+    chain: list[int] = []
+    row = update
+    while True:
+        reads = program.dependencies(row).tolist()
+        parts = [d for d in reads if program.shapes[program.shape[d]]]
+        if row == update:
+            parts = [d for d in parts if d != program.alias[update]]
+        if len(parts) != 1:
+            return []
+        reader, row = row, parts[0]
+        if taken[row] or (readers[first[row] : first[row + 1]] != reader).any():
+            return []
+        chain.append(row)
+        if role[row] == Role.MATMUL:
+            fits = program.result_bytes[row] == program.result_bytes[update]
+            return chain if fits else []
+        if role[row] != Role.VIEW:
+            return []
+
+
+def _read(program: Program, product: int, update: int) -> int:
+    """Bytes that both read together: the result of the product stays on the chip."""
+    rest = int(program.operand_bytes[update] - program.result_bytes[product])
+    return int(program.operand_bytes[product]) + max(rest, 0)
 
 
 class _Readers:

@@ -117,5 +117,5 @@ def test_profiles_that_run_pytorch_honour_named_kernels() -> None:
         "megatron": [False, False, True],
         "xla-gpu": [False],
         "xla-gpu+flash": [False, False],
-        "xla-tpu": [False, False, False],
+        "xla-tpu": [False] * 4,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flint.passes.fusion.tpu_slices import ReadSlices
+from flint.passes.fusion.tpu_slices import ReadSlices, WriteSlices
 from flint.passes.profiles import profile
 from flint.program import Flag, Kind, Program, RegionKind
 from tests.program_text import Rows
@@ -95,6 +95,13 @@ def test_slices_in_place_each_of_several_readers_reads_the_layer() -> None:
     assert kernels(b.end(other)) == [("dot_general", 2, 1)] * 2  # each value once
 
 
+def test_slices_in_place_element_wise_rows_read_no_more_than_the_layer() -> None:
+    b = Scan()
+    once = b.op("multiply", b.x, b.weights, **WHOLE, operand_bytes=2 * BYTES, flops=SIDE**2)
+    twice = b.op("add", once, b.weights, **WHOLE, operand_bytes=2 * BYTES, flops=SIDE**2)
+    assert kernels(b.end(twice)) == [("fusion", 2, 1)]
+
+
 def test_slices_in_place_an_update_of_another_stack_reads_the_layer() -> None:
     b = Scan()
     other = b.op("carry", b.stack, kind=Kind.VALUE, **STACK)
@@ -170,3 +177,45 @@ def test_slices_in_place_of_nothing_is_nothing() -> None:
     b.result(b.op("tanh", b.parameter()))
     program = b.build()
     assert ReadSlices().apply(program) is program
+
+
+def gradients(b: Scan) -> tuple[int, int]:
+    """A carried stack, and its update by the product of a layer."""
+    stack = b.op("carry", b.stack, kind=Kind.VALUE, alias=b.stack, **STACK)
+    part = b.op("reshape", b.product(b.x, b.x), kind=Kind.VALUE, flags=Flag.VIEW, **WHOLE)
+    return stack, part
+
+
+@pytest.mark.parametrize("opcode", ["stablehlo.dynamic_update_slice", "fusion"])
+def test_slices_written_a_product_writes_into_the_stack(opcode: str) -> None:
+    """Also where the update has taken a transpose, and is called a fusion."""
+    b = Scan()
+    stack, part = gradients(b)
+    columns = {"shape": STACK["shape"], "result_bytes": BYTES, "operand_bytes": BYTES}
+    place = {"flags": Flag.IN_PLACE, "alias": stack}
+    update = b.add(opcode, deps=(stack, part, b.index), dtype="f32", **columns, **place)
+    before = b.end(b.x)
+    found = WriteSlices().apply(before)
+    found.verify()
+    (kernel,) = (r for r in map(found.row, range(len(found))) if r.flops)
+    assert (kernel.opcode, kernel.shape) == ("stablehlo.dot_general", STACK["shape"])
+    assert (kernel.dims, kernel.flops) == ((1, SIDE, SIDE, SIDE), 2 * SIDE**3)
+    assert (kernel.operand_bytes, kernel.result_bytes) == (2 * BYTES, BYTES)
+    assert (kernel.alias, kernel.flags) == (stack, Flag.IN_PLACE)
+    assert before.row(update).opcode == opcode
+
+
+def test_slices_written_not_what_something_else_reads() -> None:
+    b = Scan()
+    stack, part = gradients(b)
+    b.update(stack, part, shape=STACK["shape"], result_bytes=BYTES)
+    before = b.end(b.element(part))
+    assert WriteSlices().apply(before) is before
+
+
+def test_slices_written_not_what_a_collective_makes() -> None:
+    b = Scan()
+    stack, part = gradients(b)
+    b.update(stack, b.all_reduce(part, **WHOLE), shape=STACK["shape"], result_bytes=BYTES)
+    before = b.end(b.x)
+    assert WriteSlices().apply(before) is before
