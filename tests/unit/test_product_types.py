@@ -141,6 +141,18 @@ def test_algorithms_say_how_many_products(
     assert 0.6 / products < found.mfu < 1 / products
 
 
+@pytest.mark.parametrize("partitioner", ["shardy", "xla"])
+def test_partitioners_keep_precisions(partitioner: str) -> None:
+    def product(a: Any, b: Any) -> Any:
+        return jnp.matmul(a, b, precision="highest")
+
+    mesh = jax.sharding.AbstractMesh((2,), ("model",))
+    sharded = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "model"))
+    matrix = jax.ShapeDtypeStruct((512, 512), F32, sharding=sharded)
+    program = flint.trace(product, mesh, matrix, matrix, partitioner=partitioner).program
+    assert "float32:highest" in program.products
+
+
 def test_narrow_types_are_exact_at_any_precision() -> None:
     found = estimated(lambda a, b: jnp.matmul(a, b, precision="highest"), (BF16, BF16), "v5e")
     same(found, plain("bfloat16", "v5e"))

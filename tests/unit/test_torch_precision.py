@@ -67,6 +67,15 @@ def test_convolutions_are_exported_in_tf32() -> None:
         assert found.estimate("h100-dgx", profile=profile).dtype == "tf32"
 
 
+@pytest.mark.parametrize("partitioner", ["shardy", "xla"])
+def test_partitioners_keep_settings(partitioner: str) -> None:
+    linear = torch.nn.Linear(512, 512, bias=False, device="meta")
+    x = torch.empty((512, 512), device="meta")
+    step = flint.TorchStep(linear, (x,), loss=lambda out: out.sum())
+    trace = flint.trace(step, "data=2", partitioner=partitioner)
+    assert set(products(trace)) == {"float32:ieee"}
+
+
 def event(op: str, *dtypes: str, **attributes: Any) -> Event:
     inputs = tuple(TensorInfo(i, (8, 8), dtype, 256) for i, dtype in enumerate(dtypes))
     return Event(op, inputs, (TensorInfo(9, (8, 8), dtypes[0], 256),), attributes=attributes)
