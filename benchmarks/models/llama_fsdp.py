@@ -157,7 +157,12 @@ def is_kept(primitive, *_, c: Llama, **options) -> bool:
 def loss_fn(params, tokens, *, c: Llama):
     # First of all, so that gathering waits for no layer: FSDP copies on a stream of its own.
     params = jax.tree.map(lambda w: (w, jax.lax.stop_gradient(w.astype(jnp.bfloat16))), params)
-    block = jax.checkpoint(functools.partial(layer, c=c), policy=functools.partial(is_kept, c=c))
+    # As MaxText has it: a scan needs no barrier to compute a layer again.
+    block = jax.checkpoint(
+        functools.partial(layer, c=c),
+        prevent_cse=not c.scan,
+        policy=functools.partial(is_kept, c=c),
+    )
     root = gathered(params["root"], root_shapes(c))
     with jax.named_scope("embed"):
         x = root["table"][tokens]
