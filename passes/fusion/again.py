@@ -176,7 +176,7 @@ class _Again:
 
 def _layouts_again(program: Program, roles: Roles) -> Mask:
     """Rule `layout_again`, but for who reads a row."""
-    moves = (roles.moves | roles.converts) & (program.flops == 0)
+    moves = (roles.moves | roles.converts) & (program.flops == 0) & (roles.role != Role.VIEW)
     few = np.diff(program.dep_start) <= 1
     dynamic = np.array(["dynamic" in name for name in program.opcodes] or [False], dtype=np.bool_)
     grows = (program.operand_bytes <= program.result_bytes) & ~roles.turns

@@ -78,5 +78,5 @@ def test_the_report_is_a_table() -> None:
     rows = report.table()
     lines = as_markdown(rows).splitlines()
     assert len({line.count("|") for line in lines}) == 1
-    assert len(lines) == 2 + len(rows) == 2 + 4 * 3 + 3 + 3
+    assert len(lines) == 2 + len(rows) == 2 + 4 * 3 + 4 + 3
     assert len(report.as_text(rows).splitlines()) == 1 + len(rows)

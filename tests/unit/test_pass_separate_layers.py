@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from flint.passes.profiles import profile
 from flint.passes.separate_layers import SeparateLayers
 from flint.program import Flag, Kind, Program, RegionKind
 from tests.program_text import Rows
@@ -55,6 +58,25 @@ def test_parts_of_stacks_are_neither_copied_nor_filled() -> None:
     assert after.row(at["row"]) == before.row(at["row"])
     assert before.row(at["filled"]).deps == (at["zero"],)
     assert after.row(at["filled"]).deps == ()  # else each part waits for all before the loop
+
+
+def test_a_kernel_reads_its_layer_and_not_the_stack() -> None:
+    b = Rows()
+    weights = b.parameter(shape=(LAYERS, 16), result_bytes=256)
+    zero = b.op("constant", kind=Kind.VALUE, shape=())
+    b.begin_region(RegionKind.LOOP, LAYERS, name="layers")
+    stack = b.op("carry", weights, kind=Kind.VALUE, shape=(LAYERS, 16), result_bytes=256)
+    x = b.op("carry", zero, kind=Kind.VALUE)
+    index = b.op("carry", zero, kind=Kind.VALUE, shape=())
+    bias = b.op("reshape", b.op("dynamic_slice", stack, index, shape=(1, 16)))
+    y = b.op("tanh", b.op("add", x, bias, flops=16), flops=16)
+    b.end_region([(stack, stack), (x, y), (index, index)])
+    b.result(y)
+    program = b.build()
+    for rules in profile("megatron").kernels:
+        program = rules.apply(program)
+    (kernel,) = np.flatnonzero(program.kind == Kind.COMPUTE)
+    assert program.operand_bytes[kernel] == 64 + 64
 
 
 def test_what_others_read_is_filled() -> None:
