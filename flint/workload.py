@@ -21,6 +21,7 @@ from flint.program import COLUMN_TYPES, COLUMNS, TABLES, Program, Region, Region
 
 #: Version of the `.flint` file. Readers refuse other versions with a sentence.
 SCHEMA = "flint.workload/1"
+_ZIP = b"PK"  # what a zip file begins with
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal workloads give equal bytes
 #: What reading or verifying a damaged file can raise: zip, zlib, JSON, numpy, missing and wrong
 #: entries, meshes and axes that cannot be, and array sizes that no machine can hold.
@@ -132,6 +133,12 @@ class Workload:
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "workload") -> Workload:
         """Read what `to_bytes` wrote. Raises FlintError FL304 for anything else."""
+        if data and not data.startswith(_ZIP):
+            raise FlintError(
+                "FL304",
+                f"{source} is not a .flint file",
+                help=f"a program is captured first: flint capture {source} --mesh ... -o DIR",
+            )
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 manifest = json.loads(archive.read("manifest.json"))

@@ -154,7 +154,7 @@ def _streams(
     policy: Policy,
     prepared: Sequence[Preparation | None],
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
-    """Names of streams, and the stream of every row: computation, then by tier and kind."""
+    """Names of streams, and the stream of every row: computation, by tier and kind, as recorded."""
     names = ["compute"]
     found = []
     for program, early in zip(programs, prepared, strict=True):
@@ -171,6 +171,8 @@ def _streams(
             stream[row] = names.index(name)
         if early:
             _beside(early, names, stream)
+        if policy.keeps_streams:
+            _as_recorded(program, names, stream)
         found.append(stream)
     return tuple(names), found
 
@@ -182,6 +184,15 @@ def _beside(early: Preparation, names: list[str], stream: NDArray[np.int64]) -> 
     if early.gathers.any() and early.counts.any():
         names += [] if "counters" in names else ["counters"]
         stream[early.counts] = names.index("counters")
+
+
+def _as_recorded(program: Program, names: list[str], stream: NDArray[np.int64]) -> None:
+    """Kernels that the program itself put on another stream than the first run on that."""
+    aside = (program.kind == Kind.COMPUTE) & (program.stream > 0)
+    for number in np.unique(program.stream[aside]).tolist():
+        name = program.streams[number]
+        names += [] if name in names else [name]
+        stream[aside & (program.stream == number)] = names.index(name)
 
 
 def _issued(program: Program, early: Preparation | None) -> Issued:

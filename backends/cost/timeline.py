@@ -4,6 +4,9 @@ One rank stands for its class. A stream starts its next node when the node befor
 and everything that the node depends on have ended. Computation has one stream, collectives one for
 each tier of the network, sends and receives one each for a tier. A message arrives at the class
 that receives it; a collective whose group reaches into several classes starts when all are there.
+
+Kernels that a program put on a stream of its own (PyTorch's FSDP copies parameters together on one)
+have that stream, beside the one of computation. Each kernel takes as long as if it were alone.
 """
 
 from __future__ import annotations
@@ -41,6 +44,11 @@ class Policy:
     combined: CombineCollectives | None = None
     blocking: bool = False
     prepares_ahead: bool = False
+
+    @property
+    def keeps_streams(self) -> bool:
+        """Whether kernels run on the streams of the program: not where all runs at its place."""
+        return self.layers_ahead != 0
 
 
 #: XLA for GPUs: xla_gpu_{all_reduce,all_gather,reduce_scatter}_combine_threshold_bytes.

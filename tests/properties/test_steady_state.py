@@ -28,7 +28,9 @@ def test_programs_of_all_kinds(program: Program, policy: str, seed: int) -> None
     random = np.random.default_rng(seed)
     grid = random.choice([1024, 1000])  # only multiples of 1/1024 allow for shortcuts
     duration = random.integers(0, 5000, len(program)) / grid
-    stream = np.where(program.kind >= Kind.COLLECTIVE, random.integers(0, 4, len(program)), 0)
+    beside = np.where(random.random(len(program)) < 0.2, len(STREAMS), 0)  # kernels
+    communicates = program.kind >= Kind.COLLECTIVE
+    stream = np.where(communicates, random.integers(0, 4, len(program)), beside)
     assert_same(ClassWork(program, expand(program), duration, stream), policy)
 
 
