@@ -83,6 +83,7 @@ def matmul_flops(program: Program) -> Int64s:
     whole_names = ("custom_call.", "fusion.attention")
     library = np.array([o.startswith(whole_names) for o in program.opcodes], dtype=np.bool_)
     products = opcode_mask(program, MATMUL | CONVOLUTION) | (program.dims[:, 2] > 1)
+    products |= opcode_mask(program, ("hlo.fusion",)) & (program.product > 0)
     rows = np.flatnonzero(products & one_product)
     flops = np.zeros(len(program), dtype=np.int64)
     flops[rows] = one_product_flops(program, rows)

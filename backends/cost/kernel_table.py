@@ -104,8 +104,9 @@ def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[
 def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
     """Kinds by opcode. An operator without one whose work is known is told by its work.
 
-    It copies or calculates element by element (pooling, losses, packing of shards). Of what a
-    program calls by name, only products and kernels whose work is declared are known.
+    It multiplies matrices (fusions of HLO that hold a product), copies, or calculates element by
+    element (pooling, losses, packing of shards). Of what a program calls by name, only products
+    and kernels whose work is declared are known.
     """
     kinds = [int(kind_of(name)) for name in program.opcodes]
     called = [name.startswith(("custom_call.", "hlo.custom-call")) for name in program.opcodes]
@@ -114,7 +115,10 @@ def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
     other = (kind == KernelKind.UNPRICED) & ~np.array(called, dtype=np.bool_)[opcode]
     works = program.flops[rows] > 0
     kind[other] = np.where(works, KernelKind.ELEMENTWISE, KernelKind.COPY)[other]
-    known = np.array(called, dtype=np.bool_)[opcode] & (program.dims[rows] > 0).all(axis=1)
+    shaped = (program.dims[rows] > 0).all(axis=1)
+    multiplies = (program.product[rows] > 0) | (program.dims[rows, 2] > 1)
+    kind[other & shaped & multiplies] = KernelKind.GEMM
+    known = np.array(called, dtype=np.bool_)[opcode] & shaped
     declared = known & (program.dims[rows, 2:] == 1).all(axis=1)
     kind[known & (kind == KernelKind.UNPRICED)] = KernelKind.GEMM
     kind[declared] = KernelKind.DECLARED

@@ -249,21 +249,38 @@ def fusion(o: Operation) -> Work:
     """The work of what is fused; bytes are those that cross its edges.
 
     A parameter of which the fused computation only reads slices counts those slices; a result
-    that is updated in place counts the update. `dims` are those of the largest product inside.
+    that is updated in place counts the update.
     """
-    inside = [(i, work_of(i, o.called, o.module)) for i in _fused(o.called)]
-    largest = max((w for _, w in inside), key=lambda w: (any(w.dims), w.flops), default=Work())
-    multiplies = max((w for _, w in inside if w.product), key=lambda w: w.flops, default=Work())
     written, in_place = _written(o)
+    return replace(_work_inside(o), operand_bytes=_read(o), result_bytes=written, in_place=in_place)
+
+
+def _work_inside(o: Operation) -> Work:
+    """The work of the computation that an instruction calls, and of those called from it.
+
+    `dims` and `product` are of its largest product of matrices; where there are several, or one
+    of attention, k is longer, so that `dims` hold the flops of all: they follow each other.
+    Without a product `dims` are of the largest reduction.
+    """
+    inside = [work_of(i, o.called, o.module) for i in _fused(o.called)]
+    products = [w for w in inside if w.product or w.dims[2] > 1]
+    if products:
+        largest = max(products, key=_product_flops)
+    else:
+        largest = max(inside, key=lambda w: (any(w.dims), w.flops), default=Work())
+    batch, m, n, k = largest.dims
+    needed = -(-sum(map(_product_flops, products)) // max(2 * batch * m * n, 1))
     return Work(
-        flops=sum(w.flops for _, w in inside),
-        dims=largest.dims,
-        product=multiplies.product,
-        operand_bytes=_read(o),
-        result_bytes=written,
-        in_place=in_place,
-        unpriced=any(w.unpriced for _, w in inside),
+        flops=sum(w.flops for w in inside),
+        dims=(batch, m, n, max(k, needed)),
+        product=largest.product,
+        unpriced=any(w.unpriced for w in inside),
     )
+
+
+def _product_flops(work: Work) -> int:
+    """The flops of the products of a work, without what is fused to them."""
+    return work.flops if work.called else min(work.flops, 2 * math.prod(work.dims))
 
 
 def _fused(computation: Computation) -> list[Instruction]:
@@ -440,5 +457,6 @@ RULES: dict[str, WorkRule] = {
     "dynamic-update-slice": dynamic_update_slice,
     "scatter": scatter,
     "fusion": fusion,
+    "call": _work_inside,  # inside of a fusion: elsewhere calls are taken apart
     "custom-call": custom_call,
 }

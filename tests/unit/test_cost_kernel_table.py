@@ -164,6 +164,29 @@ def test_an_operator_whose_work_is_known_has_a_price(
     assert kernels_of(b.build())[0].kind.tolist() == [kind]
 
 
+@pytest.mark.parametrize(
+    ("dims", "product", "kind"),
+    [
+        ((1, 8, 8, 8), "bfloat16", KernelKind.GEMM),
+        ((4, 8, 1, 8), "bfloat16", KernelKind.GEMM),
+        ((1, 8, 8, 8), "", KernelKind.GEMM),
+        ((1, 8, 1, 8), "", KernelKind.ELEMENTWISE),
+        ((0, 0, 0, 0), "", KernelKind.ELEMENTWISE),
+    ],
+)
+def test_a_fusion_that_holds_a_product_is_one(
+    dims: tuple[int, int, int, int], product: str, kind: KernelKind
+) -> None:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    x = b.add("parameter", Kind.PARAMETER, dtype="bfloat16", shape=(8, 8), result_bytes=128)
+    about = {"dtype": "float32", "shape": (8, 8), "operand_bytes": 128, "result_bytes": 256}
+    for phase in (Phase.FORWARD, Phase.OPTIMIZER):
+        b.add("hlo.fusion", deps=[x], dims=dims, product=product, flops=4096, phase=phase, **about)
+    kernels, _ = kernels_of(b.build())
+    update = kind if kind is KernelKind.GEMM else KernelKind.OPTIMIZER
+    assert kernels.kind.tolist() == [kind, update]
+
+
 def test_of_an_update_in_place_only_what_is_written_counts() -> None:
     b = ProgramBuilder(Mesh(("data",), (2,)))
     stack = b.add("parameter", Kind.PARAMETER, dtype="bfloat16", result_bytes=2 * 80 * 64)
