@@ -118,6 +118,9 @@ class _Layout:
         self.values: Values = values(program)
         self.last, self.reader = self._readers()
         self.storage = self._storage()
+        self.whole: list[int] = whole_bytes(program).tolist()
+        #: Of operators that change several tensors, the values that these were.
+        self.held: dict[int, set[int]] = {}
 
     def buffers(self) -> Buffers:
         for carry in self.values.changing:
@@ -234,11 +237,41 @@ class _Layout:
         """In row order: rows write over what they read last, loops over what they begin with."""
         values, storage = self.values, self.storage
         for row in range(self.count):
-            if values.of_row[row] != row:
+            if values.of_row[row] != row or self._changes(row):
                 continue
             given = [v for v in self._candidates(row) if self._takes_over(row, v)]
             if not any(storage.share(row, v, resize=row in self.updated) for v in given):
                 self._absorb(row, given)
+
+    def _changes(self, row: int) -> bool:
+        """Whether an operator of PyTorch changes what another made: its memory, whoever reads it.
+
+        An operator that changes several tensors stands for all of them from then on: they are
+        there as long as its result. One with a result larger than what it changes makes that anew.
+        """
+        if not self.in_place[row]:
+            return False
+        before, storage = self._before(row), self.storage
+        if self.whole[row] > storage.size[storage.root(before)]:
+            return False
+        changed = self.held.get(before, set()) | {before}
+        if self.program.result_bytes[row] > self.whole[row]:
+            reads = self.program.dependencies(row).tolist()
+            changed |= {self.values.read(d, self.region[row]) for d in reads}
+        for value in changed:
+            storage.reserve(value, self.last[row])
+        self.held[row] = changed
+        storage.join(before, row)
+        return True
+
+    @cached_property
+    def in_place(self) -> list[bool]:
+        """Operators that PyTorch runs one by one, and that change what they are given."""
+        program = self.program
+        eager = any(o.startswith(_EAGER) for o in program.opcodes)
+        kernels = np.array([o.startswith("fusion") for o in program.opcodes], dtype=np.bool_)
+        changes = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+        return (changes & ~kernels[program.opcode] & eager).tolist()  # type: ignore[no-any-return]
 
     def _absorb(self, row: int, given: list[int]) -> None:
         """A kernel with several results writes some of them over operands."""

@@ -54,6 +54,16 @@ class Storage:
         self.size[a] = max(self.size[a], self.size[b])
         return True
 
+    def join(self, value: int, other: int) -> None:
+        """Put two groups into the memory of `value`, of its size, whatever reads them when."""
+        a, b = self.root(value), self.root(other)
+        if a == b:
+            return
+        busy = self._busy[a] + self._busy[b]
+        self._busy[a] = [(min(start for start, _ in busy), max(end for _, end in busy))]
+        self._reserved[a] = max(self._reserved[a], self._reserved[b])
+        self._parent[b], self._busy[b] = a, []
+
     def absorb(self, value: int, other: int) -> bool:
         """Put part of a value into another group's memory, and make the value smaller by it."""
         a, b = self.root(value), self.root(other)

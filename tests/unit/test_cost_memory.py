@@ -296,3 +296,62 @@ def test_the_result_is_json() -> None:
 
 def test_a_program_without_rows_needs_nothing() -> None:
     assert used(Rows()).peak_bytes == 0
+
+
+def test_an_optimizer_for_all_parameters_makes_none_of_them_larger() -> None:
+    rows = Rows()
+    weights = [rows.parameter(flags=Flag.DONATED) for _ in range(3)]
+    gradients = [rows.op("aten.mm", w) for w in weights]
+    updated = rows.op(
+        "aten._fused_adamw_",
+        *weights,
+        *gradients,
+        result_bytes=6 * 64,
+        alias=weights[0],
+        flags=Flag.IN_PLACE,
+    )
+    rows.op("aten.mm", updated)
+    assert peak(rows) == 7  # weights, gradients, which it changed too, and the product
+
+
+def test_what_one_operator_changes_stays_as_long_as_its_result() -> None:
+    rows = Rows()
+    gradients = [rows.op("aten.mm", rows.parameter()) for _ in range(3)]
+    clipped = rows.op(
+        "aten._foreach_mul_",
+        *gradients,
+        result_bytes=3 * 64,
+        alias=gradients[0],
+        flags=Flag.IN_PLACE,
+    )
+    again = rows.op(
+        "aten._foreach_mul_", clipped, result_bytes=3 * 64, alias=clipped, flags=Flag.IN_PLACE
+    )
+    made = rows.op("aten.sort", gradients[1])
+    rows.op("aten.sort", again, made)
+    assert peak(rows) == 3 + 3 + 2
+
+
+def test_a_view_is_changed_in_place_whoever_reads_it_later() -> None:
+    rows = Rows()
+    bucket = rows.op("aten.mul", rows.parameter())
+    summed = rows.op(
+        "c10d.allreduce_",
+        bucket,
+        kind=Kind.COLLECTIVE,
+        collective=Collective.ALL_REDUCE,
+        alias=bucket,
+        flags=Flag.IN_PLACE,
+    )
+    rows.op("aten.sort", bucket, summed)
+    assert peak(rows) == 3  # argument, bucket, sorted
+
+
+def test_statistics_that_change_beside_a_new_result_keep_their_size() -> None:
+    rows = Rows()
+    mean = rows.parameter(flags=Flag.DONATED, shape=(2,), result_bytes=8)
+    image = rows.parameter()
+    normal = rows.op("aten._native_batch_norm_legit", image, mean, alias=mean, flags=Flag.IN_PLACE)
+    rows.op("aten.sort", normal)
+    rows.op("aten.sort", mean)
+    assert used(rows).peak_bytes == 8 + 64 + 2 * 64
