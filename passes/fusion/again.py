@@ -19,10 +19,11 @@ from flint.passes.columns import (
 from flint.passes.fusion.diamonds import Diamonds
 from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import Role, Roles, roles_of, words
+from flint.passes.fusion.softmax_backward import softmax_gradients
 from flint.passes.opcodes import opcode_mask
 from flint.program import Flag, Int64s, Kind, Program
 
-#: What a softmax has and a norm has not.
+#: What a softmax has and a norm has not; its gradient is told by its structure.
 EXPONENTIAL = words(
     "stablehlo.exponential hlo.exponential aten.exp aten._softmax aten._log_softmax "
     "aten._safe_softmax aten._softmax_backward_data aten._log_softmax_backward_data"
@@ -42,16 +43,16 @@ class Inlined:
     """A program in which cheap rows vanished into their readers.
 
     `roles` are those that rows had before: a reduction is still one along rows. `changed` are rows
-    that compute what vanished, `busy` those for which that takes flops, `exponential` those that
-    are, or compute, an exponential; `whole` the reductions along rows that can share a kernel with
-    their readers.
+    that compute what vanished, `busy` those for which that takes flops, `softmax` those that
+    are, or compute, an exponential or the gradient of a softmax; `whole` the reductions along rows
+    that can share a kernel with their readers.
     """
 
     program: Program
     roles: Roles
     changed: Mask
     busy: Mask
-    exponential: Mask
+    softmax: Mask
     whole: frozenset[int]
 
 
@@ -85,7 +86,7 @@ def compute_again(
     diamonds = Diamonds(program, roles, blocks=blocks)
     by_hand = named_kernels(program, named).tolist()
     gone = _Again(program, roles, diamonds, elements, by_hand).gone()
-    exponential = _handed_on(program, opcode_mask(program, EXPONENTIAL), gone)
+    softmax = opcode_mask(program, EXPONENTIAL) | softmax_gradients(program, roles)
     owner, target = edges(program)
     busy = _handed_on(program, gone & (program.flops > 0), gone)
     changed = np.zeros(len(program), dtype=np.bool_)
@@ -95,7 +96,12 @@ def compute_again(
     found = _inlined(program, gone) if gone.any() else program
     left = frozenset(np.flatnonzero(whole[~gone]).tolist())
     return Inlined(
-        found, roles.select(~gone), changed[~gone], busy[~gone], exponential[~gone], left
+        found,
+        roles.select(~gone),
+        changed[~gone],
+        busy[~gone],
+        _handed_on(program, softmax, gone)[~gone],
+        left,
     )
 
 

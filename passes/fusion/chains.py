@@ -394,5 +394,5 @@ def _name(inlined: Inlined, rows: list[int], role: list[int]) -> tuple[str, int]
     size = roles.elements[along[0]]
     if not any(r > along[0] and roles.results[r] == size for r in rows):
         return "fusion.reduction", reduces[-1]
-    kind = "fusion.softmax" if inlined.exponential[rows].any() else "fusion.norm"
+    kind = "fusion.softmax" if inlined.softmax[rows].any() else "fusion.norm"
     return kind, along[0]

@@ -205,6 +205,46 @@ def test_rows_a_softmax_is_one_kernel() -> None:
         assert (row.operand_bytes, row.result_bytes) == (BYTES, BYTES)
 
 
+def softmax_gradient(b: Table, y: int, g: int, *, factored: bool) -> int:
+    """y * (g - sum(y * g)), or the same multiplied out."""
+    product = b.wide("multiply", y, g)
+    total = b.spread(b.narrow("negate", b.total(product)))
+    if factored:
+        return b.wide("multiply", y, b.wide("add", g, total))
+    return b.wide("add", product, b.wide("multiply", y, total))
+
+
+def norm_gradient(b: Table, x: int, g: int) -> int:
+    """scale * g - x * sum(x * g)."""
+    total = b.spread(b.total(b.wide("multiply", x, g)))
+    return b.wide(
+        "subtract", b.wide("multiply", g, b.spread(b.total(x))), b.wide("multiply", x, total)
+    )
+
+
+@pytest.mark.parametrize("factored", (True, False))
+def test_rows_the_gradient_of_a_kept_softmax_is_one(factored: bool) -> None:
+    b = Table()
+    y = b.wide("convert", b.argument(), flops=0)
+    b.result(softmax_gradient(b, y, b.argument(), factored=factored))
+    assert launched(kernels(b, INDUCTOR)) == ["fusion.softmax"]
+
+
+def test_rows_the_gradient_of_a_norm_is_a_norm() -> None:
+    b = Table()
+    b.result(norm_gradient(b, b.argument(), b.argument()))
+    assert launched(kernels(b, INDUCTOR)) == ["fusion.norm"]
+
+
+@pytest.mark.parametrize("results", (1, 2))
+def test_rows_a_softmax_that_is_also_kept_in_f32_is_one(results: int) -> None:
+    b = Table()
+    y = softmax(b, b.argument())
+    half = b.wide("convert", y, flops=0, result_bytes=BYTES // 2)
+    b.result(*(half, y)[:results])
+    assert launched(kernels(b, INDUCTOR)) == ["fusion.softmax"]
+
+
 def test_rows_a_norm_is_one_kernel_with_the_sum_before_it() -> None:
     b = Table()
     x = b.wide("add", b.argument(), b.argument())
