@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.eager_updates import EAGER, eager_updates
 from flint.backends.cost.nesting import Carry
 from flint.backends.cost.sharing import Storage
 from flint.backends.cost.values import Values, values
@@ -24,8 +25,6 @@ from flint.program import Collective, Flag, Int64s, Kind, Phase, Program
 OVERWRITING = ELEMENTWISE | {"fusion", "fusion.optimizer", "fusion.loop"}
 #: Those of XLA for CPUs write over operands of their shape and type only.
 _ALIKE = frozenset({"fusion.loop"})
-#: Operators that PyTorch runs one by one: their results are always new, unless they say otherwise.
-_EAGER = "aten."
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +32,8 @@ class Buffers:
     """Memory of one rank class: buffer b takes `num_bytes[b]` from moment `born[b]` to `dies[b]`.
 
     `first[b]` is the row that it was made for. `of_row[i]` is the buffer that holds the value of
-    row i: a view has that of what it views.
+    row i: a view has that of what it views. `reads` says of each entry of `Program.deps` whether
+    its row reads that value; others only say what comes first.
     """
 
     first: Int64s
@@ -42,6 +42,7 @@ class Buffers:
     dies: Int64s
     of_row: Int64s
     moments: int
+    reads: NDArray[np.bool_]
 
     @cached_property
     def live_bytes(self) -> Int64s:
@@ -116,6 +117,7 @@ class _Layout:
         self.region: list[int] = program.region.tolist()
         self.updated = _updated_in_place(program)
         self.values: Values = values(program)
+        self.eager = eager_updates(program, self.values, value_bytes(program))
         self.last, self.reader = self._readers()
         self.storage = self._storage()
         self.whole: list[int] = whole_bytes(program).tolist()
@@ -139,8 +141,9 @@ class _Layout:
         reader = [-1] * len(last)
         alive = (program.trips > 0).tolist()
         owners, targets = program.dep_owner.tolist(), program.deps.tolist()
-        for row, target in zip(owners, targets, strict=True):
-            if not alive[row] or values.of_row[row] != row:
+        reads = self.eager.reads.tolist()
+        for row, target, used in zip(owners, targets, reads, strict=True):
+            if not used or not alive[row] or values.of_row[row] != row:
                 continue  # to see a value in another way is no use of it
             value = values.read(target, self._reads_in(row))
             moment = self._last_moment(row, value)
@@ -208,7 +211,7 @@ class _Layout:
         """Rows whose result can take the place of any operand of equal size."""
         program = self.program
         names = frozenset(
-            o for o in program.opcodes if o in OVERWRITING and not o.startswith(_EAGER)
+            o for o in program.opcodes if o in OVERWRITING and not o.startswith(EAGER)
         )
         rows = opcode_mask(program, names) & (program.kind == Kind.COMPUTE)
         summed = program.collective == Collective.ALL_REDUCE
@@ -249,29 +252,25 @@ class _Layout:
         An operator that changes several tensors stands for all of them from then on: they are
         there as long as its result. One with a result larger than what it changes makes that anew.
         """
-        if not self.in_place[row]:
+        if row not in self.eager.changes:
             return False
-        before, storage = self._before(row), self.storage
+        before, storage = self.eager.changes[row], self.storage
         if self.whole[row] > storage.size[storage.root(before)]:
             return False
         changed = self.held.get(before, set()) | {before}
         if self.program.result_bytes[row] > self.whole[row]:
-            reads = self.program.dependencies(row).tolist()
-            changed |= {self.values.read(d, self.region[row]) for d in reads}
+            changed |= {self.values.read(d, self.region[row]) for d in self._reads(row)}
         for value in changed:
             storage.reserve(value, self.last[row])
         self.held[row] = changed
         storage.join(before, row)
         return True
 
-    @cached_property
-    def in_place(self) -> list[bool]:
-        """Operators that PyTorch runs one by one, and that change what they are given."""
-        program = self.program
-        eager = any(o.startswith(_EAGER) for o in program.opcodes)
-        kernels = np.array([o.startswith("fusion") for o in program.opcodes], dtype=np.bool_)
-        changes = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
-        return (changes & ~kernels[program.opcode] & eager).tolist()  # type: ignore[no-any-return]
+    def _reads(self, row: int) -> list[int]:
+        """The dependencies of a row that are more than an order."""
+        start, stop = self.program.dep_start[row : row + 2].tolist()
+        read = self.program.deps[start:stop][self.eager.reads[start:stop]]
+        return read.tolist()  # type: ignore[no-any-return]
 
     def _absorb(self, row: int, given: list[int]) -> None:
         """A kernel with several results writes some of them over operands."""
@@ -334,4 +333,5 @@ class _Layout:
             dies=np.array([min(dies, end) for _, dies in spans], dtype=np.int64),
             of_row=np.array([number[storage.root(v)] for v in self.values.of_row], dtype=np.int64),
             moments=2 * self.count,
+            reads=self.eager.reads,
         )

@@ -63,7 +63,7 @@ class _Reads:
     """In which phases each buffer is read, and whether the step returns it."""
 
     def __init__(self, program: Program, buffers: Buffers) -> None:
-        owner, target = program.dep_owner, program.deps
+        owner, target = program.dep_owner[buffers.reads], program.deps[buffers.reads]
         buffer, count = buffers.of_row[target], len(buffers.num_bytes)
         uses = buffers.of_row[owner] != buffer
         uses |= program.kind[owner] == Kind.COMPUTE

@@ -355,3 +355,63 @@ def test_statistics_that_change_beside_a_new_result_keep_their_size() -> None:
     rows.op("aten.sort", normal)
     rows.op("aten.sort", mean)
     assert used(rows).peak_bytes == 8 + 64 + 2 * 64
+
+
+def updated_parameter(gradient_of: int) -> int:
+    """The peak of a step that reads its parameter twice before it updates it."""
+    rows = Rows()
+    weight = rows.parameter(flags=Flag.DONATED)
+    first = rows.op("aten.mm", weight, rows.op("aten.rand"))
+    second = rows.op("aten.mm", weight, first)
+    third = rows.op("aten.mm", second)
+    gradient = (first, third)[gradient_of]
+    rows.op(
+        "aten.add_",
+        *{weight: 0, first: 0, second: 0, gradient: 0},
+        operand_bytes=128,
+        alias=weight,
+        flags=Flag.IN_PLACE,
+    )
+    return peak(rows)
+
+
+def test_what_read_a_parameter_need_not_stay_until_it_is_updated() -> None:
+    assert updated_parameter(1) == 3
+    assert updated_parameter(0) == 4  # what is added may be any of what read it
+
+
+def test_memory_that_is_written_anew_was_free_in_between() -> None:
+    for operand_bytes, expected in ((64, 4), (128, 5)):  # an update reads what it changes
+        rows = Rows()
+        source = rows.parameter()
+        gathered = rows.op("fsdp.split_with_sizes_copy", source)
+        used = rows.op("aten.mm", gathered)
+        wide = rows.op("aten.mm", used, result_bytes=128)
+        narrow = rows.op("aten.mm", wide)
+        rows.op(
+            "fsdp.split_with_sizes_copy",
+            *(source, gathered, used),
+            operand_bytes=operand_bytes,
+            alias=gathered,
+            flags=Flag.IN_PLACE,
+        )
+        rows.op("aten.mm", narrow)
+        assert peak(rows) == expected
+
+
+def test_an_optimizer_for_all_parameters_keeps_nothing_that_read_them() -> None:
+    rows = Rows()
+    weights = [rows.parameter(flags=Flag.DONATED) for _ in range(2)]
+    wide = [rows.op("aten.mm", w, result_bytes=640) for w in weights]
+    gradients = [rows.op("aten.mm", w) for w in wide]
+    rows.op("aten.mm", *gradients)
+    rows.op(
+        "aten._fused_adamw_",
+        *(*weights, *wide, *gradients),
+        operand_bytes=4 * 64,
+        result_bytes=4 * 64,
+        alias=weights[0],
+        flags=Flag.IN_PLACE,
+    )
+    assert peak(rows) == 2 + 10 + 10 + 1
+    assert memory_use(rows.build()).curve[-1][1] == 4 * 64
