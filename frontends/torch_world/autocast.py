@@ -26,11 +26,12 @@ _LOWER = (
 _FLOAT32 = (
     *("acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "rsqrt"),
     *("reciprocal", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
-    *("softplus", "layer_norm", "native_layer_norm", "group_norm", "cosine_similarity", "kl_div"),
+    *("softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "kl_div"),
     *("nll_loss", "nll_loss2d", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "cdist"),
     *("binary_cross_entropy_with_logits", "cross_entropy_loss", "nll_loss_nd", "logsumexp", "dist"),
     *("softmax.int", "log_softmax.int", "cumprod", "cumsum", "sum", "sum.dim_IntList", "prod"),
     *("soft_margin_loss", "multi_margin_loss", "margin_ranking_loss", "hinge_embedding_loss"),
+    "cosine_similarity",
 )
 
 

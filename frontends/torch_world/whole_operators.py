@@ -20,6 +20,8 @@ def operators_kept_whole() -> Iterator[None]:
     try:
         for name in _WHOLE:
             library.impl(name, _like_the_first)
+        library.impl("_fused_rms_norm", _rms_norm)
+        library.impl("_fused_rms_norm_backward", _rms_norm_backward)
         yield
     finally:
         library._destroy()
@@ -28,3 +30,26 @@ def operators_kept_whole() -> Iterator[None]:
 def _like_the_first(tensor: Any, *rest: Any) -> Any:
     """The result of an operator that is recorded but not computed."""
     return torch.empty_like(tensor)
+
+
+def _rms_norm(x: Any, normalized_shape: list[int], *rest: Any) -> tuple[Any, Any]:
+    """What the kernel writes: the result, and 1 / root mean square of each row, which CUDA keeps.
+
+    The latter is not rounded to half precision.
+    """
+    rows = (*x.shape[: x.dim() - len(normalized_shape)], *(1 for _ in normalized_shape))
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return x.new_empty(x.shape), x.new_empty(rows, dtype=wide)
+
+
+def _rms_norm_backward(
+    gradient: Any,
+    x: Any,
+    normalized_shape: list[int],
+    rstd: Any,
+    weight: Any,
+    wanted: tuple[bool, bool],
+) -> tuple[Any, Any]:
+    """Gradients of the input and of the weight, where they are wanted."""
+    of_input = x.new_empty(x.shape) if wanted[0] else None
+    return of_input, weight.new_empty(weight.shape) if wanted[1] and weight is not None else None

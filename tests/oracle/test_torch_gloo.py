@@ -3,7 +3,7 @@
 tests/torch_programs/fsdp_tp_llama.py (FSDP2 over tensor and sequence parallelism, clipping, AdamW)
 runs twice: as four processes under a recorder of its own, and as ranks 0 and 3 of a world that is
 not there. Operators of the second step, their shapes and types, collectives and their groups are
-the same sequence, once these are left out:
+the same sequence (record_gloo.py gives CPUs a kernel for RMS norms), once these are left out:
 
 - where the host waits (`wait_tensor`) and how autograd is told of it (`_wrap_tensor_autograd`): a
   real run waits at the first use, a virtual one at once;
@@ -141,7 +141,7 @@ def normal(name: str, inputs: Any, outputs: Any, ranks: tuple[int, ...]) -> Row:
 def test_the_same_operators_in_the_same_order(
     rank: int, real: dict[int, list[Row]], virtual: dict[int, list[Row]]
 ) -> None:
-    assert len(real[rank]) > 700
+    assert len(real[rank]) > 600
     difference = unified_diff(
         list(map(str, real[rank])), list(map(str, virtual[rank])), "gloo", "virtual", n=1
     )

@@ -5,6 +5,8 @@
 Operators between the first and the second step of the optimizer go to OUTPUT as a list of
 `[name, inputs, outputs, ranks of the group]`, a tensor being `[shape, type]`. This is written apart
 from Flint's own recorder on purpose, and shares nothing with it.
+
+GPUs have kernels for RMS norms where CPUs have none: PyTorch's own formulas are made these kernels.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._decomp import decomposition_table
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -73,6 +76,10 @@ def main() -> None:
         recorder.steps += 1
 
     register_optimizer_step_post_hook(count_step)
+    kernels = torch.library.Library("aten", "IMPL", "CPU")
+    for name in ("_fused_rms_norm", "_fused_rms_norm_backward"):
+        operator = getattr(torch.ops.aten, name).default
+        kernels.impl(name, decomposition_table[operator])
     with recorder:
         runpy.run_path(script, run_name="__main__")
     Path(output).write_text(json.dumps(recorder.events))
