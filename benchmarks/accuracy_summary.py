@@ -16,7 +16,7 @@ SHOWN = (
     ("products of Llama's layers", "llmservingsim layer products, all weights read", "held out"),
     ("training steps: GPT, 1 node (vTrain)", "vTrain single node", "held out"),
     ("training steps: GPT, 512 GPUs (vTrain)", "vTrain 512 GPUs", "held out"),
-    ("training steps: GPT 22B to 1T (Megatron)", "Megatron", "held out"),
+    ("training steps: GPT 22B and 175B (Megatron)", "Megatron", "held out"),
     ("training steps: MPT (LLM Foundry)", "LLM Foundry H100", "held out"),
     ("training steps: MPT (LLM Foundry)", "LLM Foundry A100", "held out"),
     ("training steps: Llama 8B (torchtitan)", "torchtitan", "held out"),

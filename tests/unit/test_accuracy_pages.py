@@ -1,0 +1,44 @@
+"""The README's summary of errors is that of docs/accuracy.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy_row import HEADINGS, Accuracy
+from benchmarks.accuracy_summary import BEGIN, END, SHOWN, summary, with_summary
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def reported() -> list[Accuracy]:
+    """The rows of docs/accuracy.md."""
+    rows = []
+    for line in (ROOT / "docs" / "accuracy.md").read_text("utf-8").splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if len(cells) < len(HEADINGS) - 1 or not re.fullmatch(r"[\d,]+", cells[3]):
+            continue
+        numbers = [float(c) for c in cells[4:] if c]
+        count = int(cells[3].replace(",", ""))
+        rows.append(Accuracy(cells[0], cells[1], cells[2], count, *numbers))
+    return rows
+
+
+def test_the_readme_says_what_the_page_says() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert with_summary(text, reported()) == text
+
+
+@pytest.mark.parametrize("shown", SHOWN, ids=lambda s: f"{s[1]}, {s[2]}")
+def test_every_row_of_the_summary_is_in_the_page(shown: tuple[str, str, str]) -> None:
+    assert any((r.data, r.split) == shown[1:] for r in reported())
+
+
+def test_only_what_is_between_the_marks_is_replaced() -> None:
+    row = Accuracy("Megatron", "selene", "held out", 4, 5.04, 4, 9, -1.25, 40, 13)
+    text = with_summary(f"a\n{BEGIN}\nold\n{END}\nb\n", [row])
+    assert text.startswith(f"a\n{BEGIN}\n| what |") and text.endswith(f"{END}\nb\n")
+    assert summary([row]).splitlines()[2].endswith("| selene | 4 | 5.0 | 4.0 | -1.2 | 40 | 13 |")
+    assert "old" not in text
