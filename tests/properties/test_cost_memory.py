@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
+from hypothesis import assume, given
 
 from flint.backends.cost.liveness import buffers, donated, value_bytes
 from flint.backends.cost.memory import memory_use, saved_activation_bytes
@@ -80,6 +80,9 @@ def test_values_in_one_buffer_are_not_needed_at_once(program: Program) -> None:
 @QUICK
 @given(programs())
 def test_donating_arguments_never_needs_more(program: Program) -> None:
+    updates = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+    grown = program.result_bytes[updates] > program.result_bytes[program.alias[updates]]
+    assume(not grown.any())  # a donated argument that grows in place stays as large
     flags = program.flags.copy()
     flags[program.kind == Kind.PARAMETER] |= np.uint8(Flag.DONATED)
     given_away = program.with_rows(flags=flags)
