@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flint.passes.mlir import is_attention
+from flint.passes.mlir import FRONTEND_ATTRIBUTES, is_attention
 from flint.passes.product_types import SETTING
 
 IEEE, TF32 = "ieee", "tf32"
-_FRONTEND = "mhlo.frontend_attributes"
 _PRODUCTS = frozenset({"stablehlo.dot_general", "chlo.ragged_dot"})
 
 
@@ -41,9 +40,9 @@ def mark_products(module: Any) -> None:
     def visit(op: Any) -> Any:
         how = _how(op, matmul, convolution)
         if how:
-            known = op.attributes.get(_FRONTEND, ())
+            known = op.attributes.get(FRONTEND_ATTRIBUTES, ())
             said = {a.name: a.attr for a in known} | {SETTING: ir.StringAttr.get(how)}
-            op.attributes[_FRONTEND] = ir.DictAttr.get(said)
+            op.attributes[FRONTEND_ATTRIBUTES] = ir.DictAttr.get(said)
         return ir.WalkResult.ADVANCE
 
     with module.context:

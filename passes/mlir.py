@@ -10,6 +10,9 @@ from typing import Any
 from flint.errors import FlintError
 from flint.program import Phase
 
+#: Attribute of operations that frontends of XLA write what they like into, by name.
+FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
+
 
 def missing_jax(package: str) -> FlintError:
     """The FlintError FL206 for an installation without `package` (jax or jaxlib)."""

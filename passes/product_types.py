@@ -27,6 +27,8 @@ from flint.program import Int64s, Program
 
 #: How products of f32 matrices can be asked for, by level.
 LEVELS = ("", "high", "highest")
+#: The same levels as XLA writes them.
+XLA_LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
 #: Frontend attribute of XLA's operations that come from PyTorch: how they multiply f32.
 SETTING = "flint.precision"
 _F32 = ("f32", "float32")

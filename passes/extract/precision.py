@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from flint.passes.product_types import SETTING, algorithm_type, level_of, product_type
-
-_FRONTEND = "mhlo.frontend_attributes"
-_LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
+from flint.passes.mlir import FRONTEND_ATTRIBUTES
+from flint.passes.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
 
 
 class Typed(Protocol):
@@ -32,7 +30,7 @@ def product_of(o: Product) -> str:
     attributes = o.op.attributes
     if "algorithm" in attributes:
         return _of_algorithm(attributes["algorithm"])
-    said = attributes.get(_FRONTEND, {})
+    said = attributes.get(FRONTEND_ATTRIBUTES, {})
     how = said[SETTING].value if SETTING in said else ""
     if not how and "precision_config" in attributes:
         how = level_of([_level(str(p)) for p in attributes["precision_config"]])
@@ -42,7 +40,7 @@ def product_of(o: Product) -> str:
 def _level(precision: str) -> int:
     """Of `#stablehlo<precision HIGH>`."""
     word = precision.rstrip(">").rpartition(" ")[2]
-    return _LEVELS.index(word) if word in _LEVELS else 0
+    return XLA_LEVELS.index(word) if word in XLA_LEVELS else 0
 
 
 def _of_algorithm(attribute: Any) -> str:

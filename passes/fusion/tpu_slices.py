@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from flint.passes.base import Pass
-from flint.passes.columns import Mask, changed, consumers, edges, rewired, with_value, yielded
+from flint.passes.columns import Mask, changed, consumers, edges, rewired, yielded
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged
 from flint.passes.fusion.roles import SLICE, UPDATE, Role, roles_of
@@ -16,9 +16,6 @@ from flint.passes.kernels import FUSION
 from flint.passes.opcodes import opcode_mask
 from flint.program import Flag, Int64s, Kind, Program
 
-#: A slice that is read where it is. Under its own name other rules would take it for a copy that
-#: readers do again, and count all of the array as read.
-VIEW = "flint.slice"
 #: Kernels that read a part of an array as easily as a whole one.
 _READS = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)))
 
@@ -45,10 +42,8 @@ class ReadSlices(Pass):
             return program
         rows, arrays = np.array(list(found)), np.array(list(found.values()))
         flags = program.flags[rows] | np.uint8(Flag.VIEW)
-        opcodes, opcode = with_value(program.opcodes, VIEW)
-        columns = {"opcode": opcode, "flops": 0, "operand_bytes": 0}
-        shown = changed(program, rows, kind=Kind.VALUE, flags=flags, alias=arrays, **columns)
-        shown = replace(shown, opcodes=opcodes)
+        columns = {"kind": Kind.VALUE, "flops": 0, "operand_bytes": 0}
+        shown = changed(program, rows, flags=flags, alias=arrays, **columns)
         owner, target = edges(shown)
         view = np.zeros(len(program), dtype=np.bool_)
         view[rows] = True
@@ -63,7 +58,8 @@ def _views(program: Program) -> dict[int, int]:
     if not slices.any():
         return {}
     readers, places = _Readers(program), _known_places(program)
-    written, storage = _overwritten(program), _storage(program)
+    storage = _storage(program)
+    written = _overwritten(program, storage)
     found = {}
     for row in np.flatnonzero(slices).tolist():
         reads = program.dependencies(row).tolist()
@@ -187,9 +183,8 @@ def _known_places(program: Program) -> list[bool]:
             found[value] = False
 
 
-def _overwritten(program: Program) -> set[tuple[int, int]]:
+def _overwritten(program: Program, storage: list[int]) -> set[tuple[int, int]]:
     """Storage that is overwritten in a region, in part or whole, as (region, row)."""
-    storage = _storage(program)
     placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
     return {(int(program.region[row]), storage[row]) for row in np.flatnonzero(placed).tolist()}
 

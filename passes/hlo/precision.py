@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Instruction
-from flint.passes.product_types import SETTING, algorithm_type, level_of, product_type
+from flint.passes.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
 
 #: xla.PrecisionConfig.Algorithm by name and number: the type that is multiplied, and how often.
 #: Those for f8 say no more than their operands.
@@ -25,7 +25,6 @@ _ALGORITHMS = {
     "ALG_DOT_BF16_BF16_F32_X9": (13, "bf16", 9),
 }
 _BY_NUMBER = {number: name for name, (number, _, _) in _ALGORITHMS.items()}
-_LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
 
 
 class Product(Protocol):
@@ -51,7 +50,7 @@ def product_of_call(o: Product, config: Mapping[str, Any]) -> str:
     """The same of a call of a library, whose configuration is JSON."""
     precision = config.get("precision_config", {})
     words = precision.get("operand_precision", ())
-    levels = [_LEVELS.index(word) for word in words if word in _LEVELS]
+    levels = [XLA_LEVELS.index(word) for word in words if word in XLA_LEVELS]
     return _named(o.operands, str(precision.get("algorithm", "")), levels)
 
 

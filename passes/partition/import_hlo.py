@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from flint.errors import FlintError
+from flint.passes.mlir import FRONTEND_ATTRIBUTES
 
 _PIPELINE = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 _TO_LOCAL, _TO_GLOBAL = "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"
@@ -160,9 +161,9 @@ def _only_user(op: Any, name: str) -> Any:
 def _frontend_attributes(op: Any) -> dict[str, str]:
     from jaxlib.mlir import ir
 
-    if "mhlo.frontend_attributes" not in op.attributes:
+    if FRONTEND_ATTRIBUTES not in op.attributes:
         return {}
-    found = ir.DictAttr(op.attributes["mhlo.frontend_attributes"])
+    found = ir.DictAttr(op.attributes[FRONTEND_ATTRIBUTES])
     return {a.name: ir.StringAttr(a.attr).value for a in found}
 
 
