@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from flint.printable import one_line, printable, printable_json
 from flint.program import Flag, Kind, Program, Region, RegionKind, Row
 from flint.units import format_bytes
 
@@ -51,7 +52,7 @@ def to_json(program: Program) -> str:
             for s, t, carried in _edges(program)
         ],
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return printable_json(json.dumps(document, indent=1, ensure_ascii=False)) + "\n"
 
 
 def to_graphml(program: Program) -> str:
@@ -60,6 +61,9 @@ def to_graphml(program: Program) -> str:
 
     graph = to_networkx(program)
     graph.graph["regions"] = json.dumps(graph.graph["regions"])  # GraphML holds scalars only
+    graph.graph["mesh"] = _xml(graph.graph["mesh"])
+    for _, attributes in graph.nodes(data=True):
+        attributes.update(_plain(attributes))
     return "\n".join(networkx.generate_graphml(graph)) + "\n"
 
 
@@ -108,6 +112,15 @@ def _attributes(row: Row, trips: int) -> dict[str, Any]:
         "region": row.region if row.region >= 0 else None,
     }
     return {k: v for k, v in values.items() if v is not None and v != ""}
+
+
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Texts without control characters: XML can hold none."""
+    return {k: _xml(v) if isinstance(v, str) else v for k, v in attributes.items()}
+
+
+def _xml(text: str) -> str:
+    return one_line(text).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
 
 
 def _region(region: Region) -> dict[str, Any]:
@@ -161,5 +174,6 @@ def _dot_node(row: Row, pad: str) -> str:
 
 
 def _quote(*lines: str) -> str:
-    safe = (t.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") for t in lines if t)
+    flat = (printable(t.replace("\n", " ")) for t in lines if t)
+    safe = (t.replace("\\", "\\\\").replace('"', '\\"') for t in flat)
     return '"' + "\\n".join(safe) + '"'

@@ -6,7 +6,6 @@ that prepare communication in its stream (copies into buffers) have a thread of 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.backends.chakra.encode import short_scope
+from flint.backends.perfetto_messages import CounterUnit, EventType, messages
 from flint.errors import FlintError, nearest
 from flint.files import write_atomically
 from flint.program import Int64s, Kind, Phase, Program
@@ -55,16 +55,16 @@ def write_perfetto(
     FlintError FL502 (cannot write), FL503 (no such class), FL504 (a window without
     length, or after the step).
     """
-    pb = importlib.import_module("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     chosen = _chosen(estimate, rank_class)
     if window_ns is not None:
         _require_window(window_ns, estimate.step_time_ns)
+    pb = messages()
     parts: list[bytes] = []
     written = total = 0
     for number in chosen:
         timeline = estimate.timeline.classes[number]
         nodes = _selected(timeline, window_ns, NODE_LIMIT // len(chosen))
-        trace = _ClassTrace(pb, number, estimate.classes[number], timeline)
+        trace = _ClassTrace(number, estimate.classes[number], timeline)
         for packet in trace.packets(estimate.timeline.streams, nodes):
             parts.append(pb.Trace(packet=[packet]).SerializeToString(deterministic=True))
         written, total = written + len(nodes), total + len(timeline.start_ns)
@@ -98,7 +98,7 @@ def _chosen(estimate: Estimate, rank_class: int | str | None) -> list[int]:
             return [known.index(str(rank_class))]
     if rank_class == "all":
         return list(range(len(names)))
-    if str(rank_class).isdecimal() and int(rank_class) < len(names):
+    if rank_class in (*range(len(names)), *map(str, range(len(names)))):
         return [int(rank_class)]
     shown = [*names[:20], *(["or all"] if "all" not in names else [])]
     raise FlintError(
@@ -120,8 +120,8 @@ def _selected(timeline: ClassTimeline, window: tuple[float, float] | None, limit
 class _ClassTrace:
     """The packets of one rank class."""
 
-    def __init__(self, pb: Any, number: int, about: ClassEstimate, timeline: ClassTimeline) -> None:
-        self.pb, self.about, self.timeline = pb, about, timeline
+    def __init__(self, number: int, about: ClassEstimate, timeline: ClassTimeline) -> None:
+        self.pb, self.about, self.timeline = messages(), about, timeline
         self.process = number + 1  # 0 is the idle process to Perfetto
         self.base = self.process * _TRACKS
         self._events: dict[int, Any] = {}
@@ -181,16 +181,15 @@ class _ClassTrace:
         if not curve:
             return
         uuid = self.base + _TRACKS - 1
-        unit = self.pb.CounterDescriptor(unit=self.pb.CounterDescriptor.UNIT_SIZE_BYTES)
+        unit = self.pb.CounterDescriptor(unit=CounterUnit.SIZE_BYTES)
         yield self._described(uuid=uuid, parent_uuid=self.base, name="memory in use", counter=unit)
         rows, used = np.array(curve, dtype=np.int64).T
         points = np.searchsorted(rows, self.timeline.work.nodes.row[nodes], side="right") - 1
         values = used[np.maximum(points, 0)]
         changes = np.flatnonzero(np.diff(values, prepend=-1))
         moments = np.rint(self.timeline.start_ns[nodes[changes]]).astype(np.int64)
-        counter = self.pb.TrackEvent.TYPE_COUNTER
         for moment, value in zip(moments.tolist(), values[changes].tolist(), strict=True):
-            event = self.pb.TrackEvent(type=counter, track_uuid=uuid, counter_value=value)
+            event = self.pb.TrackEvent(type=EventType.COUNTER, track_uuid=uuid, counter_value=value)
             yield self._packet(moment, event)
 
     def _event(self, row: int, stream: int) -> Any:
@@ -198,7 +197,7 @@ class _ClassTrace:
         if row not in self._events:
             program = self.timeline.work.program
             self._events[row] = self.pb.TrackEvent(
-                type=self.pb.TrackEvent.TYPE_SLICE_BEGIN,
+                type=EventType.SLICE_BEGIN,
                 track_uuid=self._track(stream),
                 name=_name(program, row),
                 debug_annotations=[self._argument(*a) for a in _arguments(program, row)],
@@ -211,8 +210,7 @@ class _ClassTrace:
         return self.pb.DebugAnnotation(name=name, int_value=value)
 
     def _end(self, stream: int) -> Any:
-        end = self.pb.TrackEvent.TYPE_SLICE_END
-        return self.pb.TrackEvent(type=end, track_uuid=self._track(stream))
+        return self.pb.TrackEvent(type=EventType.SLICE_END, track_uuid=self._track(stream))
 
 
 def _name(program: Program, row: int) -> str:

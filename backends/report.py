@@ -141,11 +141,16 @@ class Summary:
         return facts
 
 
-def summarize(workload: Workload) -> Summary:
-    """Add up a workload. Programs are added up once each, however many ranks run them."""
+def summarize(workload: Workload, written: Workload | None = None) -> Summary:
+    """Add up a workload. Programs are added up once each, however many ranks run them.
+
+    `written` is the form of it that is in traces, after the rewrites of a profile: communication is
+    that of the files, operations and flops are those of the workload.
+    """
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
+    communicates = (written or workload).programs
     classes = tuple(
-        _summarize_class(workload.programs[c.program], c.name, int(ranks))
+        _summarize_class(workload.programs[c.program], communicates[c.program], c.name, int(ranks))
         for c, ranks in zip(workload.classes, sizes, strict=True)
     )
     return Summary(
@@ -157,8 +162,11 @@ def summarize(workload: Workload) -> Summary:
     )
 
 
-def _summarize_class(program: Program, name: str, ranks: int) -> ClassSummary:
+def _summarize_class(
+    program: Program, communicates: Program, name: str, ranks: int
+) -> ClassSummary:
     total = totals(program)
+    sent = total if communicates is program else totals(communicates)
     return ClassSummary(
         name=name,
         ranks=ranks,
@@ -168,7 +176,7 @@ def _summarize_class(program: Program, name: str, ranks: int) -> ClassSummary:
         matmul_flops=total.matmul_flops,
         parameter_bytes=total.parameter_bytes,
         argument_bytes=_argument_bytes(program),
-        collectives=_collectives(program, total.communication),
+        collectives=_collectives(communicates, sent.communication),
         unpriced=_unpriced(program),
     )
 

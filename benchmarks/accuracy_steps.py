@@ -27,7 +27,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from jax.sharding import AbstractMesh
 from numpy.typing import NDArray
 
 import flint
@@ -36,6 +35,8 @@ from benchmarks.step_rows import Case, all_cases
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.kernel_table import kernels_of
 from flint.cluster import Cluster, Quantity, SourceKind
+from flint.frontends.jax_program import abstract_mesh
+from flint.mesh import Mesh
 from flint.workload import Workload
 
 #: Cluster files of measured systems: a preset, and what is different.
@@ -75,7 +76,7 @@ def cluster_of(name: str, derate: float = 0.0, launch_ns: float = 0.0) -> Cluste
 
 def captured(case: Case) -> Workload:
     """The workload of a row."""
-    mesh = AbstractMesh(tuple(case.mesh.values()), tuple(case.mesh))
+    mesh = abstract_mesh(Mesh.parse(case.mesh))
     return flint.trace(case.step(mesh), case.mesh).workload
 
 

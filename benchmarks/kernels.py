@@ -113,7 +113,7 @@ def gpt_block(*, gradient: bool, platform: str = "cuda") -> Captured:
     """A layer with 16 heads of 128, layer norms and biases; two sequences of 2,048 on two GPUs."""
     import jax
     import jax.numpy as jnp
-    from jax.sharding import AbstractMesh, NamedSharding
+    from jax.sharding import AbstractMesh, AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
     from flint.frontends.jax_program import capture_jax
@@ -154,7 +154,7 @@ def gpt_block(*, gradient: bool, platform: str = "cuda") -> Captured:
         "up_bias": (4 * dim,),
         "down": (4 * dim, dim),
     }
-    mesh = AbstractMesh((2,), ("data",))
+    mesh = AbstractMesh((2,), ("data",), (AxisType.Auto,))
 
     def abstract(shape: tuple[int, ...], *spec: str) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, P(*spec)))

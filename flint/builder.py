@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from flint.errors import FlintError
 from flint.mesh import Group, Mesh, Route
 from flint.program import (
     COLUMN_TYPES,
     COLUMNS,
+    MOST_INT64,
+    MOST_NESTED_REGIONS,
     Collective,
     Flag,
     Kind,
@@ -23,15 +27,16 @@ from flint.program import (
 
 T = TypeVar("T", bound=Hashable)
 # Places in the tuple that `add` appends.
-_RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _COMM_BYTES, _SCOPE, _REGION, _ALIAS = (
-    4,
-    5,
-    6,
-    11,
-    16,
-    21,
-    22,
+_OPCODE, _DTYPE, _SHAPE, _RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _DIMS = 0, 2, 3, 4, 5, 6, 7
+_COMM_BYTES, _NAME, _SCOPE, _LOCATION, _REGION, _ALIAS = 11, 15, 16, 17, 21, 22
+_QUANTITIES = (
+    (_RESULT_BYTES, "result_bytes"),
+    (_OPERAND_BYTES, "operand_bytes"),
+    (_FLOPS, "flops"),
+    (_COMM_BYTES, "comm_bytes"),
 )
+#: More rows than this are a program whose calls multiply: they take a gigabyte.
+MOST_ROWS = 1 << 21
 
 
 class Table(dict[T, int]):
@@ -59,6 +64,10 @@ class _OpenRegion:
     carries: list[tuple[int, int]] = field(default_factory=list)
 
 
+def _of(name: str, value: int) -> str:
+    return f"has {name.replace('_', ' ')} of {float(value):.3g}"
+
+
 class ProgramBuilder:
     """Collects rows in program order and interns the tables of a Program."""
 
@@ -77,6 +86,7 @@ class ProgramBuilder:
         self._products: Table[str] = Table({"": 0})
         self._regions: list[_OpenRegion | Region] = []
         self._open: list[_OpenRegion] = []
+        self._sums: dict[int, int] = {at: 0 for at, _ in _QUANTITIES}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -113,7 +123,7 @@ class ProgramBuilder:
         `deps` may repeat and come in any order; negative entries are dropped.
         """
         text = self._strings.index
-        self._rows.append(
+        self._append(
             (
                 self._opcodes.index(opcode),
                 int(kind),
@@ -144,6 +154,35 @@ class ProgramBuilder:
         self._dep_start.append(len(self._deps))
         return len(self._rows) - 1
 
+    def _append(self, row: tuple[Any, ...]) -> None:
+        """Append a row. Raises FlintError FL407 with it where the program becomes too large."""
+        self._rows.append(row)
+        for at, name in _QUANTITIES:
+            self._sums[at] += row[at]
+            if self._sums[at] > MOST_INT64:
+                self._too_large(
+                    f"{_of(name, row[at])}; {name.replace('_', ' ')} of all operations together "
+                    f"have to be below 2^63 ({MOST_INT64:.2g})"
+                )
+        if max(row[_DIMS]) > MOST_INT64:
+            self._too_large(_of("dims", max(row[_DIMS])))
+        if len(self._rows) > MOST_ROWS:
+            self._too_large(f"comes after {MOST_ROWS:,} others, with every call written out")
+
+    def _too_large(self, what: str) -> NoReturn:
+        row = self._rows[-1]
+        shape = ",".join(map(str, list(self._shapes)[row[_SHAPE]]))
+        strings = list(self._strings)
+        location = strings[row[_LOCATION]] or strings[row[_NAME]]
+        dtype = list(self._dtypes)[row[_DTYPE]]
+        typed = f"{dtype}[{shape}]" if dtype else ""
+        raise FlintError(
+            "FL407",
+            f"{list(self._opcodes)[row[_OPCODE]]} {what}",
+            place=f"{location}  {typed}".strip(),
+            help="is a size wrong by some orders of magnitude?",
+        )
+
     def begin_region(
         self,
         kind: RegionKind,
@@ -154,7 +193,16 @@ class ProgramBuilder:
         choice: int = -1,
         barrier: bool = False,
     ) -> int:
-        """Open a region: rows added until `end_region` belong to it. Returns its index."""
+        """Open a region: rows added until `end_region` belong to it. Returns its index.
+
+        Raises FlintError FL407 for loops nested too deeply, or whose rows run too often.
+        """
+        times = math.prod(r.trip_count for r in self._open) * trip_count
+        if times > MOST_INT64 or len(self._open) >= MOST_NESTED_REGIONS:
+            wrong = f"would run {times:.2g} times in a step"
+            if times <= MOST_INT64:
+                wrong = f"is inside {len(self._open)} other loops and branches"
+            raise FlintError("FL407", f"loop '{name}' {wrong}", place=location or None)
         index = len(self._regions)
         parent = self._open[-1].index if self._open else -1
         opened = _OpenRegion(
@@ -245,7 +293,7 @@ class ProgramBuilder:
                 old = self._deps[self._dep_start[row] : self._dep_start[row + 1]]
                 assert not old or old[0] >= start, "a row depends on one outside the copied range"
                 deps = (d + offset for d in old)
-            self._rows.append(tuple(values))
+            self._append(tuple(values))
             self._deps.extend(deps)
             self._dep_start.append(len(self._deps))
 

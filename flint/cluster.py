@@ -76,12 +76,15 @@ class Chip(Model):
 
     `peak_flops_per_s` is dense, by StableHLO element type ("bf16", "f32", "f8E4M3FN" ...); "f32"
     of a GPU is that of its CUDA cores, "tf32" that of its Tensor Cores on f32 operands.
+    `host_link_bytes_per_s` is how fast one chip copies to or from the memory of its host, in one
+    direction while the other is busy too; without it such copies have no price.
     """
 
     name: str = Field(min_length=1)
     peak_flops_per_s: Peaks = Field(min_length=1)
     memory_bytes: Positive
     memory_bandwidth_bytes_per_s: Positive
+    host_link_bytes_per_s: Positive | None = None
     gpu: Gpu | None = None
     systolic: Systolic | None = None
 

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flint.bounded import is_file
 from flint.cluster_file import find_cluster_file, read_toml
 from flint.errors import FlintError
 from flint.toml_lines import key_lines, line_of
 
+#: Files in one chain of bases.
+MOST_BASES = 16
 #: Keys that belong to one cluster and are not taken over.
 _OWN = ("name", "title", "aliases", "base", "notes")
 
@@ -49,12 +52,19 @@ def _base_file(base: object, path: Path, place: str, inside: tuple[Path, ...]) -
         )
     found = _found(base, place)
     found = found if found.is_absolute() else path.parent / found
-    if not found.is_file():
+    if not is_file(found):
         raise FlintError(
             "FL701",
             f"{path.name}: its base is no file: {found}",
             place=place,
             help="the path of a base is taken from the directory of the file that names it",
+        )
+    if len(inside) > MOST_BASES:
+        raise FlintError(
+            "FL701",
+            f"{path.name}: its chain of bases has more than {MOST_BASES} files",
+            place=place,
+            help="end the chain with a preset, or with a file without a base",
         )
     if found.resolve() in [p.resolve() for p in inside]:
         raise FlintError(

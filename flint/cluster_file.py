@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flint.bounded import FileKind, read_bounded
 from flint.errors import FlintError, nearest
 
 _TEXT = "docs/clusters.md has whole files to start from; they are UTF-8, without a mark"
@@ -65,21 +66,17 @@ def _preset(name: str) -> dict[str, Any]:
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """A TOML file as a dictionary and as its text. Raises FlintError FL701 if it is not one."""
+    help_ = f"give a TOML file, or a preset: {', '.join(preset_names())}"
+    data = read_bounded(path, FileKind.CLUSTER, "FL701", help_)
     try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise FlintError(
-            "FL701",
-            f"cannot read {path}: {error.strerror or error}",
-            help=f"give a TOML file, or a preset: {', '.join(preset_names())}",
-        ) from error
-    except ValueError as error:  # not UTF-8, or a path that no system has
+        text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except ValueError as error:
         raise FlintError(
             "FL701", f"{path.name} is not a TOML file: {error}", place=str(path), help=_TEXT
         ) from error
     try:
         return tomllib.loads(text), text
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also thousands of digits
         line = re.search(r"at line (\d+)", str(error))
         place = f"{path}:{line[1]}" if line else str(path)
         raise FlintError(

@@ -12,6 +12,11 @@ from flint.errors import FlintError
 _ASTRASIM = (".yml", ".yaml")
 
 
+def is_astrasim(cluster: str | os.PathLike[str]) -> bool:
+    """Whether a name is that of ASTRA-sim's network file."""
+    return str(cluster).lower().endswith(_ASTRASIM)
+
+
 def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     """The cluster that a user names: "h100-dgx", "ours.toml", "network.yml" or a Cluster.
 
@@ -28,7 +33,7 @@ def load_cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
             help='give the name of a preset ("h100-dgx"), the path of a TOML file, or a '
             "flint.Cluster",
         )
-    if not str(cluster).lower().endswith(_ASTRASIM):
+    if not is_astrasim(cluster):
         return Cluster.load(cluster if isinstance(cluster, str) else Path(cluster))
     from flint.backends.cost.astrasim_files import read_astrasim
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from flint.printable import printable
+
 
 class FlintError(Exception):
     """Something in the user's input that Flint cannot use, with what to do about it.
 
     `code` (`FL103`) is a section of docs/errors.md. `message` says what is wrong in the field's
     words. `place` is where in the *user's* source (`model.py:41  float32[1024,500]`), and `help`
-    says what to change. The command line prints `str(error)` and exits with `exit_code`.
+    says what to change. The command line prints `str(error)`, in which control characters of names
+    are escaped, and exits with `exit_code`.
     """
 
     exit_code = 2
@@ -28,7 +31,7 @@ class FlintError(Exception):
             lines.append(f"  --> {self.place}")
         if self.help:
             lines.append(f"  help: {self.help}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:

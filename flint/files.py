@@ -1,15 +1,17 @@
-"""Files that are either whole or not there."""
+"""Files that are read only if they are files, and written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
-import glob
+import errno
 import os
-import tempfile
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from flint.errors import FlintError
+from flint.locks import locked, surely
 
 
 def cannot_write(path: Path, error: OSError) -> FlintError:
@@ -21,95 +23,100 @@ def cannot_write(path: Path, error: OSError) -> FlintError:
     )
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file. A pipe or device is neither waited for nor read.
 
-    Raises FlintError FL502 (disk full, no permission); the temporary file is removed.
+    Raises OSError: what the system says, EINVAL for what is no regular file, EFBIG above
+    `most_bytes`.
     """
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most_bytes + 1) if size <= most_bytes else b""
+    size = max(size, len(data))  # files of /proc say that they are empty
+    if size > most_bytes:
+        raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than {most_bytes:,}", str(path))
+    return data
 
 
 @contextlib.contextmanager
-def directory_atomically(path: Path) -> Iterator[Path]:
-    """Give an empty directory beside `path` that becomes `path` when the block ends well.
-
-    If the block raises (an interrupt included), the directory is removed and `path` is as it was.
-    A process that is killed leaves its directory, under its hidden name; the next call removes it.
-    A directory that exists at `path` is replaced only if Flint wrote it (it holds manifest.json)
-    or it is empty. Raises FlintError FL501 otherwise, FL502 when writing fails.
-    """
-    import shutil
-
-    _refuse_foreign_directory(path)
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, open for reading. Raises OSError, EINVAL for a directory, pipe or device."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(path)
-        prefix = f".{path.name}.partial-{os.getpid()}-"
-        working = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix))
-        os.chmod(working, 0o777 & ~_umask())
-    except OSError as error:
-        raise cannot_write(path, error) from error
+        handle = os.open(path, flags)
+    except ValueError as error:  # a null in the name
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
     try:
-        yield working
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(working, path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+        if what := _irregular(os.fstat(handle).st_mode):
+            why = f"it is {what}, a regular file is needed"
+            raise OSError(errno.EINVAL, why, str(path))
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            yield file
     finally:
-        shutil.rmtree(working, ignore_errors=True)
+        os.close(handle)
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove what processes that no longer live left of an earlier write to `path`."""
-    import shutil
-
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.partial-*-*"):
-        owner = leftover.name.rsplit("-", 2)[1]
-        if owner.isdigit() and not _is_alive(int(owner)):
-            shutil.rmtree(leftover, ignore_errors=True)
+def _irregular(mode: int) -> str:
+    """What a file is that is no regular one; "" for a regular one."""
+    if stat.S_ISREG(mode):
+        return ""
+    return "a directory" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
 
 
-def _is_alive(process_id: int) -> bool:
-    if os.name == "nt":  # there, signal 0 is Ctrl-C
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+
+    A link is followed; the file that is replaced keeps its mode. What is no file that can be
+    replaced (a pipe, a terminal, /dev/stdout) is written to as it is. Raises FlintError FL502
+    (disk full, no permission, a directory, a pipe that nobody reads); nothing else is left then.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if _is_stream(path, target):
+            _write_through(path, data)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with locked(target.with_name(f".{target.name}.flint-lock")):
+                _replace_file(target, data)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _is_stream(path: Path, target: Path) -> bool:
+    named = os.path.abspath(path)
+    if named.startswith(("/dev/", "/proc/")) and not named.startswith("/dev/shm/"):
         return True
     try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
         return False
-    except OSError:  # it lives and is someone else's
-        return True
-    return True
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return not stat.S_ISREG(mode)
 
 
-def _refuse_foreign_directory(path: Path) -> None:
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise FlintError("FL501", f"{path} is a file, a directory is needed")
-    if any(path.iterdir()) and not (path / "manifest.json").exists():
-        raise FlintError(
-            "FL501",
-            f"{path} exists and was not written by Flint",
-            help="choose another directory with -o, or remove it",
-        )
+def _write_through(path: Path, data: bytes) -> None:
+    """Append to what is there. A pipe is not waited for, only its reader once it has one."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(handle, "wb") as out:
+        os.set_blocking(handle, True)
+        out.write(data)
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _replace_file(path: Path, data: bytes) -> None:
+    """Write beside `path`, which nobody else does now, and rename."""
+    partial = path.with_name(f".{path.name}.flint-part")
+    mode = None
+    if path.exists():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    try:
+        partial.unlink(missing_ok=True)  # of a process that was killed
+        with partial.open("xb") as out:
+            out.write(data)
+        if mode is not None:
+            os.chmod(partial, mode)
+        os.replace(partial, path)
+    finally:
+        surely(lambda: partial.unlink(missing_ok=True))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from enum import Enum
 from pathlib import Path
 
 from flint.errors import FlintError
+from flint.files import open_regular
 
 
 class InputKind(Enum):
@@ -49,15 +51,12 @@ def input_kind(path: Path) -> InputKind:
 
 
 def _read_head(path: Path) -> bytes:
-    if path.is_dir():
-        raise FlintError(
-            "FL301", f"{path} is a directory, a file is needed", help=f"give a {_KNOWN} file"
-        )
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD_BYTES)
     except OSError as error:
-        raise FlintError("FL301", f"cannot read {path}: {error.strerror}") from error
+        help_ = f"give a {_KNOWN} file" if error.errno == errno.EINVAL else None
+        raise FlintError("FL301", f"cannot read {path}: {error.strerror}", help=help_) from error
     if not head.strip():
         raise FlintError("FL301", f"{path} is empty")
     return head

@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.axis_types import AxisType, axis_types_of
 from flint.errors import FlintError, nearest
+from flint.fields import shown
 
 #: Larger meshes than this are typing errors.
 MOST_DEVICES = 2**24
+#: A mesh has a handful of axes. numpy 1 has arrays of 32 dimensions, and sub-axes need some more.
+MOST_AXES = 16
 #: Axis names given to a mesh that was written without names ("64x8").
 DEFAULT_AXIS_NAMES: dict[int, tuple[str, ...]] = {
     1: ("data",),
@@ -45,10 +49,15 @@ class AxisRef:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Named axes with sizes. Devices are numbered row-major: the last axis varies fastest."""
+    """Named axes with sizes. Devices are numbered row-major: the last axis varies fastest.
+
+    `axis_types` has one entry per axis, or none where nothing is said. It is for frontends: meshes
+    that differ in it alone are equal.
+    """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
+    axis_types: tuple[AxisType, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.names or len(self.names) != len(self.sizes):
@@ -57,6 +66,14 @@ class Mesh:
                 f"a mesh needs one name per axis, got {self.names} and {self.sizes}",
                 help="write 64x8, or data=64,model=8",
             )
+        if len(self.names) > MOST_AXES:
+            raise FlintError(
+                "FL101",
+                f"a mesh of {len(self.names)} axes: at most {MOST_AXES} are possible",
+                help="an axis can stand for several dimensions of a network",
+            )
+        for name in self.names:
+            _check_name(name)
         if len(set(self.names)) != len(self.names):
             raise FlintError("FL101", f"mesh axis names repeat: {', '.join(self.names)}")
         bad = [f"{n}={s}" for n, s in zip(self.names, self.sizes, strict=True) if s < 1]
@@ -80,10 +97,11 @@ class Mesh:
         if isinstance(spec, str):
             return _parse_text(cls, spec, names)
         if isinstance(spec, Mapping):
-            return cls(tuple(map(str, spec)), tuple(_axis_size(v) for v in spec.values()))
+            return cls(tuple(spec), tuple(_axis_size(v) for v in spec.values()))
         shape = getattr(spec, "shape", None)
         if isinstance(shape, Mapping):  # jax.sharding.AbstractMesh and jax.sharding.Mesh
-            return cls(tuple(map(str, shape)), tuple(int(s) for s in shape.values()))
+            mesh = cls(tuple(map(str, shape)), tuple(int(s) for s in shape.values()))
+            return replace(mesh, axis_types=axis_types_of(spec))
         raise FlintError(
             "FL101",
             f"cannot read a mesh from {type(spec).__name__}",
@@ -148,6 +166,10 @@ class Mesh:
     def rank(self, coordinates: Mapping[str, int]) -> int:
         """Device number at `coordinates` (all axes given)."""
         return int(np.ravel_multi_index([coordinates[n] for n in self.names], self.sizes))
+
+    def require(self, axes: Iterable[AxisRef]) -> None:
+        """Raise FlintError FL102 unless the mesh has these axes and sub-axes, apart."""
+        self._split(self.canonical(axes))
 
     def groups(self, axes: Iterable[AxisRef]) -> NDArray[np.int64]:
         """All groups over `axes`: shape (number of groups, group size), ranks ascending by mesh.
@@ -291,15 +313,26 @@ def _parse_text(cls: type[Mesh], text: str, names: tuple[str, ...] | None) -> Me
     return cls(chosen, sizes)
 
 
+def _check_name(name: object) -> None:
+    """Raise FlintError FL101 for a name that cannot be written in a sharding, or not be seen."""
+    if isinstance(name, str) and name and name.isprintable() and name == name.strip():
+        return
+    raise FlintError(
+        "FL101",
+        f"{shown(name)} is not the name of a mesh axis",
+        help="names are text without control characters and spaces around it: data=64,model=8",
+    )
+
+
 def _axis_size(value: Any) -> int:
     try:
         size = int(str(value).strip())
     except ValueError:
         raise FlintError(
             "FL101",
-            f"mesh axis size '{value}' is not a whole number",
+            f"mesh axis size {shown(value)} is not a whole number",
             help="write 64x8, or data=64,model=8",
         ) from None
     if size < 1:
-        raise FlintError("FL101", f"mesh axis sizes must be at least 1, got {size}")
+        raise FlintError("FL101", f"mesh axis sizes must be at least 1, got {shown(size)}")
     return size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -15,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flint.axis_types import AxisType
+from flint.bounded import FileKind, read_bounded
 from flint.errors import FlintError, nearest
 from flint.frontends.torch_weights import without_weights
 from flint.frontends.user_code import user_place
@@ -40,7 +43,7 @@ class Target:
     def parse(cls, text: str) -> Target:
         """Split at the last colon that is followed by an identifier; `C:\\model.py` stays whole."""
         path, colon, name = text.rpartition(":")
-        if colon and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) and not Path(text).exists():
+        if colon and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) and not os.path.exists(text):
             return cls(Path(path), name)
         return cls(Path(text))
 
@@ -109,6 +112,7 @@ def _load_step(
     settings: Mapping[str, str],
     offered: Mapping[str, str],
 ) -> LoadedStep:
+    _start_jax()
     module = import_file(target.path)
     source = target.path.name
     step: AnyStep
@@ -135,15 +139,25 @@ def _load_step(
     return LoadedStep(step, parsed, step.name or function_name, source)
 
 
+def _start_jax() -> None:
+    """Let a model file call JAX as it is imported where the platforms that the user named are not.
+
+    Only then: importing JAX takes a second, and files for PyTorch need none.
+    """
+    if not os.environ.get("JAX_PLATFORMS"):
+        return
+    from flint.frontends.jax_settings import start_backend
+
+    with contextlib.suppress(ImportError):
+        start_backend()
+
+
 def import_file(path: Path) -> ModuleType:
     """Execute a Python file as a module with a name of its own and return it.
 
     Raises FlintError FL301 if it cannot be read and FL203 if it raises.
     """
-    try:
-        code = path.read_bytes()
-    except OSError as error:
-        raise FlintError("FL301", f"cannot read {path}: {error.strerror}") from error
+    code = read_bounded(path, FileKind.MODEL, "FL301")
     name = next(n for n in (f"{_PREFIX}{path.stem}_{i}" for i in count()) if n not in sys.modules)
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None, f"no loader for {path}"
@@ -353,7 +367,8 @@ def _mesh_for(function: object, text: str, entry_name: str) -> Mesh:
                 f"{entry_name} needs a mesh axis '{axis}', the mesh is {mesh}",
                 help="give --mesh " + ",".join(f"{a}={mesh.shape.get(a, 1)}" for a in axes),
             )
-    return mesh
+    types = dict(zip(axes, mark.axis_types if mark else (), strict=False))
+    return replace(mesh, axis_types=tuple(types.get(n, AxisType.AUTO) for n in mesh.names))
 
 
 def _abstract(mesh: Mesh) -> Any:
@@ -366,7 +381,8 @@ def _call(function: Callable[..., Any], path: Path, *args: Any, **kwargs: Any) -
     """Call the user's code. What it raises becomes FlintError FL203 with the user's line."""
     try:
         return function(*args, **kwargs)
-    except FlintError:
+    except FlintError as error:
+        error.place = error.place or user_place(error)
         raise
     except SyntaxError as error:
         name = Path(error.filename).name if error.filename else path.name

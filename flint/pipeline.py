@@ -6,6 +6,46 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flint.fields import (
+    ANYTHING,
+    BOOLEAN,
+    FUNCTION,
+    POSITIVE,
+    SEQUENCE,
+    TEXT,
+    Allowed,
+    check_fields,
+    count,
+    each,
+    instance,
+    one_of,
+    optional,
+)
+
+#: A pipeline whose fields do not fit.
+_FIELD = "FL240"
+#: No schedule is worth simulating beyond: a step of a pipeline has tens of microbatches.
+MOST_MICROBATCHES = 16_384
+#: Stages that one rank holds.
+MOST_CHUNKS = 1_024
+_BOUNDARY = Allowed(
+    "a sharding, or one for each value that crosses",
+    lambda v: (
+        v is None
+        or hasattr(v, "spec")
+        or (hasattr(v, "__iter__") and not isinstance(v, str | type))
+    ),
+    'PartitionSpec("data", None, None)',
+)
+_SPLIT = one_of(TEXT, each(count(0), "a list of numbers of layers"))
+_PAIRS = each(
+    Allowed(
+        "a pair", lambda v: isinstance(v, list | tuple) and len(v) == 2 and all(map(TEXT.holds, v))
+    ),
+    "a list of pairs of names",
+    "[(\"embed['table']\", \"head['table']\")]",
+)
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -18,6 +58,9 @@ class Stage:
     fn: Callable[..., Any]
     params: Any = ()
     name: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, _FIELD, fn=FUNCTION, params=ANYTHING, name=TEXT)
 
 
 @dataclass(frozen=True)
@@ -37,6 +80,18 @@ class Layers:
     split: str | Sequence[int] = "uniform"
     name: str = "layers"
     ends: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            _FIELD,
+            fn=FUNCTION,
+            params=ANYTHING,
+            count=count(1),
+            split=_SPLIT,
+            name=TEXT,
+            ends=optional(FUNCTION),
+        )
 
 
 @dataclass(frozen=True)
@@ -93,6 +148,34 @@ class Pipeline:
     reshard_after_forward: bool = True
     platform: str = "cuda"
     name: str = ""
+
+    def __post_init__(self) -> None:
+        part = instance("a part", (Stage, Layers))
+        check_fields(
+            self,
+            _FIELD,
+            stages=each(part, "a list or tuple of flint.Stage and flint.Layers"),
+            model=ANYTHING,
+            params=ANYTHING,
+            inputs=SEQUENCE,
+            targets=SEQUENCE,
+            loss=optional(FUNCTION),
+            backward=BOOLEAN,
+            cut=TEXT,
+            crossing=count(1),
+            microbatches=count(1, MOST_MICROBATCHES),
+            schedule=optional(TEXT),
+            chunks=count(1, MOST_CHUNKS),
+            axis=TEXT,
+            boundary=_BOUNDARY,
+            tied=_PAIRS,
+            optimizer=ANYTHING,
+            clip_norm=optional(POSITIVE),
+            gradient_dtype=TEXT,
+            reshard_after_forward=BOOLEAN,
+            platform=TEXT,
+            name=TEXT,
+        )
 
     @property
     def trains(self) -> bool:

@@ -7,11 +7,32 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
+from flint.fields import NAMED, TEXT, Allowed, check_fields, count, each, one_of, optional
 
 if TYPE_CHECKING:
     from flint.captured import Captured
     from flint.mesh import Mesh
     from flint.step import Step, TorchStep
+
+
+_STEP = Allowed("a flint.Step or flint.TorchStep", lambda v: _is_step(v))
+_NAMES = Allowed(
+    "a mapping from names of results to names of arguments",
+    lambda v: isinstance(v, Mapping) and all(map(TEXT.holds, (*v, *v.values()))),
+    "{\"result[1]['*']\": \"cache['*']\"}",
+)
+_DIMENSION = count(0, 63)
+
+
+def _each_key(rule: Allowed) -> Allowed:
+    """A dimension, or a mapping that has one for each key of `caches`."""
+    return one_of(
+        rule,
+        Allowed(
+            "a mapping to them",
+            lambda v: NAMED.holds(v) and all(map(rule.holds, v.values())),
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,22 @@ class Disaggregated:
     length_dimension: int | Mapping[str, int | None] | None = None
     name: str = ""
 
+    def __post_init__(self) -> None:
+        positions = each(count(0), "a tuple of positions on the axis", "(0, 1)")
+        check_fields(
+            self,
+            "FL240",
+            prefill=_STEP,
+            decode=_STEP,
+            caches=_NAMES,
+            axis=TEXT,
+            prefill_positions=positions,
+            decode_positions=positions,
+            batch_dimension=_each_key(_DIMENSION),
+            length_dimension=_each_key(optional(_DIMENSION)),
+            name=TEXT,
+        )
+
     def positions(self, mesh: Mesh) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Positions of the prefill and of the decode pool on `mesh`, ascending.
 
@@ -66,6 +103,12 @@ class Disaggregated:
                 help="each position belongs to one of the two pools, and neither pool is empty",
             )
         return prefill, decode
+
+
+def _is_step(value: object) -> bool:
+    from flint.step import Step, TorchStep  # it imports this module
+
+    return isinstance(value, Step | TorchStep)
 
 
 @dataclass(frozen=True)

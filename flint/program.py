@@ -10,15 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flint.mesh import Group, Mesh, Route
 
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
+#: The largest number that a column of int64 holds.
+MOST_INT64 = (1 << 63) - 1
+#: Regions in regions at most: code that follows them calls itself for each.
+MOST_NESTED_REGIONS = 100
+
+Int64s: TypeAlias = NDArray[np.int64]
+Int32s: TypeAlias = NDArray[np.int32]
 
 
 class Kind(IntEnum):
@@ -145,7 +150,7 @@ class Program:
     | result_bytes, operand_bytes | bytes written and read by one execution on one device |
     | flops | of one execution on one device; a multiply-add counts 2 |
     | dims | (batch, m, n, k): product of two matrices; (1, rows, 1, reduced) for reductions; |
-    |      | 0 where there are none |
+    |      | (how many wait in the stash, chunk, number, 0) of `pipeline.saved`; else 0 |
     | product | index into `products`: what a product multiplies, see `flint.passes.product_types` |
     | collective, group, comm_bytes | kind, index into `groups` (or -1), bytes of the rank's input |
     | route | index into `routes` (or -1) for PERMUTE, SEND and RECV |

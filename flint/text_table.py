@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from flint.printable import one_line
+
 
 class Column(NamedTuple):
     """A heading, and whether its cells are numbers."""
@@ -14,8 +16,8 @@ class Column(NamedTuple):
 
 
 def text_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    """Cells in columns that are as wide as they need to be, two spaces apart."""
-    cells = [[c.title for c in columns], *(list(map(str, r)) for r in rows)]
+    """Cells in columns that are as wide as they need to be, two spaces apart, each on one line."""
+    cells = [[c.title for c in columns], *([one_line(str(c)) for c in r] for r in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     return "\n".join(
         "  ".join(

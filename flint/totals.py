@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.mesh import AxisRef, Route
 from flint.passes.opcodes import CONVOLUTION, MATMUL, SEVERAL_PRODUCTS, opcode_mask
 from flint.program import Collective, Int64s, Kind, Program
+from flint.verify import exact_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def totals(program: Program) -> Totals:
         executed_op_count=total(program, works.astype(np.int64)),
         flops=total(program, program.flops),
         matmul_flops=total(program, matmul_flops(program)),
-        parameter_bytes=_exact_sum(program.result_bytes[program.kind == Kind.PARAMETER]),
+        parameter_bytes=exact_sum(program.result_bytes[program.kind == Kind.PARAMETER]),
         communication=_communication(program),
     )
 
@@ -67,14 +67,9 @@ def total(program: Program, per_execution: Int64s) -> int:
     parts = np.split(per_execution[order], start[1:])
     trips = (*program.region_trips, 1)
     return sum(
-        trips[int(region)] * _exact_sum(part)
+        trips[int(region)] * exact_sum(part)
         for region, part in zip(regions, parts, strict=False)  # no rows: one empty part
     )
-
-
-def _exact_sum(values: NDArray[np.int64]) -> int:
-    """Sum of non-negative int64 as a Python int: halves cannot overflow below 2**31 rows."""
-    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def matmul_flops(program: Program) -> Int64s:

@@ -14,14 +14,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flint.bounded import FileKind, read_bounded
 from flint.captured import Captured
 from flint.errors import FlintError
+from flint.fields import TRIP_COUNTS, check_value
 from flint.input_kind import InputKind, input_kind
 from flint.mesh import Mesh
 from flint.pipeline import Pipeline
 from flint.pools import Disaggregated
 from flint.program import Program
 from flint.step import AnyStep, Step, TorchStep, WorldStep
+from flint.trip_counts import TripCounts
 from flint.workload import Workload
 
 if TYPE_CHECKING:
@@ -65,11 +68,15 @@ class Trace:
         """What could not be captured as asked for, and what was made up: sentences."""
         return tuple(self.workload.metadata.get("warnings", ()))
 
-    def summary(self) -> Summary:
-        """Operations, FLOPs, parameters and communication per device."""
+    def summary(self, written: Workload | None = None) -> Summary:
+        """Operations, FLOPs, parameters and communication per device.
+
+        `written` is that of what `save` returned: then communication is as in the traces, after the
+        rewrites of the profile that they were written with.
+        """
         from flint.backends.report import summarize
 
-        return summarize(self.workload)
+        return summarize(self.workload, written)
 
     def rewritten(self, profile: str) -> Trace:
         """The trace after the rewrites of a target profile ("xla-gpu", ...; FL405 if unknown)."""
@@ -127,14 +134,20 @@ class Trace:
         they have there, and the simulator's files beside the traces describe it. `options` are
         those of `flint.backends.chakra.write`. The `.flint` file beside the traces holds the
         workload as it is, whatever the traces. Raises FlintError FL406 for an unknown granularity,
-        or one other than "kernel" with a cluster; what `estimate` raises; and what `write` raises.
+        or one other than "kernel" with a cluster; what `estimate` raises; and what `write` raises,
+        for the directory (FL501, FL502, FL505, FL506) before any work.
         """
         from flint.backends.chakra import write
+        from flint.backends.chakra.output import refuse_output
         from flint.rewrite import rewrite
 
+        refuse_output(Path(directory))
         if cluster is None:
+            from flint.backends.cost.preparing import prepared_apart
+
             _require_no_mapping(mapping)
             nodes, timing = rewrite(self.workload, granularity=granularity), None
+            nodes = replace(nodes, programs=tuple(map(prepared_apart, nodes.programs)))
         else:
             _require_kernels(granularity)
             from flint.backends.cost.trace_timing import timed_kernels
@@ -169,8 +182,8 @@ def trace(
     in_shardings: Any = None,
     out_shardings: Any = None,
     shardings: Mapping[str, Any] | None = None,
-    donate_argnums: Sequence[int] = (),
-    static_argnums: Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
     trip_counts: Mapping[str, int] | None = None,
     partitioner: str = "shardy",
     platform: str = "cuda",
@@ -191,11 +204,26 @@ def trace(
 
     Raises FlintError for what the user can mend; see docs/errors.md.
     """
+    check_value(trip_counts or {}, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
+    of_jax = {
+        "in_shardings": in_shardings is not None,
+        "out_shardings": out_shardings is not None,
+        "donate_argnums": donate_argnums != (),
+        "static_argnums": static_argnums != (),
+    }
     if isinstance(fn, AnyStep):
+        given = {"arguments": bool(args), "shardings": bool(shardings)}
+        named = dict.fromkeys(kwargs, True)
+        _refuse({**given, **of_jax, **named}, f"a flint.{type(fn).__name__}, which has its own")
         return trace_step(fn, Mesh.parse(mesh), partitioner=partitioner, trip_counts=trip_counts)
-    if _is_torch_module(fn):
+    if not _is_torch_module(fn):
+        _refuse({"shardings": bool(shardings)}, "a JAX function: they are in_shardings")
+    else:
+        _refuse(of_jax, "a PyTorch module: they are shardings")
         module = TorchStep(fn, args, kwargs, shardings=dict(shardings or {}), platform=platform)
-        return trace_step(module, Mesh.parse(mesh), partitioner=partitioner)
+        return trace_step(
+            module, Mesh.parse(mesh), partitioner=partitioner, trip_counts=trip_counts
+        )
     names = _axis_names((args, kwargs, in_shardings)) if isinstance(mesh, str) else None
     step = Step(
         fn,
@@ -209,6 +237,15 @@ def trace(
         platform=platform,
     )
     return trace_step(step, Mesh.parse(mesh, names), partitioner=partitioner)
+
+
+def _refuse(given: Mapping[str, bool], why: str) -> None:
+    """Raise FlintError FL219 for the first that is given although it would be without effect."""
+    for name, is_given in given.items():
+        if is_given:
+            raise FlintError(
+                "FL219", f"{name} of flint.trace is given with {why}", help="leave it out"
+            )
 
 
 def trace_distributed(
@@ -228,7 +265,12 @@ def trace_distributed(
     Raises FlintError FL230 (the program raised), FL231 (it took no step), FL232 (its world is not
     the mesh), FL233 (a value depends on data) and others of docs/errors.md.
     """
-    if not isinstance(fn, WorldStep):
+    if isinstance(fn, WorldStep):
+        _refuse(
+            {"arguments": bool(args or kwargs), "hints": bool(hints), "steps": steps != 2},
+            "a flint.WorldStep, which has its own",
+        )
+    else:
         fn = WorldStep(fn, args, kwargs, hints=dict(hints or {}), steps=steps)
     return _trace_world(fn, mesh, "", "")
 
@@ -274,23 +316,34 @@ def trace_step(
 
     `trip_counts` add to those of a JAX step.
     """
+    counts = TripCounts(trip_counts or {})
+    trace = _traced(step, mesh, partitioner, name, source, counts)
+    counts.require_taken()
+    return trace
+
+
+def _traced(
+    step: AnyStep, mesh: Mesh, partitioner: str, name: str, source: str, counts: TripCounts
+) -> Trace:
     if isinstance(step, WorldStep):
         return _trace_world(step, mesh, name, source)
     if isinstance(step, Pipeline):
         _require_shardy(partitioner, "stages of a pipeline")
-        step = replace(step, name=step.name or name)
-        return _trace_pipeline(step, mesh, source, trip_counts or {})
+        return _trace_pipeline(replace(step, name=step.name or name), mesh, source, counts)
     if isinstance(step, Disaggregated):
         _require_shardy(partitioner, "pools")
-        return _trace_pools(replace(step, name=step.name or name), mesh, source, trip_counts or {})
+        return _trace_pools(replace(step, name=step.name or name), mesh, source, counts)
     from flint.passes.partition.worker import the_worker
 
     if partitioner == "shardy":
         the_worker().prestart()  # it imports MLIR while the frontend traces
+    own = TripCounts(step.trip_counts if isinstance(step, Step) else {}, over=counts)
     timings: dict[str, float] = {}
     with _timed(timings, "capture_seconds"):
-        captured = _capture(replace(step, name=step.name or name), mesh, source, trip_counts or {})
-    return _finish(captured, partitioner, timings)
+        captured = _capture(replace(step, name=step.name or name), mesh, source, own)
+    trace = _finish(captured, partitioner, timings)
+    own.require_taken()
+    return trace
 
 
 def _require_no_mapping(mapping: object) -> None:
@@ -309,9 +362,7 @@ def _require_kernels(granularity: str) -> None:
         )
 
 
-def _trace_pools(
-    step: Disaggregated, mesh: Mesh, source: str, trip_counts: Mapping[str, int]
-) -> Trace:
+def _trace_pools(step: Disaggregated, mesh: Mesh, source: str, trip_counts: TripCounts) -> Trace:
     from flint.tracing_pools import trace_pools
 
     timings: dict[str, float] = {}
@@ -329,16 +380,14 @@ def _require_shardy(partitioner: str, what: str) -> None:
         )
 
 
-def _trace_pipeline(
-    step: Pipeline, mesh: Mesh, source: str, trip_counts: Mapping[str, int]
-) -> Trace:
+def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, trip_counts: TripCounts) -> Trace:
     from flint.passes.partition.worker import the_worker
     from flint.passes.pipeline.compose import compose
     from flint.passes.pipeline.partition import partition_body
 
     def partition(body: Body) -> PartitionedBody:
-        counts = {**body.captured.trip_counts, **trip_counts}
-        return partition_body(replace(body, captured=replace(body.captured, trip_counts=counts)))
+        captured = replace(body.captured, trip_counts=trip_counts)
+        return partition_body(replace(body, captured=captured))
 
     the_worker().prestart()
     timings: dict[str, float] = {}
@@ -359,17 +408,14 @@ def _capture_pipeline(step: Pipeline, mesh: Mesh, source: str) -> CapturedPipeli
     return capture_jax_pipeline(step, mesh, source)
 
 
-def _capture(
-    step: Step | TorchStep, mesh: Mesh, source: str, trip_counts: Mapping[str, int]
-) -> Captured:
+def _capture(step: Step | TorchStep, mesh: Mesh, source: str, trip_counts: TripCounts) -> Captured:
     if isinstance(step, TorchStep):
         from flint.frontends.torch_export import capture_torch
 
         return capture_torch(step, mesh, source)
     from flint.frontends.jax_program import capture_jax
 
-    step = replace(step, trip_counts={**step.trip_counts, **trip_counts})
-    return capture_jax(step, mesh, source)
+    return capture_jax(replace(step, trip_counts=trip_counts), mesh, source)
 
 
 def _is_torch_module(value: object) -> bool:
@@ -379,15 +425,16 @@ def _is_torch_module(value: object) -> bool:
 
 def trace_file(
     path: str | Path,
-    mesh: Mesh | None = None,
+    mesh: object = None,
     *,
     partitioner: str = "shardy",
     trip_counts: Mapping[str, int] | None = None,
 ) -> Trace:
     """Trace a program in a file: StableHLO (text, bytecode, portable artifact) or XLA HLO.
 
-    What the file is follows from its content. Raises FlintError FL301 when it cannot be read,
-    FL210 for other kinds of file, FL302 or FL303 when it is not what it seems.
+    What the file is follows from its content. `mesh` is as in `trace`; None is that of the file.
+    Raises FlintError FL301 when it cannot be read, FL210 for other kinds of file, FL302 or FL303
+    when it is not what it seems, FL101 (mesh), FL403 (a trip count that no loop takes).
     """
     path = Path(path)
     kind = input_kind(path)
@@ -397,32 +444,44 @@ def trace_file(
             f"{path.name} is a Python file, not a captured program",
             help="call flint.trace(fn, mesh, *args), or flint capture on the command line",
         )
-    data = path.read_bytes()
+    check_value(trip_counts or {}, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
+    counts = TripCounts(trip_counts or {})
+    parsed = None if mesh is None else Mesh.parse(mesh)
+    trace = _trace_captured(path, kind, parsed, partitioner, counts)
+    counts.require_taken()
+    return trace
+
+
+def _trace_captured(
+    path: Path, kind: InputKind, mesh: Mesh | None, partitioner: str, counts: TripCounts
+) -> Trace:
+    data = read_bounded(path, FileKind.PROGRAM, "FL301")
     timings: dict[str, float] = {}
     if kind is InputKind.HLO:
         from flint.frontends.xla_hlo import read_hlo
 
         with _timed(timings, "capture_seconds"):
-            found = read_hlo(data, mesh, name=path.name, trip_counts=trip_counts or {})
+            found = read_hlo(data, mesh, name=path.name, trip_counts=counts)
         if isinstance(found, Program):
             return Trace(Workload.single(found, _metadata(path.name, path.name, "none")), timings)
         return _finish(found, partitioner, timings)
     from flint.frontends.stablehlo_file import capture_stablehlo
 
     with _timed(timings, "capture_seconds"):
-        captured = capture_stablehlo(data, mesh, path.name, trip_counts)
+        captured = capture_stablehlo(data, mesh, path.name, counts)
     return _finish(captured, partitioner, timings)
 
 
 def _finish(captured: Captured, partitioner: str, timings: dict[str, float]) -> Trace:
-    from flint.passes.partition import partitioner as find_partitioner
+    from flint.passes.partition import find_partitioner
 
     with _timed(timings, "partition_seconds"):
-        program = find_partitioner(partitioner)(captured)
+        found = find_partitioner(partitioner)(captured)
     metadata = _metadata(captured.name, captured.source, partitioner)
-    if captured.warnings:
-        metadata["warnings"] = list(captured.warnings)
-    return Trace(Workload.single(program, metadata), timings)
+    warnings = [*captured.warnings, *([found.replicated] if found.replicated else ())]
+    if warnings:
+        metadata["warnings"] = warnings
+    return Trace(Workload.single(found.program, metadata), timings)
 
 
 def _metadata(name: str, source: str, partitioner: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from flint.errors import FlintError, nearest
 from flint.mesh import Mesh
 from flint.pools import CacheName, CapturedPools, Disaggregated
 from flint.step import Step, TorchStep
+from flint.trip_counts import TripCounts
 from flint.workload import Workload
 
 
@@ -34,7 +35,10 @@ def trace_pools(
     captured = capture_pools(
         pools, Mesh.parse(mesh), name=name, source=source, trip_counts=trip_counts
     )
-    return compose_pools(captured)
+    workload = compose_pools(captured)
+    for step in (captured.prefill, captured.decode):
+        TripCounts.of(step.trip_counts).require_taken()
+    return workload
 
 
 def capture_pools(
@@ -48,8 +52,9 @@ def capture_pools(
     """Capture both steps. Raises FlintError FL240 and what the frontends raise."""
     prefill_positions, decode_positions = pools.positions(mesh)
     caches = cache_names(pools)
-    prefill = _capture(pools.prefill, "prefill", mesh, source, trip_counts or {})
-    decode = _capture(pools.decode, "decode", mesh, source, trip_counts or {})
+    counts = TripCounts.of(trip_counts)
+    prefill = _capture(pools.prefill, "prefill", mesh, source, counts)
+    decode = _capture(pools.decode, "decode", mesh, source, counts)
     return CapturedPools(
         mesh,
         prefill,
@@ -99,14 +104,8 @@ def _of(given: Any, key: str, default: int | None, pools: Disaggregated) -> Any:
 
 
 def _capture(
-    step: Step | TorchStep, what: str, mesh: Mesh, source: str, trip_counts: Mapping[str, int]
+    step: Step | TorchStep, what: str, mesh: Mesh, source: str, trip_counts: TripCounts
 ) -> Captured:
-    if not isinstance(step, Step | TorchStep):
-        raise FlintError(
-            "FL240",
-            f"the {what} of Disaggregated is {type(step).__name__}, not a Step",
-            help=f"{what}=flint.Step(fn, args)",
-        )
     step = replace(step, name=step.name or what)
     if isinstance(step, TorchStep):
         from flint.frontends.torch_export import capture_torch
@@ -114,5 +113,5 @@ def _capture(
         return capture_torch(step, mesh, source)
     from flint.frontends.jax_program import capture_jax
 
-    step = replace(step, trip_counts={**step.trip_counts, **trip_counts})
-    return capture_jax(step, mesh, source)
+    counts = TripCounts(step.trip_counts, over=trip_counts)
+    return capture_jax(replace(step, trip_counts=counts), mesh, source)

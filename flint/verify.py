@@ -3,19 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from flint.program import (
     COLUMN_TYPES,
     COLUMNS,
+    MOST_INT64,
+    MOST_NESTED_REGIONS,
     Collective,
+    Int64s,
     Kind,
     Phase,
     Program,
     RegionKind,
 )
+
+if TYPE_CHECKING:
+    from flint.mesh import Mesh
+    from flint.workload import RankClass, Workload
+
+
+#: Columns that passes add up over rows.
+QUANTITIES = ("result_bytes", "operand_bytes", "flops", "comm_bytes")
+
+
+def verify_workload(workload: Workload) -> None:
+    """Raise AssertionError unless each rank is in exactly one class and all programs verify."""
+    count = np.zeros(workload.mesh.size, dtype=np.int64)
+    for c in workload.classes:
+        _hold(0 <= c.program < len(workload.programs), f"class {c.name} has no program")
+        _class_fits(c, workload.mesh)
+        count += c.mask(workload.mesh)
+    wrong = np.flatnonzero(count != 1)
+    if len(wrong):
+        raise AssertionError(f"rank {wrong[0]} is in {count[wrong[0]]} classes")
+    for i, program in enumerate(workload.programs):
+        _hold(program.mesh == workload.mesh, f"program {i} is of another mesh")
+        groups_fit_the_mesh(program)
+        program.verify()
+
+
+def _class_fits(c: RankClass, mesh: Mesh) -> None:
+    """The ranks and coordinates of a class are those of the mesh."""
+    _hold(max(c.ranks, default=0) < mesh.size, f"class {c.name} has a rank beyond the mesh")
+    for axis, coordinates in c.where.items():
+        inside = max(coordinates, default=0) < mesh.axis_size(axis)
+        _hold(inside, f"class {c.name} has a coordinate beyond axis {axis}")
+
+
+def groups_fit_the_mesh(p: Program) -> None:
+    """Groups and routes are of axes, ranks and positions that the mesh has, each once.
+
+    Raises FlintError FL102 for axes that the mesh lacks.
+    """
+    for i, group in enumerate(p.groups):
+        p.mesh.require(group.axes)
+        ranks = np.array([r for members in group.ranks for r in members], dtype=np.int64)
+        _distinct(ranks, p.mesh.size, f"group {i}: a rank")
+        _hold(all(group.ranks), f"group {i}: a list of no ranks")
+        positions = np.array(group.positions, dtype=np.int64)
+        _distinct(positions, p.mesh.group_size(group.axes), f"group {i}: a position")
+    for i, route in enumerate(p.routes):
+        p.mesh.require(route.axes)
+        size = p.mesh.group_size(route.axes) if route.axes else p.mesh.size
+        _hold(abs(route.offset) <= size, f"route {i}: offset {route.offset} among {size}")
+        pairs = np.array(route.pairs, dtype=np.int64).reshape(-1, 2)
+        for ends in pairs.T:
+            _distinct(ends, size, f"route {i}: an end")
+
+
+def _distinct(numbers: NDArray[np.int64], size: int, what: str) -> None:
+    """Numbers are in range(size), each once."""
+    if not len(numbers):
+        return
+    _hold(int(numbers.min()) >= 0 and int(numbers.max()) < size, f"{what} is not below {size}")
+    _hold(len(np.unique(numbers)) == len(numbers), f"{what} is there twice")
 
 
 def verify_program(program: Program) -> None:
@@ -29,9 +94,10 @@ def columns_have_one_length_and_type(p: Program) -> None:
     n = len(p.opcode)
     for name in COLUMNS:
         column = getattr(p, name)
-        assert column.dtype == COLUMN_TYPES[name], f"column {name} is {column.dtype}"
-        expected = {"deps": (len(p.deps),), "dep_start": (n + 1,), "dims": (n, 4)}
-        assert column.shape == expected.get(name, (n,)), f"column {name} has shape {column.shape}"
+        _hold(column.dtype == COLUMN_TYPES[name], f"column {name} is {column.dtype}")
+        expected = {"deps": (column.size,), "dep_start": (n + 1,), "dims": (n, 4)}
+        whole = column.shape == expected.get(name, (n,))
+        _hold(whole, f"column {name} has shape {column.shape}, opcode {p.opcode.shape}")
 
 
 def indices_are_in_their_tables(p: Program) -> None:
@@ -58,23 +124,37 @@ def indices_are_in_their_tables(p: Program) -> None:
 
 def quantities_are_not_negative(p: Program) -> None:
     """Bytes, flops and dims are zero or more."""
-    for name in ("result_bytes", "operand_bytes", "flops", "comm_bytes"):
+    for name in QUANTITIES:
         _require(p, getattr(p, name) >= 0, f"{name} is negative")
     _require(p, (p.dims >= 0).all(axis=1), "dims are negative")
 
 
+def sums_fit(p: Program) -> None:
+    """Bytes and flops of all rows together fit int64: no sum that a pass makes can overflow."""
+    for name in QUANTITIES:
+        total = exact_sum(getattr(p, name))
+        _hold(total <= MOST_INT64, f"{name} of all rows are {total:,}, more than {MOST_INT64:,}")
+
+
+def exact_sum(values: Int64s) -> int:
+    """Sum of non-negative int64 as a Python int: halves cannot overflow below 2**31 rows."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+
+
 def dependencies_point_back(p: Program) -> None:
     """Dependencies are ascending, unique, and smaller than their row."""
-    assert int(p.dep_start[0]) == 0 and int(p.dep_start[-1]) == len(p.deps), "dep_start ends"
-    assert (np.diff(p.dep_start) >= 0).all(), "dep_start decreases"
+    ends = int(p.dep_start[0]) == 0 and int(p.dep_start[-1]) == len(p.deps)
+    _hold(ends, "dep_start does not begin at 0 and end at the number of dependencies")
+    _hold(bool((np.diff(p.dep_start) >= 0).all()), "dep_start decreases")
     if not len(p.deps):
         return
     owner = p.dep_owner
-    bad = (p.deps < 0) | (p.deps >= owner)
-    assert not bad.any(), f"row {owner[bad][0]} depends on row {p.deps[bad][0]}"
-    same = owner[1:] == owner[:-1]
-    repeated = same & (p.deps[1:] <= p.deps[:-1])
-    assert not repeated.any(), f"row {owner[1:][repeated][0]} has unsorted or repeated dependencies"
+    bad = np.flatnonzero((p.deps < 0) | (p.deps >= owner))[:1]
+    if len(bad):
+        raise AssertionError(f"row {owner[bad][0]} depends on row {p.deps[bad][0]}")
+    repeated = np.flatnonzero((owner[1:] == owner[:-1]) & (p.deps[1:] <= p.deps[:-1]))[:1]
+    if len(repeated):
+        raise AssertionError(f"row {owner[repeated + 1][0]} has unsorted or repeated dependencies")
 
 
 def aliases_are_dependencies(p: Program) -> None:
@@ -106,34 +186,68 @@ def communication_is_complete(p: Program) -> None:
     _require(p, routed == (p.route >= 0), "a route is missing or misplaced")
     paired = (p.kind == Kind.SEND) | (p.kind == Kind.RECV)
     _require(p, paired == (p.channel >= 0), "a channel is missing or misplaced")
-    for index in {int(g) for g in p.group[p.group >= 0]}:
-        assert p.groups[index].size(p.mesh) > 1, f"group {p.groups[index]} has one member"
+    for index in np.unique(p.group[p.group >= 0]).tolist():
+        _hold(p.groups[index].size(p.mesh) > 1, f"group {p.groups[index]} has one member")
 
 
 def regions_nest(p: Program) -> None:
-    """Regions lie inside their parents, siblings do not overlap, rows name their innermost one."""
-    owner = np.full(len(p), -1, dtype=np.int64)
+    """Regions lie inside their parents, siblings do not overlap, rows name their innermost one.
+
+    A region adds its number less its parent's at its first row and takes it away after its last:
+    the regions around a row are a chain, so that what is added there is its innermost one's number.
+    """
+    start, stop, parent = _region_bounds(p)
+    numbers = np.arange(len(parent))
+    _hold_each((parent >= -1) & (parent < numbers), "region", "has no parent before it")
+    low, high = np.append(start, 0)[parent], np.append(stop, len(p))[parent]
+    nested = (low <= start) & (start <= stop) & (stop <= high)
+    _hold_each(nested, "region", "leaves its parent")
+    order = np.lexsort((start, parent))
+    order = order[start[order] < stop[order]]
+    before, after = order[:-1], order[1:]
+    apart = (parent[before] != parent[after]) | (stop[before] <= start[after])
+    if not apart.all():
+        raise AssertionError(f"region {after[~apart][0]} overlaps a sibling")
+    change = np.zeros(len(p) + 1, dtype=np.int64)
+    np.add.at(change, start, numbers - parent)
+    np.add.at(change, stop, parent - numbers)
+    _require(p, p.region == np.cumsum(change)[:-1] - 1, "row does not name its innermost region")
+
+
+def _region_bounds(p: Program) -> tuple[Int64s, Int64s, Int64s]:
+    """First rows, rows behind the last, and parents of all regions."""
+    table = [(r.start, r.stop, r.parent) for r in p.regions]
+    columns = np.array(table, dtype=np.int64).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def trip_counts_fit(p: Program) -> None:
+    """Trip counts are zero or more; how often a row runs fits int64, and nests end."""
+    trips: list[int] = []
+    depths: list[int] = []
     for i, r in enumerate(p.regions):
-        assert -1 <= r.parent < i, f"region {i} has parent {r.parent}"
-        outer = p.regions[r.parent] if r.parent >= 0 else None
-        low, high = (outer.start, outer.stop) if outer else (0, len(p))
-        assert low <= r.start <= r.stop <= high, f"region {i} leaves its parent"
-        assert r.trip_count >= 0, f"region {i} runs {r.trip_count} times"
-        assert (owner[r.start : r.stop] == r.parent).all(), f"region {i} overlaps a sibling"
-        owner[r.start : r.stop] = i
-    _require(p, p.region == owner, "row does not name its innermost region")
+        _hold(r.trip_count >= 0, f"region {i} runs {r.trip_count} times")
+        trips.append((trips[r.parent] if r.parent >= 0 else 1) * r.trip_count)
+        depths.append((depths[r.parent] if r.parent >= 0 else 0) + 1)
+        _hold(trips[-1] <= MOST_INT64, f"region {i} runs more than {MOST_INT64:,} times in a step")
+        deep = depths[-1] > MOST_NESTED_REGIONS
+        _hold(not deep, f"region {i} is inside more than {MOST_NESTED_REGIONS} others")
 
 
 def loops_carry_values(p: Program) -> None:
     """Carries go from rows inside a loop to VALUE rows directly inside it; branches carry none."""
     for i, r in enumerate(p.regions):
         if r.kind is RegionKind.BRANCH:
-            assert r.trip_count <= 1 and not r.carries, f"branch {i} loops"
-        for carried, produced in r.carries:
-            assert r.start <= carried < r.stop, f"region {i} carries row {carried} outside it"
-            assert r.start <= produced < r.stop, f"region {i} yields row {produced} outside it"
-            assert p.kind[carried] == Kind.VALUE, f"carried row {carried} is not a VALUE"
-            assert p.region[carried] == i, f"carried row {carried} is not directly in region {i}"
+            _hold(r.trip_count <= 1 and not r.carries, f"branch {i} loops")
+        if not r.carries:
+            continue
+        carried, produced = np.array(r.carries, dtype=np.int64).T
+        for rows, what in ((carried, "carries"), (produced, "yields")):
+            inside = (r.start <= rows) & (rows < r.stop)
+            _hold_each(inside, f"region {i}", f"{what} a row outside it", rows)
+        _hold_each(p.kind[carried] == Kind.VALUE, f"region {i}", "carries no VALUE", carried)
+        _hold_each(p.region[carried] == i, f"region {i}", "carries an inner row", carried)
+        _hold(len(np.unique(carried)) == len(carried), f"region {i} carries a row twice")
 
 
 #: What `Program.verify` proves, in order.
@@ -141,13 +255,29 @@ INVARIANTS: tuple[Callable[[Program], None], ...] = (
     columns_have_one_length_and_type,
     indices_are_in_their_tables,
     quantities_are_not_negative,
+    sums_fit,
     dependencies_point_back,
     aliases_are_dependencies,
     only_work_has_work,
     communication_is_complete,
     regions_nest,
+    trip_counts_fit,
     loops_carry_values,
 )
+
+
+def _hold(condition: bool, what: str) -> None:
+    """Like `assert`, with `python -O` too."""
+    if not condition:
+        raise AssertionError(what)
+
+
+def _hold_each(good: NDArray[np.bool_], whose: str, what: str, named: Int64s | None = None) -> None:
+    """Raise AssertionError for the first that is not good: its number, or what it is `named`."""
+    if not good.all():
+        at = int(np.flatnonzero(~good)[0])
+        subject = f"{whose} {at} {what}" if named is None else f"{whose} {what}: {named[at]}"
+        raise AssertionError(subject)
 
 
 def _require(p: Program, good: ArrayLike, what: str) -> None:

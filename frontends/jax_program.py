@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from flint.axis_types import AxisType
 from flint.captured import Captured
 from flint.errors import FlintError, nearest
-from flint.frontends.gpu_kernels import lowering_parameters, without_gpu
-from flint.frontends.specs import check_spec, show_spec
+from flint.fields import shown
+from flint.frontends.gpu_kernels import lowering_parameters
+from flint.frontends.jax_axis_types import as_auto, with_types_of
+from flint.frontends.jax_meshes import check_meshes, with_mesh_help
+from flint.frontends.jax_settings import capturing_on
+from flint.frontends.specs import check_axes, check_spec, show_spec
 from flint.frontends.user_code import user_error
 from flint.mesh import Mesh
 from flint.passes.mlir import missing_jax
 from flint.passes.partition.attention import attach_attention_rules
+from flint.passes.partition.gspmd import refuse_gspmd
 from flint.step import Step
+from flint.units import plural
 
 #: A closed-over array larger than this is refused: its values would be copied into the program.
 MAX_CONSTANT_BYTES = 256 * 2**20
@@ -31,8 +39,35 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
     Raises FlintError: FL102 (unknown axis), FL103 (a sharding that does not divide), FL104 (an
     argument that is no array), FL203 (the function raised), FL204 (host callbacks), FL205 (a huge
     closed-over array), FL206 (jax is not installed), FL106 (an axis twice in one sharding),
-    FL207 (unknown platform), FL208 (a symbolic dimension).
+    FL207 (unknown platform), FL208 (a symbolic dimension), FL107 (shardings that are
+    not over this mesh, or not Shardy's).
     """
+    mesh = with_types_of(mesh, step)
+    if AxisType.PERHAPS_EXPLICIT not in mesh.axis_types:
+        return _capture_on(mesh, step, source)
+    explicit = replace(mesh, axis_types=(AxisType.EXPLICIT,) * len(mesh.names))
+    try:
+        return _capture_on(explicit, step, source)
+    except FlintError as error:
+        if error.code != "FL203":
+            raise
+        try:
+            found = _capture_on(as_auto(mesh), step, source)
+        except FlintError:
+            raise error from None
+        return replace(found, warnings=(*found.warnings, _taken_as_auto(error)))
+
+
+def _taken_as_auto(error: FlintError) -> str:
+    where = f" ({error.place.split('  ')[0]})" if error.place else ""
+    return (
+        "the axes of the mesh are explicit, as JAX makes them where nothing is said, and with "
+        f"explicit axes {error.message.rstrip('.')}{where}: captured with axes of type Auto; say "
+        "axis_types=(AxisType.Auto,) * n where the mesh is made"
+    )
+
+
+def _capture_on(mesh: Mesh, step: Step, source: str) -> Captured:
     platform = platform_name(step.platform)
     abstract = abstract_mesh(mesh)
     place = definition(step.fn)
@@ -40,7 +75,10 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
     function = _jitted(step, abstract, mesh, place)
     name = step.name or getattr(step.fn, "__name__", "step")
     module = lower_jax(function, args, kwargs, abstract, platform, name, place)
-    return Captured(bytecode(module), mesh, name, source, dict(step.trip_counts))
+    warnings = check_meshes(module, abstract, place)
+    written = bytecode(module)
+    refuse_gspmd(module, written, "FL107", name)
+    return Captured(written, mesh, name, source, step.trip_counts, warnings)
 
 
 def lower_jax(
@@ -57,23 +95,22 @@ def lower_jax(
     `args` and `kwargs` are abstract arrays on the mesh `abstract`, `platform` is JAX's name of it.
     Raises FlintError FL203, FL204 or FL205.
     """
-    jax = _import_jax()
-    with jax.sharding.use_abstract_mesh(abstract), without_gpu():
+    with capturing_on(abstract):
         try:
             traced = function.trace(*args, **kwargs)
         except FlintError:
             raise
-        except Exception as error:
-            raise user_error(error, f"tracing {name}", place) from error
+        except (Exception, SystemExit) as error:
+            raise with_mesh_help(user_error(error, f"tracing {name}", place), abstract) from error
         _refuse_callbacks(traced.jaxpr)
         _refuse_huge_constants(traced.jaxpr, place)
         try:
             lowered = traced.lower(
                 lowering_platforms=(platform,), _private_parameters=lowering_parameters(platform)
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise user_error(error, f"lowering {name} for {platform}", place) from error
-    module = lowered.compiler_ir("stablehlo")
+        module = lowered.compiler_ir("stablehlo")
     attach_attention_rules(module)
     return module
 
@@ -97,9 +134,15 @@ def platform_name(name: str) -> str:
 
 
 def abstract_mesh(mesh: Mesh) -> Any:
-    """The `jax.sharding.AbstractMesh` with the axes of `mesh`."""
+    """The `jax.sharding.AbstractMesh` with the axes of `mesh`: Auto unless it says explicit."""
     jax = _import_jax()
-    return jax.sharding.AbstractMesh(mesh.sizes, mesh.names)
+    kinds = jax.sharding.AxisType
+    types = mesh.axis_types or (AxisType.AUTO,) * len(mesh.names)
+    return jax.sharding.AbstractMesh(
+        mesh.sizes,
+        mesh.names,
+        tuple(kinds.Explicit if t is AxisType.EXPLICIT else kinds.Auto for t in types),
+    )
 
 
 def _import_jax() -> Any:
@@ -130,7 +173,7 @@ def _abstract_arguments(
     step: Step, abstract: Any, mesh: Mesh, place: str | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as ShapeDtypeStruct with shardings on `abstract`; static ones stay as they are."""
-    static = {n % max(len(step.args), 1) for n in step.static_argnums}
+    static = set(positions(step.static_argnums, len(step.args), "static_argnums", place))
     names = argument_names(step.fn, len(step.args))
     shardings = _in_shardings(step)
 
@@ -156,6 +199,26 @@ def argument_names(function: Any, count: int) -> list[str]:
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "arg")
     names += [f"{rest}[{i - len(names)}]" for i in range(len(names), count)]
     return names[:count]
+
+
+def positions(
+    given: int | Sequence[int], arguments: int, field: str, place: str | None
+) -> tuple[int, ...]:
+    """`donate_argnums` or `static_argnums` as JAX reads them: one or several, negative from the end.
+
+    Raises FlintError FL219 for a position that none of the `arguments` has.
+    """
+    found = []
+    for position in (given,) if isinstance(given, int) else given:
+        if not -arguments <= position < arguments:
+            raise FlintError(
+                "FL219",
+                f"{field} has {position}, the step has {plural(arguments, 'positional argument')}",
+                place=place,
+                help="positions count from 0; keyword arguments have none",
+            )
+        found.append(position % arguments)
+    return tuple(dict.fromkeys(found))
 
 
 def _in_shardings(step: Step) -> list[Any]:
@@ -198,7 +261,7 @@ def abstract_tree(
         spec = _spec_of(chosen)
         shape, dtype = _shape_and_dtype(leaf, name, place)
         check_spec(spec, shape, dtype, name, mesh, place)
-        on_mesh = jax.sharding.NamedSharding(abstract, spec) if spec is not None else None
+        on_mesh = _on_mesh(abstract, spec, chosen) if spec is not None else None
         weak = bool(getattr(leaf, "weak_type", False))
         converted.append(jax.ShapeDtypeStruct(shape, dtype, sharding=on_mesh, weak_type=weak))
     return jax.tree_util.tree_unflatten(tree, converted)
@@ -209,6 +272,7 @@ def _broadcast(sharding: Any, value: Any, count: int, prefix: str, place: str | 
     jax = _import_jax()
     if sharding is None or _is_sharding(sharding):
         return [sharding] * count
+    _require_shardings(sharding, f"in_shardings of {prefix}", place)
     try:
         full = jax.tree.map(
             lambda s, sub: [s] * len(jax.tree.leaves(sub)),
@@ -225,6 +289,19 @@ def _broadcast(sharding: Any, value: Any, count: int, prefix: str, place: str | 
         ) from error
     leaves: list[Any] = jax.tree.leaves(full, is_leaf=lambda s: s is None or _is_sharding(s))
     return leaves
+
+
+def _require_shardings(tree: Any, what: str, place: str | None) -> None:
+    """Raise FlintError FL104 if a leaf of a tree of shardings is none: JAX would say so later."""
+    jax = _import_jax()
+    for leaf in jax.tree.leaves(tree, is_leaf=_is_sharding):
+        if not _is_sharding(leaf):
+            raise FlintError(
+                "FL104",
+                f"{what} holds {shown(leaf)}, which is no sharding",
+                place=place,
+                help="give PartitionSpecs, NamedShardings, or None where there is no sharding",
+            )
 
 
 def own_sharding(leaf: Any) -> Any:
@@ -273,38 +350,42 @@ def _shape_and_dtype(leaf: Any, name: str, place: str | None) -> tuple[tuple[int
 
 def _jitted(step: Step, abstract: Any, mesh: Mesh, place: str | None) -> Any:
     jax = _import_jax()
-    plain = step.out_shardings is None and not step.donate_argnums and not step.static_argnums
+    donated = positions(step.donate_argnums, len(step.args), "donate_argnums", place)
+    static = positions(step.static_argnums, len(step.args), "static_argnums", place)
+    plain = step.out_shardings is None and not donated and not static
     if plain and hasattr(step.fn, "trace") and hasattr(step.fn, "lower"):
         return step.fn
     options: dict[str, Any] = {}
     if step.out_shardings is not None:
+        _require_shardings(step.out_shardings, "out_shardings", place)
         options["out_shardings"] = jax.tree.map(
             lambda s: _out_sharding(s, abstract, mesh, place),
             step.out_shardings,
             is_leaf=lambda s: s is None or _is_sharding(s),
         )
-    if step.donate_argnums:
-        options["donate_argnums"] = tuple(step.donate_argnums)
-    if step.static_argnums:
-        options["static_argnums"] = tuple(step.static_argnums)
-    return jax.jit(step.fn, **options)
+    if donated:
+        options["donate_argnums"] = donated
+    if static:
+        options["static_argnums"] = static
+    try:
+        return jax.jit(step.fn, **options)
+    except TypeError as error:  # what it takes for no function: a generator, for one
+        raise user_error(error, "jitting the step", place) from error
 
 
 def _out_sharding(sharding: Any, abstract: Any, mesh: Mesh, place: str | None) -> Any:
-    jax = _import_jax()
     spec = _spec_of(sharding)
     if spec is None:
         return None
-    for entry in spec:
-        for axis in (entry,) if isinstance(entry, str) else entry or ():
-            if axis not in mesh.names:
-                raise FlintError(
-                    "FL102",
-                    f"mesh has no axis '{axis}'{nearest(axis, mesh.names)}",
-                    place=f"{place or 'out_shardings'}  out_shardings {show_spec(spec)}",
-                    help=f"the mesh is {mesh}",
-                )
-    return jax.sharding.NamedSharding(abstract, spec)
+    where = f"{place or 'out_shardings'}  out_shardings {show_spec(spec)}"
+    check_axes(spec, "a result", mesh, where)
+    return _on_mesh(abstract, spec, sharding)
+
+
+def _on_mesh(abstract: Any, spec: Any, given: Any) -> Any:
+    """A sharding on the abstract mesh, in the kind of memory that the given one names."""
+    kind = getattr(given, "memory_kind", None)
+    return _import_jax().sharding.NamedSharding(abstract, spec, memory_kind=kind)
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

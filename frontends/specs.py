@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flint.errors import FlintError, nearest
+from flint.fields import shown
 from flint.mesh import AxisRef, Mesh
 
 
@@ -26,15 +27,22 @@ def check_spec(
             f"sharding of {name} has {len(spec)} dimensions, the array {len(shape)}",
             place=where,
         )
-    used: set[str] = set()
+    check_axes(spec, name, mesh, where)
     for number, (size, entry) in enumerate(zip(shape, spec, strict=False)):
-        if not isinstance(entry, str | tuple):
-            continue
-        axes = (entry,) if isinstance(entry, str) else entry
-        for axis in axes:
+        if isinstance(entry, str | tuple):
+            axes = entry if isinstance(entry, tuple) else (entry,)
+            _check_divides(size, axes, number, name, mesh, where)
+
+
+def check_axes(spec: Any, name: str, mesh: Mesh, where: str) -> None:
+    """Raise FlintError FL102 or FL106 for an entry of `spec` that is no axis, or one used before."""
+    used: set[str] = set()
+    for entry in spec:
+        if not isinstance(entry, str | tuple | int | float | bytes):
+            continue  # None, or UNCONSTRAINED
+        for axis in entry if isinstance(entry, tuple) else (entry,):
             _check_axis(axis, used, name, mesh, where)
             used.add(axis)
-        _check_divides(size, axes, number, name, mesh, where)
 
 
 def show_spec(spec: Any) -> str:
@@ -42,7 +50,11 @@ def show_spec(spec: Any) -> str:
     return "P(" + ", ".join(repr(e) for e in spec) + ")"
 
 
-def _check_axis(axis: str, used: set[str], name: str, mesh: Mesh, where: str) -> None:
+def _check_axis(axis: object, used: set[str], name: str, mesh: Mesh, where: str) -> None:
+    if not isinstance(axis, str):
+        raise FlintError(
+            "FL102", f"sharding of {name} has {shown(axis)} where an axis belongs", place=where
+        )
     if axis in used:
         raise FlintError(
             "FL106",

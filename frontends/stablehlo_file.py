@@ -8,6 +8,7 @@ from flint.captured import Captured
 from flint.errors import FlintError
 from flint.mesh import Mesh
 from flint.passes.partition.worker import the_worker
+from flint.trip_counts import TripCounts
 
 _MLIR_BYTECODE = b"ML\xefR"
 _PORTABLE_ARTIFACT = _MLIR_BYTECODE + b"\rStableHLO_v"
@@ -37,7 +38,12 @@ def capture_stablehlo(
             help="it may be truncated or damaged; write it again",
         ) from error
     return Captured(
-        bytecode, _agreed_mesh(facts.get("mesh"), mesh, name), name, name, dict(trip_counts or {})
+        bytecode,
+        _agreed_mesh(facts.get("mesh"), mesh, name),
+        name,
+        name,
+        TripCounts.of(trip_counts),
+        warnings=tuple(facts.get("warnings", ())),
     )
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from flint.captured import Captured
 from flint.errors import FlintError
-from flint.frontends.gpu_kernels import lowering_parameters, without_gpu
+from flint.frontends.gpu_kernels import lowering_parameters
+from flint.frontends.jax_axis_types import as_auto
 from flint.frontends.jax_program import abstract_mesh, platform_name
+from flint.frontends.jax_settings import capturing_on
 from flint.frontends.torch_precision import mark_products
 from flint.mesh import Mesh
 from flint.passes.mlir import write_bytecode
@@ -53,14 +55,13 @@ def lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
     import jax
     from jax._src import config
 
-    abstract = abstract_mesh(mesh)
+    abstract = abstract_mesh(as_auto(mesh))
     step, arguments = program.function, program.arguments
     step.__name__ = step.__qualname__ = name
     with (
-        jax.sharding.use_abstract_mesh(abstract),
+        capturing_on(abstract),
         jax.enable_x64(True),
         config.include_full_tracebacks_in_locations(False),
-        without_gpu(),
     ):
         jitted = jax.jit(
             step,

@@ -12,6 +12,7 @@ from flint.passes.hlo.module import HloModule, decode_module, malformed
 from flint.passes.hlo.walk import module_to_program
 from flint.passes.partition.xla_process import run_xla
 from flint.program import Program
+from flint.trip_counts import TripCounts
 
 #: Custom calls that only a module holds that is not partitioned yet.
 _ANNOTATIONS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
@@ -114,7 +115,7 @@ def _to_captured(module: HloModule, mesh: Mesh, trip_counts: Mapping[str, int] |
     proto = module.proto
     options = {"donated": sorted(module.donated)}
     stablehlo = run_xla("import", options, proto.SerializeToString())
-    return Captured(stablehlo, mesh, proto.name, module.source, dict(trip_counts or {}))
+    return Captured(stablehlo, mesh, proto.name, module.source, TripCounts.of(trip_counts))
 
 
 def _own_mesh(module: HloModule) -> Mesh:

@@ -36,6 +36,9 @@ def make_context() -> Any:
     except ImportError as error:
         raise missing_jax("jaxlib") from error
     context = ir.Context()
+    # Its threads would report what they find wrong to Python and wait for the interpreter's lock,
+    # which the thread that waits for them holds: one error in a nested function, and both hang.
+    context.enable_multithreading(False)
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     context.append_dialect_registry(registry)
@@ -87,6 +90,14 @@ def write_bytecode(module: Any) -> bytes:
     out = io.BytesIO()
     module.operation.write_bytecode(out)
     return out.getvalue()
+
+
+def module_text(bytecode: bytes) -> str:
+    """A module as text, without locations and large constants."""
+    from jaxlib.mlir import ir
+
+    with make_context():
+        return str(ir.Module.parse(bytecode).operation.get_asm(large_elements_limit=8))
 
 
 def element_bits(element_type: Any) -> int:
@@ -219,6 +230,7 @@ _NOISE = frozenset(
         "rematted_computation",
         "custom_jvp_call",
         "custom_vjp_call",
+        "eval_jaxpr",
         "remat2",
         "core_call",
         "scan",

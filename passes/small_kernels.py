@@ -14,10 +14,13 @@ from flint.program import Flag, Int64s, Kind, Program
 
 Floats = NDArray[np.float64]
 
-#: What a merged kernel takes over from the longest of its parts.
+#: What a merged kernel takes over from the longest of its parts. `group` goes with the opcode:
+#: a slice (`sdy.all_slice`) is a kernel that has one.
 _OF_THE_LONGEST = (
     "opcode",
     "dims",
+    "product",
+    "group",
     "dtype",
     "shape",
     "name",
@@ -112,10 +115,8 @@ def _merged(program: Program, duration: Floats, last: Int64s) -> Program:
     result = rewired(program, (links[0][across], links[1][across]))
     ends, longest = _longest(duration, last)
     copied = {name: getattr(program, name)[longest] for name in _OF_THE_LONGEST}
-    several = np.bincount(last, minlength=len(program))[ends] > 1
-    storage = np.uint8(Flag.IN_PLACE | Flag.VIEW)
-    flags = np.where(several, program.flags[ends] & ~storage, program.flags[ends])
-    result = changed(result, ends, flags=flags.astype(np.uint8), **copied)
+    flags = _merged_flags(program, last)[ends]
+    result = changed(result, ends, flags=flags, **copied)
     for name in ("flops", "result_bytes", "operand_bytes"):
         result = result.with_rows(**{name: _sums(getattr(program, name), last)})
     regions = tuple(
@@ -124,6 +125,19 @@ def _merged(program: Program, duration: Floats, last: Int64s) -> Program:
     )
     keep: Mask = last == np.arange(len(program))
     return kept(result.with_rows(regions=regions), keep)
+
+
+def _merged_flags(program: Program, last: Int64s) -> NDArray[np.uint8]:
+    """For each last row of a group its flags: its own, or what is true of several rows as one.
+
+    Those share no storage with what they read, and read their operands in another order than the
+    product among them. What is not known of one of them is not known of them all.
+    """
+    several = np.bincount(last, minlength=len(program)) > 1
+    unsure = program.flags & np.uint8(Flag.UNPRICED | Flag.DOUBTFUL)
+    together = np.zeros_like(program.flags)
+    np.bitwise_or.at(together, last, unsure)
+    return np.where(several, together, program.flags)
 
 
 def _longest(duration: Floats, last: Int64s) -> tuple[Int64s, Int64s]:

@@ -1,11 +1,23 @@
-"""Golden files: text that a test compares whole, and that `--update-golden` rewrites."""
+"""Golden files, text that a test compares whole; and how hypothesis chooses its examples.
+
+The profile `fixed` gives the same examples to everyone, at every run. `explore` draws new ones:
+`python -m benchmarks.explore_properties` runs the property tests with it for as long as asked.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 _GOLDEN = Path(__file__).parent / "golden"
+
+# No limits of time: a loaded machine must not fail a test. No database: a test must not depend on
+# what failed in this checkout before.
+_COMMON = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", _COMMON, derandomize=True)
+settings.register_profile("explore", _COMMON, print_blob=True)
+settings.load_profile("fixed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,6 +16,7 @@ from flint.program import Kind, Program, Row
 from flint.step import Step
 from flint.tracing_pools import trace_pools
 from flint.workload import Workload
+from tests.auto_mesh import auto_mesh
 
 LAYERS, WIDTH = 3, 16
 
@@ -43,7 +44,7 @@ class Case:
     @property
     def abstract(self) -> AbstractMesh:
         mesh = Mesh.parse(self.mesh)
-        return AbstractMesh(mesh.sizes, mesh.names)
+        return auto_mesh(mesh.sizes, mesh.names)
 
     def array(self, shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.bfloat16) -> Any:
         sharding = NamedSharding(self.abstract, P(*spec))

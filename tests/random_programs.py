@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from flint.builder import ProgramBuilder
@@ -14,7 +14,7 @@ from flint.mesh import AxisRef, Group, Mesh, Route
 from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
 
 #: No limits of time: a loaded machine must not fail a test.
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=60)
 
 Draw = Callable[[st.SearchStrategy], object]
 

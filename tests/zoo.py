@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from flint.mesh import Mesh
 from flint.step import Step
+from tests.auto_mesh import auto_mesh
 
 F32 = jnp.float32
 #: Given the mesh, the function and its abstract arguments.
@@ -42,7 +43,7 @@ class Example:
 
     def step(self) -> Step:
         """The step to capture."""
-        mesh = AbstractMesh(tuple(self.sizes.values()), tuple(self.sizes))
+        mesh = auto_mesh(tuple(self.sizes.values()), tuple(self.sizes))
         function, args = self.build(mesh)
         return Step(
             function,

@@ -5,35 +5,28 @@ Simulators do not: they drop cycles silently, hang without a word, and exit with
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from flint.backends.chakra.deadlock import Operation, RankWork, find_deadlock
+from flint.backends.chakra.cohorts import Cohort, find_cohorts
+from flint.backends.chakra.deadlock import Situation, find_deadlock
 from flint.backends.chakra.findings import MAX_PER_CODE, CheckReport, Findings
-from flint.backends.chakra.matching import CollectiveMatcher, MessageMatcher, check_peers
+from flint.backends.chakra.kinds import GroupCodes
+from flint.backends.chakra.listed_files import FileNumber, ListedFiles
+from flint.backends.chakra.matching import match_collectives
 from flint.backends.chakra.membership import Membership
+from flint.backends.chakra.messages import Exchange, find_exchange
 from flint.backends.chakra.overtaking import report_overtaking
+from flint.backends.chakra.parser import TraceParser
 from flint.backends.chakra.reader import is_compressed, read_bytes, unpack
-from flint.backends.chakra.records import RecordTable
-from flint.backends.chakra.references import (
-    COMM_BYTES,
-    GROUP,
-    HAS_PROBLEM,
-    ID,
-    KIND,
-    SHAPE,
-    SOURCE,
-    TAG,
-    TARGET,
-    TYPE,
-)
-from flint.backends.chakra.schema import NodeType
-from flint.backends.chakra.structure import Structure, build_structure
-from flint.backends.chakra.trace_files import TraceSet, find_traces
+from flint.backends.chakra.remarks import report_remarks
+from flint.backends.chakra.trace_class import AT, TraceClass
+from flint.backends.chakra.trace_files import TraceSet, find_traces, group_file_names
 from flint.errors import FlintError
-from flint.program import Int64s
+from flint.units import plural
 
 #: Called with (ranks read, ranks in all).
 Progress = Callable[[int, int], None]
@@ -47,10 +40,11 @@ def check(
 ) -> CheckReport:
     """Check the traces at `place`, a directory or a prefix (`dir/trace` for dir/trace.<rank>.et).
 
-    They need not be Flint's. `comm_groups` is the communicator group file if it is not
-    comm_group.json beside them. Proves what `flint.backends.chakra.findings.CODES` lists. Raises
-    FlintError FL601 (no traces), FL602 (directory or group file cannot be read), FL605 (not a
-    group file); a trace that cannot be read is a finding.
+    They need not be Flint's. `comm_groups` is the communicator group file if it is neither
+    comm_group.json beside them nor called as STAGE calls it. Proves what
+    `flint.backends.chakra.findings.CODES` lists. Raises FlintError FL601 (no traces), FL602
+    (directory or group file cannot be read), FL605 (not a group file), FL606 (a manifest of Flint
+    that cannot be used); a trace that cannot be read is a finding.
     """
     found = find_traces(Path(place), None if comm_groups is None else Path(comm_groups))
     run = _Check(found)
@@ -65,128 +59,108 @@ class _Check:
     def __init__(self, traces: TraceSet) -> None:
         self.traces = traces
         self.findings = Findings()
-        self.table = RecordTable()
+        self.codes = GroupCodes()
+        self.parser = TraceParser(self.codes, traces.has_roofline)
         self.membership = Membership(traces.world, traces.groups, traces.dimensions)
-        self.collectives = CollectiveMatcher()
-        self.messages = MessageMatcher()
-        self.structures: dict[bytes, Structure] = {}
-        self.work: dict[int, RankWork] = {}
-        self.operations: dict[tuple[int, ...], Operation] = {}
-        self.nodes = 0
+        self.listed = ListedFiles(traces.folder, traces.manifest, self.findings)
         self.present = set(traces.paths)
+        self.unknown_groups = 0
+        #: Files with several names -> class and row of the rank that was read.
+        self.linked: dict[FileNumber, tuple[TraceClass, int]] = {}
 
     def read(self, rank: int, path: Path) -> None:
-        """Read and examine one rank."""
+        """Read one rank, unless its file is one that was read under another name."""
+        number = _file_number(path)
+        known = self.linked.get(number) if number else None
+        if number and known and self.listed.compare_again(path.name, rank, number):
+            known[0].repeat(rank, known[1])
+            return
         try:
-            raw = read_bytes(path)
-            if is_compressed(raw):
-                self.findings.add("unreadable", rank, -1, "the trace is compressed")
-            numbers, columns, _ = self.table.load(unpack(raw, path.name), path.name)
+            found = self._load(rank, path, number)
         except FlintError as error:
             code = "no-metadata" if error.code == "FL604" else "unreadable"
             self.findings.add(code, rank, -1, error.message)
             self.present.discard(rank)
             return
-        self.nodes += len(numbers)
-        structure = self._structure(rank, numbers, columns)
-        order = structure.order
-        numbers, columns = numbers[order], columns[order]
-        for at in np.flatnonzero(columns[:, HAS_PROBLEM]).tolist():
-            record = self.table.records[numbers[at]]
-            for code, sentence in record.problems:
-                self.findings.add(code, rank, record.id, sentence)
-        operations = self._communication(rank, columns)
-        self.work[rank] = RankWork(structure, operations, columns[:, ID].tolist())
+        if number:
+            self.linked[number] = found
 
-    def _structure(self, rank: int, numbers: Int64s, columns: Int64s) -> Structure:
-        key = columns[:, SHAPE].tobytes()
-        structure = self.structures.get(key)
-        if structure is None:
-            records = self.table.records
-            structure = build_structure([records[n] for n in numbers.tolist()])
-            self.structures[key] = structure
-        for code, node, sentence in structure.problems:
-            self.findings.add(code, rank, node, sentence)
-        return structure
-
-    def _communication(self, rank: int, columns: Int64s) -> dict[int, Operation]:
-        """Examine a rank's communication; what each position does, for the simulation."""
-        operations: dict[int, Operation] = {}
-        types = columns[:, TYPE]
-        where = np.flatnonzero(types == NodeType.COMM_COLL)
-        groups = self._groups(rank, columns[where])
-        where, groups = where[groups >= 0], groups[groups >= 0]
-        self.collectives.add(rank, groups, columns[where])
-        kinds = columns[where][:, (KIND, COMM_BYTES)].tolist()
-        for at, group, kind in zip(where.tolist(), groups.tolist(), kinds, strict=True):
-            operations[at] = self._operation(NodeType.COMM_COLL, group, *kind)
-        for node_type in (NodeType.COMM_SEND, NodeType.COMM_RECV):
-            where = np.flatnonzero(types == node_type)
-            if len(where):
-                ends = self._messages(rank, columns[where], node_type)
-                for at, key in zip(where.tolist(), ends, strict=True):
-                    operations[at] = self._operation(node_type, -1, *key)
-        return operations
-
-    def _operation(self, node_type: NodeType, group: int, *key: int) -> Operation:
-        """Equal operations are one object: there are many more nodes than kinds of them."""
-        name = (int(node_type), group, *key)
-        found = self.operations.get(name)
-        if found is None:
-            found = self.operations[name] = (node_type, group, key)
-        return found
-
-    def _groups(self, rank: int, columns: Int64s) -> Int64s:
-        """Number of the group of each collective; -1 where it has none that holds the rank."""
-        names = list(self.table.groups)
-        result = np.full(len(columns), -1, dtype=np.int64)
-        for index in np.unique(columns[:, GROUP]).tolist():
-            where = columns[:, GROUP] == index
-            node = int(columns[where][0, ID])
-            number = self.membership.resolve(names[index], rank)
-            if isinstance(number, str):
-                code = "unknown-group" if isinstance(names[index], str) else "bad-dimensions"
-                self.findings.add(code, rank, node, number)
-                continue
-            members, label = self.membership.members[number], self.membership.labels[number]
-            if rank not in members:
-                sentence = f"it uses {label}, which does not list it"
-                self.findings.add("rank-not-in-group", rank, node, sentence)
-                continue
-            if len(members) == 1:
-                self.findings.add("group-of-one", rank, node, f"{label} is the rank alone")
-            result[where] = number
-        return result
-
-    def _messages(self, rank: int, columns: Int64s, node_type: NodeType) -> list[tuple[int, ...]]:
-        """Examine and note a rank's sends or receives; their (tag, source, target, size)."""
-        sends, ids = node_type is NodeType.COMM_SEND, columns[:, ID]
-        world = self.traces.world
-        columns, sound = check_peers(rank, columns, ids, world, sends, self.findings)
-        add = self.messages.add_sends if sends else self.messages.add_receives
-        add(columns[sound], ids[sound])
-        keys: list[list[int]] = columns[:, (TAG, SOURCE, TARGET, COMM_BYTES)].tolist()
-        return [tuple(key) for key in keys]
+    def _load(self, rank: int, path: Path, number: FileNumber | None) -> tuple[TraceClass, int]:
+        raw = read_bytes(path)
+        self.listed.compare(path.name, rank, raw, number)
+        if is_compressed(raw):
+            self.findings.add("unreadable", rank, -1, "the trace is compressed")
+        trace_class, values = self.parser.load(unpack(raw, path.name), path.name)
+        return trace_class, trace_class.add(rank, values)
 
     def report(self) -> CheckReport:
         """Compare the ranks with each other, then simulate."""
-        if not self.traces.partial:
+        traces = self.traces
+        if not traces.partial:
             self._note_missing_ranks()
-        self.collectives.report(self.membership, self.present, self.findings)
-        self.messages.report(self.present, self.findings)
-        complete = len(self.present) == self.traces.world
-        examined = complete and not self.findings
+        self.listed.compare_others()
+        self.listed.report_absent(traces.entries, traces.prefix, traces.partial)
+        classes = [c for c in self.parser.classes if c.ranks]
+        for each in classes:
+            self.findings.add_collected(sorted(each.ranks), each.nodes.problems)
+        notes = report_remarks(classes, self.findings)
+        cohorts = [c for each in classes for c in self._cohorts(each)]
+        self._note_missing_groups(classes)
+        match_collectives(cohorts, self.membership, self.present, self.findings)
+        exchange = find_exchange(cohorts)
+        exchange.report(self.present, self.findings)
+        complete = len(self.present) == traces.world and max(self.present) < traces.world
+        # A file that was changed is examined as it is: the traces may be sound all the same, or not.
+        examined = complete and set(self.findings.counts) <= {"changed-file", "missing-file"}
         if examined:
-            self._simulate()
+            self._simulate(cohorts, exchange)
         return CheckReport(
-            ranks=len(self.traces.paths),
-            nodes=self.nodes,
+            ranks=len(traces.paths),
+            nodes=sum(len(c.ranks) * len(c.nodes.structure) for c in classes),
             groups=len(self.membership.members),
-            partial=self.traces.partial,
+            partial=traces.partial,
             deadlock_examined=examined,
             findings=self.findings.sorted(),
-            counts=dict(self.findings.counts),
+            counts=self.findings.in_order(),
+            notes=(*notes, *self._notes(classes)),
+            compared_files=self.listed.compared,
         )
+
+    def _cohorts(self, trace_class: TraceClass) -> list[Cohort]:
+        return find_cohorts(trace_class, self.codes, self.membership, self.findings)
+
+    def _note_missing_groups(self, classes: list[TraceClass]) -> None:
+        """One finding for all groups that are named, if no file says who is in them."""
+        if self.traces.groups is not None:
+            return
+        names = _named_groups(classes, self.codes)
+        if not names:
+            return
+        self.unknown_groups = len(names)
+        shown = ", ".join([*sorted(names)[:5], *["..."][: len(names) - 5]])
+        places = ", ".join(group_file_names(self.traces.prefix)[:2])
+        rank, node = min(names.values())
+        sentence = (
+            f"the traces name {plural(len(names), 'group')} ({shown}), and no file says who is in "
+            f"them: there is no {places}, nor another that --groups names"
+        )
+        self.findings.add("unknown-group", rank, node, sentence)
+
+    def _notes(self, classes: list[TraceClass]) -> list[str]:
+        """What could not be proved, and what was taken for granted."""
+        notes = []
+        if self.traces.group_file:
+            notes.append(f"the groups are those of {self.traces.group_file}")
+        if self.unknown_groups:
+            groups = plural(self.unknown_groups, "group")
+            notes.append(f"collectives of {groups} were not matched: their members are unknown")
+        nameless = 0 if self.traces.manifest else _count_nameless(classes, self.codes)
+        if nameless:
+            notes.append(
+                f"{plural(nameless, 'collective')} without a group "
+                f"are taken for those of all {plural(self.traces.world, 'rank')}, as ASTRA-sim does"
+            )
+        return [*notes, *self.listed.notes(self.traces.entries)]
 
     def _note_missing_ranks(self) -> None:
         left = self.traces.world - len(self.traces.paths)
@@ -199,9 +173,42 @@ class _Check:
                 left -= times
             rank += 1
 
-    def _simulate(self) -> None:
-        report_overtaking(self.messages.sends, self.messages.receives, self.work, self.findings)
-        deadlock = find_deadlock(self.work, self.membership.members)
+    def _simulate(self, cohorts: list[Cohort], exchange: Exchange) -> None:
+        report_overtaking(exchange, self.findings)
+        members = self.membership.members
+        deadlock = find_deadlock(Situation(cohorts, exchange, members, self.traces.world))
         if deadlock is not None:
             code = "recv-before-send" if deadlock.only_messages else "one-slot-deadlock"
             self.findings.add(code, deadlock.rank, deadlock.node, deadlock.sentence)
+
+
+def _file_number(path: Path) -> FileNumber | None:
+    """What is equal for the names of one file, None where it has one name only."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
+
+
+def _named_groups(classes: list[TraceClass], codes: GroupCodes) -> dict[str, tuple[int, int]]:
+    """Names of groups that a file must list, each with the first rank and node that use it."""
+    found: dict[str, tuple[int, int]] = {}
+    for each in classes:
+        table, lines = each.table(), each.nodes.collectives
+        slots, first = np.unique(each.group_slots, return_index=True)
+        for slot, at in zip(slots.tolist(), first.tolist(), strict=True):
+            node = each.nodes.id_at(int(lines[at, AT]))
+            values, rows = np.unique(table[:, slot], return_index=True)
+            for code, row in zip(values.tolist(), rows.tolist(), strict=True):
+                name = codes.name(code)
+                if isinstance(name, str) and name not in ("", "0"):
+                    place = (each.ranks[row], node)
+                    found[name] = min(found.get(name, place), place)
+    return found
+
+
+def _count_nameless(classes: list[TraceClass], codes: GroupCodes) -> int:
+    """Collectives that say neither a group nor dimensions."""
+    code = codes.code("")
+    return sum(int((each.table()[:, each.group_slots] == code).sum()) for each in classes)

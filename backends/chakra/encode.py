@@ -198,7 +198,8 @@ class Encoder:
 
     def _body(self, node: int, deps: list[int]) -> bytes:
         row, node_type = int(self.nodes.row[node]), int(self.nodes.type[node])
-        starts = node_type == NodeType.COMP and not deps
+        after = int(self.nodes.after[node])
+        starts = node_type == NodeType.COMP and not deps and after < 0
         fixed = self._fixed.get((row, node_type, starts))
         if fixed is None:
             fixed = self._fixed[row, node_type, starts] = (
@@ -207,6 +208,8 @@ class Encoder:
             )
         name, attributes = fixed
         body = (b"\x08" + varint(node) if node else b"") + name
+        if after >= 0:
+            body += field_bytes(4, varint(after))
         if deps:
             body += field_bytes(5, b"".join(map(varint, deps)))
         duration = int(self.nodes.duration_micros[node])

@@ -10,6 +10,9 @@ ASTRA-sim gives a rank one communication slot and issues what is ready first. Wh
 slots for different collectives and wait for each other for ever. Such workloads get dependencies
 that keep every collective and send in program order, which excludes that: the least that has not
 ended is ready on all its members. Ranks that all do the same at the same time need none.
+
+A device runs the kernels of one stream in order, a simulator any kernel whose data are there. So each
+kernel also waits for the one before it on its stream; see `_before`.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ _COMM_TYPES = {
     Collective.ALL_TO_ALL: CommType.ALL_TO_ALL,
     Collective.BROADCAST: CommType.ALL_GATHER,
 }
+#: How many dependencies away an order that others say already is looked for.
+_STEPS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +59,7 @@ class Names:
     groups: GroupNumbers
     use_dimensions: bool = False
     in_order: bool = False
+    producers_only: bool = False  #: data_deps name what is read, and order is in ctrl_deps
     tags: dict[Hashable, int] = field(default_factory=dict)
 
     def tag(self, key: Hashable) -> int:
@@ -67,6 +73,7 @@ class TraceNodes:
 
     `comm_type`, `comm_bytes`, `tag` are 0 for computation. `slot` is an index into `slots`, or -1
     where all ranks have equal bytes; `dimensions` is an index into `dimension_flags`, or -1.
+    `after` is a kernel that node i waits for besides `deps`, only for order, or -1.
     `duration_micros` is 0 where simulators find the time.
     """
 
@@ -74,6 +81,7 @@ class TraceNodes:
     row: Int32s
     dep_start: Int64s
     deps: Int64s
+    after: Int64s
     comm_type: NDArray[np.uint8]
     comm_bytes: Int64s
     tag: Int64s
@@ -102,13 +110,19 @@ def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> 
     types = _node_types(program, row, is_second)
     dep_start, deps = _copy_dependencies(nodes, origin, np.cumsum(copies) - 1)
     if names.in_order:
-        dep_start, deps = _chain(dep_start, deps, types)
+        dep_start, deps = _with_pairs(dep_start, deps, *_chain(types))
+    after = _before(dep_start, deps, _streams(program, row, types))
+    if not names.producers_only:
+        later = np.flatnonzero(after >= 0)
+        dep_start, deps = _with_pairs(dep_start, deps, later, after[later])
+        after = np.full(len(row), -1, dtype=np.int64)
     slots, slot, flags, dimensions = _ends(program, names, row, types)
     return TraceNodes(
         type=types,
         row=row,
         dep_start=dep_start,
         deps=deps,
+        after=after,
         comm_type=_comm_types(program)[program.collective[row]],
         comm_bytes=_comm_bytes(program)[row],
         tag=_tags(program, names, row, types),
@@ -137,16 +151,53 @@ def _has_messages(program: Program) -> bool:
     return ragged or some or bool((program.route >= 0).any())
 
 
-def _chain(dep_start: Int64s, deps: Int64s, types: NDArray[np.uint8]) -> tuple[Int64s, Int64s]:
-    """Let each collective and send wait for the one before it."""
-    count = len(types)
+def _chain(types: NDArray[np.uint8]) -> tuple[Int64s, Int64s]:
+    """Each collective and send but the first, and the one before it."""
     slotted = np.flatnonzero((types == NodeType.COMM_COLL) | (types == NodeType.COMM_SEND))
-    owners = np.concatenate(
-        (np.repeat(np.arange(count, dtype=np.int64), np.diff(dep_start)), slotted[1:])
-    )
-    keys = sorted_unique(owners * count + np.concatenate((deps, slotted[:-1])))
-    starts = np.concatenate(([0], np.cumsum(np.bincount(keys // count, minlength=count))))
-    return starts, keys % count
+    return slotted[1:], slotted[:-1]
+
+
+def _with_pairs(
+    dep_start: Int64s, deps: Int64s, owners: Int64s, targets: Int64s
+) -> tuple[Int64s, Int64s]:
+    """The dependencies, and of each `owners[i]` that on `targets[i]`."""
+    count = len(dep_start) - 1
+    owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(dep_start))
+    owner = np.concatenate((owner, owners))
+    keys = sorted_unique(owner * max(count, 1) + np.concatenate((deps, targets)))
+    starts = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(keys // max(count, 1), minlength=count), out=starts[1:])
+    return starts, keys % max(count, 1)
+
+
+def _streams(program: Program, row: Int32s, types: NDArray[np.uint8]) -> Int64s:
+    """The stream of each kernel; -1 for communication, which simulators put in order themselves."""
+    return np.where(types == NodeType.COMP, program.stream[row].astype(np.int64), -1)
+
+
+def _before(dep_start: Int64s, deps: Int64s, stream: Int64s) -> Int64s:
+    """For each node with a stream (not -1) the node before it on that; else -1.
+
+    -1 too where it waits for that node already, itself or through communication between the two.
+    """
+    count = len(stream)
+    owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(dep_start))
+    before = np.full(count, -1, dtype=np.int64)
+    for number in np.unique(stream[stream >= 0]):
+        mine = np.flatnonzero(stream == number)
+        waits = _last_of(mine, owner, deps, count)[mine[1:]] == mine[:-1]
+        before[mine[1:]] = np.where(waits, -1, mine[:-1])
+    return before
+
+
+def _last_of(mine: Int64s, owner: Int64s, deps: Int64s, count: int) -> Int64s:
+    """For each node the last of `mine` that it waits for, at most so many steps away; else -1."""
+    own = np.full(count, -1, dtype=np.int64)
+    own[mine] = mine
+    found = np.full(count, -1, dtype=np.int64)
+    for _ in range(_STEPS):
+        np.maximum.at(found, owner, np.maximum(own, found)[deps])
+    return found
 
 
 def _node_types(program: Program, row: Int32s, is_second: NDArray[np.bool_]) -> NDArray[np.uint8]:

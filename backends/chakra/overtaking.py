@@ -6,62 +6,94 @@ the wrong data, and a pipeline computes with another microbatch than it thinks.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from flint.backends.chakra.deadlock import RankWork
+from flint.backends.chakra.cohorts import Cohort
 from flint.backends.chakra.findings import Findings
+from flint.backends.chakra.messages import Exchange
+from flint.backends.chakra.structure import Structure
+from flint.backends.chakra.trace_class import AT, COMM_NAME, COMM_SIZE, COMM_TAG
 from flint.program import Int64s
 
-#: Columns of a message: (tag, source, target, size, node id, number of its name).
-_TAG, _SOURCE, _TARGET, _SIZE, _ID, _NAME = range(6)
+
+class _Message(NamedTuple):
+    """One message of an edge: tag, and the position of its node on either side."""
+
+    tag: int
+    sent: int
+    received: int
 
 
-def report_overtaking(
-    sends: Int64s, receives: Int64s, work: Mapping[int, RankWork], findings: Findings
-) -> None:
+def report_overtaking(exchange: Exchange, findings: Findings) -> None:
     """Note where an order is certain: dependencies say it on both sides, and they disagree.
 
     Looks at sends of one name, size and pair of ranks whose receives have one name too, when every
-    tag is used once. `sends` and `receives` are all matched.
+    tag is used once. All messages are matched.
     """
-    pairs = _paired(sends, receives)
-    if not len(pairs):
+    sends, receives = exchange.sends, exchange.receives
+    kinds = np.column_stack((sends.cohort, sends.label, receives.cohort, receives.label))
+    if not len(kinds):
         return
-    kinds = pairs[:, (_SOURCE, _TARGET, _SIZE, _NAME, 6 + _NAME)]
-    change = np.flatnonzero((kinds[1:] != kinds[:-1]).any(axis=1)) + 1
-    for messages in np.split(pairs, change):
-        received = messages[:, 6 + _ID]
-        for at in np.flatnonzero(received[1:] < received[:-1]).tolist():
-            first, second = messages[at], messages[at + 1]
-            if _is_certain(first, second, work):
-                sentence = (
-                    f"it receives from rank {first[_SOURCE]} first what is sent second: tag "
-                    f"{second[_TAG]} before tag {first[_TAG]}, sent by nodes {second[_ID]} and "
-                    f"{first[_ID]}"
-                )
-                target = int(first[_TARGET])
-                findings.add("message-order", target, int(second[6 + _ID]), sentence)
+    different, which = np.unique(kinds, axis=0, return_inverse=True)
+    for number, (sender, sent, receiver, received) in enumerate(different.tolist()):
+        ends = exchange.cohorts[sender], exchange.cohorts[receiver]
+        found = _overtaken(*ends, ends[0].sends.of(sent), ends[1].receives.of(received))
+        for at in np.flatnonzero(which.reshape(-1) == number).tolist() if found else ():
+            source, target = int(sends.source[at]), int(sends.target[at])
+            for first, second in found:
+                _report(source, target, ends, first, second, findings)
 
 
-def _paired(sends: Int64s, receives: Int64s) -> Int64s:
-    """Sends beside their receives, by kind and then in the order of sending."""
-    left, right = _unique(sends), _unique(receives)
-    keys = (_TAG, _SOURCE, _TARGET, _SIZE)
-    if len(left) != len(right) or not (left[:, keys] == right[:, keys]).all():
-        return np.zeros((0, 12), dtype=np.int64)
-    both = np.concatenate((left, right), axis=1)
-    order = np.lexsort([both[:, c] for c in (_ID, 6 + _NAME, _NAME, _SIZE, _TARGET, _SOURCE)])
-    return both[order]
+def _report(
+    source: int,
+    target: int,
+    ends: tuple[Cohort, Cohort],
+    first: _Message,
+    second: _Message,
+    findings: Findings,
+) -> None:
+    sender, receiver = ends[0].nodes, ends[1].nodes
+    sentence = (
+        f"it receives from rank {source} first what is sent second: tag "
+        f"{second.tag} before tag {first.tag}, sent by nodes {sender.id_at(second.sent)} and "
+        f"{sender.id_at(first.sent)}"
+    )
+    findings.add("message-order", target, receiver.id_at(second.received), sentence)
 
 
-def _unique(messages: Int64s) -> Int64s:
-    """Messages by key, without those whose key occurs more than once."""
-    order = np.lexsort([messages[:, c] for c in (_SIZE, _TARGET, _SOURCE, _TAG)])
-    ordered = messages[order]
-    keys = ordered[:, (_TAG, _SOURCE, _TARGET, _SIZE)]
+def _overtaken(
+    sender: Cohort, receiver: Cohort, sends: Int64s, receives: Int64s
+) -> list[tuple[_Message, _Message]]:
+    """Pairs of messages of an edge of which the second is received first, for certain."""
+    found = []
+    for messages in _by_kind(_unique(sends), _unique(receives)):
+        for first, second in pairwise(messages):
+            if (
+                second.received < first.received
+                and _waits(sender.nodes.structure, first.sent, second.sent)
+                and _waits(receiver.nodes.structure, second.received, first.received)
+            ):
+                found.append((first, second))
+    return found
+
+
+def _by_kind(sends: Int64s, receives: Int64s) -> list[list[_Message]]:
+    """Messages of one size and name on both sides, in the order of sending."""
+    kinds: dict[tuple[int, int, int], list[_Message]] = {}
+    for send, receive in zip(sends.tolist(), receives.tolist(), strict=True):
+        kind = (send[COMM_SIZE], send[COMM_NAME], receive[COMM_NAME])
+        message = _Message(send[COMM_TAG], send[AT], receive[AT])
+        kinds.setdefault(kind, []).append(message)
+    return [sorted(messages, key=lambda m: m.sent) for messages in kinds.values()]
+
+
+def _unique(lines: Int64s) -> Int64s:
+    """Messages by tag and size, without those that are not alone in both."""
+    ordered = lines[np.lexsort((lines[:, COMM_SIZE], lines[:, COMM_TAG]))]
+    keys = ordered[:, (COMM_TAG, COMM_SIZE)]
     same = (keys[1:] == keys[:-1]).all(axis=1)
     again = np.zeros(len(ordered), dtype=np.bool_)
     again[1:] |= same
@@ -69,18 +101,13 @@ def _unique(messages: Int64s) -> Int64s:
     return ordered[~again]
 
 
-def _is_certain(first: Int64s, second: Int64s, work: Mapping[int, RankWork]) -> bool:
-    sender, receiver = work[int(first[_SOURCE])], work[int(first[_TARGET])]
-    sent = _waits(sender, int(first[_ID]), int(second[_ID]))
-    return sent and _waits(receiver, int(second[6 + _ID]), int(first[6 + _ID]))
-
-
-def _waits(work: RankWork, early: int, late: int) -> bool:
-    """Whether node `late` waits, through others, for node `early`."""
-    start, goal = bisect_left(work.ids, early), bisect_left(work.ids, late)
+def _waits(structure: Structure, start: int, goal: int) -> bool:
+    """Whether the node at position `goal` waits, through others, for that at `start`."""
     seen, todo = {start}, [start]
+    child_start, children = structure.adjacency
     while todo:
-        for child in work.structure.children[todo.pop()]:
+        at = todo.pop()
+        for child in children[child_start[at] : child_start[at + 1]]:
             if child == goal:
                 return True
             if child < goal and child not in seen:

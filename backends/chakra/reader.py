@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import importlib
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flint.backends.chakra.schema import NodeType, messages
+from flint.bounded import FileKind, gunzip, read_bounded
 from flint.errors import FlintError
+from flint.messages import decode_error, unknown_fields
+
+#: More records than this in one file would fill the memory.
+MOST_RECORDS = 1 << 22
 
 
 class TraceNode(NamedTuple):
@@ -51,21 +53,18 @@ def read(path: str | Path) -> TraceFile:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Content of a file. Raises FlintError FL602."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FlintError("FL602", f"cannot read {path}: {error.strerror or error}") from error
+    """Content of a regular file of a trace's size. Raises FlintError FL602."""
+    return read_bounded(path, FileKind.TRACE, "FL602")
 
 
 def unpack(data: bytes, source: str) -> bytes:
-    """`data`, decompressed if it is a gzip stream. Raises FlintError FL603."""
+    """`data`, decompressed if it is a gzip stream. Raises FlintError FL603, also for a bomb."""
     if not is_compressed(data):
         return data
     try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _broken(source, 0, f"its gzip stream is broken ({error})") from error
+        return gunzip(data, FileKind.TRACE.most_bytes)
+    except ValueError as error:
+        raise _broken(source, 0, str(error)) from error
 
 
 def is_compressed(data: bytes) -> bool:
@@ -74,8 +73,11 @@ def is_compressed(data: bytes) -> bool:
 
 
 def records(data: bytes, source: str) -> Iterator[tuple[int, int]]:
-    """Start and stop of each record's message. Raises FlintError FL603 where framing breaks."""
-    at, size = 0, len(data)
+    """Start and stop of each record's message.
+
+    Raises FlintError FL603 where framing breaks, and for more records than memory holds nodes.
+    """
+    at, size, count = 0, len(data), 0
     if not size:
         raise _broken(source, 0, "the file holds nothing")
     while at < size:
@@ -89,6 +91,9 @@ def records(data: bytes, source: str) -> Iterator[tuple[int, int]]:
             raise _broken(source, at, f"a record of {length} bytes lacks its last {missing}")
         if not length:
             raise _broken(source, at, "a record is blank, which readers take for the end")
+        count += 1
+        if count > MOST_RECORDS:
+            raise _broken(source, at, f"record {count:,} begins: no device runs so many operations")
         yield start, stop
         at = stop
 
@@ -105,13 +110,12 @@ def _long_varint(data: bytes, at: int, source: str) -> tuple[int, int]:
 
 
 class Decoder:
-    """Messages -> plain values. Equal messages are decoded once."""
+    """Messages -> plain values."""
 
     def __init__(self) -> None:
         self._messages = messages()
-        self._decode_error = importlib.import_module("google.protobuf.message").DecodeError
-        self._unknown = importlib.import_module("google.protobuf.unknown_fields").UnknownFieldSet
-        self._nodes: dict[bytes, TraceNode] = {}
+        self._decode_error = decode_error()
+        self._unknown = unknown_fields()
 
     def metadata(self, record: bytes, source: str) -> tuple[str, dict[str, Any]]:
         """Version and attributes. Raises FlintError FL604 for a record that is not metadata."""
@@ -126,21 +130,24 @@ class Decoder:
 
     def node(self, record: bytes, source: str, offset: int) -> TraceNode:
         """One node. Raises FlintError FL603 for bytes that are not one."""
-        known = self._nodes.get(record)
-        if known is None:
-            message = self._parse(self._messages.Node, record)
-            if message is None or message.type not in NodeType._value2member_map_:
-                raise _broken(source, offset, "a record is not a Chakra node")
-            known = self._nodes[record] = TraceNode(
-                message.id,
-                message.name,
-                NodeType(message.type),
-                tuple(message.data_deps),
-                tuple(message.ctrl_deps),
-                message.duration_micros,
-                {a.name: _value(a) for a in message.attr},
-            )
-        return known
+        message = self._parse(self._messages.Node, record)
+        if message is None or message.type not in NodeType._value2member_map_:
+            raise _broken(source, offset, "a record is not a Chakra node")
+        return _node(message)
+
+    def plain_node(self, record: bytes) -> TraceNode | None:
+        """A node that has no id, dependencies or times, each other field once and in order.
+
+        None for one that has, and for bytes that are no node.
+        """
+        message = self._parse(self._messages.Node, record)
+        if message is None or message.type not in NodeType._value2member_map_:
+            return None
+        taken = message.id or message.data_deps or message.ctrl_deps
+        if taken or message.start_time_micros or message.duration_micros:
+            return None
+        # Bytes that say something again, or that a field is 0, are not written back.
+        return _node(message) if message.ByteSize() == len(record) else None
 
     def _parse(self, kind: Any, record: bytes) -> Any:
         """The message, or None where the bytes are not one or hold fields it does not have."""
@@ -149,6 +156,18 @@ class Decoder:
         except self._decode_error:
             return None
         return None if len(self._unknown(message)) else message
+
+
+def _node(message: Any) -> TraceNode:
+    return TraceNode(
+        message.id,
+        message.name,
+        NodeType(message.type),
+        tuple(message.data_deps),
+        tuple(message.ctrl_deps),
+        message.duration_micros,
+        {a.name: _value(a) for a in message.attr},
+    )
 
 
 def _value(attribute: Any) -> tuple[str, Any]:

@@ -1,30 +1,17 @@
-"""Distinct records of many traces, each decoded and examined once.
+"""What a check needs of a node but for its id and dependencies, and what is wrong with it alone.
 
-Ranks of one class share nearly all their records, so a set of traces is one table of records and,
-for each rank, an array of numbers into it.
+Nodes of a loop, and those of ranks of one class, differ in little else: so each kind of record is
+decoded and examined once, and a trace is an array of numbers of kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from flint.backends.chakra.reader import Decoder, TraceNode, records
-from flint.backends.chakra.references import (
-    COLUMNS,
-    GROUP,
-    MAX_REFERENCES,
-    FieldValues,
-    Loaded,
-    Reference,
-    make_reference,
-)
+from flint.backends.chakra.reader import TraceNode
 from flint.backends.chakra.schema import SIMULATED_COLLECTIVES, CommType, NodeType
-from flint.program import Int64s
 
-#: How feeders read an attribute; another kind reads as 0 or throws. chakra.md 1.3
+#: How feeders read an attribute; another kind reads as 0 or throws. docs/chakra.md
 ATTRIBUTE_KINDS: dict[str, str] = {
     "is_cpu_op": "bool_val",
     "num_ops": "int64_val",
@@ -38,128 +25,69 @@ ATTRIBUTE_KINDS: dict[str, str] = {
     "pg_name": "string_val",
     "involved_dim": "bool_list",
 }
+#: Kinds between which ASTRA-sim's feeder converts.
+_INTEGERS = frozenset(
+    f"{kind}_val"
+    for kind in (
+        *("int32", "int64", "uint32", "uint64", "sint32", "sint64"),
+        *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool"),
+    )
+)
 _REQUIRED = {
-    NodeType.COMP: ("num_ops", "tensor_size"),
     NodeType.COMM_COLL: ("comm_type", "comm_size"),
     NodeType.COMM_SEND: ("comm_size", "comm_tag", "comm_dst"),
     NodeType.COMM_RECV: ("comm_size", "comm_tag", "comm_src"),
 }
+#: What the roofline divides by each other, and the finding where it is below 1.
+_ROOFLINE = {"num_ops": "zero-num-ops", "tensor_size": "zero-tensor-size"}
 #: ASTRA-sim matches messages by their tag modulo this.
 TAG_MODULUS = 500_000_000
 
 
-class Record(NamedTuple):
-    """What a check needs of one node. `group` is pg_name or a tuple of involved dimensions.
+class Remark(NamedTuple):
+    """What is said once for all nodes that have it. `code` is that of the finding, "" for a note.
 
-    `name` is that of a send or receive, "" of other nodes.
+    `text` follows the attribute's name in a sentence; `stored` is the kind where it is about that.
     """
 
-    id: int
+    code: str
+    attribute: str
+    text: str
+    stored: str = ""
+
+
+class Record(NamedTuple):
+    """A kind of node. `group` is pg_name or a tuple of involved dimensions.
+
+    `label` is the node's name, "" where it has none; `name` the same of a send or receive, "" of
+    others. `problems` are (code, what follows the label in a sentence).
+    """
+
     type: NodeType
-    deps: tuple[int, ...]
     kind: int
     comm_bytes: int
     group: str | tuple[bool, ...]
     source: int
     target: int
     tag: int
+    label: str
+    name: str
     problems: tuple[tuple[str, str], ...]
-    name: str = ""
+    remarks: tuple[Remark, ...]
 
 
-class RecordTable:
-    """Interns records; `groups` and `shapes` number what records name and how they depend."""
+def examine(node: TraceNode, has_roofline: bool | None) -> Record:
+    """A node's kind, and everything that is wrong with it on its own.
 
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.groups: dict[str | tuple[bool, ...], int] = {}
-        self.shapes: dict[Hashable, int] = {}
-        self._rows: list[tuple[int, ...]] = []
-        self._number: dict[bytes, int] = {}
-        self._names: dict[str, int] = {}
-        self._decoder = Decoder()
-        self._references: dict[int, list[Reference]] = {}
-        self._columns: Int64s = np.zeros((0, len(COLUMNS)), dtype=np.int64)
-
-    def columns(self) -> Int64s:
-        """One line per record, COLUMNS across."""
-        if len(self._columns) < len(self._rows):
-            added = np.array(self._rows[len(self._columns) :], dtype=np.int64)
-            self._columns = np.concatenate((self._columns, added))
-        return self._columns
-
-    def load(self, data: bytes, source: str) -> Loaded:
-        """The nodes of one file, in file order. Raises FlintError FL603 or FL604."""
-        known = self._references.setdefault(len(data), [])
-        content = np.frombuffer(data, dtype=np.uint8)
-        for reference in reversed(known):
-            values = reference.values_in(content)
-            if values is not None:
-                return self._refill(reference, values)
-        spans = list(records(data, source))
-        _, metadata = self._decoder.metadata(data[slice(*spans[0])], source)
-        numbers = [self._intern(data[a:b], source, a) for a, b in spans[1:]]
-        lines = np.array(numbers, dtype=np.int64)
-        loaded = Loaded(lines, self.columns()[lines], metadata)
-        known.append(make_reference(data, np.array(spans, dtype=np.int64), loaded, self.groups))
-        del known[:-MAX_REFERENCES]
-        return loaded
-
-    def _refill(self, reference: Reference, values: list[FieldValues]) -> Loaded:
-        """The trace of `reference` with other ranks and groups in it."""
-        columns = reference.loaded.columns.copy()
-        for nodes, column, found in values:
-            if column == GROUP:
-                names, which = np.unique(found, return_inverse=True)
-                numbers = [self._group_number(str(n)) for n in names.tolist()]
-                found = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
-            columns[nodes, column] = found
-        return reference.loaded._replace(columns=columns)
-
-    def _group_number(self, name: str | tuple[bool, ...]) -> int:
-        return self.groups.setdefault(name, len(self.groups))
-
-    def _intern(self, record: bytes, source: str, offset: int) -> int:
-        number = self._number.get(record)
-        if number is None:
-            node = self._decoder.node(record, source, offset)
-            found = examine(node)
-            number = self._number[record] = len(self.records)
-            self.records.append(found)
-            self._rows.append(self._line(found))
-        return number
-
-    def _line(self, r: Record) -> tuple[int, ...]:
-        shape = self.shapes.setdefault((r.id, r.type, r.deps), len(self.shapes))
-        has_problem = int(bool(r.problems))
-        return (
-            r.kind,
-            r.comm_bytes,
-            r.source,
-            r.target,
-            r.tag % TAG_MODULUS,
-            int(r.type),
-            signed64(r.id),
-            self._group_number(r.group),
-            shape,
-            has_problem,
-            self._names.setdefault(r.name, len(self._names)),
-        )
-
-
-def signed64(value: int) -> int:
-    """The 64 bits of an unsigned number read as a signed one, which a column can hold."""
-    return value if value < 1 << 63 else value - (1 << 64)
-
-
-def examine(node: TraceNode) -> Record:
-    """What a check needs of a node, and everything that is wrong with it on its own."""
+    `has_roofline` is what the simulator's configuration says, None where there is none.
+    """
     problems: list[tuple[str, str]] = []
-    _examine_attributes(node, problems)
+    remarks: list[Remark] = []
+    _examine_attributes(node, problems, remarks)
     _examine_type(node, problems)
     _examine_sizes(node, problems)
-    if len(set(node.data_deps)) < len(node.data_deps):
-        problems.append(("repeated-dependency", f"{_label(node)} names a dependency twice"))
+    if node.type is NodeType.COMP:
+        _examine_work(node, has_roofline, problems, remarks)
 
     def number(name: str, default: int) -> int:
         value = node.attributes.get(name, ("", default))[1]
@@ -171,31 +99,42 @@ def examine(node: TraceNode) -> Record:
     if not group and isinstance(involved, tuple):
         group = tuple(bool(v) for v in involved)
     return Record(
-        node.id,
         node.type,
-        tuple(sorted({*node.data_deps, *node.ctrl_deps})),
         number("comm_type", 0),
         number("comm_size", 0),
         group,
         number("comm_src", -1),
         number("comm_dst", -1),
         number("comm_tag", 0),
-        tuple(problems),
+        node.name,
         node.name if node.type in (NodeType.COMM_SEND, NodeType.COMM_RECV) else "",
+        tuple(problems),
+        tuple(remarks),
     )
 
 
-def _examine_attributes(node: TraceNode, problems: list[tuple[str, str]]) -> None:
-    for name, (kind, _) in node.attributes.items():
+def signed64(value: int) -> int:
+    """The 64 bits of an unsigned number read as a signed one, which a column can hold."""
+    return value if value < 1 << 63 else value - (1 << 64)
+
+
+def _examine_attributes(
+    node: TraceNode, problems: list[tuple[str, str]], remarks: list[Remark]
+) -> None:
+    for name, (kind, value) in node.attributes.items():
         expected = ATTRIBUTE_KINDS.get(name, kind)
-        if kind != expected:
-            stored = kind or "nothing"
-            problems.append(
-                ("attribute-type", f"{_label(node)} stores {name} as {stored}, not {expected}")
-            )
+        if kind == expected:
+            continue
+        if kind in _INTEGERS and expected in _INTEGERS:
+            # The older feeder reads 0, which is right where 0 is what is stored.
+            code = "attribute-type" if value else ""
+            remarks.append(Remark(code, name, f"as {kind}, not {expected}", kind))
+        else:
+            what = f"stores {name} as {kind or 'nothing'}, not {expected}"
+            problems.append(("attribute-type", what))
     for name in _REQUIRED.get(node.type, ()):
         if name not in node.attributes:
-            problems.append(("attribute-missing", f"{_label(node)} has no {name}"))
+            problems.append(("attribute-missing", f"has no {name}"))
 
 
 def _examine_type(node: TraceNode, problems: list[tuple[str, str]]) -> None:
@@ -206,36 +145,46 @@ def _examine_type(node: TraceNode, problems: list[tuple[str, str]]) -> None:
         NodeType.MEM_STORE: "unsupported-node",
     }.get(node.type)
     if wrong:
-        problems.append((wrong, f"{_label(node)} has type {node.type.name}"))
+        problems.append((wrong, f"has type {node.type.name}"))
     if node.attributes.get("is_cpu_op", ("", False))[1]:
-        problems.append(("cpu-op", f"{_label(node)} is marked is_cpu_op"))
+        problems.append(("cpu-op", "is marked is_cpu_op"))
+
+
+def _number(node: TraceNode, name: str) -> Any:
+    found = node.attributes.get(name, ("", None))[1]
+    return found if isinstance(found, int | float) else None
+
+
+def _examine_work(
+    node: TraceNode,
+    has_roofline: bool | None,
+    problems: list[tuple[str, str]],
+    remarks: list[Remark],
+) -> None:
+    """Work of a computation, which only the roofline reads."""
+    for name, zero in _ROOFLINE.items():
+        value = _number(node, name)
+        if name not in node.attributes:
+            if has_roofline:
+                problems.append(("attribute-missing", f"has no {name}"))
+            else:
+                remarks.append(Remark("", name, "is missing"))
+        elif value is not None and value < 1:
+            if has_roofline is False:
+                remarks.append(Remark("", name, "is below 1"))
+            else:
+                problems.append((zero, f"has {name} {value}"))
 
 
 def _examine_sizes(node: TraceNode, problems: list[tuple[str, str]]) -> None:
-    def value(name: str) -> Any:
-        found = node.attributes.get(name, ("", None))[1]
-        return found if isinstance(found, int | float) else None
-
-    def require_positive(name: str, code: str) -> None:
-        found = value(name)
-        if found is not None and found < 1:
-            problems.append((code, f"{_label(node)} has {name} {found}"))
-
-    if node.type is NodeType.COMP:
-        require_positive("num_ops", "zero-num-ops")
-        require_positive("tensor_size", "zero-tensor-size")
-        return
     if node.type not in (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV):
         return
-    require_positive("comm_size", "zero-comm-size")
-    tag, kind = value("comm_tag"), value("comm_type")
+    size, tag, kind = (_number(node, n) for n in ("comm_size", "comm_tag", "comm_type"))
+    if size is not None and size < 1:
+        problems.append(("zero-comm-size", f"has comm_size {size}"))
     if tag is not None and tag < 0:
-        problems.append(("negative-tag", f"{_label(node)} has comm_tag {tag}"))
+        problems.append(("negative-tag", f"has comm_tag {tag}"))
     if node.type is NodeType.COMM_COLL and kind is not None and kind not in SIMULATED_COLLECTIVES:
         known = CommType._value2member_map_.get(kind)
         word = known.name if isinstance(known, CommType) else f"comm_type {kind}"
-        problems.append(("unsupported-collective", f"{_label(node)} is a {word}"))
-
-
-def _label(node: TraceNode) -> str:
-    return node.name or f"node {node.id}"
+        problems.append(("unsupported-collective", f"is a {word}"))

@@ -1,139 +1,110 @@
 """Files that equal another but for ranks and groups are not parsed again.
 
 A trace of another rank of the same class has its own comm_src, comm_dst and pg_name in the same
-places. So the first file of a length is parsed record by record, and a later one is compared with
-it as a whole: where only bytes of those three values differ, they alone are read.
+places. So the first file of a length is parsed, and a later one is compared with it as a whole:
+where only bytes of those three values differ, they alone are read.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.chakra.trace_class import TraceClass
 from flint.program import Int64s
 
-#: Columns of a table of nodes. `id` is the 64-bit pattern, signed; `name` is that of a message.
-COLUMNS = (
-    "kind",
-    "comm_bytes",
-    "source",
-    "target",
-    "tag",
-    "type",
-    "id",
-    "group",
-    "shape",
-    "has_problem",
-    "name",
-)
-(KIND, COMM_BYTES, SOURCE, TARGET, TAG, TYPE, ID, GROUP, SHAPE, HAS_PROBLEM, NAME) = range(
-    len(COLUMNS)
-)
+#: Bytes of files that are kept to compare with. A larger file has no reference.
+_MOST_BYTES = 256 << 20
+#: Files of one length that are kept.
+_MOST_OF_A_LENGTH = 8
 
 
-#: Files of one length that are kept to compare with.
-MAX_REFERENCES = 8
+class Field(NamedTuple):
+    """Where values of one width stand in a file: `value` among its values, `start` in its bytes."""
 
-#: Node.attr comm_src or comm_dst as a varint int32_val, and pg_name as a string_val of digits.
-_RANK_FIELD = re.compile(rb"R.\n\x08comm_(src|dst)8([\x80-\xff]{0,4}[\x00-\x7f])", re.DOTALL)
-_GROUP_FIELD = re.compile(rb"R.\n\x07pg_name\xea\x01.([0-9]{1,9})", re.DOTALL)
+    value: Int64s
+    start: Int64s
+    width: int
+    is_text: bool
 
+    @property
+    def positions(self) -> Int64s:
+        """(count, width) places of their bytes."""
+        return self.start[:, None] + np.arange(self.width)
 
-class Loaded(NamedTuple):
-    """One file: `numbers` of its records in the table, and their columns for this rank."""
-
-    numbers: Int64s
-    columns: Int64s
-    metadata: dict[str, Any]
-
-
-#: (places of the nodes in the file, column, value of each: numbers, or text for GROUP)
-FieldValues = tuple[Int64s, int, NDArray[Any]]
-
-
-class _Fields(NamedTuple):
-    """Values of one column and one width: `positions` (count, width) are their bytes."""
-
-    column: int
-    nodes: Int64s
-    positions: Int64s
+    def read(self, content: NDArray[np.uint8]) -> Int64s | None:
+        """The values in another file; None if something else stands there."""
+        digits = content[self.positions]
+        if self.is_text:
+            if ((digits < ord("0")) | (digits > ord("9"))).any():
+                return None
+            powers = 10 ** np.arange(self.width - 1, -1, -1)
+            numbers: Int64s = (digits.astype(np.int64) - ord("0")) @ powers
+            return numbers << 4 | self.width
+        if (digits[:, -1] >= 0x80).any() or (digits[:, :-1] < 0x80).any():
+            return None
+        shifts = 7 * np.arange(self.width)
+        ranks: Int64s = ((digits & 0x7F).astype(np.int64) << shifts).sum(axis=1)
+        return ranks
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A parsed file, and which of its bytes may differ in a file of the same structure."""
+    """A parsed file, its values, and where in its bytes they stand."""
 
-    loaded: Loaded
+    trace_class: TraceClass
     content: NDArray[np.uint8]
-    is_free: NDArray[np.bool_]
-    fields: tuple[_Fields, ...]
+    values: Int64s
+    fields: tuple[Field, ...]
 
-    def values_in(self, content: NDArray[np.uint8]) -> list[FieldValues] | None:
-        """What stands in the free places of another file; None if it differs elsewhere."""
-        if ((content != self.content) & ~self.is_free).any():
+    @cached_property
+    def _free(self) -> Int64s:
+        """Places whose bytes may differ, ascending, and one beyond all."""
+        places = [f.positions.reshape(-1) for f in self.fields]
+        return np.sort(np.concatenate([*places, [len(self.content)]]))
+
+    def values_in(self, content: NDArray[np.uint8]) -> Int64s | None:
+        """The values of another file of this length; None if it differs elsewhere."""
+        differs = np.flatnonzero(content != self.content)
+        if (self._free[np.searchsorted(self._free, differs)] != differs).any():
             return None
-        values: list[FieldValues] = []
-        for column, nodes, positions in self.fields:
-            digits = content[positions]
-            if column == GROUP:
-                if ((digits < ord("0")) | (digits > ord("9"))).any():
-                    return None
-                width = positions.shape[1]
-                text = np.ascontiguousarray(digits).view(f"S{width}").reshape(-1).astype(str)
-                values.append((nodes, column, text))
-                continue
-            if not (digits[:, -1] < 0x80).all() or not (digits[:, :-1] >= 0x80).all():
+        values = self.values.copy()
+        for field in self.fields:
+            found = field.read(content)
+            if found is None:
                 return None
-            shifts = 7 * np.arange(positions.shape[1])
-            values.append((nodes, column, ((digits & 0x7F).astype(np.int64) << shifts).sum(axis=1)))
+            values[field.value] = found
         return values
 
 
-def make_reference(
-    data: bytes, spans: Int64s, loaded: Loaded, groups: Mapping[str | tuple[bool, ...], int]
-) -> Reference:
-    """Find the places in `data` whose value is known to be a rank or a group.
+class References:
+    """The files that later ones are compared with, the last first."""
 
-    `spans` are the records, metadata first; `groups` numbers the names in column GROUP. A place counts only if the record was decoded to that
-    very value and has no second place like it.
-    """
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for match in _RANK_FIELD.finditer(data):
-        column = SOURCE if match[1] == b"src" else TARGET
-        value = sum((byte & 0x7F) << 7 * i for i, byte in enumerate(match[2]))
-        _note(found, spans, loaded, (column, *match.span(2)), value)
-    for match in _GROUP_FIELD.finditer(data):
-        number = groups.get(match[1].decode(), -1)
-        _note(found, spans, loaded, (GROUP, *match.span(1)), number)
-    by_width: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for (node, column), places in found.items():
-        if len(places) == 1:
-            start, stop = places[0]
-            by_width.setdefault((column, stop - start), []).append((node, start))
-    content = np.frombuffer(data, dtype=np.uint8)
-    is_free = np.zeros(len(data), dtype=np.bool_)
-    fields = []
-    for (column, width), places in by_width.items():
-        table = np.array(places, dtype=np.int64)
-        positions = table[:, 1:] + np.arange(width)
-        is_free[positions] = True
-        fields.append(_Fields(column, table[:, 0], positions))
-    return Reference(loaded, content, is_free, tuple(fields))
+    def __init__(self) -> None:
+        self._by_length: dict[int, deque[Reference]] = {}
+        self._bytes = 0
 
+    def find(self, content: NDArray[np.uint8]) -> tuple[TraceClass, Int64s] | None:
+        """Class and values of a file, if it is like one that was kept."""
+        for reference in self._by_length.get(len(content), ()):
+            values = reference.values_in(content)
+            if values is not None:
+                return reference.trace_class, values
+        return None
 
-def _note(
-    found: dict[tuple[int, int], list[tuple[int, int]]],
-    spans: Int64s,
-    loaded: Loaded,
-    place: tuple[int, int, int],
-    value: int,
-) -> None:
-    column, start, stop = place
-    node = int(np.searchsorted(spans[:, 1], start, side="right")) - 1
-    if node >= 0 and loaded.columns[node, column] == value:
-        found.setdefault((node, column), []).append((start, stop))
+    def keep(self, reference: Reference) -> None:
+        """Compare later files with this one, and with no others if they would take the memory."""
+        size = len(reference.content)
+        if size > _MOST_BYTES:
+            return
+        if self._bytes + size > _MOST_BYTES:
+            self._by_length.clear()
+            self._bytes = 0
+        same = self._by_length.setdefault(size, deque(maxlen=_MOST_OF_A_LENGTH))
+        self._bytes += 0 if len(same) == _MOST_OF_A_LENGTH else size
+        same.appendleft(reference)

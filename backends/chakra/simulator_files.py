@@ -7,8 +7,9 @@ dimension) and a 400 Gb/s network (the others): replace them by those of the clu
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flint.backends.chakra.groups import network_dimensions
 from flint.mesh import Mesh
@@ -48,6 +49,20 @@ class SimulatedHardware:
     origin: str
     has_durations: bool = False
 
+    @property
+    def flat(self) -> SimulatedHardware | None:
+        """The same as a network of one dimension; None where that would be another network.
+
+        Dimensions of equal switches or links (axes in one node) are one: a rank reaches each other
+        one as fast. Rings are not, nor networks with a slower dimension.
+        """
+        kinds = {(d.topology, d.bandwidth_gb_per_s, d.latency_ns) for d in self.dimensions}
+        if len(kinds) != 1 or (len(self.dimensions) > 1 and "Ring" in next(iter(kinds))):
+            return None
+        name = " x ".join(d.axis for d in self.dimensions)
+        size = math.prod(d.size for d in self.dimensions)
+        return replace(self, dimensions=(replace(self.dimensions[0], axis=name, size=size),))
+
 
 def placeholder_hardware(mesh: Mesh) -> SimulatedHardware:
     """Numbers of the right order, for one dimension for each mesh axis."""
@@ -64,16 +79,26 @@ def placeholder_hardware(mesh: Mesh) -> SimulatedHardware:
 
 
 def simulator_files(
-    mesh: Mesh, prefix: str, hardware: SimulatedHardware | None = None
+    mesh: Mesh,
+    prefix: str,
+    hardware: SimulatedHardware | None = None,
+    *,
+    names_dimensions: bool = False,
 ) -> dict[str, bytes]:
-    """File name -> content of network.yml, system.json, memory.json and README.txt."""
+    """File name -> content of network.yml, system.json, memory.json and README.txt.
+
+    network-1d.yml and system-1d.json too, for the congestion-aware backend, where the network has
+    several dimensions that are one. Not where traces name dimensions (`names_dimensions`).
+    """
     told = hardware or placeholder_hardware(mesh)
-    return {
-        "network.yml": network_file(told).encode(),
-        "system.json": system_file(told).encode(),
-        "memory.json": b'{ "memory-type": "NO_MEMORY_EXPANSION" }\n',
-        "README.txt": _readme(mesh, prefix, told).encode(),
-    }
+    flat = None if names_dimensions and len(told.dimensions) > 1 else told.flat
+    found = {"network.yml": network_file(told), "system.json": system_file(told)}
+    if len(told.dimensions) > 1 and flat is not None:
+        found["network-1d.yml"] = network_file(flat)
+        found["system-1d.json"] = system_file(flat)
+    found["memory.json"] = '{ "memory-type": "NO_MEMORY_EXPANSION" }\n'
+    found["README.txt"] = _readme(mesh, prefix, told, flat)
+    return {name: text.encode() for name, text in found.items()}
 
 
 def network_file(hardware: SimulatedHardware) -> str:
@@ -113,7 +138,26 @@ def system_file(hardware: SimulatedHardware) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _readme(mesh: Mesh, prefix: str, told: SimulatedHardware) -> str:
+def _aware(told: SimulatedHardware, flat: SimulatedHardware | None) -> str:
+    """What README.txt says of the congestion-aware backend."""
+    if len(told.dimensions) == 1:
+        return """AstraSim_Analytical_Congestion_Aware takes the same arguments: this network has one dimension, as it
+wants."""
+    if flat is None:
+        return f"""AstraSim_Analytical_Congestion_Aware takes networks of one dimension only, this one has
+{len(told.dimensions)}, which differ or are named in the traces."""
+    return """AstraSim_Analytical_Congestion_Aware takes networks of one dimension only. It takes the same
+arguments with
+
+    --system-configuration=$TRACES/system-1d.json \\
+    --network-configuration=$TRACES/network-1d.yml
+
+where the dimensions, which are alike, are one."""
+
+
+def _readme(
+    mesh: Mesh, prefix: str, told: SimulatedHardware, flat: SimulatedHardware | None
+) -> str:
     times = "num_ops and tensor_size drive its roofline, durations are 0."
     if told.has_durations:
         times = "kernels take their\nduration_micros, communication what the network says."
@@ -123,24 +167,29 @@ def _readme(mesh: Mesh, prefix: str, told: SimulatedHardware) -> str:
 {prefix}.<rank>.et   one trace per rank (MLCommons Chakra 1.0.0, not compressed)
 comm_group.json   communicator groups, named by pg_name in the traces
 workload.flint    the program that the traces were written from
-manifest.json     what was written: options, ranks, nodes, bytes, SHA-256 of each class's first file
+manifest.json     what was written: options, ranks, nodes, size and digest of every file
 network.yml, system.json, memory.json
                   a configuration of ASTRA-sim for this mesh; bandwidth, latency, peak-perf and
                   local-mem-bw in them are {told.origin}
 
-Run ASTRA-sim's analytical backend in this directory:
+Run ASTRA-sim's analytical backend elsewhere: it writes a folder `log` where it runs, and Flint
+replaces no directory that holds what is not its own. With the path of this directory in TRACES:
 
   AstraSim_Analytical_Congestion_Unaware \\
-    --workload-configuration={prefix} \\
-    --comm-group-configuration=comm_group.json \\
-    --system-configuration=system.json \\
-    --network-configuration=network.yml \\
-    --remote-memory-configuration=memory.json
+    --workload-configuration=$TRACES/{prefix} \\
+    --comm-group-configuration=$TRACES/comm_group.json \\
+    --system-configuration=$TRACES/system.json \\
+    --network-configuration=$TRACES/network.yml \\
+    --remote-memory-configuration=$TRACES/memory.json
 
 It keeps every trace open: `ulimit -n` must be above {mesh.size}. Its exit status is 0 even when
 ranks never end: count the {mesh.size} lines "sys[i] finished". `flint check` proves beforehand that
 the ranks agree. Times are in ns; {times}
+`flint estimate . -c network.yml --overlap astra-sim` gives the same time without ASTRA-sim.
+
+{_aware(told, flat)}
 {alone}
+Kernels of one stream wait for each other in program order.
 comm_size is the bytes of one rank's input, for all collectives. A broadcast is written as an
 all-gather of its parts, a permutation as one send and one receive. Where ranks may differ (messages,
 several rank classes) collectives and sends wait for each other in program order, so that no two

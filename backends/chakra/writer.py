@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,14 +14,24 @@ from flint.backends.chakra.durations import Timing
 from flint.backends.chakra.encode import Encoder, metadata_record
 from flint.backends.chakra.groups import GroupNumbers
 from flint.backends.chakra.lower import Names, TraceNodes, lower, ranks_differ
+from flint.backends.chakra.manifest import (
+    NAME,
+    ListedClass,
+    ListedFile,
+    ListedTraces,
+    Manifest,
+    Options,
+    digest,
+    ranks_text,
+)
+from flint.backends.chakra.output import refuse_ignored_path, replaced_directory
 from flint.backends.chakra.selection import select_ranks
 from flint.backends.chakra.simulator_files import simulator_files
 from flint.errors import FlintError, nearest
-from flint.files import directory_atomically
 from flint.program import Int64s
 from flint.workload import Workload
 
-#: Version of manifest.json and of the conventions in the traces.
+#: Version of the conventions in the traces.
 SCHEMA = "flint.chakra/1"
 #: What a file system answers that has no hard links (left), so that a copy is written instead.
 _NO_LINK = frozenset(
@@ -41,7 +48,7 @@ class WriteReport:
 
     `trace_bytes` counts every trace, `disk_bytes` those that are not hard links to another.
     `nodes` is the number of nodes of each rank class, before a rank leaves out its missing half of
-    a permutation.
+    a permutation. `written` is the workload that the nodes are of.
     """
 
     directory: Path
@@ -50,11 +57,15 @@ class WriteReport:
     trace_bytes: int
     disk_bytes: int
     nodes: dict[str, int]
+    written: Workload = field(repr=False)
 
 
 @dataclass
 class _Class:
-    """One rank class while it is written."""
+    """One rank class while it is written.
+
+    `files` are the size and digest of the bytes that each group of ranks holds, with the ranks.
+    """
 
     name: str
     ranks: Int64s
@@ -62,7 +73,7 @@ class _Class:
     nodes: TraceNodes
     trace_bytes: int = 0
     disk_bytes: int = 0
-    sha256: str = ""
+    files: dict[tuple[int, str], list[int]] = field(default_factory=dict)
 
 
 def write(
@@ -88,45 +99,59 @@ def write(
     workload.flint holds, where `workload` is a coarser form of it made for writing.
     `timing`: what a cluster says; without it durations are 0 and the hardware made up.
 
-    Raises FlintError FL501 (directory is someone else's), FL502 (cannot write, disk full), FL503
-    (no such ranks), FL504 (an option has no such value), FL505 (ASTRA-sim ignores group files
-    under this path). The directory appears when it is complete, or not at all.
+    A trace that Flint wrote to `directory` is replaced when the new one is complete; what Flint did
+    not write is not touched. Raises FlintError FL501 (the directory holds something else), FL502
+    (cannot write, disk full), FL503 (no such ranks), FL504 (an option has no such value), FL505
+    (ASTRA-sim ignores group files under this path), FL506 (another process writes there).
     """
     _check_option("tensor_size", tensor_size, ("total", "output"))
     _check_option("groups", groups, ("names", "dims"))
     _check_prefix(prefix)
     target = Path(directory)
-    _refuse_ignored_path(target)
+    refuse_ignored_path(target)
     selected = select_ranks(ranks, workload)
-    names = Names(GroupNumbers(workload.mesh), groups == "dims", ranks_differ(workload))
+    names = Names(
+        GroupNumbers(workload.mesh),
+        use_dimensions=groups == "dims",
+        in_order=ranks_differ(workload),
+        producers_only=tensor_size == "output",  # who adds up what producers write
+    )
     metadata = {"mesh": str(workload.mesh), "producer": "flint", "schema": SCHEMA}
     header = metadata_record({**metadata, "tensor_size": tensor_size})
     classes = _classes(workload, selected, names, header, tensor_size, timing)
-    with directory_atomically(target) as working:
+    with replaced_directory(target) as working:
         _write_traces(classes, working, prefix, link, progress)
-        options = {
-            "granularity": workload.metadata.get("granularity", "op"),
-            "groups": groups,
-            "link": link,
-            "ranks": ranks,
-            "tensor_size": tensor_size,
-            **({"cluster": timing.cluster} if timing else {}),
-        }
+        options = Options(
+            granularity=workload.metadata.get("granularity", "op"),
+            groups=groups,
+            link=link,
+            ranks=ranks,
+            tensor_size=tensor_size,
+            cluster=timing.cluster if timing else None,
+        )
         others = {
             "comm_group.json": names.groups.to_json(),
             "workload.flint": (keep or workload).to_bytes(),
-            **simulator_files(workload.mesh, prefix, timing.hardware if timing else None),
+            **simulator_files(
+                workload.mesh,
+                prefix,
+                timing.hardware if timing else None,
+                names_dimensions=names.use_dimensions,
+            ),
         }
-        others["manifest.json"] = _manifest(workload, prefix, options, classes, list(others))
         for name, data in others.items():
             _write_file(working / name, data)
+        manifest = _manifest(workload, prefix, options, classes, others)
+        _write_file(working / "manifest", manifest.to_bytes())
+        os.rename(working / "manifest", working / NAME)  # the last, and whole: now all is there
     return WriteReport(
         target,
-        files=len(selected) + len(others),
+        files=len(selected) + len(others) + 1,
         ranks=len(selected),
         trace_bytes=sum(c.trace_bytes for c in classes),
         disk_bytes=sum(c.disk_bytes for c in classes),
         nodes={c.name: len(c.nodes) for c in classes},
+        written=workload,
     )
 
 
@@ -143,15 +168,6 @@ def _check_prefix(prefix: str) -> None:
     if not prefix or "/" in prefix or os.sep in prefix or prefix.startswith("."):
         raise FlintError(
             "FL504", f"prefix '{prefix}' is not a file name", help="the default is trace"
-        )
-
-
-def _refuse_ignored_path(directory: Path) -> None:
-    if "empty" in str(directory.resolve()):
-        raise FlintError(
-            "FL505",
-            f"ASTRA-sim ignores a group file whose path contains 'empty': {directory}",
-            help="choose another directory with -o",
         )
 
 
@@ -185,20 +201,19 @@ def _write_traces(
     total = sum(len(c.ranks) for c in classes)
     done = 0
     for each in classes:
-        for rank, data in _files(each, working / prefix, link):
-            if rank == each.ranks[0]:
-                each.sha256 = hashlib.sha256(data).hexdigest()
+        for _ in _files(each, working / prefix, link):
             done += 1
             if progress is not None and (done % 64 == 0 or done == total):
                 progress(done, total)
 
 
-def _files(each: _Class, stem: Path, link: bool) -> Iterator[tuple[int, bytearray]]:
-    """Write the class's files, those of one template after another; yields what was written."""
+def _files(each: _Class, stem: Path, link: bool) -> Iterator[None]:
+    """Write the class's files, those of one template after another; yields after each."""
     signatures = each.encoder.signatures()[each.ranks]
     kinds, kind = np.unique(signatures, axis=0, return_inverse=True)
     contents = each.encoder.contents()
     first_of: dict[int, str] = {}
+    listed: dict[int, list[int]] = {}
     for index, widths in enumerate(kinds):
         template = each.encoder.template(widths)
         for rank in each.ranks[kind.reshape(-1) == index].tolist():
@@ -206,11 +221,15 @@ def _files(each: _Class, stem: Path, link: bool) -> Iterator[tuple[int, bytearra
             path = f"{stem}.{rank}.et"
             content = int(contents[rank])
             each.trace_bytes += len(data)
+            if content not in listed:
+                key = len(data), digest("crc32", [data])
+                listed[content] = each.files.setdefault(key, [])
+            listed[content].append(rank)
             if not (link and content in first_of and _link(first_of[content], path)):
                 _write_file(path, data)
                 each.disk_bytes += len(data)
                 first_of[content] = path
-            yield rank, data
+            yield
 
 
 def _link(source: str, path: str) -> bool:
@@ -241,28 +260,36 @@ def _write_file(path: str | Path, data: bytes | bytearray) -> None:
 def _manifest(
     workload: Workload,
     prefix: str,
-    options: dict[str, Any],
+    options: Options,
     classes: list[_Class],
-    others: list[str],
-) -> bytes:
-    document = {
-        "schema": SCHEMA,
-        "mesh": workload.mesh.shape,
-        "prefix": prefix,
-        "options": options,
-        "ranks": sum(len(c.ranks) for c in classes),
-        "trace_bytes": sum(c.trace_bytes for c in classes),
-        "files": sorted(others),
-        "classes": [
-            {
-                "name": c.name,
-                "first_rank": int(c.ranks[0]) if len(c.ranks) else None,
-                "ranks": len(c.ranks),
-                "nodes": len(c.nodes),
-                "trace_bytes": c.trace_bytes,
-                "sha256_of_first_rank": c.sha256,
-            }
+    others: Mapping[str, bytes],
+) -> Manifest:
+    traces: dict[tuple[int, str], list[int]] = {}
+    for each in classes:
+        for key, ranks in each.files.items():
+            traces.setdefault(key, []).extend(ranks)
+    return Manifest(
+        mesh=workload.mesh.shape,
+        prefix=prefix,
+        options=options,
+        ranks=sum(len(c.ranks) for c in classes),
+        trace_bytes=sum(c.trace_bytes for c in classes),
+        classes=tuple(
+            ListedClass(
+                name=c.name,
+                first_rank=int(c.ranks[0]) if len(c.ranks) else None,
+                ranks=len(c.ranks),
+                nodes=len(c.nodes),
+                trace_bytes=c.trace_bytes,
+            )
             for c in classes
-        ],
-    }
-    return (json.dumps(document, indent=2) + "\n").encode()
+        ),
+        files=tuple(
+            ListedFile(name=name, size_bytes=len(data), digest=digest("sha256", [data]))
+            for name, data in sorted(others.items())
+        ),
+        traces=tuple(
+            ListedTraces(ranks=ranks_text(ranks), size_bytes=size, digest=found)
+            for (size, found), ranks in sorted(traces.items(), key=lambda item: min(item[1]))
+        ),
+    )

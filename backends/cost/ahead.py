@@ -6,35 +6,40 @@ from dataclasses import replace
 
 import numpy as np
 
-from flint.backends.cost.layers import loop_of_rows, runs_of_rows
+from flint.backends.cost.layers import follows_the_layers, loop_of_rows, runs_of_rows, turns_of_rows
 from flint.backends.cost.liveness import Buffers
-from flint.backends.cost.preparing import preparation
-from flint.program import Program
+from flint.backends.cost.preparing import Preparation, preparation
+from flint.passes.host_copies import LOAD
+from flint.passes.opcodes import opcode_mask
+from flint.program import Program, RegionKind
 
 
 def gathered_ahead(program: Program, layout: Buffers) -> Buffers:
     """The buffers, with those of gathered parameters where `one_layer_ahead` issues the gathers.
 
-    A loop gathers for its next iteration: what it gathers is there twice, for this iteration from
-    where it begins, and for the next one all the while. Elsewhere a gather begins with the layer
-    before its own, if there is one: without numbers in scopes everything is one layer.
+    A loop of layers gathers for its next iteration: what it gathers is there twice, for this
+    iteration from where it begins, and for the next one all the while. Elsewhere a gather begins
+    with the layer before its own, or with its own where that is the first of an iteration. What a
+    loop brings from the host is there twice too.
     """
-    gathers = np.flatnonzero(preparation(program).gathers)
+    early = preparation(program)
+    gathers = np.flatnonzero(early.gathers)
     gathers = gathers[layout.first[layout.of_row[gathers]] == gathers]
-    buffer, loops = layout.of_row[gathers], loop_of_rows(program)
     born, extra = layout.born.copy(), []
-    layer = runs_of_rows(program, np.arange(len(program)))
-    for row, number in zip(gathers.tolist(), buffer.tolist(), strict=True):
-        loop = int(loops[row])
-        if loop < 0:
-            before = int(np.searchsorted(layer, layer[row] - 1))
-            if layer[row] and loops[before] < 0:
-                born[number] = min(born[number], 2 * before)
+    follows, loops = follows_the_layers(program, early), loop_of_rows(program)
+    begins = _begins(program, early)
+    for row, number in zip(gathers.tolist(), layout.of_row[gathers].tolist(), strict=True):
+        if not follows[row]:
+            born[number] = min(born[number], 2 * begins[row])
             continue
-        region = program.regions[loop]
+        region = program.regions[loops[row]]
         born[number] = min(born[number], 2 * region.start)
         if region.trip_count > 1:
             extra.append((number, 2 * region.start, 2 * region.stop - 1))
+    for row in _loads(program):
+        region = program.regions[program.region[row]]
+        if region.trip_count > 1:
+            extra.append((int(layout.of_row[row]), 2 * region.start, 2 * region.stop - 1))
     found = replace(layout, born=born)
     if not extra:
         return found
@@ -45,4 +50,21 @@ def gathered_ahead(program: Program, layout: Buffers) -> Buffers:
         num_bytes=np.append(found.num_bytes, found.num_bytes[numbers]),
         born=np.append(found.born, starts),
         dies=np.append(found.dies, ends),
+        on_host=np.append(found.on_host, found.on_host[numbers]),
     )
+
+
+def _loads(program: Program) -> list[int]:
+    """Copies from the host in loops, which bring what the next iteration needs."""
+    rows = opcode_mask(program, frozenset({LOAD})) & (program.region >= 0)
+    loops = np.array([r.kind is RegionKind.LOOP for r in program.regions] or [False])
+    return np.flatnonzero(rows & loops[program.region]).tolist()
+
+
+def _begins(program: Program, early: Preparation) -> list[int]:
+    """For each row where the layer before its own begins, or its own if the one before is of
+    another loop."""
+    rows = np.arange(len(program), dtype=np.int64)
+    layer, turn = runs_of_rows(program, rows, early), turns_of_rows(program, rows)
+    own, before = np.searchsorted(layer, layer), np.searchsorted(layer, layer - 1)
+    return np.where(turn[before] == turn, before, own).tolist()  # type: ignore[no-any-return]

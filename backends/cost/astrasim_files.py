@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -18,16 +17,22 @@ from flint.backends.chakra.simulator_files import (
     network_file,
     system_file,
 )
+from flint.backends.cost.astrasim_ring import Fabric
+from flint.backends.cost.astrasim_system import SystemFile, wrong_setting
+from flint.backends.cost.network.astrasim import Dimension
 from flint.backends.cost.placement import Part, Placement
 from flint.backends.cost.torus import is_torus
+from flint.bounded import FileKind, parse_json, read_bounded
 from flint.cluster import Chip, Cluster, Network, NetworkKind, Quantity, SourceKind
 from flint.errors import FlintError, nearest
+from flint.mesh import MOST_DEVICES
 
 #: ASTRA-sim's GB in bandwidths.
 GB = 2**30
 #: The memory of a chip of which only ASTRA-sim's files are known: they have no size.
 UNKNOWN_MEMORY_BYTES = 10**15
 _SYSTEM = "a chip needs peak-perf (TFLOP/s) and local-mem-bw (GB/s), greater than 0"
+_FILES = "give ASTRA-sim's network file; its system.json is read beside it"
 _TOPOLOGIES = {
     "Ring": NetworkKind.RING,
     "Switch": NetworkKind.SWITCH,
@@ -37,8 +42,6 @@ _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 _START = re.compile(r"(?P<key>[\w-]+)\s*:(?:\s+|$)(?P<rest>.*)")
 _FLOW = re.compile(r"\[(?P<items>[^\[\]]*?),?\s*\]")
 _BLOCK = re.compile(r"- +(?P<item>\S+)")
-#: Larger numbers in its files are typing errors.
-_MOST = 1e15
 #: Its roofline has one peak for all element types.
 _DTYPES = ("bf16", "f16", "f32", "f64", "tf32", "f8E4M3FN", "f8E5M2", "i8")
 
@@ -102,6 +105,19 @@ def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None =
             network=networks,
             derate=_assumed(1.0, "ASTRA-sim knows none"),
         )
+
+
+def read_fabric(network: Path) -> Fabric:
+    """The network that ASTRA-sim's file describes, as it calculates with it. Raises FlintError FL706."""
+    rows = _read_network(network)
+    kinds = [_TOPOLOGIES[t] for t in rows["topology"]]
+    hops = [2 if kind is NetworkKind.SWITCH else 1 for kind in kinds]
+    links = zip(rows["bandwidth"], rows["latency"], hops, strict=True)
+    return Fabric(
+        tuple(rows["topology"]),
+        tuple(rows["npus_count"]),
+        tuple(Dimension(bandwidth, latency, n) for bandwidth, latency, n in links),
+    )
 
 
 @contextmanager
@@ -177,58 +193,41 @@ def _assumed(value: float, source: str) -> Quantity:
 
 
 def _chip(path: Path) -> Chip:
-    document = _read_system(path)
-    peak = _assumed(_positive(path, document, "peak-perf") * 1e12, f"{path.name}: peak-perf")
-    memory = _positive(path, document, "local-mem-bw") * 1e9
+    system = read_system(path)
+    peak = _assumed(system.peak_perf * 1e12, f"{path.name}: peak-perf")
     return Chip(
         name=f"roofline of {path.name}",
         peak_flops_per_s=dict.fromkeys(_DTYPES, peak),
         memory_bytes=_assumed(
             float(UNKNOWN_MEMORY_BYTES), "ASTRA-sim's files have no size of memory: without a limit"
         ),
-        memory_bandwidth_bytes_per_s=_assumed(memory, f"{path.name}: local-mem-bw"),
+        memory_bandwidth_bytes_per_s=_assumed(
+            system.local_mem_bw * 1e9, f"{path.name}: local-mem-bw"
+        ),
     )
 
 
-def _read_system(path: Path) -> dict[str, Any]:
+def read_system(path: Path) -> SystemFile:
+    """ASTRA-sim's settings. Raises FlintError FL706 for a file that cannot be read."""
+    data = read_bounded(path, FileKind.SIMULATOR, "FL706", _FILES)
     try:
-        document = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(data)
+    except ValueError as error:
         raise FlintError(
             "FL706", f"{path.name} is not JSON: {error}", place=str(path), help=_SYSTEM
         ) from error
-    if not isinstance(document, dict):
+    try:
+        return SystemFile.model_validate(document)
+    except ValidationError as error:
         raise FlintError(
-            "FL706",
-            f"{path.name} is not an object of ASTRA-sim's system settings",
-            place=str(path),
-            help=_SYSTEM,
-        )
-    return document
-
-
-def _positive(path: Path, document: dict[str, Any], key: str) -> float:
-    value = document.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or value is None or not 0 < value < _MOST:
-        raise FlintError(
-            "FL706",
-            f"{path.name}: {key} is {'missing' if value is None else json.dumps(value)[:40]}",
-            place=str(path),
-            help=_SYSTEM,
-        )
-    return float(value)
+            "FL706", f"{path.name}: {wrong_setting(error)}", place=str(path), help=_SYSTEM
+        ) from error
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        help_ = "give ASTRA-sim's network file; its system.json is read beside it"
-        raise FlintError(
-            "FL706", f"cannot read {path}: {error.strerror or error}", help=help_
-        ) from error
-    except ValueError as error:  # not UTF-8, or a path that no system has
+        return read_bounded(path, FileKind.SIMULATOR, "FL706", _FILES).decode("utf-8")
+    except ValueError as error:
         raise FlintError("FL706", f"{path} is not text: {error}") from error
 
 
@@ -291,11 +290,17 @@ def _item(path: Path, line: int, key: str, text: str) -> Any:
     try:
         value = int(text) if key == "npus_count" else float(text)
     except ValueError:
-        _refuse(path, line, f"{key} '{text}' is not a number", None)
-    least = {"npus_count": value >= 2, "bandwidth": value > 0, "latency": value >= 0}
+        _refuse(path, line, f"{key} '{text[:40]}' is not a number", None)
+    least = {
+        "npus_count": 2 <= value <= MOST_DEVICES,
+        "bandwidth": value > 0,
+        "latency": value >= 0,
+    }
     if not least[key] or not math.isfinite(value):
-        help_ = "npus_count is at least 2, bandwidth greater than 0, latency not negative"
-        _refuse(path, line, f"{key} is {text}", help_)
+        help_ = (
+            f"npus_count is 2 to {MOST_DEVICES:,}, bandwidth greater than 0, latency not negative"
+        )
+        _refuse(path, line, f"{key} is {text[:40]}", help_)
     return value
 
 

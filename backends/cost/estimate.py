@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flint.backends.cost.attention_notes import attention_notes
 from flint.backends.cost.congestion import congestion_notes
 from flint.backends.cost.exposure import Share, shares
 from flint.backends.cost.extrapolation import extrapolation_notes
@@ -151,8 +152,16 @@ def _class_json(c: ClassEstimate) -> dict[str, Any]:
         "ranks": c.ranks,
         "end_ns": round(c.end_ns, 3),
         "shares": [asdict(s) for s in c.shares],
-        "memory": asdict(c.memory),
+        "memory": _memory_json(c.memory),
     }
+
+
+def _memory_json(memory: MemoryUse) -> dict[str, Any]:
+    """The fields of a MemoryUse; those of the host only where something is there."""
+    found = asdict(memory)
+    if not memory.host_bytes:
+        del found["host_bytes"], found["host_breakdown"]
+    return found
 
 
 def find_policy(name: object) -> Policy:
@@ -230,6 +239,7 @@ def estimate(
         notes=(
             *_notes(cluster, profile),
             *_notes_of_masks(kernels),
+            *attention_notes(workload, kernels, profile),
             *extrapolation_notes(kernels.programs, placement),
             *congestion_notes(timeline, placement),
         ),

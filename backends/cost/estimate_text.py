@@ -14,6 +14,7 @@ from flint.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
     from flint.backends.cost.exposure import Share
+    from flint.backends.cost.memory import MemoryUse
 
 _SHARES = (
     Column("work"),
@@ -96,10 +97,15 @@ def _memory(c: ClassEstimate, *, several: bool) -> str:
     memory = c.memory
     who = f"{c.name}: " if several else ""
     if not 0 < memory.capacity_bytes < UNKNOWN_MEMORY_BYTES:
-        return f"{who}{format_bytes(memory.peak_bytes)}"
+        return f"{who}{format_bytes(memory.peak_bytes)}{_on_host(memory)}"
     verdict = "fits" if memory.fits else "DOES NOT FIT"
     used, capacity = format_bytes(memory.peak_bytes), format_bytes(memory.capacity_bytes)
-    return f"{who}{used} of {capacity}, {verdict}"
+    return f"{who}{used} of {capacity}, {verdict}{_on_host(memory)}"
+
+
+def _on_host(memory: MemoryUse) -> str:
+    """What lies in the memory of the host for a device, if anything does."""
+    return f"; {format_bytes(memory.host_bytes)} on the host" if memory.host_bytes else ""
 
 
 def _path(e: Estimate) -> str:
@@ -131,6 +137,10 @@ def _breakdown(c: ClassEstimate) -> str:
     rows = [
         (kind.replace("_", " "), format_bytes(size), f"{size / memory.peak_bytes:.1%}")
         for kind, size in memory.breakdown.items()
+    ]
+    rows += [
+        (f"{kind.replace('_', ' ')}, on the host", format_bytes(size), "-")
+        for kind, size in memory.host_breakdown.items()
     ]
     place = ", ".join(
         filter(None, (at.opcode, _NUMBER.sub("*", short_scope(at.scope)), at.location))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flint.backends.cost.kernels import KernelKind, Kernels
 from flint.backends.cost.masks import band_keys, masked_flops, masks_of
 from flint.passes import opcodes as ops
+from flint.passes.host_copies import LOAD, STORE
 from flint.program import Flag, Int64s, Kind, Phase, Program
 
 #: Opcodes that the fusion profiles give to kernels of several operations.
@@ -24,6 +25,8 @@ FUSED = {
     "fusion.norm": KernelKind.NORM,
     "fusion.reduction": KernelKind.REDUCTION,
     "fusion.optimizer": KernelKind.OPTIMIZER,
+    STORE: KernelKind.HOST_COPY,
+    LOAD: KernelKind.HOST_COPY,
 }
 #: Sets of opcodes by kind; the first that has an opcode decides.
 _SETS: tuple[tuple[frozenset[str], KernelKind], ...] = (

@@ -32,6 +32,7 @@ class KernelKind(IntEnum):
     DECLARED = 15  #: written by hand: flops and bytes as declared (1, transcendentals, 1, 1)
     FFT = 16  #: Fourier transforms (outer axes, transforms, 1, last axis)
     TOP_K = 17  #: the k largest of each row (1, rows, 1, columns)
+    HOST_COPY = 18  #: to or from the memory of the host: bytes over the chip's link
 
 
 @dataclass(frozen=True, eq=False)

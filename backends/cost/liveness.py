@@ -17,6 +17,7 @@ from flint.backends.cost.eager_updates import EAGER, eager_updates
 from flint.backends.cost.nesting import Carry
 from flint.backends.cost.sharing import Storage
 from flint.backends.cost.values import Values, values
+from flint.passes.host_copies import ON_HOST
 from flint.passes.opcodes import ELEMENTWISE, RESULT, opcode_mask
 from flint.passes.result_sizes import whole_bytes
 from flint.program import Collective, Flag, Int64s, Kind, Phase, Program
@@ -33,7 +34,8 @@ class Buffers:
 
     `first[b]` is the row that it was made for. `of_row[i]` is the buffer that holds the value of
     row i: a view has that of what it views. `reads` says of each entry of `Program.deps` whether
-    its row reads that value; others only say what comes first.
+    its row reads that value; others only say what comes first. `on_host` are the buffers in the
+    memory of the host.
     """
 
     first: Int64s
@@ -43,6 +45,7 @@ class Buffers:
     of_row: Int64s
     moments: int
     reads: NDArray[np.bool_]
+    on_host: NDArray[np.bool_]
 
     @cached_property
     def live_bytes(self) -> Int64s:
@@ -84,6 +87,11 @@ def donated(program: Program) -> NDArray[np.bool_]:
         return np.asarray(said)
     floats = np.array(["float" in dtype for dtype in program.dtypes], dtype=np.bool_)
     return np.asarray(said | (arguments & floats[program.dtype]))
+
+
+def on_host(program: Program) -> NDArray[np.bool_]:
+    """For each row whether what it makes lies in the memory of the host."""
+    return opcode_mask(program, ON_HOST)
 
 
 def value_bytes(program: Program) -> Int64s:
@@ -293,18 +301,21 @@ class _Layout:
     def _return_in_donated(self) -> None:
         """What the step returns takes the place of donated arguments of its shape and type."""
         program, storage = self.program, self.storage
-        free: dict[int, list[int]] = {}
+        free: dict[tuple[int, bool], list[int]] = {}
+        away = [*on_host(program).tolist(), *(False for _ in self.values.changing)]
         arguments = np.flatnonzero(program.kind == Kind.PARAMETER).tolist()
         held = {storage.root(row) for row in arguments}
         returned = self._returned()
         taken = {storage.root(value) for value in returned}
         for row in np.flatnonzero(donated(program)).tolist():
             if storage.root(row) not in taken:
-                free.setdefault(storage.size[storage.root(row)], []).append(row)
+                root = storage.root(row)
+                free.setdefault((storage.size[root], away[row]), []).append(row)
         for value in returned:
             if storage.root(value) in held:
                 continue
-            places = free.get(storage.size[storage.root(value)], [])
+            root = storage.root(value)
+            places = free.get((storage.size[root], away[value]), [])
             place = next((row for row in places if storage.share(row, value, apart=True)), None)
             if place is not None:
                 places.remove(place)
@@ -334,4 +345,5 @@ class _Layout:
             of_row=np.array([number[storage.root(v)] for v in self.values.of_row], dtype=np.int64),
             moments=2 * self.count,
             reads=self.eager.reads,
+            on_host=on_host(program)[[born // 2 for born, _ in spans]],
         )

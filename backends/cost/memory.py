@@ -39,7 +39,8 @@ class MemoryUse:
     `breakdown` says what the memory is used for at the peak, largest first. `curve` are (row, most
     bytes in use from there to the next point), the body of a loop once. `capacity_bytes` is the
     chip's memory, 0 if none was given; all of it is taken to be free for the step. What an
-    allocator loses between buffers, and what libraries keep for themselves, is not in it.
+    allocator loses between buffers, and what libraries keep for themselves, is not in it. `host_bytes`
+    are the most that lie in the memory of the host for this device, and are in no other number.
     """
 
     peak_bytes: int
@@ -47,6 +48,8 @@ class MemoryUse:
     breakdown: Mapping[str, int]
     capacity_bytes: int = 0
     curve: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    host_bytes: int = 0
+    host_breakdown: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -65,7 +68,9 @@ def memory_use(program: Program, chip: Chip | None = None, *, ahead: bool = Fals
     layout = buffers(program)
     if ahead:
         layout = gathered_ahead(program, layout)
-    live = layout.live_bytes
+    host = layout.of(layout.on_host)
+    layout = layout.of(~layout.on_host) if layout.on_host.any() else layout
+    live, away = layout.live_bytes, host.live_bytes
     moment = int(live.argmax()) if len(live) else 0
     return MemoryUse(
         peak_bytes=int(live.max(initial=0)),
@@ -73,6 +78,8 @@ def memory_use(program: Program, chip: Chip | None = None, *, ahead: bool = Fals
         breakdown=_breakdown(program, layout, moment),
         capacity_bytes=int(chip.memory_bytes.value) if chip is not None else 0,
         curve=_curve(layout),
+        host_bytes=int(away.max(initial=0)),
+        host_breakdown=_breakdown(program, host, int(away.argmax())) if len(away) else {},
     )
 
 

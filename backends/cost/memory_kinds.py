@@ -117,10 +117,8 @@ def _argument(
 
 
 def _is_float(program: Program, row: int) -> bool:
-    return (
-        "float" in program.dtypes[program.dtype[row]]
-        or program.dtypes[program.dtype[row]][0] == "f"
-    )
+    dtype = program.dtypes[program.dtype[row]]  # "" for what has none
+    return "float" in dtype or dtype.startswith("f")
 
 
 def _family(program: Program, row: int) -> str:

@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flint.backends.chakra.expand import Nodes
-from flint.backends.cost.layers import layer_runs, loop_of_rows
+from flint.backends.cost.layers import (
+    follows_the_layers,
+    layer_runs,
+    loop_of_rows,
+    turns_of_rows,
+)
 from flint.backends.cost.preparing import Preparation
 from flint.program import Int64s, Program
 
@@ -32,12 +37,16 @@ class Issued:
 def one_layer_ahead(program: Program, nodes: Nodes, preparation: Preparation) -> Issued:
     """What gathers parameters is issued when the layer before theirs in the same loop begins.
 
-    In the first layer of a loop it is issued when that begins.
+    In the first layer of a loop it is issued when that begins. Only a loop of layers gathers for
+    its next iteration (see `follows_the_layers`).
     """
-    layer = layer_runs(program, nodes)
+    rows = nodes.row.astype(np.int64)
+    layer = layer_runs(program, nodes, preparation)
     own, before = np.searchsorted(layer, layer), np.searchsorted(layer, layer - 1)
-    loops = loop_of_rows(program)[nodes.row]
-    first = np.where(loops[before] == loops, before, own) if len(nodes) else own
+    turn, loops = turns_of_rows(program, rows), loop_of_rows(program)[rows]
+    follows = follows_the_layers(program, preparation)[rows]
+    ahead = (turn[before] == turn) | (follows & (loops[before] == loops)) if len(nodes) else follows
+    first = np.where(ahead, before, own)
     key = np.arange(len(nodes))
     for node in np.flatnonzero(preparation.is_early[nodes.row]).tolist():
         waits = nodes.dependencies(node)

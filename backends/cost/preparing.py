@@ -19,6 +19,8 @@ from flint.passes.columns import consumers
 from flint.program import Kind, Program
 
 Mask = NDArray[np.bool_]
+#: The stream of such kernels in traces.
+PREPARATION = "preparation"
 #: Bytes of the result of a kernel that counts a loop's iterations, at most.
 _SCALAR_BYTES = 8
 
@@ -49,9 +51,11 @@ def made_of_parameters(program: Program) -> Mask:
 class Preparation:
     """Kernels that count a loop's iterations, and what gathers parameters.
 
+    `ahead` are the rows that copies and element-wise kernels make of parameters and counters.
     `feeds` has the kernels that only collectives read, each with the first of these.
     """
 
+    ahead: Mask
     counts: Mask
     feeds: Mapping[int, int]
     gathers: Mask
@@ -72,7 +76,7 @@ def preparation(program: Program) -> Preparation:
     scalar = (program.result_bytes <= _SCALAR_BYTES) & (program.operand_bytes <= 4 * _SCALAR_BYTES)
     counts = ahead & scalar & (program.kind == Kind.COMPUTE) & (program.region >= 0)
     gathers = (program.kind == Kind.COLLECTIVE) & _reads_only(program, ahead)
-    return Preparation(counts, _feeds(program, ahead & ~counts, gathers), gathers)
+    return Preparation(ahead, counts, _feeds(program, ahead & ~counts, gathers), gathers)
 
 
 def _reads_only(program: Program, rows: Mask) -> Mask:
@@ -93,3 +97,15 @@ def _feeds(program: Program, rows: Mask, gathers: Mask) -> dict[int, int]:
         if ends and min(ends) >= 0 and row not in taken:
             reached[row] = min(ends)
     return {r: to for r, to in reached.items() if program.kind[r] == Kind.COMPUTE}
+
+
+def prepared_apart(program: Program) -> Program:
+    """The program with these kernels on a stream of their own, unless they have one already.
+
+    So traces do not put them in order with other kernels, as the timeline does not.
+    """
+    early = preparation(program).is_early & (program.kind == Kind.COMPUTE) & (program.stream == 0)
+    if not early.any():
+        return program
+    stream = np.where(early, len(program.streams), program.stream).astype(np.uint8)
+    return program.with_rows(stream=stream, streams=(*program.streams, PREPARATION))

@@ -20,6 +20,7 @@ from flint.backends.cost.steady_state import GRID_NS
 from flint.backends.cost.timeline import ClassWork, Floats, Policy
 from flint.cluster import Chip, Cluster
 from flint.errors import FlintError
+from flint.passes.host_copies import LOAD, STORE
 from flint.program import Collective, Kind, Program
 from flint.workload import Workload
 
@@ -81,7 +82,9 @@ def _no_price(missing: Mapping[str, int]) -> FlintError:
     return FlintError(
         "FL704",
         f"{len(missing)} operation{'s have' if len(missing) > 1 else ' has'} no price: {listed}",
-        help="give a Pallas kernel a price with pallas_call(cost_estimate=pl.CostEstimate(...)); "
+        help="copies to and from the host need host_link_bytes_per_s in the chip's file"
+        if set(missing) <= {STORE, LOAD}
+        else "give a Pallas kernel a price with pallas_call(cost_estimate=pl.CostEstimate(...)); "
         "--unpriced zero counts operations as nothing, and calls the estimate a lower bound",
     )
 
@@ -110,10 +113,14 @@ def _durations(
 ) -> Floats:
     found = np.zeros(len(program), dtype=np.float64)
     kernels, rows = kernels_of(program, tf32=tf32)
-    without = unpriced(kernels)
+    copies = np.asarray(kernels.kind == KernelKind.HOST_COPY)
+    link = cluster.chip.host_link_bytes_per_s
+    without = unpriced(kernels) | (copies & (link is None))
     for row in rows[without].tolist():
         missing[program.opcodes[program.opcode[row]]] += int(program.trips[row])
-    priced = np.flatnonzero(~without)
+    if link is not None:
+        found[rows[copies]] = kernels.read_bytes[copies] / link.value * 1e9
+    priced = np.flatnonzero(~without & ~copies)
     latency = kernel_latency_ns(kernels.select(priced), cluster.chip)
     found[rows[priced]] = latency / cluster.derate.value
     found += _communication(program, cluster, placement)

@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.expand import Nodes
 from flint.backends.cost.layers import layer_runs
+from flint.backends.cost.preparing import preparation
 from flint.backends.cost.steady_state import place_alone
 from flint.passes.combine_collectives import CombineCollectives
-from flint.program import Collective, Kind, Phase, Program
+from flint.passes.host_copies import LOAD
+from flint.passes.opcodes import opcode_mask
+from flint.program import Collective, Int64s, Kind, Phase, Program
 
 Floats = NDArray[np.float64]
 
@@ -311,15 +314,52 @@ def limits(policy: Policy, work: ClassWork) -> list[int]:
     """For each node the kernel that must have begun before it may begin, or -1."""
     by_stream = work.stream[work.nodes.row]
     kernels = np.flatnonzero(by_stream == 0)
-    if policy.layers_ahead is None or not len(kernels):
+    loads = opcode_mask(work.program, frozenset({LOAD}))[work.nodes.row] & (by_stream != 0)
+    if not len(kernels) or (policy.layers_ahead is None and not loads.any()):
         return [-1] * len(by_stream)
-    at = np.searchsorted(kernels, np.arange(len(by_stream))) - 1
-    if policy.layers_ahead:
-        layer = layer_runs(work.program, work.nodes) if work.layer is None else work.layer
-        first = np.searchsorted(layer[kernels], layer - policy.layers_ahead)
-        at = np.where(layer < policy.layers_ahead, -1, np.minimum(at, first))
-    found = np.where(at >= 0, kernels[np.maximum(at, 0)], -1)
+    if policy.layers_ahead is None:
+        found = np.full(len(by_stream), -1, dtype=np.int64)
+    else:
+        found = _limits_of_layers(policy.layers_ahead, work, kernels)
+    found[loads] = _turns_of_loads(work, kernels, np.flatnonzero(loads), policy.prepares_ahead)
     return np.where(by_stream == 0, -1, found).tolist()  # type: ignore[no-any-return]
+
+
+def _turns_of_loads(work: ClassWork, kernels: Int64s, nodes: Int64s, ahead: bool) -> Int64s:
+    """The kernel with which copies from the host may begin, -1 for none.
+
+    In a loop they begin with their iteration, or with the one before if the policy gathers `ahead`
+    too; elsewhere with the kernel before them. What they bring is counted from there on.
+    """
+    row, instance = work.nodes.row.astype(np.int64), work.nodes.instance.astype(np.int64)
+    region = work.program.region[row].astype(np.int64)
+    turn = region * (int(instance.max(initial=0)) + 1) + instance
+    turns, first = np.unique(turn[kernels], return_index=True)
+    own = np.searchsorted(turns, turn[nodes])
+    known = (region[nodes] >= 0) & (own < len(turns))
+    known[known] = turns[own[known]] == turn[nodes[known]]
+    at = np.searchsorted(kernels, nodes) - 1
+    at[known] = np.minimum(first[own[known]] - 1, at[known])
+    later = known & (instance[nodes] > 0) & ahead
+    before = np.searchsorted(turns, turn[nodes] - 1)
+    later[later] = turns[before[later]] == turn[nodes[later]] - 1
+    at[later] = first[before[later]]
+    return np.where(at >= 0, kernels[np.maximum(at, 0)], -1)
+
+
+def _limits_of_layers(layers_ahead: int, work: ClassWork, kernels: Int64s) -> Int64s:
+    """`limits` of communication that may begin some layers before its own."""
+    by_stream = work.stream[work.nodes.row]
+    at = np.searchsorted(kernels, np.arange(len(by_stream))) - 1
+    if layers_ahead:
+        layer = _layers(work) if work.layer is None else work.layer
+        first = np.searchsorted(layer[kernels], layer - layers_ahead)
+        at = np.where(layer < layers_ahead, -1, np.minimum(at, first))
+    return np.where(at >= 0, kernels[np.maximum(at, 0)], -1)
+
+
+def _layers(work: ClassWork) -> NDArray[np.int64]:
+    return layer_runs(work.program, work.nodes, preparation(work.program))
 
 
 def turns(program: Program, nodes: Nodes) -> list[int]:

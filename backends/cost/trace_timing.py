@@ -11,6 +11,7 @@ from flint.backends.chakra.durations import Floats, Timing
 from flint.backends.cost.astrasim_files import simulated_hardware
 from flint.backends.cost.estimate import default_profile, price_kernels
 from flint.backends.cost.placement import Placement
+from flint.backends.cost.preparing import prepared_apart
 from flint.backends.cost.timeline import POLICIES
 from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster import Cluster
@@ -43,7 +44,8 @@ def timed_kernels(
     by_program = {id(w.program): w.duration_ns for w in priced.works}
     programs, durations = [], []
     for program in kernels.programs:
-        merged, duration_ns = _merged(program, by_program.get(id(program)))
+        duration_of = by_program.get(id(program))
+        merged, duration_ns = _merged(prepared_apart(program), duration_of)
         programs.append(merged)
         durations.append(duration_ns)
     hardware = simulated_hardware(placement, _roofline_type(workload, cluster))

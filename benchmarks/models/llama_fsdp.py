@@ -37,6 +37,8 @@ KEPT = {
     "maxtext": ("query", "key", "value", "out"),
     "none": (),
 }
+#: Of which the backward pass finds it on the host.
+OFFLOADED = ("maxtext",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +156,18 @@ def is_kept(primitive, *_, c: Llama, **options) -> bool:
     return "attention" in KEPT[c.kept] and "attention" in primitive.name
 
 
+def policy(c: Llama):
+    """What is kept of a layer, on the device or on the host."""
+    if c.kept not in OFFLOADED:
+        return functools.partial(is_kept, c=c)
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=list(KEPT[c.kept]),
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
 def loss_fn(params, tokens, *, c: Llama):
     # First of all, so that gathering waits for no layer: FSDP copies on a stream of its own.
     params = jax.tree.map(lambda w: (w, jax.lax.stop_gradient(w.astype(jnp.bfloat16))), params)
@@ -161,7 +175,7 @@ def loss_fn(params, tokens, *, c: Llama):
     block = jax.checkpoint(
         functools.partial(layer, c=c),
         prevent_cse=not c.scan,
-        policy=functools.partial(is_kept, c=c),
+        policy=policy(c),
     )
     root = gathered(params["root"], root_shapes(c))
     with jax.named_scope("embed"):

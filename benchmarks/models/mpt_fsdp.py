@@ -79,9 +79,12 @@ def flat_size(shapes: Shapes, ranks: int) -> int:
 
 
 def gathered(flat: jax.Array, shapes: Shapes) -> dict[str, jax.Array]:
-    """The parameters that a shard of a flat one is of; gradients are reduced and scattered."""
+    """The parameters that a shard of a flat one is of; gradients are reduced and scattered.
+
+    The shard is cast each time, as FSDP does it on its stream for copies, and not kept.
+    """
     edges = [*itertools.accumulate(map(math.prod, shapes.values()))]
-    parts = jnp.split(jax.lax.all_gather(flat, AXIS, tiled=True), edges)
+    parts = jnp.split(jax.lax.all_gather(flat.astype(jnp.bfloat16), AXIS, tiled=True), edges)
     return {n: part.reshape(s) for (n, s), part in zip(shapes.items(), parts, strict=False)}
 
 
@@ -100,6 +103,30 @@ def _needed_backward(x: jax.Array, gradient: jax.Array):
 
 
 needed_again.defvjp(_needed_forward, _needed_backward)
+
+
+@jax.custom_vjp
+def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """The mean loss, as flash-attn's kernels have it (LLM Foundry's `fused_crossentropy`): logits
+    and their gradient stay in bfloat16, and the backward pass reads the logits again."""
+    return _entropy(logits, tokens)[0]
+
+
+def _entropy(logits: jax.Array, tokens: jax.Array):
+    wide = logits.astype(jnp.float32)
+    total = jax.nn.logsumexp(wide, axis=-1)
+    target_logit = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+    return jnp.mean(total - target_logit.astype(jnp.float32)), (logits, total, tokens)
+
+
+def _entropy_backward(saved, gradient: jax.Array):
+    logits, total, tokens = saved
+    weights = jnp.exp(logits.astype(jnp.float32) - total[..., None])
+    target = tokens[..., None] == jnp.arange(logits.shape[-1])
+    return ((weights - target) * (gradient / tokens.size)).astype(logits.dtype), None
+
+
+cross_entropy.defvjp(_entropy, _entropy_backward)
 
 
 def layer_norm(x, scale, bias):
@@ -154,9 +181,7 @@ def loss_fn(params, tokens, *, c: Mpt):
         x = layer_norm(x, root["scale"], root["bias"])
         logits = jnp.einsum("bsd,vd->bsv", x, root["table"])
     with jax.named_scope("loss"):
-        logits = logits.astype(jnp.float32)
-        target_logit = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logit)
+        return cross_entropy(logits, tokens)
 
 
 @jax.jit
@@ -170,9 +195,7 @@ def train_step(params, moments, count, tokens, *, c: Mpt):
     """What one rank does."""
 
     def gradient(tokens):
-        # Cast first of all, so that gathering waits for no layer: FSDP has a stream for copies.
-        cast = jax.tree.map(lambda flat: flat.astype(jnp.bfloat16), params)
-        return jax.value_and_grad(functools.partial(loss_fn, c=c))(cast, tokens)
+        return jax.value_and_grad(functools.partial(loss_fn, c=c))(params, tokens)
 
     def microbatch(total, tokens):
         loss, gradients = gradient(tokens)

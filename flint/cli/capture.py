@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -39,14 +37,17 @@ from flint.cli.capture_options import (
 )
 from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.signals import signals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from flint.backends.chakra import WriteReport
     from flint.backends.report import Summary
     from flint.model_file import Target
     from flint.pipeline_options import PipelineOptions
     from flint.tracing import Trace
+    from flint.workload import Workload
 
 SCHEMA = "flint.capture/1"
 
@@ -86,10 +87,13 @@ def capture(
     """
     from flint.cluster_source import load_cluster
     from flint.pipeline_options import PipelineOptions
+    from flint.scratch import remove_leftovers
 
     started = time.perf_counter()
     _refuse_lone(output, cluster, (("--map", map_), ("--unpriced", unpriced)))
     _require_profile(profile)
+    remove_leftovers()
+    _refuse_output(output, [model, *([args] if args else [])])
     hardware = None if cluster is None else load_cluster(cluster)
     pipeline = PipelineOptions(cut, schedule, microbatches, chunks)
     of_models = (args, set_, trip_count, *pipeline.given())
@@ -101,6 +105,7 @@ def capture(
     if profile != "none":
         trace = trace.rewritten(profile)
     files: dict[str, Any] | None = None
+    written: Workload | None = None
     if output is not None:
         options = {
             "granularity": granularity.value,
@@ -112,12 +117,13 @@ def capture(
             "unpriced_is_zero": unpriced is not None,
         }
         began = time.perf_counter()
-        files = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
+        report = _write(trace, output, quiet=quiet or json_, ranks=ranks, **options)
+        files, written = _counts(report, output), report.written
         trace = replace(trace, timings={**trace.timings, "write_seconds": _since(began)})
     for warning in trace.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
     seconds = {**trace.timings, "total_seconds": _since(started)}
-    _report(trace.summary(), files, seconds, as_json=json_, verbose=verbose)
+    _report(trace.summary(written), files, seconds, as_json=json_, verbose=verbose)
 
 
 def _refuse_other_kind(
@@ -146,6 +152,16 @@ def _require_profile(name: str) -> None:
         from flint.passes.profiles import profile
 
         profile(name)
+
+
+def _refuse_output(output: Path | None, targets: list[str]) -> None:
+    """Raise FlintError for a directory that cannot be written, before anything is captured."""
+    if output is not None:
+        from flint.backends.chakra.output import refuse_output
+        from flint.model_file import Target
+
+        with signals().unwinding():
+            refuse_output(output, [Target.parse(t).path for t in targets])
 
 
 def _refuse_lone(
@@ -221,12 +237,12 @@ def _trace_model(
     partitioner: str,
     pipeline: PipelineOptions,
 ) -> Trace:
+    from flint.cli.user_process import user_process
     from flint.model_file import Target, importable, load_step
     from flint.tracing import trace_step
 
     given = Target.parse(args) if args is not None else None
-    # What the user's code prints is no result of ours: stdout may have to be one JSON document.
-    with importable(target.path.parent), contextlib.redirect_stdout(sys.stderr):
+    with importable(target.path.parent), user_process():
         loaded = load_step(target, mesh, args=given, settings=settings, offered=pipeline.offered())
         return trace_step(
             pipeline.applied_to(loaded.step),
@@ -242,9 +258,12 @@ def _since(started: float) -> float:
     return time.perf_counter() - started
 
 
-def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> dict[str, Any]:
-    with progress_bar("writing", quiet=quiet) as progress:
-        report = trace.save(output, progress=progress, **options)
+def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> WriteReport:
+    with signals().unwinding(), progress_bar("writing", quiet=quiet) as progress:
+        return trace.save(output, progress=progress, **options)
+
+
+def _counts(report: WriteReport, output: Path) -> dict[str, Any]:
     return {
         "directory": str(output),
         "files": report.files,

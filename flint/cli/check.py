@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flint.cli.console import print_json, progress_bar
+from flint.cli.console import print_json, print_text, progress_bar
 from flint.cli.exits import FOUND
 from flint.cli.options import Json, Quiet, Verbose
 
@@ -22,6 +22,14 @@ def check(
     path: Annotated[
         Path, typer.Argument(metavar="DIR", help="A directory of .et files, of any writer.")
     ],
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            "--groups",
+            metavar="FILE",
+            help="The communicator group file, if it is not comm_group.json beside the traces.",
+        ),
+    ] = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -29,16 +37,17 @@ def check(
     """Check traces for what makes simulators hang.
 
     Proves that they are readable, acyclic, complete, matched between ranks and free of deadlock,
-    whoever wrote them. Exits 0 if nothing was found and 1 otherwise.
+    whoever wrote them, and those of Flint that no file changed since. Exits 0 if nothing was found
+    and 1 otherwise.
     """
     from flint.backends.chakra import check as check_traces
 
     with progress_bar("checking", quiet=quiet or json_) as progress:
-        report = check_traces(path, progress=progress)
+        report = check_traces(path, comm_groups=groups, progress=progress)
     if json_:
         print_json(SCHEMA, _document(report))
     else:
-        print(_text(report, verbose=verbose))
+        print_text(_text(report, verbose=verbose))
     if not report.ok:
         raise typer.Exit(FOUND)
 
@@ -51,6 +60,8 @@ def _document(report: CheckReport) -> dict[str, Any]:
         "groups": report.groups,
         "partial": report.partial,
         "deadlock_examined": report.deadlock_examined,
+        "compared_files": report.compared_files,
+        "notes": list(report.notes),
         "counts": report.counts,
         "findings": [f._asdict() for f in report.findings],
     }
@@ -77,6 +88,7 @@ def _text(report: CheckReport, *, verbose: bool) -> str:
     else:
         counts = ", ".join(f"{code} {n}" for code, n in report.counts.items())
         lines.append(f"{plural(total, 'finding')} in {examined}: {counts}")
+    lines.extend(f"note: {note}" for note in report.notes)
     if report.partial:
         lines.append("note: not every rank is here; nothing was said about the others")
     if not report.deadlock_examined:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flint.cli.console import print_json, print_result
+from flint.cli.console import print_json, print_result, print_text
 from flint.cli.exits import guarded
 from flint.cli.options import Json, Quiet, Verbose
 
@@ -57,9 +57,9 @@ def show(
     if json_:
         print_json(SCHEMA, {"cluster": cluster.model_dump(mode="json", exclude_none=True)})
         return
-    print(f"{cluster.name}: {cluster.title}")
+    print_text(f"{cluster.name}: {cluster.title}")
     if cluster.notes:
-        print(cluster.notes)
+        print_text(cluster.notes)
     _print_table(_SHOW, numbers(cluster.model_dump(mode="json", exclude_defaults=True)))
 
 

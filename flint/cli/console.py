@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -11,12 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from flint.errors import FlintError
+from flint.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 #: Called with (steps done, steps in all).
 Progress = Callable[[int, int], None]
+
+
+def print_any_character() -> None:
+    """Let streams of a narrow encoding escape what they cannot hold, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -31,23 +40,59 @@ def has_colour(stream: TextIO) -> bool:
 
 def print_json(schema: str, document: Mapping[str, Any]) -> None:
     """Print one JSON document whose first key is its schema version."""
-    print(json.dumps({"schema": schema, **document}, indent=2, ensure_ascii=False))
+    text = json.dumps({"schema": schema, **document}, indent=2, ensure_ascii=False)
+    with _told_if_lost():
+        print(printable_json(text), flush=True)
+
+
+def print_text(text: str, *, end: str = "\n") -> None:
+    """Print text on stdout. Control characters of names are escaped."""
+    with _told_if_lost():
+        print(printable(text), end=end, flush=True)
+
+
+@contextlib.contextmanager
+def _told_if_lost() -> Iterator[None]:
+    """What stdout does not take (its disk is full) is an error, unless its reader has enough.
+
+    Raises FlintError FL502; BrokenPipeError passes.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise lost_output(error) from error
+
+
+def lost_output(error: OSError) -> FlintError:
+    """The FlintError FL502 for what could not be written to stdout."""
+    return FlintError(
+        "FL502",
+        f"cannot write to standard output: {error.strerror or error}",
+        help="free space, or send the output to another place",
+    )
 
 
 def print_result(text: str, rich_form: Callable[[], RenderableType]) -> None:
     """Print a result: `rich_form()` on a terminal, else `text`."""
     if not is_terminal(sys.stdout):
-        print(text)
+        print_text(text)
         return
     from rich.console import Console
+    from rich.segment import Segment, Segments
 
-    Console(no_color=not has_colour(sys.stdout), highlight=False).print(rich_form())
+    console = Console(no_color=not has_colour(sys.stdout), highlight=False, markup=False)
+    drawn = console.render(rich_form())
+    safe = [s if s.control else Segment(printable(s.text), s.style) for s in drawn]
+    with _told_if_lost():
+        console.print(Segments(safe), end="")
 
 
 def print_error(error: FlintError) -> None:
     """Print a user error on stderr in the form of `str(error)`."""
     if not has_colour(sys.stderr):
-        print(error, file=sys.stderr)
+        _tell(str(error))
         return
     from rich.console import Console
     from rich.text import Text
@@ -63,12 +108,18 @@ def print_error(error: FlintError) -> None:
 
 def print_traceback(error: BaseException) -> None:
     """Print the traceback of `error` on stderr."""
-    traceback.print_exception(error, file=sys.stderr)
+    _tell("".join(traceback.format_exception(error)).rstrip("\n"))
 
 
 def print_note(text: str, *, quiet: bool = False) -> None:
     """Print a remark on stderr, where it is in nobody's way."""
     if not quiet:
+        _tell(printable(text))
+
+
+def _tell(text: str) -> None:
+    """Print on stderr. Where that cannot be written to, nobody can be told, and work goes on."""
+    with contextlib.suppress(OSError):
         print(text, file=sys.stderr)
 
 

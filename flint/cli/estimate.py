@@ -18,12 +18,16 @@ from flint.cli.estimate_options import (
 )
 from flint.cli.inputs import keep_traces, load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.signals import signals
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from flint.backends.cost.estimate import Estimate
+
+#: The policy that is not one of ours: a simulator's rules, for traces.
+ASTRA_SIM = "astra-sim"
 
 
 def estimate(
@@ -43,10 +47,17 @@ def estimate(
     """Estimate step time, memory and exposed communication.
 
     The kernels of each rank class are priced on the cluster's chip, its collectives on the
-    network, and placed in time.
+    network, and placed in time. With --overlap astra-sim the written traces are run by the rules of
+    that simulator, on the network.yml of --cluster and the system.json beside it.
     """
     from flint.tracing import Trace
 
+    if overlap == ASTRA_SIM:
+        others = (("--map", map_), ("--profile", profile), ("--unpriced", unpriced))
+        views = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
+        _refuse_with_traces((*others, *views))
+        _simulated(path, cluster, as_json=json_)
+        return
     view = _view(perfetto, class_, window)
     found = Trace(load_workload(path)).estimate(
         cluster,
@@ -68,14 +79,45 @@ def _print(found: Estimate, *, as_json: bool, quiet: bool, verbose: bool) -> Non
         return
     if found.is_lower_bound:
         print_note("warning: operations without a price count nothing", quiet=quiet)
-    text = found.to_text(verbose=verbose)
+    _print_text(found.to_text(verbose=verbose))
 
+
+def _print_text(text: str) -> None:
     def rich_form() -> RenderableType:
         from rich.text import Text
 
         return Text(text)
 
     print_result(text, rich_form)
+
+
+def _refuse_with_traces(others: tuple[tuple[str, object], ...]) -> None:
+    """Raise FlintError FL218 for options that the rules of a simulator leave no place for."""
+    for option, value in others:
+        if value is not None:
+            raise FlintError(
+                "FL218",
+                f"{option} is not for --overlap {ASTRA_SIM}, which runs traces as they are written",
+                help="leave it out; flint capture -c CLUSTER takes --map and --profile",
+            )
+
+
+def _simulated(path: Path, network: str, *, as_json: bool) -> None:
+    """Run the traces at `path` by the rules of ASTRA-sim and print what it would say."""
+    from flint.backends.cost.astrasim_run import SCHEMA, simulate_traces
+    from flint.cluster_source import is_astrasim
+
+    if not is_astrasim(network):
+        raise FlintError(
+            "FL218",
+            f"--overlap {ASTRA_SIM} is for its own files",
+            help=f"give -c {path / 'network.yml' if path.is_dir() else 'network.yml'}",
+        )
+    found = simulate_traces(path, Path(network))
+    if as_json:
+        print_json(SCHEMA, {k: v for k, v in found.to_json().items() if k != "schema"})
+    else:
+        _print_text(found.to_text())
 
 
 class _View(NamedTuple):
@@ -100,7 +142,10 @@ def _view(path: Path | None, rank_class: str | None, window: str | None) -> _Vie
 def _write_perfetto(found: Estimate, view: _View, *, quiet: bool) -> None:
     from flint.backends.perfetto_file import write_perfetto
 
-    report = write_perfetto(found, view.path, rank_class=view.rank_class, window_ns=view.window_ns)
+    with signals().unwinding():
+        report = write_perfetto(
+            found, view.path, rank_class=view.rank_class, window_ns=view.window_ns
+        )
     which = "the first" if view.window_ns is None else "those in the window"
     rest = f" ({which}; {report.left_out:,} others left out)" if report.left_out else ""
     print_note(f"wrote   {report.nodes:,} nodes: {view.path}{rest}", quiet=quiet)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,30 +12,13 @@ from typing import TypeVar
 import typer
 
 from flint.cli.console import print_error, print_traceback
+from flint.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from flint.errors import FlintError
 
 #: A check or a comparison found something.
 FOUND = 1
 #: A bug of ours (EX_SOFTWARE of sysexits.h). 2 is `FlintError.exit_code`, and typer's usage errors.
 BUG = 70
-#: 128 + SIGINT and 128 + SIGTERM, as shells report them.
-INTERRUPTED = 130
-TERMINATED = 143
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived: unwind, so that nothing half-written stays."""
-
-
-def unwind_on_sigterm() -> None:
-    """Let SIGTERM end the process through its `finally` blocks instead of at once."""
-
-    def unwind(signal_number: int, frame: object) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, unwind)
-
-
 C = TypeVar("C", bound=Callable[..., None])
 
 
@@ -47,7 +29,6 @@ def guarded(command: C) -> C:
     def run(*args: object, **kwargs: object) -> None:
         try:
             command(*args, **kwargs)
-            sys.stdout.flush()
         except (typer.Exit, typer.Abort):
             raise
         except FlintError as error:
@@ -69,5 +50,17 @@ def guarded(command: C) -> C:
             traceback.print_exc()
             print("\nthis is a bug in flint, please report it", file=sys.stderr)
             raise typer.Exit(BUG) from None
+        except BaseException as error:  # noqa: BLE001  SystemExit, and what users derive like it
+            if kwargs.get("verbose"):
+                print_traceback(error)
+            print_error(_ended(error))
+            raise typer.Exit(FlintError.exit_code) from None
 
     return run  # type: ignore[return-value]  # functools.wraps keeps the signature
+
+
+def _ended(error: BaseException) -> FlintError:
+    """No code of ours raises it: the user's did, somewhere where nothing else has caught it."""
+    from flint.frontends.user_code import user_error
+
+    return user_error(error, "the model's code")

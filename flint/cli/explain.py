@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flint.cli.console import print_json
+from flint.cli.console import print_json, print_text
 from flint.cli.options import Json, Quiet, Rank, Verbose
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _print(document: dict[str, Any], text: str, *, as_json: bool) -> None:
     if as_json:
         print_json(SCHEMA, document)
     else:
-        print(text)
+        print_text(text)
 
 
 def _listing(rows: list[Explanation]) -> str:

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from flint.cli.console import print_json, print_note
+from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Rank, Verbose
+from flint.cli.signals import signals
 
 SCHEMA = "flint.export/1"
 
@@ -53,9 +54,10 @@ def export(
     program = program_of_rank(load_workload(path), rank)
     text = FORMATS[format_.value](program)
     if output is None:
-        print(text, end="")
+        print_text(text, end="")
         return
-    write_atomically(output, text.encode())
+    with signals().unwinding():
+        write_atomically(output, text.encode())
     edges = len(program.deps)
     if json_:
         counts = {"nodes": len(program), "dependencies": edges}

@@ -17,7 +17,7 @@ def _profiles() -> Iterable[str]:
 def _policies() -> Iterable[str]:
     from flint.backends.cost.timeline import POLICIES
 
-    return POLICIES
+    return (*POLICIES, "astra-sim")
 
 
 def _schedules() -> Iterable[str]:

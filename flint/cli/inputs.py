@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flint.bounded import is_directory, is_file
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
     from flint.program import Program
     from flint.workload import Workload
 
+#: What captures and clusters are read from: nobody means to replace one by a graph.
+_INPUTS = (".py", ".mlir", ".mlirbc", ".hlo", ".toml")
 _CAPTURED = "give a directory that flint capture wrote, or a .flint file"
 
 
@@ -21,9 +24,8 @@ def load_workload(path: Path) -> Workload:
     """
     from flint.workload import Workload
 
-    if not path.exists():
-        raise FlintError("FL301", f"cannot read {path}: No such file or directory", help=_CAPTURED)
-    if not path.is_dir():
+    if not is_directory(path):
+        _refuse_interrupted(path)
         return Workload.load(path)
     found = sorted(path.glob("*.flint"))
     if len(found) == 1:
@@ -41,20 +43,42 @@ def load_workload(path: Path) -> Workload:
     )
 
 
+def _refuse_interrupted(path: Path) -> None:
+    """Raise FlintError FL301 for a trace that a killed capture has moved and not yet replaced."""
+    from flint.backends.chakra.output import left_behind
+
+    told = left_behind(path)
+    if told is not None:
+        raise FlintError("FL301", f"cannot read {path}: No such file or directory", help=told)
+
+
 def keep_traces(output: Path | None) -> None:
-    """Raise FlintError FL502 for a file to write that is one of a trace, or no file."""
+    """Raise FlintError FL502 for a file to write that is a directory, of a trace, or an input."""
     if output is None:
         return
-    if output.is_dir():
+    if is_directory(output):
         raise FlintError(
             "FL502", f"cannot write {output}: it is a directory", help="give the name of a file"
         )
-    if output.exists() and (output.suffix in (".flint", ".et") or output.name == "manifest.json"):
+    what = _worth_keeping(output) if is_file(output) else None
+    if what is not None:
         raise FlintError(
-            "FL502",
-            f"{output} is a file of a trace, and is not overwritten",
-            help="give another name",
+            "FL502", f"{output} is {what}, and is not overwritten", help="give another name"
         )
+
+
+def _worth_keeping(output: Path) -> str | None:
+    """What an existing file is that no graph and no timeline may replace."""
+    from flint.backends.chakra.manifest import NAME, read_manifest
+
+    if output.suffix in (".flint", ".et") or output.name == NAME:
+        return "a file of a trace"
+    if output.suffix in _INPUTS:
+        return f"a {output.suffix} file, which flint reads"
+    manifest = read_manifest(output.parent)
+    if manifest is not None and output.name in manifest.listing:
+        return "a file of a trace"
+    return None
 
 
 def program_of_rank(workload: Workload, rank: int) -> Program:

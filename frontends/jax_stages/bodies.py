@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.captured import Captured
+from flint.frontends.jax_meshes import check_meshes
 from flint.frontends.jax_program import abstract_mesh, bytecode, lower_jax
 from flint.mesh import Mesh
 from flint.staged import Body, Port, Role
@@ -34,7 +35,7 @@ class BodyFunction:
 def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str) -> Body:
     """Trace and lower a body for `mesh`; `platform` is JAX's name. No argument or result is lost.
 
-    Raises FlintError FL203, FL204 or FL205.
+    Raises FlintError FL107, FL203, FL204 or FL205.
     """
     import jax
 
@@ -49,6 +50,7 @@ def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str)
     ports = tuple(port for port, _ in function.arguments)
     abstract, name = abstract_mesh(mesh), function.name
     module = lower_jax(jitted, args, {}, abstract, platform, name, function.place)
+    check_meshes(module, abstract, function.place)
     _name_arguments(module, ports)
     captured = Captured(bytecode(module), mesh, name, source)
     return Body(captured, ports, tuple(port for port, _ in function.results))

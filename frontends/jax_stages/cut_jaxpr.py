@@ -56,6 +56,15 @@ def is_call(equation: Any) -> bool:
     return equation.primitive.name in (*_JIT, "checkpoint", "remat", "remat2")
 
 
+def scan_operands(equation: Any) -> tuple[int, int]:
+    """How many operands of a scan are constants, and how many it carries; the rest are stacked."""
+    params = equation.params
+    if "num_consts" in params:
+        return int(params["num_consts"]), int(params["num_carry"])
+    constants, carried, _ = params["ft_in"].unpack()  # since JAX 0.11
+    return len(constants), len(carried)
+
+
 def bodies(equation: Any) -> list[Any]:
     """The jaxprs inside an equation, without their constants."""
     from jax.extend import core

@@ -18,6 +18,7 @@ from flint.frontends.jax_stages.cut_jaxpr import (
     inlined,
     is_call,
     reads,
+    scan_operands,
     scope,
 )
 from flint.frontends.jax_stages.cut_slices import sliced_rows
@@ -203,7 +204,7 @@ def _scan(traced: Traced, path: Path) -> Layers | None:
     for index, equation in enumerate(traced.program.equations):
         if equation.primitive.name != "scan" or _after(scope(equation), path) is None:
             continue
-        first = equation.params["num_consts"] + equation.params["num_carry"]
+        first = sum(scan_operands(equation))
         if any(a in stacked for a in reads(equation.replace(invars=equation.invars[first:]))):
             found.append(index)
     if len(found) > 1:

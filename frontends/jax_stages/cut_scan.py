@@ -16,6 +16,7 @@ from flint.frontends.jax_stages.cut_jaxpr import (
     place,
     reads,
     renamed,
+    scan_operands,
 )
 from flint.frontends.jax_stages.cut_trace import Argument, Traced, from_parameters
 from flint.frontends.specs import check_spec
@@ -70,7 +71,7 @@ def cut_scan(traced: Traced, index: int, layers: Sequence[int], mesh: Mesh) -> S
 
 
 def _stacked_operands(equation: Any) -> list[Any]:
-    first = equation.params["num_consts"] + equation.params["num_carry"]
+    first = sum(scan_operands(equation))
     return list(equation.invars[first:])
 
 
@@ -81,7 +82,7 @@ def _shorter(
     from jax.extend import core
 
     new = core.gensym()
-    fixed, count = equation.params["num_consts"], equation.params["num_carry"]
+    fixed, count = scan_operands(equation)
     carry = list(equation.invars[fixed : fixed + count])
     unchanged = _unchanged(equation)
     scans, stacks = [], []
@@ -111,7 +112,7 @@ def _joined(*parts: Any) -> Any:
 
 def _unchanged(equation: Any) -> list[bool]:
     """Which carried values each iteration hands on as they are: they need no scan to get there."""
-    fixed, count = equation.params["num_consts"], equation.params["num_carry"]
+    fixed, count = scan_operands(equation)
     body = equation.params["jaxpr"].jaxpr
     return [
         a is b

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.gpu_kernels import without_gpu
 from flint.frontends.jax_program import abstract_mesh, definition
+from flint.frontends.jax_settings import capturing_on
 from flint.frontends.jax_stages.cut_jaxpr import Program, opened, reads
 from flint.frontends.jax_stages.leaves import named_leaves
 from flint.frontends.jax_stages.microbatch import Microbatch
@@ -60,12 +60,12 @@ def traced_model(pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch) -> Trac
         return found
 
     flat = _in_order(forward, list(params), list(batch))
-    with jax.sharding.use_abstract_mesh(abstract_mesh(mesh)), without_gpu():
+    with capturing_on(abstract_mesh(mesh)):
         try:
             closed = jax.jit(flat).trace(*params.values(), *batch.values()).jaxpr
         except FlintError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise user_error(error, f"tracing {pipeline.name or 'the model'}", where) from error
     program = opened(closed)
     _check_results(program, pipeline, where)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.gpu_kernels import without_gpu
 from flint.frontends.jax_program import abstract_mesh
+from flint.frontends.jax_settings import capturing_on
 from flint.frontends.user_code import user_error
 from flint.mesh import Mesh
 
@@ -21,11 +21,11 @@ def traced(
     """
     import jax
 
-    with jax.sharding.use_abstract_mesh(abstract_mesh(mesh)), without_gpu():
+    with capturing_on(abstract_mesh(mesh)):
         try:
             jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         except FlintError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise user_error(error, f"tracing {name}", place) from error
     return jaxpr, shapes

@@ -19,7 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from flint.errors import FlintError
-from flint.frontends.torch_graph.names import export_failure, without_root
+from flint.frontends.torch_graph.names import export_failure, place_of, without_root
 from flint.frontends.torch_graph.repeats import equal_layers_once, expand
 from flint.step import TorchStep
 
@@ -47,7 +47,10 @@ class Exported:
 
 
 def export_step(step: TorchStep) -> Exported:
-    """Export the module and its loss. Raises FlintError FL223, FL227 (no scalar loss)."""
+    """Export the module and its loss.
+
+    Raises FlintError FL223, FL227 (no scalar loss), FL228 (a tensor's value is read).
+    """
     place = definition(step.module)
     module = on_meta(step.module)
     arguments = tuple(_meta_arguments(a) for a in (step.args, step.kwargs, step.loss_args))
@@ -59,9 +62,10 @@ def export_step(step: TorchStep) -> Exported:
             program = _exported(wrapper, arguments)
     except FlintError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise export_failure(error, place) from error
     sys.stderr.write(printed.getvalue())
+    _refuse_values(program.graph_module, place)
     described = _inputs(program, module, _argument_names(step, arguments))
     graph_module, inputs = _merged(program.graph_module, described)
     return Exported(graph_module, inputs, tuple(outputs[-1]), module)
@@ -80,6 +84,19 @@ def _exported(wrapper: torch.nn.Module, arguments: tuple[Any, ...]) -> Any:
         except Exception:  # noqa: BLE001 - the shortcut's or the module's: the next line tells
             program = torch.export.export(wrapper, arguments, strict=False)
     return program
+
+
+def _refuse_values(graph_module: torch.fx.GraphModule, place: str | None) -> None:
+    """Raise FlintError FL228 where a number that only data can say is computed with."""
+    reading = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+    for node in graph_module.graph.nodes:
+        if node.target in reading and node.users:
+            raise FlintError(
+                "FL228",
+                "the value of a tensor is read (item(), int(), float()) and computed with",
+                place=place_of(node) or place,
+                help="keep it a tensor: y * x.sum() instead of y * x.sum().item()",
+            )
 
 
 def definition(module: Any) -> str | None:

@@ -209,7 +209,7 @@ def _made(
         made = make(list(stand_ins.values()))
     except FlintError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"making it raised {type(error).__name__}: {error}"
         raise refusal(name, reason, user_place(error)) from error
     if not _is_made(made):

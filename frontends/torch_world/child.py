@@ -15,6 +15,7 @@ from flint.errors import FlintError
 from flint.frontends.torch_world.job import Job
 from flint.frontends.torch_world.recording import Recording
 from flint.frontends.user_code import user_place
+from flint.processes import begin_child
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def _first_line(error: BaseException) -> str:
 
 def main(job_file: str, result_file: str) -> None:
     """Run the job in one file and leave its outcome in the other."""
+    begin_child()
     os.dup2(2, 1)  # what the program prints is not Flint's output
     warnings.simplefilter("ignore")
     # It logs a traceback of its own for every error that Flint reports in two lines.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ class Job:
         hints: Mapping[str, Any] | None = None,
     ) -> Job:
         """A torchrun script and its arguments. Raises FlintError FL301 if there is none."""
-        if not Path(script).is_file():
+        if not os.path.isfile(script):
             raise FlintError("FL301", f"cannot read {script}: there is no such file")
         return cls(script=str(script), argv=tuple(argv), steps=steps, hints=dict(hints or {}))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import flint
@@ -18,6 +19,15 @@ from flint.frontends.torch_world.child import Bug, Failure, Outcome, outcome_of
 from flint.frontends.torch_world.job import Job
 from flint.frontends.torch_world.recording import Recording
 from flint.frontends.torch_world.versions import check_version
+from flint.processes import (
+    IDLE_SECONDS,
+    TOTAL_SECONDS,
+    Child,
+    Patience,
+    Watch,
+    family,
+    kill_group,
+)
 
 
 class ProgramError(Exception):
@@ -32,17 +42,23 @@ def record(jobs: Sequence[Job]) -> list[Recording]:
     """
     _refuse_inside()
     check_version()
-    if len(jobs) == 1:
-        return [_recorded(jobs[0])]
+    started: list[int] = []
     pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
     try:
-        return list(pool.map(_recorded, jobs))
+        if len(jobs) == 1:
+            return [_recorded(jobs[0], started)]
+        return list(pool.map(partial(_recorded, started=started), jobs))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for pid in started:
+            kill_group(pid)
+        raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True)
 
 
-def _recorded(job: Job) -> Recording:
-    outcome = _forked(job) if job.call is not None else _spawned(job)
+def _recorded(job: Job, started: list[int]) -> Recording:
+    outcome = _forked(job) if job.call is not None else _spawned(job, started)
     if isinstance(outcome, Recording):
         return outcome
     raise _error(job, outcome)
@@ -56,23 +72,32 @@ def _error(job: Job, outcome: Failure | Bug) -> Exception:
     return error
 
 
-def _spawned(job: Job) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="flint-") as folder:
-        job_file, result_file = Path(folder, "job"), Path(folder, "result")
+def _spawned(job: Job, started: list[int]) -> Outcome:
+    patience = Patience.from_environment()
+    with family().scratch() as folder:
+        job_file, result_file = folder / "job", folder / "result"
         job_file.write_bytes(pickle.dumps(job))
-        command = [sys.executable, "-m", "flint.frontends.torch_world.child"]
-        process = subprocess.Popen(
-            [*command, str(job_file), str(result_file)],
+        child = Child(
+            [
+                sys.executable,
+                "-m",
+                "flint.frontends.torch_world.child",
+                str(job_file),
+                str(result_file),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=_environment(),
+            env={**_environment(), **_caches_in(folder)},
         )
+        started.append(child.process.pid)
         try:
-            code = process.wait()
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
+            with child.watched(patience) as watch:
+                code = child.process.wait()
+        finally:
+            started.remove(child.process.pid)
+            child.end()
+        if watch.reason:
+            return _gave_up(job, watch)
         return _read(result_file) or _died(job, code)
 
 
@@ -84,6 +109,14 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **found}
 
 
+def _caches_in(folder: Path) -> dict[str, str]:
+    """Where PyTorch's compiler keeps what it made: in a folder that goes, unless the user says."""
+    chosen = os.environ.get(_CACHES, str(folder / "inductor"))
+    return {_CACHES: chosen}
+
+
+#: PyTorch's environment variable for torchinductor_<user> in the temporary directory.
+_CACHES = "TORCHINDUCTOR_CACHE_DIR"
 #: Set in the environment of a process that captures.
 _INSIDE = "FLINT_CAPTURING"
 
@@ -102,22 +135,46 @@ def _forked(job: Job) -> Outcome:
     """For functions that cannot be imported by another process."""
     if not hasattr(os, "fork"):
         raise _cannot_import(job, "this system cannot fork")
-    with tempfile.TemporaryDirectory(prefix="flint-") as folder:
-        result_file = Path(folder, "result")
+    patience = Patience.from_environment()
+    with family().scratch() as folder:
+        result_file = folder / "result"
         pid = os.fork()
         if pid == 0:
             _run_in_fork(job, result_file)
-        _, status = os.waitpid(pid, 0)
-        outcome = _read(result_file) or _died(job, os.waitstatus_to_exitcode(status))
+        code, watch = _wait_for_fork(pid, patience)
+        if watch.reason:
+            return _gave_up(job, watch)
+        outcome = _read(result_file) or _died(job, code)
     if isinstance(outcome, Failure) and "fork" in outcome.message and "autograd" in outcome.trace:
         raise _cannot_import(job, "this process has used autograd, which does not survive a fork")
     return outcome
 
 
+def _wait_for_fork(pid: int, patience: Patience) -> tuple[int, Watch]:
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)  # as the fork does itself: whoever comes first
+    family().add(pid)
+    try:
+        with Watch(pid, patience) as watch:
+            _, status = os.waitpid(pid, 0)
+    except BaseException:
+        kill_group(pid)
+        os.waitpid(pid, 0)
+        raise
+    finally:
+        family().forget(pid)
+    return os.waitstatus_to_exitcode(status), watch
+
+
 def _run_in_fork(job: Job, result_file: Path) -> None:
     code = 1
     try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.dup2(2, 1)
+        os.environ.update(_caches_in(result_file.parent))
         outcome = outcome_of(job)
         partial = result_file.with_suffix(".partial")
         partial.write_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
@@ -140,6 +197,16 @@ def _read(result_file: Path) -> Outcome | None:
         return None
     outcome: Outcome = pickle.loads(result_file.read_bytes())
     return outcome
+
+
+def _gave_up(job: Job, watch: Watch) -> Failure:
+    return Failure(
+        "FL230",
+        f"{job.name} {watch.reason} and was ended",
+        None,
+        f"-v shows where it stood; {TOTAL_SECONDS} and {IDLE_SECONDS} allow more time",
+        watch.stacks,
+    )
 
 
 def _died(job: Job, code: int) -> Failure:

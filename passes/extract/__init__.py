@@ -2,3 +2,4 @@
 
 from flint.passes.extract.walk import extract as extract
 from flint.passes.extract.walk import extract_with_results as extract_with_results
+from flint.passes.extract.walk import extract_with_splits as extract_with_splits

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,16 @@ from flint.passes.extract.halo import Hop, hops, messages, rotation
 from flint.passes.extract.tensors import Tensor, show
 from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
 from flint.passes.extract.work import Operation
+from flint.passes.mlir import is_attention_backward, is_heads_first
 from flint.program import Collective
 
 
 @dataclass(frozen=True, slots=True)
 class Implied:
-    """One collective on operand number `operand`, before the operation itself."""
+    """One collective on operand number `operand`, before the operation itself.
+
+    Of `implied_on_results`: on result number `operand`, after it.
+    """
 
     collective: Collective
     opcode: str
@@ -54,6 +59,81 @@ def implied_communication(o: Operation, mesh: Mesh) -> list[Implied]:
     if o.name in REACHES:
         return list(_exchange(o, mesh))
     return []
+
+
+def implied_on_results(o: Operation, mesh: Mesh) -> list[Implied]:
+    """Collectives that complete results of `o`, each after those before it."""
+    if o.name == "stablehlo.reduce":
+        return _gather_of_partials(o, mesh)
+    if o.name != "stablehlo.custom_call":
+        return []
+    if not is_attention_backward(o.op.attributes["call_target_name"].value):
+        return []
+    return _shared_gradients(o, mesh)
+
+
+def _shared_gradients(o: Operation, mesh: Mesh) -> list[Implied]:
+    """Sums of the gradients of keys and values that queries on several devices share.
+
+    Each of those devices has a part of them. Shardy cannot say so: the same factor is kept in the
+    gradient of the queries.
+    """
+    heads = 1 if is_heads_first(o.op) else 2
+    queries, keys = (o.operands[n].sharding[heads] for n in (0, 1))
+    group = Group(mesh.canonical(_minor(queries, mesh.group_size(keys), mesh)))
+    if group.size(mesh) == 1:
+        return []
+    cause = (
+        f"parts of the gradients of keys and values that queries of {show(o.operands[0].sharding)} "
+        f"share, keys {show(o.operands[1].sharding)}"
+    )
+    return [
+        _after(o, number, Collective.ALL_REDUCE, "implied.all_reduce", group, cause)
+        for number in (1, 2)
+    ]
+
+
+def _gather_of_partials(o: Operation, mesh: Mesh) -> list[Implied]:
+    """A reduction of several values at once (argmax) over a sharded dimension.
+
+    Shardy of jaxlib 0.12 leaves its results partial; the one of 0.10 puts an all-reduce after each,
+    which `communication_of` takes for the same gathers. Reducing what is gathered costs little.
+    """
+    if len(o.results) < 2 or any(_is_completed(result) for result in o.op.results):
+        return []
+    reduced = [int(d) for d in o.op.attributes["dimensions"]]
+    group = Group(mesh.canonical(a for d in reduced for a in o.operands[0].sharding[d]))
+    if group.size(mesh) == 1:
+        return []
+    cause = f"partial results of {o.name} of {show(o.operands[0].sharding)}"
+    return [
+        _after(o, number, Collective.ALL_GATHER, "implied.all_gather", group, cause)
+        for number in range(len(o.results))
+    ]
+
+
+def _is_completed(result: Any) -> bool:
+    names = {use.owner.operation.name for use in result.uses}
+    return bool(names & {"sdy.all_reduce", "sdy.reduce_scatter"})
+
+
+def _after(
+    o: Operation, number: int, collective: Collective, opcode: str, group: Group, cause: str
+) -> Implied:
+    num_bytes = o.results[number].num_bytes
+    return Implied(collective, opcode, number, num_bytes, num_bytes, cause, group=group)
+
+
+def _minor(axes: tuple[AxisRef, ...], major: int, mesh: Mesh) -> list[AxisRef]:
+    """`axes`, major to minor, without their first `major` positions."""
+    found = []
+    for axis in axes:
+        size = mesh.axis_size(axis)
+        skipped = math.gcd(major, size)
+        major //= skipped
+        if skipped < size:
+            found.append(AxisRef(axis.name, axis.pre_size * skipped, size // skipped))
+    return found
 
 
 def _exchange(o: Operation, mesh: Mesh) -> Iterator[Implied]:

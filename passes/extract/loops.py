@@ -9,13 +9,14 @@ from typing import Any
 from flint.errors import FlintError, nearest
 from flint.passes.extract.names import Origin
 from flint.passes.mlir import defining_operation
+from flint.trip_counts import TripCounts
 
 
-class TripCounts:
-    """Trip counts the user gave by name, and which of them were used."""
+class LoopCounts:
+    """Trip counts of the loops of one module; those that depend on data are numbered."""
 
-    def __init__(self, given: Mapping[str, int]) -> None:
-        self.given = dict(given)
+    def __init__(self, given: Mapping[str, int] | None) -> None:
+        self.given = TripCounts.of(given)
         self.names: list[str] = []
 
     def of(self, op: Any, origin: Origin) -> int:
@@ -30,9 +31,9 @@ class TripCounts:
             return static
         self.names.append(f"loop{len(self.names)}")
         known = [origin.scope, origin.scope.rsplit("/", 1)[-1], origin.location, self.names[-1]]
-        for name in known:
-            if name and name in self.given:
-                return self.given[name]
+        count = self.given.take(known)
+        if count is not None:
+            return count
         where = f" in {origin.scope}" if origin.scope else ""
         best = origin.location or self.names[-1]
         hint = nearest(next(iter(self.given), ""), [n for n in known if n]) if self.given else ""

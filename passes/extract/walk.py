@@ -16,13 +16,26 @@ from flint.passes.extract.collectives import (
     slice_group,
 )
 from flint.passes.extract.consistency import Doubts
-from flint.passes.extract.implied import Implied, implied_communication
+from flint.passes.extract.host_memory import placement_opcode, with_host_memory
+from flint.passes.extract.implied import (
+    Implied,
+    implied_communication,
+    implied_on_results,
+)
 from flint.passes.extract.layouts import turned_operands
-from flint.passes.extract.loops import TripCounts
+from flint.passes.extract.loops import LoopCounts
 from flint.passes.extract.names import Origin, Origins, parameter_name
 from flint.passes.extract.phases import with_phases
-from flint.passes.extract.tensors import NOTHING, Sharding, Tensor, Tensors, show
+from flint.passes.extract.tensors import (
+    NOTHING,
+    Sharding,
+    Tensor,
+    Tensors,
+    axis_refs,
+    show,
+)
 from flint.passes.extract.work import Operation, work_of
+from flint.passes.host_copies import ARGUMENT
 from flint.passes.mlir import (
     attention_mask,
     defining_operation,
@@ -53,6 +66,9 @@ FREE = frozenset(
         "sdy.sharding_group",
     ]
 )
+#: Operations that say which device runs them.
+_POSITIONS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
+_NO_AXES: frozenset[str] = frozenset()
 RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 
 
@@ -69,6 +85,28 @@ def extract_with_results(
     bytecode: bytes, mesh: Mesh, trip_counts: Mapping[str, int] | None = None
 ) -> tuple[Program, tuple[int, ...]]:
     """`extract`, and for each result of `main`, in order, the row that holds it."""
+    found = extract_with_splits(bytecode, mesh, trip_counts)
+    return found.program, found.results
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """A Program; `results` are the rows that hold the results of `main`, in order.
+
+    `splits` has the names of the axes over which the work of each row that computes is split: those
+    that shard an operand or a result, and in a `shard_map` those that its specs name or that it
+    communicates over.
+    """
+
+    program: Program
+    results: tuple[int, ...]
+    splits: Mapping[int, frozenset[str]]
+
+
+def extract_with_splits(
+    bytecode: bytes, mesh: Mesh, trip_counts: Mapping[str, int] | None = None
+) -> Extracted:
+    """`extract`, with the rows of results and what splits the work of each row."""
     from jaxlib.mlir import ir
 
     with make_context():
@@ -79,9 +117,10 @@ def extract_with_results(
                 "FL402",
                 f"the module has no function 'main' (it has {', '.join(functions) or 'none'})",
             )
-        walk = _Walk(mesh, functions, TripCounts(trip_counts or {}))
+        walk = _Walk(mesh, functions, LoopCounts(trip_counts))
         results = walk.main()
-        return with_phases(walk.builder.build()), tuple(results)
+        program = with_host_memory(with_phases(walk.builder.build()))
+        return Extracted(program, tuple(results), walk.splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +138,7 @@ class _Stamp:
 class _Walk:
     """State of one extraction: the builder, and which row holds each MLIR value."""
 
-    def __init__(self, mesh: Mesh, functions: dict[str, Any], trips: TripCounts) -> None:
+    def __init__(self, mesh: Mesh, functions: dict[str, Any], trips: LoopCounts) -> None:
         self.mesh = mesh
         self.builder = ProgramBuilder(mesh)
         self.functions = functions
@@ -110,6 +149,8 @@ class _Walk:
         self.rows: dict[Any, int] = {}
         self.shardings: dict[Any, Sharding] = {}
         self.stamps: dict[tuple[str, Phase], _Stamp] = {}
+        self.splits: dict[int, frozenset[str]] = {}
+        self.reached: dict[int, frozenset[str]] = {}  # axes of rows that know of other devices
         self.choices = 0
         self.barriers = 0
 
@@ -134,7 +175,7 @@ class _Walk:
         tensor = self.tensors.make(argument.type, sharding)
         donated = any(k in attributes for k in ("jax.buffer_donor", "tf.aliasing_output"))
         self.rows[argument] = self.builder.add(
-            "parameter",
+            ARGUMENT if _is_on_host(attributes) else "parameter",
             Kind.PARAMETER,
             dtype=tensor.dtype,
             shape=tensor.shape,
@@ -217,10 +258,13 @@ class _Walk:
         elif op.name in FREE or _is_scalar_bookkeeping(operation):
             result = operation.results[0] if operation.results else NOTHING
             row = self._value(op.name, result, deps, origin)
+            if op.name in _POSITIONS:
+                self.reached[row] = frozenset(self.mesh.names)
         else:
             deps = self._imply(operation, deps, origin)
             row = self._compute(operation, deps, origin)
         self._define(op, [row] * len(op.results))
+        self._complete(operation, row, origin)
 
     def _communicate(self, o: Operation, c: Communication, deps: list[int], origin: Origin) -> int:
         if not c.is_needed(self.mesh):
@@ -245,6 +289,7 @@ class _Walk:
     ) -> int:
         """One COLLECTIVE row; `first` is dtype and shape of its result."""
         dtype, shape = first
+        self.reached[len(self.builder)] = self._axes_of(c)
         return self.builder.add(
             c.opcode,
             Kind.COLLECTIVE,
@@ -263,9 +308,16 @@ class _Walk:
             cause=cause,
         )
 
+    def _axes_of(self, c: Communication | Implied) -> frozenset[str]:
+        """Names of the axes that a collective runs over: all, where ranks are listed."""
+        where = c.group or c.route
+        if where is None or not where.axes:
+            return frozenset(self.mesh.names)
+        return frozenset(a.name for a in where.axes)
+
     def _compute(self, o: Operation, deps: list[int], origin: Origin) -> int:
         work = work_of(o)
-        doubt = self.doubts.about(o)
+        doubt = "" if implied_on_results(o, self.mesh) else self.doubts.about(o)
         read = sum(t.num_bytes for t in o.operands)
         written = sum(t.num_bytes for t in o.results)
         flags = Flag(0)
@@ -277,10 +329,13 @@ class _Walk:
             flags |= Flag.DOUBTFUL
         flags |= turned_operands(o, deps)
         result = o.results[0] if o.results else NOTHING
-        opcode = work.called or o.name
+        opcode = placement_opcode(o.op) or work.called or o.name
         if opcode == "stablehlo.custom_call":
             target = o.op.attributes["call_target_name"].value
             opcode = f"custom_call.{target}{attention_mask(o.op)}"
+        self.splits[len(self.builder)] = _NO_AXES.union(
+            *(t.split_over for t in (*o.operands, *o.results))
+        )
         return self.builder.add(
             opcode,
             Kind.COMPUTE,
@@ -309,6 +364,16 @@ class _Walk:
             row = self._collective(c, [deps[c.operand]], first, c.result_bytes, c.cause, origin)
             deps = [*deps, row]
         return deps
+
+    def _complete(self, o: Operation, row: int, origin: Origin) -> None:
+        """Add the communication that results in `row` need before anything reads them."""
+        deps = [row]
+        for c in implied_on_results(o, self.mesh):
+            result = o.results[c.operand]
+            first = (result.dtype, result.shape)
+            added = self._collective(c, deps, first, c.result_bytes, c.cause, origin)
+            self.rows[o.op.results[c.operand]] = added
+            deps = [*deps, added]
 
     def _cause(self, o: Operation) -> str:
         """The change of sharding, the operation that needs it, its operands' shardings, its rule."""
@@ -360,6 +425,10 @@ class _Walk:
         else:
             offset = len(self.builder) - stamp.start
             self.builder.repeat(stamp.start, stamp.stop, actual, scopes=(stamp.scope, scope))
+            for axes in (self.splits, self.reached):
+                for row in range(stamp.start, stamp.stop):
+                    if row in axes:
+                        axes[row + offset] = axes[row]
             if stamp.barrier:
                 self._note_barrier()
         self._define(op, [r + offset for r in stamp.results])
@@ -409,8 +478,24 @@ class _Walk:
                 tuple(a for a in axes if a.name not in manual) for axes in sharding
             )
         outside, self.origins.inside = self.origins.inside, self.origins.of(op.location)
+        start = len(self.builder)
         self._define(op, self.block(block))
         self.origins.inside = outside
+        if manual:
+            self._split_by_hand(op, start, manual)
+
+    def _split_by_hand(self, op: Any, start: int, manual: frozenset[str]) -> None:
+        """Add to rows from `start` the manual axes that the program itself splits their work over.
+
+        Those that its specs name, and those that it communicates over or asks its position on.
+        """
+        shown = " ".join(str(op.attributes[n]) for n in ("in_shardings", "out_shardings"))
+        rows = range(start, len(self.builder))
+        used = {a.name for a in axis_refs(shown)}
+        used.update(*(self.reached[row] for row in rows if row in self.reached))
+        for row in rows:
+            if row in self.splits:
+                self.splits[row] |= used & manual
 
     def loop(self, op: Any) -> None:
         """`stablehlo.while`: a LOOP region whose first rows are the carried values."""
@@ -478,6 +563,11 @@ _STRUCTURE = {
 }
 #: Collectives that exist because of the operation that reads them.
 _SERVES_CONSUMER = frozenset({"sdy.all_gather", "sdy.all_to_all", "sdy.collective_permute"})
+
+
+def _is_on_host(attributes: Any) -> bool:
+    """Whether an argument lies in the memory of the host."""
+    return "mhlo.memory_kind" in attributes and "host" in attributes["mhlo.memory_kind"].value
 
 
 def _manual_axes(op: Any) -> frozenset[str]:

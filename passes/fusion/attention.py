@@ -15,7 +15,9 @@ from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged, value_bytes
 from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import Role, roles_of
-from flint.passes.fusion.softmax_graph import Reach, SoftmaxGraph
+from flint.passes.fusion.softmax_graph import TURN, Reach, SoftmaxGraph
+from flint.passes.fusion.split_attention import SplitAttention, SplitFinder, without_unread
+from flint.passes.opcodes import opcode_mask
 from flint.program import Int64s, Phase, Program
 
 FORWARD, BACKWARD = "fusion.attention", "fusion.attention_backward"
@@ -34,7 +36,8 @@ class FuseAttention(Pass):
       becomes the statistic of each row.
     * `attention_backward`: the products of the backward pass (of values, weights, queries and keys)
       and all between them. It computes the scores again, so that weights that the program stored
-      for it, in stacks of a loop too, are stored no more.
+      for it, in stacks of a loop too, are stored no more; nor those that a stage of a pipeline
+      saved for another unit (see `split_attention`).
 
     A mask made from positions alone costs nothing and makes the kernel `[causal]`; one of several
     comparisons may be a window, whose length a program does not hold: `[window?]`. A changed layout
@@ -54,7 +57,45 @@ class FuseAttention(Pass):
         found = finder.kernels()
         if not found:
             return program
-        return DropDeadCode().apply(_rewritten(program, found, finder.groups))
+        rewritten = DropDeadCode().apply(_rewritten(program, found, finder.groups))
+        return without_unread(program, rewritten)
+
+
+def attention_turns(program: Program, *, named: bool = False) -> int:
+    """How often a step calculates an attention that it writes out, in forward passes and again.
+
+    These are softmaxes of a batched product; with `named` not those in kernels that the program
+    names, which stay as they are.
+    """
+    graph = SoftmaxGraph(program, roles_of(program, operators=True))
+    names = named_kernels(program, named).tolist()
+    found = set[int]()
+    for softmax in graph.softmaxes():
+        size = graph.results[softmax]
+        products, _, _ = graph.products_above({softmax}, size, frozenset(Role) - {Role.MATMUL})
+        if not names[softmax]:
+            found |= {p for p in products if program.dims[p, 0] > 1}
+    return int(program.trips[list(found)].sum())
+
+
+@dataclass(frozen=True)
+class FusedTurns:
+    """How often a step runs fused attention: forward, forward but not again, and backward."""
+
+    forward: int
+    first: int
+    backward: int
+
+
+def fused_turns(program: Program) -> FusedTurns:
+    """How often a step of a program of kernels runs fused attention."""
+    back = np.array([o.startswith(BACKWARD) for o in program.opcodes], dtype=np.bool_)
+    fused = np.array([o.startswith(FORWARD) for o in program.opcodes], dtype=np.bool_) & ~back
+    if not (fused | back).any():
+        return FusedTurns(0, 0, 0)
+    forward = fused[program.opcode]
+    rows = (forward, forward & (program.phase == Phase.FORWARD), back[program.opcode])
+    return FusedTurns(*(int(program.trips[r].sum()) for r in rows))
 
 
 def has_fused_attention(program: Program) -> bool:
@@ -64,7 +105,10 @@ def has_fused_attention(program: Program) -> bool:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """Rows of a kernel; `ends` stands for it; it no longer reads what is in `cut`."""
+    """Rows of a kernel; `ends` stands for it; it no longer reads what is in `cut`.
+
+    What only waited for a row of `stored` waits for the kernel.
+    """
 
     name: str
     rows: frozenset[int]
@@ -74,6 +118,7 @@ class _Kernel:
     flops: int
     operand_bytes: int
     result_bytes: int
+    stored: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -113,6 +158,10 @@ class _Finder:
             for kernel in (self._forward(pattern), self._backward(pattern)):
                 if kernel and self.groups.merge_all(set(kernel.rows)):
                     found.append(kernel)
+        for split in SplitFinder(self._graph).found():
+            kernel = self._backward(_of_split(split))
+            if kernel and self.groups.merge_all(set(kernel.rows)):
+                found.append(kernel)
         return found
 
     def _pattern(self, softmax: int) -> _Pattern | None:
@@ -135,7 +184,7 @@ class _Finder:
         gradients -= {p.scores}
         if not gradients:
             taken = p.reach.products
-            if len(taken) != 1 or p.reach.stored:
+            if len(taken) != 1:
                 return None
             return _replace(p, weighted=min(taken))
         if len(gradients) != 1:
@@ -212,6 +261,7 @@ class _Finder:
             flops=self._flops(p.scores, p.weighted),
             operand_bytes=self._read(rows, cut),
             result_bytes=self._bytes[p.weighted] + statistic,
+            stored=frozenset(p.reach.stored),
         )
 
     def _backward(self, p: _Pattern) -> _Kernel | None:
@@ -293,6 +343,20 @@ class _Finder:
         return math.prod(shape[:-2]), queries, shape[-1], int(self._program.dims[p.scores, 3])
 
 
+def _of_split(split: SplitAttention) -> _Pattern:
+    """Of attention whose weights were saved: the gradient of the weights stands for the scores,
+    which the kernel computes again with as much work."""
+    return _Pattern(
+        scores=split.gradient,
+        softmax=split.gradient,
+        reach=split.reach,
+        above=frozenset(),
+        masks=split.masks,
+        backward=frozenset({split.gradient, split.values, *split.late}),
+        gradient=split.gradient,
+    )
+
+
 def _replace(pattern: _Pattern, **fields: Any) -> _Pattern:
     return _Pattern(**{**vars(pattern), **fields})
 
@@ -305,7 +369,9 @@ def _rewritten(program: Program, found: list[_Kernel], groups: Groups) -> Progra
     stands: Int64s = np.zeros(len(program), dtype=np.int64)
     opcode, dims, opcodes = program.opcode.copy(), program.dims.copy(), program.opcodes
     known = {}
+    waits = opcode_mask(program, TURN)[owner]
     for kernel in found:
+        target = np.where(waits & np.isin(target, list(kernel.stored)), kernel.ends, target)
         for row in kernel.rows:
             links = slice(start[row], start[row + 1])
             keep[links] &= ~np.isin(target[links], list(kernel.cut))

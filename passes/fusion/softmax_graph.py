@@ -8,7 +8,7 @@ import numpy as np
 
 from flint.passes.columns import Mask, carried, consumers
 from flint.passes.fusion.again import EXPONENTIAL, made_from_nothing
-from flint.passes.fusion.roles import SLICE, UPDATE, Role, Roles, words
+from flint.passes.fusion.roles import ELEMENT, SLICE, UPDATE, VIEW, Role, Roles, words
 from flint.passes.opcodes import opcode_mask
 from flint.program import Kind, Program
 
@@ -19,6 +19,12 @@ _POSITIONS = words(
     "stablehlo.compare hlo.compare aten.tril aten.triu aten.tril_ aten.triu_ aten.ge aten.gt "
     "aten.le aten.lt"
 )
+
+
+#: What a backward pass of a pipeline's stage reads of the forward pass of its microbatch.
+SAVED = frozenset({"pipeline.saved"})
+#: The end of a unit of a pipeline, which waits for its last rows and reads nothing of them.
+TURN = frozenset({"pipeline.turn"})
 
 
 @dataclass
@@ -57,6 +63,8 @@ class SoftmaxGraph:
                     self._yields.setdefault(produced, []).append(value)
         self._stores = opcode_mask(program, UPDATE | SLICE).tolist()
         self._positions = opcode_mask(program, _POSITIONS).tolist()
+        self._waits: list[bool] = opcode_mask(program, TURN).tolist()
+        self.saved: list[int] = np.flatnonzero(opcode_mask(program, SAVED)).tolist()
         self.made, self.compares = self._generated(program, roles)
 
     def comparisons(self, masks: frozenset[int]) -> int:
@@ -76,7 +84,8 @@ class SoftmaxGraph:
     def readers(self, row: int) -> list[int]:
         """Rows that read a row, as loops carry it too."""
         found = self._rows[self._first[row] : self._first[row + 1]]
-        return found + self._yields.get(row, [])
+        read = [reader for reader in found if not self._waits[reader]]
+        return read + self._yields.get(row, [])
 
     def softmaxes(self) -> list[int]:
         """Exponentials that are summed along rows, and softmaxes in one row."""
@@ -103,11 +112,13 @@ class SoftmaxGraph:
                 found.append(reader)
         return found
 
-    def products_above(self, rows: set[int], size: int) -> tuple[set[int], set[int], set[int]]:
+    def products_above(
+        self, rows: set[int], size: int, through: frozenset[int] = frozenset({ELEMENT, VIEW})
+    ) -> tuple[set[int], set[int], set[int]]:
         """Products of `size` elements that `rows` read, the rows between, and the masks they read.
 
-        Rows between are element-wise, of that size, and not in `rows`. Masks are what is made from
-        positions alone.
+        Rows between are of the roles `through`, of that size, and not in `rows`. Masks are what is
+        made from positions alone.
         """
         products, between, masks = set[int](), set[int](), set[int]()
         pending = list(rows)
@@ -121,7 +132,7 @@ class SoftmaxGraph:
                     masks.add(read)
                 elif self.role[read] == Role.MATMUL and self.results[read] == size:
                     products.add(read)
-                elif self.role[read] in (Role.ELEMENT, Role.VIEW) and self.results[read] == size:
+                elif self.role[read] in through and self.results[read] == size:
                     between.add(read)
                     pending.append(read)
         return products, between, masks

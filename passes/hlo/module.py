@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
 from flint.errors import FlintError
+from flint.messages import decode_error
 from flint.passes.hlo.schema import message_class
 
 #: Protobuf messages of `schema`; their fields are the documentation.
@@ -121,10 +121,9 @@ def malformed(source: str, why: str) -> FlintError:
 
 def _parse(name: str, data: bytes) -> Any:
     message = message_class(name)()
-    broken = import_module("google.protobuf.message").DecodeError
     try:
         message.ParseFromString(data)
-    except (broken, UnicodeDecodeError, ValueError):
+    except (decode_error(), UnicodeDecodeError, ValueError):
         return None
     return message
 

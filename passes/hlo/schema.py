@@ -7,8 +7,9 @@ are skipped by the parser, so that dumps of other XLA versions stay readable.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module  # protobuf has no type stubs of its own
 from typing import Any
+
+from flint.messages import message_classes
 
 _PACKAGE = "flint_hlo"
 #: Message name to its fields: (name, number, type), `*` for repeated, a capital for a message.
@@ -80,9 +81,6 @@ _MESSAGES: dict[str, str] = {
     "HloProto": "hlo_module 1 HloModule",
     "HloSnapshot": "hlo 1 HloProto",
 }
-_SCALARS = {"int32": 5, "int64": 3, "uint64": 4, "bool": 8, "string": 9, "bytes": 12}
-_MESSAGE = 11
-_OPTIONAL, _REPEATED = 1, 3
 
 
 def message_class(name: str) -> Any:
@@ -92,24 +90,4 @@ def message_class(name: str) -> Any:
 
 @cache
 def _classes() -> dict[str, Any]:
-    pool = import_module("google.protobuf.descriptor_pool").DescriptorPool()
-    pool.Add(_file())
-    make = import_module("google.protobuf.message_factory").GetMessageClass
-    return {n: make(pool.FindMessageTypeByName(f"{_PACKAGE}.{n}")) for n in _MESSAGES}
-
-
-def _file() -> Any:
-    file = import_module("google.protobuf.descriptor_pb2").FileDescriptorProto(
-        name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3"
-    )
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field in fields.split(", "):
-            field_name, number, kind = field.split()
-            entry = message.field.add(name=field_name, number=int(number))
-            entry.label = _REPEATED if kind.endswith("*") else _OPTIONAL
-            scalar = kind.rstrip("*")
-            entry.type = _SCALARS.get(scalar, _MESSAGE)
-            if scalar not in _SCALARS:
-                entry.type_name = f".{_PACKAGE}.{scalar}"
-    return file
+    return message_classes(_PACKAGE, _MESSAGES)

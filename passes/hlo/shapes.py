@@ -38,7 +38,7 @@ PRIMITIVES: dict[int, tuple[str, int]] = {
     32: ("float4_e2m1fn", 4),
     33: ("float8_e8m0fnu", 8),
 }
-TUPLE, BUFFER = 13, 34
+TUPLE, OPAQUE, TOKEN, BUFFER = 13, 14, 17, 34
 
 
 def leaves(shape: Any) -> list[Any]:

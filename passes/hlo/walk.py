@@ -14,6 +14,7 @@ from flint.errors import FlintError
 from flint.mesh import Mesh
 from flint.passes.extract.phases import with_phases
 from flint.passes.hlo import shapes
+from flint.passes.hlo.bounds import check_module
 from flint.passes.hlo.collectives import (
     PAIRED_STARTS,
     Message,
@@ -37,6 +38,7 @@ from flint.passes.hlo.work import FREE_TARGETS, work_of
 from flint.passes.opcodes import ELEMENTWISE
 from flint.passes.work import Work
 from flint.program import Collective, Flag, Kind, Program, RegionKind
+from flint.trip_counts import TripCounts
 
 #: Rows that make up a value: one row, or a tuple of such. -1 stands for a token.
 Rows = Any
@@ -68,7 +70,8 @@ def module_to_program(
     FlintError FL303 (inconsistent module), FL102 (other mesh) or FL403 (unknown trip count).
     """
     _check_size(module, mesh)
-    walk = _Walk(module, mesh, dict(trip_counts or {}))
+    check_module(module)
+    walk = _Walk(module, mesh, TripCounts.of(trip_counts))
     try:
         walk.run()
         return with_phases(walk.builder.build())
@@ -89,7 +92,7 @@ def _check_size(module: HloModule, mesh: Mesh) -> None:
 class _Walk:
     """State of one walk: the rows so far, and the rows of every value in reach."""
 
-    def __init__(self, module: HloModule, mesh: Mesh, trip_counts: dict[str, int]) -> None:
+    def __init__(self, module: HloModule, mesh: Mesh, trip_counts: TripCounts) -> None:
         self.module = module
         self.mesh = mesh
         self.trip_counts = trip_counts
@@ -328,6 +331,8 @@ class _Walk:
     def _trip_count(self, i: Instruction, initial: Value) -> int:
         """From the compiler, else from the counter, else from the user."""
         count = known_trip_count(i)
+        if count is not None and count < 0:
+            raise malformed(self.module.source, f"loop '{i.name}' runs {count} times")
         if count is None:
             count = counted_trips(i, initial, self.module)
         if count is not None:
@@ -336,9 +341,10 @@ class _Walk:
         place = location(i, self.module)
         self._unknown_loops += 1
         numbered = f"loop{self._unknown_loops - 1}"
-        for name in (i.name, source, source.rsplit("/", 1)[-1], place, numbered):
-            if name and name in self.trip_counts:
-                return self.trip_counts[name]
+        names = (i.name, source, source.rsplit("/", 1)[-1], place, numbered)
+        count = self.trip_counts.take(names)
+        if count is not None:
+            return count
         raise FlintError(
             "FL403",
             f"the trip count of loop '{i.name}'{f' in {source}' if source else ''} is not known",

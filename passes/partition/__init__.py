@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 
 from flint.captured import Captured
 from flint.errors import FlintError, nearest
 from flint.program import Program
 
+
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """The program of one device, and a sentence about work that is not split ("" if all is)."""
+
+    program: Program
+    replicated: str = ""
+
+
 #: A partitioner turns a whole program into the program of one device.
-Partitioner = Callable[[Captured], Program]
+Partitioner = Callable[[Captured], Partitioned]
 
 #: Name to `module:function`; imported when it is used.
 PARTITIONERS: dict[str, str] = {
-    "shardy": "flint.passes.partition.shardy:partition_shardy",
-    "xla": "flint.passes.partition.xla_spmd:partition_xla",
+    "shardy": "flint.passes.partition.shardy:partitioned",
+    "xla": "flint.passes.partition.xla_spmd:partitioned",
 }
 
 
-def partitioner(name: str) -> Partitioner:
+def partitioner(name: str) -> Callable[[Captured], Program]:
+    """What the partitioner called `name` makes of a program. Raises FlintError FL404 as below."""
+    found = find_partitioner(name)
+    return lambda captured: found(captured).program
+
+
+def find_partitioner(name: str) -> Partitioner:
     """The partitioner called `name`. Raises FlintError FL404 listing those that exist."""
     if name not in PARTITIONERS:
         known = list(PARTITIONERS)

@@ -51,7 +51,7 @@ def _attention_rule(op: Any, backward: bool) -> Any:
     batch, heads, q_len, size = q_dims
     kv_heads, k_len, v_size = k_dims[1], k_dims[2], v_dims[3]
     b, m = factors.new(batch), factors.new(kv_heads)
-    n = [m, factors.new(heads // kv_heads)] if heads != kv_heads else [m]
+    n = _query_heads(heads, kv_heads, m, factors)
     t, s = factors.new(q_len, whole=True), factors.new(k_len, whole=True)
     h, v = factors.new(size, whole=True), factors.new(v_size, whole=True)
     query, key, value = [[b], n, [t], [h]], [[b], [m], [s], [h]], [[b], [m], [s], [v]]
@@ -91,6 +91,17 @@ def _attention_rule(op: Any, backward: bool) -> Any:
         need_replication_factors=factors.whole,
         is_custom=True,
     )
+
+
+def _query_heads(heads: int, kv_heads: int, m: int, factors: _Factors) -> list[int]:
+    """Factors of the query heads: those of keys (`m`), and within each those that share it.
+
+    A dimension of several factors has none of size 1: Shardy's attribute refuses that.
+    """
+    if heads == kv_heads:
+        return [m]
+    shared = factors.new(heads // kv_heads)
+    return [shared] if kv_heads == 1 else [m, shared]
 
 
 def _by_size(

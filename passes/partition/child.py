@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from flint.errors import FlintError
 from flint.passes.partition.worker import read_message, write_message
+from flint.processes import begin_child
 
 #: What a task returns: facts for the header, and bytes.
 Answer = tuple[dict[str, Any], bytes]
@@ -33,11 +35,19 @@ def _abort(options: dict[str, Any], payload: bytes) -> Answer:
     os.abort()
 
 
+def _sleep(options: dict[str, Any], payload: bytes) -> Answer:
+    """Do nothing: lets tests prove that the parent stops waiting."""
+    announce("sleep-for-test")
+    time.sleep(float(options["length"]))
+    return {}, payload
+
+
 #: Task names and what they run.
 TASKS: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
     "shardy": _shardy,
     "import": _import,
     "abort": _abort,
+    "sleep": _sleep,
 }
 
 
@@ -72,6 +82,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 def main() -> None:
     """Serve on the standard streams; what libraries print goes to stderr."""
+    begin_child()
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     from flint.passes.mlir import make_context

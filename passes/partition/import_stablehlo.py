@@ -6,24 +6,30 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.passes.mlir import decode_location, make_context, write_bytecode
+from flint.passes.partition.calls import check_calls
 from flint.passes.partition.child import announce
+from flint.passes.partition.gspmd import refuse_gspmd
 
 
 def import_stablehlo(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
     """Parse text, bytecode or a portable artifact (VHLO).
 
-    Returns ({"mesh": {axis: size} or None}, bytecode). Raises FlintError FL302 when the bytes are
-    none of these, hold no function, or annotate shardings in a form that Shardy does not read.
+    Returns ({"mesh": {axis: size} or None, "warnings": sentences}, bytecode). Raises FlintError
+    FL302 when the bytes are none of these, hold no function or functions that call one another
+    without end, or annotate shardings in a form that Shardy does not read.
     """
     with make_context() as context:
         announce(f"parse {source}")
         module = _parse(data, source, context)
         try:
-            _name_main(module, source)
+            renamed = _name_main(module, source)
             mesh = _mesh_of(module, source)
+            check_calls(module, "FL302", source)
             announce(f"read the names in {source}")
             _read_text(module, source)
-            return {"mesh": mesh}, write_bytecode(module)
+            bytecode = write_bytecode(module)
+            refuse_gspmd(module, bytecode, "FL302", source)
+            return {"mesh": mesh, "warnings": renamed}, bytecode
         except (RuntimeError, ValueError) as error:  # damaged text shows only when it is read
             raise _unreadable(source, error) from error
 
@@ -84,7 +90,9 @@ def _read_text(module: Any, source: str) -> None:
     dynamic: list[Any] = []
 
     def check(value: Any) -> None:
-        if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
+        if not isinstance(value.type, ir.ShapedType):
+            return
+        if not isinstance(value.type, ir.RankedTensorType) or not value.type.has_static_shape:
             dynamic.append(value)
 
     def visit(op: Any) -> Any:
@@ -105,18 +113,29 @@ def _read_text(module: Any, source: str) -> None:
     if dynamic:
         raise FlintError(
             "FL302",
-            f"{source} has dynamic dimensions: {dynamic[0].type}",
+            f"{source} has {_unsized(dynamic[0].type)}: {dynamic[0].type}",
             place=decode_location(dynamic[0].location)[1] or None,
             help="export it with static shapes: work and bytes depend on them",
         )
 
 
-def _name_main(module: Any, source: str) -> None:
-    """Call the entry function `main`, if it is the only public one under another name."""
+def _unsized(kind: Any) -> str:
+    from jaxlib.mlir import ir
+
+    if isinstance(kind, ir.RankedTensorType):
+        return "dynamic dimensions"
+    return "tensors without a rank" if isinstance(kind, ir.UnrankedTensorType) else "no tensors"
+
+
+def _name_main(module: Any, source: str) -> list[str]:
+    """Call the entry function `main`, if it is the only public one under another name.
+
+    Returns what the user should know of it.
+    """
     functions = [f.operation for f in module.body if f.operation.name == "func.func"]
     names = [f.attributes["sym_name"].value for f in functions]
     if "main" in names:
-        return
+        return []
     public = [
         f
         for f in functions
@@ -130,7 +149,9 @@ def _name_main(module: Any, source: str) -> None:
         )
     from jaxlib.mlir import ir
 
+    taken = public[0].attributes["sym_name"].value
     public[0].attributes["sym_name"] = ir.StringAttr.get("main")
+    return [f"{source} has no function 'main': its only public one, '{taken}', is taken for it"]
 
 
 def _mesh_of(module: Any, source: str) -> dict[str, int] | None:
@@ -142,12 +163,6 @@ def _mesh_of(module: Any, source: str) -> dict[str, int] | None:
             axes = [sdy.MeshAxisAttr(a) for a in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
             if axes:
                 meshes.append({a.name: int(a.size) for a in axes})
-    if not meshes and "mhlo.sharding" in module.operation.get_asm(large_elements_limit=8):
-        raise FlintError(
-            "FL302",
-            f"{source} annotates shardings as mhlo.sharding (GSPMD), which Shardy does not read",
-            help="lower it with jax_use_shardy_partitioner=True",
-        )
     if len({tuple(m.items()) for m in meshes}) > 1:
         raise FlintError("FL302", f"{source} uses several meshes: {meshes}")
     return meshes[0] if meshes else None

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from flint.errors import FlintError
+from flint.passes.call_graph import MOST_OPERATIONS
 from flint.passes.mlir import functions_of
 
 #: A function called twice or more with at least this many operations stays a call.
@@ -19,7 +21,7 @@ def inline_calls(module: Any) -> None:
     """Replace calls by the bodies of their functions, in place, and drop what is unused.
 
     MLIR's own `inline` pass does nothing here: the func dialect's inliner interface is not
-    registered in jaxlib.
+    registered in jaxlib. Raises FlintError FL402 for calls that multiply beyond what memory holds.
     """
     functions = functions_of(module)
     callees = {name: _callees(f) for name, f in functions.items()}
@@ -30,6 +32,12 @@ def inline_calls(module: Any) -> None:
     for name in order:
         own = sum(_operations(block) for block in functions[name].regions[0])
         weights[name] = own + sum(n * weights[c] for c, n in callees[name].items())
+        if weights[name] > MOST_OPERATIONS:
+            raise FlintError(
+                "FL402",
+                f"function '{name}' is {weights[name]:.3g} operations with its calls written out",
+                help=f"at most {MOST_OPERATIONS:,} are followed: call less often, or in a loop",
+            )
         if times[name] > 1 and weights[name] >= KEEP_FROM_OPERATIONS:
             kept.add(name)
     for name in order:

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
+from flint.passes.host_copies import PLACEMENTS
 from flint.passes.opcodes import ELEMENTWISE
 from flint.passes.partition.attention import attach_attention_rules
 
@@ -193,6 +194,7 @@ RULES: dict[str, RuleMaker] = {
         pointwise,
     ),
     "chlo._asin_acos_kernel": pointwise,
+    **dict.fromkeys((f"custom_call:{name}" for name in PLACEMENTS), pointwise),
     "chlo.ragged_dot": ragged_dot,
     "chlo.top_k": batched(1),
     "custom_call:ApproxTopK": approx_top_k,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from flint.captured import Captured
-from flint.passes.extract import extract_with_results
+from flint.passes.extract import extract_with_results, extract_with_splits
+from flint.passes.partition import Partitioned
+from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
 from flint.program import Program
 
 
-def partition_shardy(captured: Captured) -> Program:
+def partitioned(captured: Captured) -> Partitioned:
     """Partition with Shardy. Raises FlintError FL401, FL402 or FL403."""
-    return partition_with_results(captured)[0]
+    _, module = the_worker().request("shardy", captured.module)
+    found = extract_with_splits(module, captured.mesh, captured.trip_counts)
+    return Partitioned(found.program, replicated_work(found.program, found.splits))
 
 
 def partition_with_results(captured: Captured) -> tuple[Program, tuple[int, ...]]:
-    """`partition_shardy`, and for each result of the program the row that holds it."""
-    _, partitioned = the_worker().request("shardy", captured.module)
-    return extract_with_results(partitioned, captured.mesh, captured.trip_counts)
+    """The program, and for each of its results the row that holds it; raises as `partitioned`."""
+    _, module = the_worker().request("shardy", captured.module)
+    return extract_with_results(module, captured.mesh, captured.trip_counts)

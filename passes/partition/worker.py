@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from functools import cache
 from typing import IO, Any
 
 from flint.errors import FlintError
+from flint.processes import IDLE_SECONDS, TOTAL_SECONDS, Child, Patience, Watch
 
 _HEADER = struct.Struct("<II")
 
@@ -28,7 +30,7 @@ class Worker:
     """A child process that answers (task, options, payload) with bytes."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._errors: IO[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -46,26 +48,27 @@ class Worker:
     ) -> tuple[dict[str, Any], bytes]:
         """Run `task` in the child; returns (facts about the result, result).
 
-        A child that has not answered after `seconds` is killed; None waits as long as it takes.
-        Raises FlintError FL402 when the task says why it cannot be done, FL401 when the child
-        dies or is too slow, and RuntimeError with the child's traceback for a bug of ours.
+        A child that makes no progress, or has not answered after `seconds` (by default what
+        `flint.processes.Patience` allows), is killed. Raises FlintError FL402 when the task says
+        why it cannot be done, FL401 when the child dies or is too slow, and RuntimeError with the
+        child's traceback for a bug of ours.
         """
+        patience = Patience.from_environment()
+        if seconds is not None:
+            patience = replace(patience, total_seconds=seconds)
         with self._lock:
-            process = self._ensure()
+            child = self._ensure()
+            process = child.process
             assert process.stdin and process.stdout
-            limit = threading.Timer(seconds or 0, process.kill)
-            if seconds is not None:
-                limit.start()
             try:
-                write_message(process.stdin, {**(options or {}), "task": task}, payload)
-                header, result = read_message(process.stdout)
+                with child.watched(patience) as watch:
+                    write_message(process.stdin, {**(options or {}), "task": task}, payload)
+                    header, result = read_message(process.stdout)
             except (EOFError, BrokenPipeError, OSError) as error:
-                raise self._died(task) from error
+                raise self._died(task, watch) from (watch.cause() if watch.reason else error)
             except BaseException:
                 self.stop()  # an interrupt leaves an answer in the pipe that nobody will read
                 raise
-            finally:
-                limit.cancel()
         if header.get("bug"):
             raise RuntimeError(f"in the process of the compiler:\n{header['bug']}")
         if header.get("error"):
@@ -79,13 +82,9 @@ class Worker:
 
     def stop(self) -> None:
         """End the child."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    pipe.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
         if self._errors is not None:
             self._errors.close()
             self._errors = None
@@ -93,14 +92,14 @@ class Worker:
     @property
     def pid(self) -> int | None:
         """Process id of the child, or None."""
-        return self._process.pid if self._process else None
+        return self._child.process.pid if self._child else None
 
-    def _ensure(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+    def _ensure(self) -> Child:
+        if self._child is not None and self._child.process.poll() is None:
+            return self._child
         self.stop()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        self._process = subprocess.Popen(
+        self._child = Child(
             # -P: a numpy.py or random.py in the user's directory is not for the child.
             [sys.executable, "-P", "-m", "flint.passes.partition.child"],
             stdin=subprocess.PIPE,
@@ -108,16 +107,22 @@ class Worker:
             stderr=self._errors,
             env=child_environment(),
         )
-        return self._process
+        return self._child
 
-    def _died(self, task: str) -> FlintError:
-        assert self._process is not None and self._errors is not None
-        code = self._process.wait()
+    def _died(self, task: str, watch: Watch) -> FlintError:
+        assert self._child is not None and self._errors is not None
+        code = self._child.process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         step = next((ln[6:] for ln in reversed(lines) if ln.startswith("step: ")), task)
         said = next((ln for ln in reversed(lines) if _is_diagnostic(ln)), "")
         self.stop()
+        if watch.reason:
+            return FlintError(
+                "FL401",
+                f"the compiler process {watch.reason} in '{step}'",
+                help=f"-v shows where it stood; {TOTAL_SECONDS} and {IDLE_SECONDS} allow more time",
+            )
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         return FlintError(
             "FL401",

@@ -17,6 +17,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.passes.partition.worker import read_message, write_message
+from flint.processes import begin_child
 
 _PASS = "spmd-partitioning"
 _POLL_SECONDS = 0.005
@@ -143,6 +144,7 @@ TASKS: dict[str, Callable[[dict[str, Any], bytes], bytes]] = {
 
 def main() -> None:
     """Answer one request from the standard input and end at once, whatever still compiles."""
+    begin_child()
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     options, payload = read_message(sys.stdin.buffer)

@@ -7,11 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
+from dataclasses import replace
 from typing import Any
 
 from flint.errors import FlintError
 from flint.passes.partition.worker import child_environment, read_message, write_message
+from flint.processes import Child, Patience, family
 
 #: Longest time that one request may take, in seconds.
 TIMEOUT_SECONDS = 900.0
@@ -27,24 +28,10 @@ def run_xla(
     child's own FlintError (FL303, FL402) if it says why it cannot do it.
     """
     command = [sys.executable, "-P", "-m", "flint.passes.partition.xla_child"]
-    with tempfile.TemporaryDirectory(prefix="flint-xla-") as scratch:
+    with family().scratch() as scratch:
         request = io.BytesIO()
-        write_message(request, {"task": task, "scratch": scratch, **options}, payload)
-        try:
-            done = subprocess.run(
-                command,
-                input=request.getvalue(),
-                capture_output=True,
-                timeout=timeout_seconds,
-                check=False,
-                env=child_environment(),
-            )
-        except subprocess.TimeoutExpired as error:
-            raise FlintError(
-                "FL401",
-                f"XLA did not finish '{task}' in {timeout_seconds:g} seconds",
-                help="scan over layers instead of unrolling them, or use --partitioner shardy",
-            ) from error
+        write_message(request, {"task": task, "scratch": str(scratch), **options}, payload)
+        done = _run(command, request.getvalue(), task, timeout_seconds)
     try:
         header, result = read_message(io.BytesIO(done.stdout))
     except EOFError as error:
@@ -52,6 +39,26 @@ def run_xla(
     if header.get("error"):
         raise FlintError(header["code"], header["error"], help=header.get("help"))
     return result
+
+
+def _run(
+    command: list[str], request: bytes, task: str, seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    pipe = subprocess.PIPE
+    child = Child(command, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment())
+    patience = replace(Patience.from_environment(), total_seconds=seconds)
+    try:
+        with child.watched(patience) as watch:
+            out, err = child.process.communicate(request)
+    finally:
+        code = child.end()
+    if watch.reason:
+        raise FlintError(
+            "FL401",
+            f"XLA {watch.reason} in '{task}'",
+            help="scan over layers instead of unrolling them, or use --partitioner shardy",
+        ) from watch.cause()
+    return subprocess.CompletedProcess(command, code, out, err)
 
 
 def _died(task: str, done: subprocess.CompletedProcess[bytes]) -> FlintError:

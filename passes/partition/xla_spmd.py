@@ -8,8 +8,18 @@ from __future__ import annotations
 from flint.captured import Captured
 from flint.passes.hlo.module import decode_module
 from flint.passes.hlo.walk import module_to_program
+from flint.passes.mlir import module_text
+from flint.passes.partition import Partitioned
+from flint.passes.partition.replicated import never_split, replicated_work
 from flint.passes.partition.xla_process import TIMEOUT_SECONDS, run_xla
 from flint.program import Program
+
+
+def partitioned(captured: Captured) -> Partitioned:
+    """`partition_xla`, and what is said of axes that no sharding of the program names."""
+    program = partition_xla(captured)
+    splits = never_split(program, module_text(captured.module))
+    return Partitioned(program, replicated_work(program, splits))
 
 
 def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Program:

@@ -169,6 +169,7 @@ def add_value(
     deps: Collection[int] = (),
     name: str = "",
     phase: Phase = Phase.UNKNOWN,
+    dims: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> int:
     """Append a row that holds a tensor of the type of row `row` of `like`, and does no work."""
     tensor = like.row(row)
@@ -184,4 +185,5 @@ def add_value(
         cause=tensor.cause,
         phase=phase or tensor.phase,
         flags=tensor.flags if kind is Kind.PARAMETER else 0,
+        dims=dims,
     )

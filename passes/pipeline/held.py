@@ -60,7 +60,8 @@ def _batch(state: RankState, program: Program, row: int) -> int:
 
 def _stash(state: RankState) -> None:
     """Memory of the activations of all microbatches in flight but the one that is worked on."""
-    others, size = stash(state.order, [chunk.parts for chunk in state.chunks])
+    state.stash = stash(state.order, [chunk.parts for chunk in state.chunks])
+    others, size, _ = state.stash
     if size > 0:
         state.returned.append(
             state.builder.add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -57,23 +58,34 @@ def _is_received(key: Key) -> bool:
 
 
 class Stash(NamedTuple):
-    """Values that wait for later passes: of how many microbatches (of a chunk), and their bytes."""
+    """Values that wait for later passes: of how many microbatches (of a chunk), and their bytes.
+
+    `after` says of how many of each chunk, by the pass that they wait after.
+    """
 
     microbatches: int
     num_bytes: int
+    after: Mapping[tuple[int, Work], int] = {}
+
+    def waiting(self, chunk: int, parts: StageParts, key: Key) -> int:
+        """How many values of a key of `saved_keys` wait."""
+        again = parts.weights is not None and key in parts.weights.inputs
+        split = self.after.get((chunk, Work.INPUT_BACKWARD), 0)
+        return self.after.get((chunk, Work.FORWARD), 0) + (split if again else 0)
 
 
 def stash(order: Sequence[Unit], parts: Sequence[StageParts]) -> Stash:
     """The most that a position holds beside the microbatch that it works on; `parts` by chunk."""
     after = [_kept_after(p) for p in parts]
-    kept: dict[tuple[int, int], int] = {}
+    kept: dict[tuple[int, int], tuple[Work, int]] = {}
     most, held = Stash(0, 0), 0
     for unit in order:
-        held -= kept.pop((unit.chunk, unit.microbatch), 0)
+        held -= kept.pop((unit.chunk, unit.microbatch), (unit.work, 0))[1]
         if held > most.num_bytes:
-            most = Stash(len(kept), held)
+            waits = Counter((chunk, work) for (chunk, _), (work, _) in kept.items())
+            most = Stash(len(kept), held, waits)
         if size := after[unit.chunk][unit.work]:
-            kept[unit.chunk, unit.microbatch] = size
+            kept[unit.chunk, unit.microbatch] = unit.work, size
             held += size
     return most
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flint.builder import ProgramBuilder
+from flint.passes.pipeline.memory import Stash
 from flint.passes.pipeline.parts import Key, Part, Partial, StageParts
 from flint.passes.pipeline.pieces import Piece
 from flint.passes.pipeline.plan import Plan
@@ -37,7 +38,8 @@ class RankState:
     """The program of a position so far.
 
     `turn` is the row that what comes next waits for: the end of the unit before it. `returned` are
-    rows that hold what the step gives, `loss` the row of the loss or -1.
+    rows that hold what the step gives, `loss` the row of the loss or -1. `stash` is what waits of other
+    microbatches.
     """
 
     plan: Plan
@@ -47,6 +49,7 @@ class RankState:
     turn: int = -1
     loss: int = -1
     returned: list[int] = field(default_factory=list)
+    stash: Stash = field(default_factory=lambda: Stash(0, 0))
 
     @property
     def order(self) -> tuple[Unit, ...]:

@@ -130,11 +130,24 @@ class _Pass:
                 inputs[key] = self._receive(self.part, row, key.number, forward=False)
             else:
                 assert is_saved(key) or key in received, f"nothing gives {key}"
-                inputs[key] = self._value("pipeline.saved", self.part.program, row)
+                inputs[key] = self._saved(key, row)
         return inputs
 
-    def _value(self, opcode: str, program: Program, row: int) -> int:
-        return add_value(self.state.builder, opcode, program, row, deps=[self.state.turn])
+    def _saved(self, key: Key, row: int) -> int:
+        """A row for what an earlier pass saved. Its dims say how many more of it wait in the stash,
+        for which chunk, and which of the values that this saves it is."""
+        state, parts = self.state, self.chunk.parts
+        chunk, keys = state.chunks.index(self.chunk), list(saved_keys(parts))
+        dims = (0, 0, 0, 0)
+        if key in keys:
+            dims = (state.stash.waiting(chunk, parts, key), chunk, keys.index(key), 0)
+        return self._value("pipeline.saved", self.part.program, row, dims)
+
+    def _value(
+        self, opcode: str, like: Program, row: int, dims: tuple[int, int, int, int] = (0, 0, 0, 0)
+    ) -> int:
+        turn = self.state.turn
+        return add_value(self.state.builder, opcode, like, row, deps=[turn], dims=dims)
 
     def _receive_for_later(self) -> None:
         """Values from the stage before that only the backward pass reads arrive all the same."""

@@ -23,7 +23,7 @@ from flint.backends.chakra.schema import NodeType
 from flint.program import Kind, Program
 
 pytest.importorskip("jax")
-from jax.sharding import AbstractMesh
+from tests.auto_mesh import auto_mesh
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS, SEQ, DIM = 8, 16, 2560
@@ -58,7 +58,7 @@ def test_a_permute_for_each_tick_and_direction(
     pipe: int, data: int, microbatches: int, tmp_path: Path
 ) -> None:
     options = {"num_layers": LAYERS, "seq": SEQ, "microbatches": microbatches}
-    step = example().train(AbstractMesh((pipe, data), ("pipe", "data")), **options)
+    step = example().train(auto_mesh((pipe, data), ("pipe", "data")), **options)
     workload = flint.trace(step, f"pipe={pipe},data={data}").workload
     assert [(c.name, c.where) for c in workload.classes] == [("all", {})]
     found = communications(workload.programs[0])

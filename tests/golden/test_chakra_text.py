@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,13 @@ def test_directory(golden: Callable[[str, str], None], tmp_path: Path) -> None:
     parts += [f"== {n}\n{(out / n).read_text()}" for n in ("network.yml", "README.txt")]
     for rank in (0, 3, 7):
         parts.append(f"== rank {rank}\n{trace_text(read(out / f'trace.{rank}.et'))}\n")
-    golden("chakra/directory.txt", "\n".join(parts))
+    golden("chakra/directory.txt", _without_digests("\n".join(parts)))
+
+
+def _without_digests(text: str) -> str:
+    """Bytes of .flint files depend on the version of zlib."""
+    text = re.sub(r'("workload.flint", "size_bytes": )\d+', r"\1...", text)
+    return re.sub(r'"(sha256:)?[0-9a-f]{64}"', r'"\1..."', text)
 
 
 def test_findings_read_well(golden: Callable[[str, str], None], tmp_path: Path) -> None:

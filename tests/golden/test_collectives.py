@@ -15,6 +15,7 @@ import pytest
 
 import flint
 from flint.program import Collective, Kind, Program
+from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
@@ -51,7 +52,7 @@ def i32(shape: tuple[int, ...], *spec: Any) -> tuple[Any, ...]:
 
 def shard_map(body: Callable[..., Any], ins: Any, outs: Any, mesh: dict[str, int] = MESH) -> Any:
     """A `shard_map` whose mesh is the one of the row."""
-    abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh))
+    abstract = auto_mesh(tuple(mesh.values()), tuple(mesh))
     return jax.shard_map(body, mesh=abstract, in_specs=ins, out_specs=outs, check_vma=False)
 
 
@@ -638,7 +639,7 @@ TABLE = [
 
 
 def traced(row: Row) -> Program:
-    mesh = jax.sharding.AbstractMesh(tuple(row.mesh.values()), tuple(row.mesh))
+    mesh = auto_mesh(tuple(row.mesh.values()), tuple(row.mesh))
     arguments = [
         jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.NamedSharding(mesh, spec))
         for shape, dtype, spec in row.operands

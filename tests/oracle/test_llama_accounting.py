@@ -14,6 +14,7 @@ import pytest
 
 import flint
 from flint.program import Collective, Kind, Program
+from tests.auto_mesh import auto_mesh
 
 pytest.importorskip("jaxlib", reason="needs JAX")
 
@@ -42,9 +43,8 @@ def example() -> ModuleType:
 
 @cache
 def program(parallel: str, remat: str = "none") -> Program:
-    from jax.sharding import AbstractMesh
 
-    mesh = AbstractMesh((64, 8), ("data", "model"))
+    mesh = auto_mesh((64, 8), ("data", "model"))
     step = example().train(mesh, parallel=parallel, remat=remat)
     traced = flint.trace(step.fn, mesh, *step.args, donate_argnums=step.donate_argnums)
     return traced.program

@@ -12,6 +12,7 @@ import flint
 from flint.backends.chakra.expand import Nodes, expand
 from flint.program import Collective, Kind, Program
 from flint.totals import totals
+from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
@@ -21,7 +22,7 @@ F32 = 4
 
 def traced(fn: Callable[..., Any], mesh: dict[str, int], *arguments: Any) -> Program:
     """`arguments` are (shape, spec), float32."""
-    abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh))
+    abstract = auto_mesh(tuple(mesh.values()), tuple(mesh))
     shapes = [
         jax.ShapeDtypeStruct(s, jnp.float32, sharding=jax.sharding.NamedSharding(abstract, spec))
         for s, spec in arguments

@@ -10,13 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from torch.nn import functional as F
 
 import flint
 from flint.frontends.torch_ops import attention
 from flint.program import Collective, Kind, Row
+from tests.auto_mesh import auto_mesh
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,
@@ -177,7 +178,7 @@ def test_memory_order_is_that_of_the_queries() -> None:
 
 # on a mesh ------------------------------------------------------------------------------------
 
-MESH = AbstractMesh((2, 4), ("data", "model"))
+MESH = auto_mesh((2, 4), ("data", "model"))
 SHAPES = ((4, 16, 128, 64), (4, 8, 256, 64), (4, 8, 256, 32))
 
 

@@ -9,12 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.frontends.torch_ops import losses
 from flint.program import Kind
+from tests.auto_mesh import auto_mesh
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,
@@ -89,7 +90,7 @@ def test_every_operator_has_a_case() -> None:
 
 def test_classes_may_be_sharded() -> None:
     """Only one number for each row crosses the devices that share the classes."""
-    mesh = AbstractMesh((2, 4), ("data", "model"))
+    mesh = auto_mesh((2, 4), ("data", "model"))
 
     def step(scores: Any, target: Any) -> Any:
         loss, total = losses.nll_loss_forward(scores, target, None, MEAN, -100)

@@ -27,8 +27,8 @@ from flint.frontends.torch_ops.shapes import (
 from flint.frontends.torch_ops.types import cast, jax_dtype, result_type, torch_dtype
 from tests.oracle.torch_op_cases import DTYPES, to_jax, to_numpy
 
-QUICK = settings(max_examples=12, deadline=None, derandomize=True)
-MANY = settings(max_examples=200, deadline=None, derandomize=True)
+QUICK = settings(max_examples=12)
+MANY = settings(max_examples=200)
 # PyTorch has no rules for types of 8 bits.
 PROMOTED = sorted(name for name in DTYPES if not name.startswith("f8"))
 BOUNDS = st.one_of(st.none(), st.integers(-7, 7), st.just(2**63 - 1))

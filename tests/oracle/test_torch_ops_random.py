@@ -10,13 +10,14 @@ torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.frontends.torch_ops import random
 from flint.frontends.torch_ops.registry import find_op
 from flint.program import Kind
+from tests.auto_mesh import auto_mesh
 from tests.oracle.torch_op_cases import Case, Comparison, bools, cases, names_without_a_case, t
 
 X, CHANCE = t(4, 5), t(4, 5, low=0.0, high=1.0)
@@ -116,7 +117,7 @@ def test_distributions() -> None:
 
 
 def test_dropout_of_a_sharded_tensor_stays_where_it_is() -> None:
-    mesh = AbstractMesh((2, 4), ("data", "model"))
+    mesh = auto_mesh((2, 4), ("data", "model"))
 
     def step(x: Any) -> Any:
         x, _ = random.native_dropout(x, 0.1, True)

@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("passes", "frontends", "backends")
-SOURCES = ("flint", *FOLDERS, "README.md", "LICENSE", "pyproject.toml")
+ABOUT = ("README.md", "LICENSE", "MANIFEST.in", "build_backend.py", "pyproject.toml")
+SOURCES = ("flint", *FOLDERS, ".editable", *ABOUT)
 
 
 def _cannot_build() -> str:
@@ -132,8 +133,7 @@ def test_a_checkout_whose_links_are_files_builds_the_same_wheel(dist: Path, tmp_
 
 def without_links(source: Path) -> None:
     """What Git writes with core.symlinks=false: files that hold the links' targets."""
-    for folder in FOLDERS:
-        link = source / "flint" / folder
+    for link in (*(source / "flint" / f for f in FOLDERS), source / ".editable" / "flint"):
         if link.is_symlink():  # else this checkout is such a one already
             target = os.readlink(link)
             link.unlink()
@@ -178,8 +178,13 @@ def test_a_checkout_whose_links_are_files_still_works(tmp_path: Path) -> None:
     assert Path(shown.strip()).is_relative_to(source)
 
 
-def test_an_editable_installation_sees_new_files_and_packages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_an_editable_installation_sees_new_files_and_packages(tmp_path: Path, links: bool) -> None:
+    """With links by a directory, which type checkers read too; without them by an import hook."""
     source = copy_sources(tmp_path / "source")
+    if not links:
+        without_links(source)
+    has_links = (source / ".editable" / "flint" / "passes").is_dir()
     site = tmp_path / "site"
     install = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--quiet")
     run(sys.executable, *install, "--target", str(site), "-e", str(source), cwd=tmp_path)
@@ -198,3 +203,5 @@ except ModuleNotFoundError:
 """
     shown = run(sys.executable, "-I", "-S", "-c", code, cwd=tmp_path)  # of all sites, that one
     assert shown.splitlines() == ["42 43", "passes is not a name of its own"]
+    record = next(site.glob("*.dist-info/RECORD")).read_text()
+    assert ("flint_ir_sources.pth,sha256=" in record) == has_links

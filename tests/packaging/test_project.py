@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -102,6 +103,30 @@ def test_constraints_pin_everything_that_is_declared() -> None:
     wanted = [*PROJECT["dependencies"], *extras["jax"], *extras["test"], *extras["dev"]]
     names = {requirement_name(r).lower().replace("_", "-") for r in wanted} - {"flint-ir"}
     assert names <= pinned
+
+
+def test_every_lower_bound_is_one_that_ci_installs() -> None:
+    """By .ci/lowest.py, or because it is what constraints.txt pins."""
+    pytest.importorskip("packaging")
+    lowest = runpy.run_path(str(ROOT / ".ci" / "lowest.py"))["lowest"]
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    script = (ROOT / ".ci" / "run").read_text()
+    (extras,) = re.findall(r"python \.ci/lowest\.py (.*?) >", script)
+    tested = lowest(pyproject, extras.split())
+    pins = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    rest = lowest(pyproject, PROJECT["optional-dependencies"])
+    assert {n: str(v) for n, v in rest.items() if n not in tested} == {
+        n: pins[n] for n in rest if n not in tested
+    }
+    assert tested["jax"] == rest["jax"] and str(tested["protobuf"]) == "3.20"
+
+
+def test_a_requirement_without_a_lower_bound_is_refused() -> None:
+    pytest.importorskip("packaging")
+    lowest = runpy.run_path(str(ROOT / ".ci" / "lowest.py"))["lowest"]
+    project = {"name": "x", "dependencies": ["numpy<3"], "optional-dependencies": {}}
+    with pytest.raises(SystemExit, match="numpy"):
+        lowest({"build-system": {"requires": []}, "project": project}, [])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.program import Collective, Kind, Program
+from tests.auto_mesh import auto_mesh
 
 BATCH, WIDTH = 64, 128  # divisible by every mesh below, so that shards are exact
 
@@ -34,7 +35,7 @@ class Case:
 
     def program(self, sizes: tuple[int, int] | None = None) -> Program:
         """Capture it, on other axis sizes if given."""
-        mesh = AbstractMesh(sizes or self.sizes, ("x", "y"))
+        mesh = auto_mesh(sizes or self.sizes, ("x", "y"))
 
         def sharded(shape: tuple[int, ...], spec: tuple[str | None, ...]) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
@@ -77,7 +78,7 @@ def matmul_flops(program: Program) -> int:
 
 
 @given(cases())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_no_work_is_lost(case: Case) -> None:
     """All devices together do at least the products of the unsharded program, each at most all."""
     layers = len(case.weights)
@@ -88,14 +89,14 @@ def test_no_work_is_lost(case: Case) -> None:
 
 
 @given(cases(), st.sampled_from([0, 1]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_doubling_an_axis_never_raises_compute_per_device(case: Case, axis: int) -> None:
     larger = tuple(s * 2 if i == axis else s for i, s in enumerate(case.sizes))
     assert matmul_flops(case.program(larger)) <= matmul_flops(case.program())
 
 
 @given(cases())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_collectives_conserve_bytes(case: Case) -> None:
     """What a collective returns follows from what goes in, its kind and its group."""
     program = case.program()
@@ -110,7 +111,7 @@ def test_collectives_conserve_bytes(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_mesh_of_one_device_along_each_axis_has_no_communication(case: Case) -> None:
     program = case.program((1, 1))
     assert not (program.kind >= Kind.COLLECTIVE).any()

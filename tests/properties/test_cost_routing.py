@@ -40,7 +40,6 @@ def _counted(messages, shape, rings):
     return hops, max(links.values(), default=0)
 
 
-@settings(deadline=None)
 @given(st.data(), shapes)
 def test_loads_are_those_of_messages_that_go_link_by_link(data, shape):
     rings = [data.draw(st.booleans()) for _ in shape]
@@ -52,7 +51,7 @@ def test_loads_are_those_of_messages_that_go_link_by_link(data, shape):
     assert load_of(*places, shape, rings, tori) == _counted(messages, shape, rings)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_routes_of_placed_meshes_load_links_as_counted(data):
     sizes = data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), min_size=1, max_size=3))

@@ -75,7 +75,7 @@ def test_no_step_does_more_than_the_chips_can(cluster: str) -> None:
     chips = Cluster.load(cluster)
     assert chips.derate.value == 1
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(workload=workloads())
     def check(workload: Workload) -> None:
         found = estimate(workload, chips)

@@ -88,6 +88,14 @@ def group_of_one(program: Program) -> Program:
     return replace(program, groups=(Group((AxisRef("z"),)), *program.groups[1:]))
 
 
+def deep(program: Program) -> Program:
+    """A hundred further regions inside the innermost."""
+    inner = program.regions[1]
+    more = tuple(replace(inner, trip_count=1, parent=i or 1) for i in range(3, 103))
+    regions = (*program.regions, replace(more[0], parent=1), *more)
+    return entry("region", INNER, len(regions) - 1)(replace(program, regions=regions))
+
+
 MUTATIONS: dict[Callable[[Program], None], dict[str, Callable[[Program], Program]]] = {
     verify.columns_have_one_length_and_type: {
         "type": column("flops", lambda c: c.astype(np.int32)),
@@ -118,6 +126,10 @@ MUTATIONS: dict[Callable[[Program], None], dict[str, Callable[[Program], Program
         "flops": entry("flops", DOT, -1),
         "comm_bytes": entry("comm_bytes", REDUCE, -64),
         "dims": entry("dims", (DOT, 2), -2),
+    },
+    verify.sums_fit: {
+        "flops": entry("flops", DOT, 2**63 - 1),
+        "bytes": column("result_bytes", lambda c: np.full_like(c, 2**61)),
     },
     verify.dependencies_point_back: {
         "itself": lambda p: entry("deps", p.dep_start[DOT] + 1, DOT)(p),
@@ -163,16 +175,21 @@ MUTATIONS: dict[Callable[[Program], None], dict[str, Callable[[Program], Program
         "leaves parent": region(1, stop=SLICE + 1),
         "backwards": region(1, start=SLICE, stop=INNER),
         "beyond the end": region(2, stop=99),
-        "negative trips": region(0, trip_count=-1),
         "overlap": region(2, start=INNER),
         "row in another": entry("region", INNER, 0),
         "row in none": entry("region", PERMUTE, -1),
+    },
+    verify.trip_counts_fit: {
+        "negative trips": region(0, trip_count=-1),
+        "together": lambda p: region(1, trip_count=2**32)(region(0, trip_count=2**31)(p)),
+        "deep": deep,
     },
     verify.loops_carry_values: {
         "branch twice": region(2, trip_count=2),
         "branch carries": region(2, carries=((PERMUTE, PERMUTE),)),
         "carried outside": region(0, carries=((PARAM, REDUCE),)),
         "yielded outside": region(0, carries=((CARRIED, LAST),)),
+        "carried twice": region(0, carries=((CARRIED, REDUCE), (CARRIED, DOT))),
         "carried computes": region(0, carries=((DOT, REDUCE),)),
         "carried in inner loop": lambda p: entry("kind", INNER, Kind.VALUE)(
             entry("flops", INNER, 0)(region(0, carries=((INNER, REDUCE),))(p))

@@ -58,7 +58,7 @@ def _chips_of(placement, ranks, tier):
     return place
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_product_of_span_sizes_is_the_size_of_the_group(data):
     placement = data.draw(_placements())
@@ -69,7 +69,7 @@ def test_the_product_of_span_sizes_is_the_size_of_the_group(data):
     assert all(s.size > 1 for s in spans)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_spans_of_whole_axes_are_those_of_every_group_by_brute_force(data):
     placement = data.draw(_placements())
@@ -86,7 +86,7 @@ def test_spans_of_whole_axes_are_those_of_every_group_by_brute_force(data):
         assert inside == 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_listing_the_ranks_of_a_group_gives_the_same_sizes(data):
     placement = data.draw(_placements())
@@ -97,7 +97,7 @@ def test_listing_the_ranks_of_a_group_gives_the_same_sizes(data):
     assert found == [(s.tier, s.size) for s in placement.spans(axes)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_of_listed_groups_the_most_spread_one_counts(data):
     placement = data.draw(_placements())
@@ -111,7 +111,7 @@ def test_of_listed_groups_the_most_spread_one_counts(data):
     assert placement.spans_of_group(Group(ranks=groups)) == far
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_rank_has_a_chip_of_its_own_and_domains_are_not_overfull(data):
     placement = data.draw(_placements())
@@ -123,7 +123,7 @@ def test_every_rank_has_a_chip_of_its_own_and_domains_are_not_overfull(data):
             assert np.unique(domains, axis=0, return_counts=True)[1].max() <= network.size
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_groups_on_a_torus_are_products_of_lines(data):
     placement = data.draw(_placements(("v5e", "v5p")))
@@ -147,7 +147,7 @@ def test_groups_on_a_torus_are_products_of_lines(data):
         assert not wraps or size * stride in placement.shapes[0]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_ranks_of_powers_of_two_are_on_chips_in_their_order(data):
     exponents = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3))
@@ -158,7 +158,7 @@ def test_ranks_of_powers_of_two_are_on_chips_in_their_order(data):
     assert (nodes.ravel() == ranks // 8).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_messages_go_through_the_outermost_tier_by_brute_force(data):
     placement = data.draw(_placements())
@@ -180,7 +180,7 @@ def test_messages_go_through_the_outermost_tier_by_brute_force(data):
         assert spans[0].size == 2
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_mapping_is_what_it_says_or_an_error(data):
     default = data.draw(_placements(("h100-dgx", "v5e")))

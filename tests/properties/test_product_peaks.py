@@ -119,7 +119,7 @@ def test_no_fusion_multiplies_faster_than_its_chip(cluster: str) -> None:
     chips = Cluster.load(cluster)
     nested = st.sampled_from(["", "fusion", "call"])
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(dots=st.lists(st.tuples(DOTS, st.sampled_from(FUSIONS), nested), min_size=1, max_size=3))
     def check(dots: list[tuple[Dot, str, str]]) -> None:
         program = of_fusions(dots)

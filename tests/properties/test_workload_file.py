@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flint.bounded import FileKind
 from flint.errors import FlintError
 from flint.mesh import AxisRef, Group, Mesh
 from flint.program import COLUMNS, TABLES, Kind
+from flint.tracing import Trace
 from flint.workload import RankClass, Workload
 from tests.properties.test_invariants import entry, sample
 from tests.random_programs import QUICK, meshes, programs
@@ -182,10 +184,44 @@ def test_an_empty_program_and_a_pickle_are_told_apart() -> None:
         pickled = io.BytesIO()
         np.savez(pickled, **{name: np.array([print], dtype=object) for name in COLUMNS})
         new.writestr("program_0.npz", pickled.getvalue())
-    assert "pickle" in assert_refused(out.getvalue())
+    assert "of type |O" in assert_refused(out.getvalue())
 
 
 def test_sample_has_groups_that_the_mesh_knows() -> None:
     back = Workload.from_bytes(SAMPLE)
     assert back.programs[0].groups[0] == Group((AxisRef("x"),))
     assert (back.programs[0].kind == Kind.COLLECTIVE).sum() == 2
+
+
+# Files that a spoilt one showed to be read and then to fail a command ------------------------------
+
+
+def test_a_parameter_without_a_type_has_an_estimate() -> None:
+    """Found by `benchmarks.bad_inputs --kind flint --seed 3 --only 87`."""
+    data = with_manifest(lambda m: _first_program(m).update(dtypes=["", "f32"]))
+    found = Trace(Workload.from_bytes(data)).estimate("h100-dgx", unpriced_is_zero=True)
+    assert found.to_json()["schema"]
+
+
+def test_a_wrong_file_says_where_it_is_wrong() -> None:
+    assert "programs[0].shapes[0][0]: should be greater than or equal to 0, it is -4" in (
+        assert_refused(with_manifest(lambda m: _first_program(m)["shapes"][0].__setitem__(0, -4)))
+    )
+    assert "metadata: should be a valid dictionary" in assert_refused(
+        with_manifest(lambda m: m.update(metadata="x"))
+    )
+    assert "strings[0]: should be a valid string, it is 2" in assert_refused(
+        with_manifest(lambda m: _first_program(m).update(strings=[2]))
+    )
+    program = entry("flops", 2, -8)(sample())
+    message = assert_refused(Workload.single(program).to_bytes())
+    assert message.endswith("row 2 (stablehlo.dot_general): flops is negative")
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", bytes(FileKind.MANIFEST.most_bytes + 1))
+    assert "bytes unpacked, at most 134,217,728 are read" in assert_refused(out.getvalue())
+    lists = with_manifest(lambda m: m.update(metadata={"x": [[]] * 10_000_000}))
+    assert "bytes of memory, which no such file needs" in assert_refused(lists)

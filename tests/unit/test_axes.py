@@ -34,7 +34,7 @@ def axes_of(draw: st.DrawFn, mesh: Mesh) -> tuple[AxisRef, ...]:
     return mesh.canonical(chosen)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_groups_of_axes_give_the_axes(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -46,7 +46,7 @@ def test_groups_of_axes_give_the_axes(data: st.DataObject) -> None:
     assert groups_to_axes(groups.tolist(), mesh) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_shift_keeps_its_targets(data: st.DataObject) -> None:
     mesh = data.draw(meshes())
@@ -66,7 +66,7 @@ def test_a_shift_keeps_its_targets(data: st.DataObject) -> None:
         np.testing.assert_array_equal(found.targets(mesh), targets)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_any_pairs_keep_their_targets(data: st.DataObject) -> None:
     mesh = data.draw(meshes().filter(lambda m: m.size <= 48))

@@ -150,6 +150,7 @@ def test_fault_is_named(fault: str, tmp_path: Path) -> None:
 def test_every_code_is_planted() -> None:
     planted = {code for code, _, _ in FAULTS.values()}
     files = {"unreadable", "no-metadata", "missing-rank"}  # planted below
+    files |= {"changed-file", "missing-file"}  # planted in test_chakra_listed_files.py
     assert planted | files == set(CODES)
 
 

@@ -21,7 +21,7 @@ OPTIONS = {
     "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --steps "
     "--tensor-size --trip-count --unpriced --verbose --world "
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
-    "check": "--json --quiet --verbose -q -v DIR",
+    "check": "--groups --json --quiet --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
     "estimate": "--class --cluster --json --map --overlap --perfetto --profile --quiet --unpriced "
@@ -214,7 +214,9 @@ def test_capture_json_is_reproducible_without_timings(tmp_path):
     documents = []
     for _ in range(2):
         result = _flint("capture", f"{model}:f", "--args", f"{model}:args", "-m", "4x2", "--json")
-        assert (result.exit_code, result.stderr) == (0, "hello\n")
+        printed, warned = result.stderr.splitlines()
+        assert (result.exit_code, printed) == (0, "hello")
+        assert warned.startswith("warning: no operation of this program is sharded")
         documents.append(json.loads(result.stdout))
         assert min(documents[-1].pop("timings").values()) >= 0
     assert documents[0] == documents[1]
@@ -279,3 +281,65 @@ def test_clusters_show_reads_the_files_of_astrasim(tmp_path):
     result = _flint("clusters", "show", str(tmp_path / "network.yml"))
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error[FL706]: cannot read")
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("capture", LONG, "-m", "4"),
+        ("capture", f"{LONG}.py:step", "-m", "4"),
+        ("capture", LONG, "--world", "-m", "4"),
+        ("capture", "model.py", "-m", "4", "--args", f"{LONG}.py:arguments"),
+        ("capture", "model.py", "-m", "4", "-o", LONG),
+        ("capture", "model.py", "-m", "4", "-o", "out", "-c", f"{LONG}.toml"),
+        ("check", LONG),
+        ("check", f"{LONG}/trace"),
+        ("estimate", LONG, "-c", "h100-dgx"),
+        ("estimate", "OUT", "-c", f"{LONG}.toml"),
+        ("estimate", "OUT", "-c", f"{LONG}/network.yml"),
+        ("estimate", "OUT", "-c", "h100-dgx", "--perfetto", LONG),
+        ("explain", LONG),
+        ("export", LONG),
+        ("export", "OUT", "-o", LONG),
+        ("clusters", "show", f"{LONG}.toml"),
+    ],
+)
+def test_a_name_that_is_too_long_is_an_error(saved, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("")
+    before = sorted(os.listdir(tmp_path))
+    found = _flint(*(str(saved) if a == "OUT" else a for a in arguments))
+    assert found.exit_code == 2 and "error[FL" in found.stderr
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_files_that_are_read_are_not_written_over(saved, tmp_path, monkeypatch):
+    from flint.backends.chakra import write
+
+    monkeypatch.chdir(tmp_path)
+    write(Workload.load(next(saved.glob("*.flint"))), tmp_path / "trace")
+    for name in ("model.py", "program.mlir", "cluster.toml"):
+        (tmp_path / name).write_text("mine")
+    outputs = ("model.py", "program.mlir", "cluster.toml", saved, "trace/network.yml", "trace")
+    for output in map(str, outputs):
+        found = _flint("export", str(saved), "-o", output)
+        assert found.exit_code == 2 and "FL502" in found.stderr, output
+        found = _flint("estimate", str(saved), "-c", "h100-dgx", "--perfetto", output)
+        assert found.exit_code == 2 and "FL502" in found.stderr, output
+    assert (tmp_path / "model.py").read_text() == "mine"
+    (tmp_path / "graph.json").write_text("an older one")
+    assert _flint("export", str(saved), "-o", "graph.json").exit_code == 0
+    assert json.loads((tmp_path / "graph.json").read_text())
+
+
+def test_a_trace_between_two_renames_is_named(saved, tmp_path):
+    from flint.backends.chakra import write
+
+    write(Workload.load(next(saved.glob("*.flint"))), tmp_path / ".trace.flint-old")
+    for command in (("estimate", "-c", "h100-dgx"), ("check",)):
+        found = _flint(*command, str(tmp_path / "trace"))
+        assert found.exit_code == 2
+        assert f"mv {tmp_path}/.trace.flint-old {tmp_path}/trace" in found.stderr

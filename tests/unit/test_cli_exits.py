@@ -1,5 +1,6 @@
 """How commands end: exit codes, streams, colour."""
 
+import errno
 import io
 import os
 import subprocess
@@ -91,6 +92,34 @@ def test_a_reader_that_leaves_is_not_an_error():
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("clusters", "list")])
+def test_a_full_disk_under_stdout_is_an_error(arguments):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "flint", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[FL502]: cannot write to standard output: No space left")
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_a_full_disk_under_stderr_stops_nothing(monkeypatch, capsys):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    console.print_note("a remark")
+    console.print_text("the result")
+    console.print_error(FlintError("FL101", "no"))
+    assert capsys.readouterr().out == "the result\n"
 
 
 class _Terminal(io.StringIO):

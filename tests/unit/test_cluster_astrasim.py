@@ -178,7 +178,7 @@ def test_a_chip_may_be_given_instead_of_a_system_file(files):
         ("[ 50,", "[ -1,", 6, "latency is -1"),
         ("[ 2,", "[ 1,", 3, "npus_count is 1"),
         ("[ 2,", "[ 2.5,", 3, "npus_count '2.5' is not a number"),
-        ("[ 2,", "[ 9999999999999999,", 0, "describes no system: size should be less"),
+        ("[ 2,", "[ 9999999999999999,", 3, "npus_count is 9999999999999999"),
         ("200.0", "1e300", 0, "describes no system: value should be a finite number"),
     ],
 )
@@ -204,7 +204,12 @@ def test_network_files_that_cannot_be_read(files, old, new, line, said):
         ('{"peak-perf": 1e300, "local-mem-bw": 50}', "peak-perf is 1e+300"),
         ('{"peak-perf": 1' + "0" * 400 + ', "local-mem-bw": 50}', "peak-perf is 1000"),
         ('{"peak-perf": 1e-300, "local-mem-bw": 50}', "describes no system: value should be 0 or"),
-        ("[" * 50000, "is not JSON: maximum recursion"),
+        ("[" * 50000, "is not JSON: it is nested too deeply"),
+        ('{"peak-perf": NaN, "local-mem-bw": 50}', "is not JSON: NaN is no number"),
+        ('{"peak-perf": 9, "local-mem-bw": 5, "endpoint-delay": -1}', "endpoint-delay is -1, it"),
+        ('{"peak-perf": 9, "local-mem-bw": 5, "endpoint-delay": "x"}', 'endpoint-delay is "x", it'),
+        ('{"peak-perf": 9, "local-mem-bw": 5, "scheduling-policy": "x"}', 'policy is "x", it'),
+        ('{"peak-perf": 9, "local-mem-bw": 5, "boost-mode": 7}', "boost-mode is 7, it"),
     ],
 )
 def test_system_files_that_cannot_be_read(files, text, said):
@@ -221,3 +226,18 @@ def test_files_that_are_not_there_or_no_text(files):
     (files / "network.yml").write_bytes(b"\xff\xfe")
     with pytest.raises(FlintError, match="is not text"):
         _read(files)
+
+
+def test_dimensions_that_are_alike_are_one_for_the_congestion_aware_backend() -> None:
+    mesh = Mesh.parse("data=2,model=4")
+    alike = simulated_hardware(_placed("2x4"))
+    assert len({d.bandwidth_gb_per_s for d in alike.dimensions}) == 1  # both in one node
+    files = simulator_files(mesh, "p", alike)
+    assert b"npus_count: [ 8 ]" in files["network-1d.yml"]
+    assert json.loads(files["system-1d.json"])["all-reduce-implementation"] == ["ring"]
+    assert b"--network-configuration=$TRACES/network-1d.yml" in files["README.txt"]
+    assert "network-1d.yml" not in simulator_files(mesh, "p", alike, names_dimensions=True)
+    apart = simulated_hardware(_placed("4x8"))
+    assert "network-1d.yml" not in simulator_files(Mesh.parse("4x8"), "p", apart)
+    single = simulator_files(Mesh.parse("data=8"), "p", simulated_hardware(_placed("data=8")))
+    assert b"takes the same arguments" in single["README.txt"]

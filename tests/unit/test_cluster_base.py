@@ -153,3 +153,12 @@ def test_a_network_on_top_of_a_base_has_a_name(tmp_path: Path, name: str, said: 
     error = failing(written(tmp_path, OWN.replace('name = "ib"', name)))
     assert said in error.message
     assert error.help is not None and "nvlink, ib" in error.help
+
+
+def test_a_chain_of_bases_ends(tmp_path):
+    for i in range(1200):
+        text = f'name = "c{i}"\ntitle = "t"\nbase = "c{i + 1}.toml"\n'
+        (tmp_path / f"c{i}.toml").write_text(text)
+    with pytest.raises(FlintError, match="its chain of bases has more than 16 files") as caught:
+        Cluster.load(tmp_path / "c0.toml")
+    assert caught.value.code == "FL701" and caught.value.place.endswith(":3")

@@ -5,7 +5,7 @@ import pytest
 from flint.mesh import Mesh
 from flint.passes.extract import extract
 from flint.passes.mlir import make_context, write_bytecode
-from flint.program import Flag
+from flint.program import Collective, Flag, Row
 
 pytest.importorskip("jaxlib")
 MESH = Mesh.parse("data=2,model=4")
@@ -13,16 +13,20 @@ DOT_RULE = "#sdy.op_sharding_rule<([i, k], [k, j])->([i, j]) {i=8, j=16, k=32} r
 SPLIT_RULE = "#sdy.op_sharding_rule<([ij])->([i, j]) {i=2, j=8}>"
 
 
-def doubts(body: str) -> list[tuple[str, str]]:
-    """(opcode, cause) of the doubtful rows of a module already partitioned."""
+def extracted(body: str) -> list[Row]:
+    """The rows of a module already partitioned."""
     text = f'module {{ sdy.mesh @mesh = <["data"=2, "model"=4]>\n{body}\n}}'
     from jaxlib.mlir import ir
 
     with make_context():
         bytecode = write_bytecode(ir.Module.parse(text))
     program = extract(bytecode, MESH)
-    rows = [program.row(i) for i in range(len(program))]
-    return [(r.opcode, r.cause) for r in rows if r.flags & Flag.DOUBTFUL]
+    return [program.row(i) for i in range(len(program))]
+
+
+def doubts(body: str) -> list[tuple[str, str]]:
+    """(opcode, cause) of the doubtful rows of a module already partitioned."""
+    return [(r.opcode, r.cause) for r in extracted(body) if r.flags & Flag.DOUBTFUL]
 
 
 def sharded(*dims: str) -> str:
@@ -109,3 +113,32 @@ def test_what_must_be_whole_and_is_not() -> None:
     ((opcode, cause),) = doubts(body)
     assert opcode == "custom_call.rows"
     assert cause.startswith("factor j must be whole and is split")
+
+
+def test_an_argmax_whose_parts_nothing_puts_together() -> None:
+    """As Shardy of jaxlib 0.12 leaves it; 0.10 has an all-reduce after each result."""
+    rule = "#sdy.op_sharding_rule<([i, j], [i, j], [], [])->([i], [i]) {i=8, j=32} reduction={j}>"
+    module = f"""
+    func.func public @main({argument(0, "tensor<8x32xf32>", '"data"', '"model"')},
+                           {argument(1, "tensor<8x32xi32>", '"data"', '"model"')}) -> tensor<8xi32> {{
+      %least = stablehlo.constant dense<0xFF800000> : tensor<f32>
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %0:2 = stablehlo.reduce(%arg0 init: %least), (%arg1 init: %zero) across dimensions = [1]
+        {{sdy.sharding = #sdy.sharding_per_value<[{sharded('"data"')}, {sharded('"data"')}]>,
+          sdy.sharding_rule = {rule}}}
+        : (tensor<8x32xf32>, tensor<8x32xi32>, tensor<f32>, tensor<i32>)
+          -> (tensor<8xf32>, tensor<8xi32>)
+        reducer(%a: tensor<f32>, %b: tensor<f32>) (%i: tensor<i32>, %j: tensor<i32>) {{
+          %1 = stablehlo.compare GT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+          %2 = stablehlo.select %1, %a, %b : tensor<i1>, tensor<f32>
+          %3 = stablehlo.select %1, %i, %j : tensor<i1>, tensor<i32>
+          stablehlo.return %2, %3 : tensor<f32>, tensor<i32>
+        }}
+      return %0#1 : tensor<8xi32>
+    }}"""
+    rows = extracted(module)
+    values, indices = (r for r in rows if r.collective is Collective.ALL_GATHER)
+    assert (values.comm_bytes, indices.comm_bytes) == (4 * 4, 4 * 4)  # 8 rows over data=2
+    assert str(indices.group) == "model" and values.number in indices.deps
+    assert indices.number in rows[-1].deps
+    assert doubts(module) == []

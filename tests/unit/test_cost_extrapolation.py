@@ -3,15 +3,16 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import flint
 from flint.cluster import Cluster
+from tests.auto_mesh import auto_mesh
 
 
 def _notes(mesh: dict[str, int], over: tuple[str, ...], cluster: str | Cluster) -> list[str]:
     """Notes of a step that adds up something over some axes."""
-    abstract = AbstractMesh(tuple(mesh.values()), tuple(mesh))
+    abstract = auto_mesh(tuple(mesh.values()), tuple(mesh))
     spec = PartitionSpec(tuple(mesh))
     step = jax.shard_map(
         lambda x: jax.lax.psum(x, over),

@@ -4,6 +4,7 @@ import pytest
 
 import flint
 from flint.program import Collective, Kind
+from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -12,7 +13,7 @@ MESH = {"data": 2, "model": 4}
 
 
 def collectives(fn, operands, result):
-    mesh = jax.sharding.AbstractMesh(tuple(MESH.values()), tuple(MESH))
+    mesh = auto_mesh(tuple(MESH.values()), tuple(MESH))
 
     def on(spec):
         return jax.sharding.NamedSharding(mesh, spec)

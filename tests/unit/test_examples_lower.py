@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 import pytest
-from jax.sharding import AbstractMesh
 
 from flint.pipeline import Layers, Pipeline
 from flint.step import Step, entry_mark
+from tests.auto_mesh import auto_mesh
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMAND = re.compile(r"flint capture examples/(\w+_jax)\.py --mesh ([\dx]+)((?: --set [\w=+]+)*)")
@@ -89,7 +89,7 @@ def build(name: str, mesh: str, options: str, wanted: str = "") -> Any:
     for key, _, value in (part.partition("=") for part in options.split()):
         kind = type(defaults[key].default)
         given[key] = value == "true" if kind is bool else kind(value)
-    return function(AbstractMesh(sizes, mark.axes), **given)
+    return function(auto_mesh(sizes, mark.axes), **given)
 
 
 def trace(step: Step) -> Any:

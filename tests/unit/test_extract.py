@@ -15,7 +15,7 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
@@ -24,8 +24,9 @@ from flint.passes.extract.collectives import permutation_pairs
 from flint.passes.extract.tensors import dtype_name
 from flint.passes.mlir import split_name_stack
 from flint.program import Flag, Kind, Phase, Program, Row
+from tests.auto_mesh import auto_mesh
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = auto_mesh((4, 2), ("data", "model"))
 
 
 def shaped(shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -294,9 +295,9 @@ def test_program_rows_are_where_the_source_is() -> None:
 CAPTURE = """
 import sys
 import jax, jax.numpy as jnp
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 import flint
-mesh = AbstractMesh((4, 2), ("data", "model"))
+mesh = AbstractMesh((4, 2), ("data", "model"), (AxisType.Auto,) * 2)
 def shaped(shape, *spec):
     return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
 def loss(params, x):

@@ -1,4 +1,4 @@
-"""Directories that are whole or not there, whatever ends the process that writes them."""
+"""Files that are whole or not there, and a command line that leaves nothing when it is ended."""
 
 import os
 import signal
@@ -10,60 +10,18 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.files import directory_atomically, write_atomically
+from flint.files import write_atomically
 
-SLOW_WRITER = """
-import sys, time
+ENDED = """
+import os, signal, sys
 from pathlib import Path
-from flint.files import directory_atomically
-with directory_atomically(Path(sys.argv[1])) as working:
-    (working / "manifest.json").write_text("{}")
-    print("writing", flush=True)
-    time.sleep(60)
+from flint.files import write_atomically
+def end(event, args):
+    if event == "os.rename":
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(end)
+write_atomically(Path(sys.argv[1]), b"new")
 """
-
-
-def test_a_directory_appears_when_it_is_complete(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    with directory_atomically(target) as working:
-        (working / "manifest.json").write_text("{}")
-        assert not target.exists()
-    assert os.listdir(target) == ["manifest.json"]
-    assert os.listdir(tmp_path) == ["out"]
-
-
-def test_what_raises_leaves_the_old_directory(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    with directory_atomically(target) as working:
-        (working / "manifest.json").write_text("old")
-    with pytest.raises(KeyboardInterrupt), directory_atomically(target) as working:
-        (working / "manifest.json").write_text("new")
-        raise KeyboardInterrupt
-    assert (target / "manifest.json").read_text() == "old"
-    assert os.listdir(tmp_path) == ["out"]
-
-
-def test_someone_elses_directory_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("keep")
-    with pytest.raises(FlintError, match="not written by Flint"), directory_atomically(tmp_path):
-        raise AssertionError("not reached")
-    assert (tmp_path / "mine").read_text() == "keep"
-
-
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    command = [sys.executable, "-c", SLOW_WRITER, str(target)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        with directory_atomically(target) as working:  # the other one lives: hands off
-            (working / "manifest.json").write_text("{}")
-        assert len(os.listdir(tmp_path)) == 2
-        child.send_signal(signal.SIGKILL)
-    assert len(os.listdir(tmp_path)) == 2
-    with directory_atomically(target) as working:
-        (working / "manifest.json").write_text("{}")
-    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_sigterm_on_the_command_line_leaves_nothing(tmp_path: Path) -> None:
@@ -89,6 +47,53 @@ def test_sigterm_on_the_command_line_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(FlintError, match="FL502"):
-        write_atomically(tmp_path / "file" / "below", b"data")
-    assert os.listdir(tmp_path) == ["file"]
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for place in (
+        tmp_path / "file" / "below",
+        tmp_path / "folder",
+        tmp_path / "pipe",  # nobody reads it
+        tmp_path / ("x" * 300),
+        Path("/dev/full"),
+    ):
+        with pytest.raises(FlintError, match="FL502"):
+            write_atomically(place, b"data")
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "pipe"]
+
+
+def test_a_link_stays_and_a_mode_too(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    write_atomically(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == b"new"
+    assert (tmp_path / "real").stat().st_mode & 0o777 == 0o640
+    (tmp_path / "later").symlink_to("absent")
+    write_atomically(tmp_path / "later", b"new")
+    assert (tmp_path / "absent").read_bytes() == b"new"
+
+
+def test_what_is_no_file_is_written_through(tmp_path: Path) -> None:
+    """A pipe keeps being one, and what stdout is appended to keeps its beginning."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(tmp_path / "pipe", b"data")
+    assert os.read(reader, 9) == b"data" and (tmp_path / "pipe").is_fifo()
+    os.close(reader)
+    (tmp_path / "log").write_text("first ")
+    script = "from pathlib import Path; from flint.files import write_atomically as w; "
+    command = [sys.executable, "-c", script + "w(Path('/dev/stdout'), b'second')"]
+    with (tmp_path / "log").open("ab") as log:
+        subprocess.run(command, stdout=log, check=True)
+    assert (tmp_path / "log").read_text() == "first second"
+    write_atomically(Path("/dev/null"), b"data")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_what_a_killed_writer_left_the_next_one_removes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    command = [sys.executable, "-c", ENDED, str(tmp_path / "file")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / "file").read_text() == "old" and len(os.listdir(tmp_path)) == 3
+    write_atomically(tmp_path / "file", b"newest")
+    assert (tmp_path / "file").read_text() == "newest" and os.listdir(tmp_path) == ["file"]

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flint.frontends.jax_program import capture_jax
@@ -21,10 +21,11 @@ from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
 from flint.program import Kind, Phase, Program, Row
 from flint.step import Step
+from tests.auto_mesh import auto_mesh
 from tests.program_text import Rows
 
 BATCH, SEQ, HEADS, SIZE = 2, 64, 4, 16
-MESH = AbstractMesh((2,), ("data",))
+MESH = auto_mesh((2,), ("data",))
 QKV = (BATCH, SEQ, HEADS, SIZE)
 LOCAL = BATCH // 2 * HEADS  # batch x heads of a device
 PART = LOCAL * SEQ * SIZE * 2  # bytes of q, of a device

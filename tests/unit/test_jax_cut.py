@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.cut import CutModel, cut_model
 from flint.mesh import Mesh
 from flint.pipeline import Pipeline
+from tests.auto_mesh import auto_mesh
 
 MESH = Mesh.parse("pipe=2,data=2,model=2")
-ABSTRACT = AbstractMesh(MESH.sizes, MESH.names)
+ABSTRACT = auto_mesh(MESH.sizes, MESH.names)
 BATCH, SEQUENCE, DIM, HIDDEN, VOCAB, LAYERS = 4, 6, 8, 16, 32, 6
 
 

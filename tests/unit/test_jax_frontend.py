@@ -21,8 +21,9 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind, Row
+from tests.auto_mesh import auto_mesh
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = auto_mesh((4, 2), ("data", "model"))
 F32 = jnp.float32
 
 
@@ -342,6 +343,48 @@ def test_cudnn_attention_with_grouped_heads() -> None:
     assert communication(program) == []
 
 
+@pytest.mark.parametrize("heads", [2, 1])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_cudnn_attention_with_one_key_head_per_rank(heads: int, by_hand: bool) -> None:
+    """One key head on each of 2 devices; or one for both, whose gradients come from both."""
+    q = shaped((8, 128, 8, 64), "data", None, "model", dtype=jnp.bfloat16)
+    spec = ("data", None, "model") if heads == 2 else ("data",)
+    kv = shaped((8, 256, heads, 64), *spec, dtype=jnp.bfloat16)
+    function = dot_product_attention
+    if by_hand:
+        in_specs = (P("data", None, "model"), P(*spec), P(*spec))
+        function = manual(dot_product_attention, in_specs, P("data", None, "model"))
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return function(q, k, v).astype(F32).sum()
+
+    program = captured(jax.grad(loss, argnums=(0, 1, 2)), q, kv, kv)
+    (call,) = rows(program, "custom_call.__cudnn$fmhaSoftmax")
+    assert call.flops == 2 * 2 * (2 * 4 * 128) * 256 * 64
+    one_gradient = 2 * 256 * 64 * 2  # 2 sequences, 256 keys of 64 bf16
+    both = [(Collective.ALL_REDUCE, "model", one_gradient, 1)] * 2
+    assert communication(program) == ([] if heads == 2 else both)
+
+
+def test_gradients_of_key_heads_that_some_of_the_devices_share() -> None:
+    mesh = AbstractMesh((8,), ("model",), (jax.sharding.AxisType.Auto,))
+
+    def array(heads: int, *spec: Any) -> Any:
+        sharding = NamedSharding(mesh, P(*spec))
+        return jax.ShapeDtypeStruct((2, 128, heads, 64), jnp.bfloat16, sharding=sharding)
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return dot_product_attention(q, k, v).astype(F32).sum()
+
+    q, kv = array(16, None, None, "model"), array(2)
+    program = captured(jax.grad(loss, argnums=(1, 2)), q, kv, kv, mesh=mesh)
+    one = 2 * 128 * 64 * 2  # the gradient of one key head, complete after a sum over 4 devices
+    assert sorted(communication(program)) == [
+        *[(Collective.ALL_REDUCE, "model:(2)4", one, 1)] * 2,
+        *[(Collective.ALL_GATHER, "model:(1)2", one, 1)] * 2,
+    ]
+
+
 def test_cudnn_attention_backward_and_sequence_sharding() -> None:
     q = shaped((8, 128, 8, 64), "data", "model", dtype=jnp.bfloat16)
 
@@ -597,7 +640,7 @@ def test_a_sharding_that_does_not_divide() -> None:
     def train(params: Any) -> Any:
         return params["w1"].sum()
 
-    mesh = AbstractMesh((64, 8), ("data", "model"))
+    mesh = auto_mesh((64, 8), ("data", "model"))
     w1 = jax.ShapeDtypeStruct((1024, 500), F32, sharding=NamedSharding(mesh, P(None, "model")))
     place = f"test_jax_frontend.py:{train.__code__.co_firstlineno}"
     assert str(refused(train, {"w1": w1}, mesh="64x8")).splitlines() == [

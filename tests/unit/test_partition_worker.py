@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -214,6 +215,37 @@ def test_a_request_that_never_ends_is_cut_off(worker: Worker) -> None:
     with pytest.raises(flint.FlintError, match="FL401"):
         worker.request("import", MODULE, {"source": "model.mlir"}, seconds=0.3)
     ask(worker)
+
+
+def test_a_child_without_progress_is_ended_and_says_where_it_stood(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(worker)
+    first = child_of(worker)
+    monkeypatch.setenv("FLINT_CHILD_IDLE_SECONDS", "1")
+    with pytest.raises(flint.FlintError, match="no progress for 1 seconds in 'sleep-") as caught:
+        worker.request("sleep", b"", {"length": 600})
+    assert caught.value.code == "FL401" and not is_alive(first)
+    stacks = str(caught.value.__cause__)
+    assert re.search(r"(?s)in the child:.*_sleep.*in the parent:.*read_message", stacks)
+    monkeypatch.setenv("FLINT_CHILD_IDLE_SECONDS", "soon")
+    with pytest.raises(flint.FlintError, match="FL217"):
+        ask(worker)
+
+
+def test_errors_in_modules_inside_a_module_do_not_hang(worker: Worker) -> None:
+    """MLIR's threads told Python of them, and waited for the thread that waited for them."""
+    rule = "#sdy.op_sharding_rule<([ij])->([ij]) {i=1, j=1}, custom>"
+    wrong = (
+        "func.func private @NAME(%x: tensor<1xf32>) -> tensor<1xf32> {\n"
+        f"%y = stablehlo.custom_call @c(%x) {{sdy.sharding_rule = {rule}}} :"
+        " (tensor<1xf32>) -> tensor<1xf32>\n return %y : tensor<1xf32> }\n"
+    )
+    functions = "".join(wrong.replace("NAME", f"f{i}") for i in range(4))
+    text = "module {\n" + "".join(f"module @m{i} {{\n{functions}}}\n" for i in range(4)) + "}"
+    for _ in range(30):
+        with pytest.raises(flint.FlintError, match="FL302.*factor of size 1"):
+            worker.request("import", text.encode(), {"source": "m.mlir"}, seconds=60.0)
 
 
 def test_a_bug_in_the_child_comes_back_with_its_traceback(worker: Worker) -> None:

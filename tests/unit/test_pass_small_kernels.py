@@ -104,3 +104,28 @@ def test_what_is_merged_shares_no_storage() -> None:
     b.result(y)
     after, _ = merged(b, tanh=300, negate=300)
     assert (after.row(1).alias, after.row(1).flags) == (-1, Flag(0))
+
+
+def test_a_merged_slice_keeps_its_group_and_a_merged_product_its_types() -> None:
+    b = Rows()
+    part = b.all_slice(b.parameter(), group("x"), part_bytes=8)
+    b.result(b.op("tanh", part))
+    after, _ = merged(b, **{"sdy.all_slice": 3000}, tanh=400)
+    assert lines(after)[1] == "%1 all_slice {x} 0->72 %0"
+
+    b = Rows()
+    x, w = b.parameter(), b.parameter()
+    y = b.op("dot_general", x, w, dims=(1, 4, 4, 4), product="i8", flags=Flag.TURNED_LAST)
+    b.result(b.op("tanh", y))
+    after, _ = merged(b, dot_general=3000, tanh=400)
+    row = after.row(2)
+    assert (row.opcode, row.dims, row.product) == ("stablehlo.dot_general", (1, 4, 4, 4), "i8")
+    assert row.flags == Flag(0)  # its operands are no longer the first and the last it reads
+
+
+def test_what_is_unknown_of_one_part_is_unknown_of_the_whole() -> None:
+    b = Rows()
+    x = b.op("custom_call", b.parameter(), flags=Flag.UNPRICED)
+    b.result(b.op("tanh", x))
+    after, _ = merged(b, custom_call=400, tanh=3000)
+    assert [after.row(1).opcode, after.row(1).flags] == ["stablehlo.tanh", Flag.UNPRICED]

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 import flint
@@ -19,6 +18,7 @@ from flint.model_file import Target, importable, load_step
 from flint.passes.extract.phases import with_phases
 from flint.program import Kind, Phase, Program, RegionKind
 from flint.tracing import trace_step
+from tests.auto_mesh import auto_mesh
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Example, mesh and options; whether its backward pass recomputes.
@@ -90,7 +90,7 @@ def test_so_has_one_that_xla_partitions(options: str) -> None:
         check(program, recomputes="none" not in options)
 
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = auto_mesh((4, 2), ("data", "model"))
 
 
 def by_hand(recomputes: bool) -> flint.Trace:

@@ -9,12 +9,13 @@ import pytest
 pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
+from tests.auto_mesh import auto_mesh
 
-MESH = AbstractMesh((2, 2), ("pipe", "data"))
+MESH = auto_mesh((2, 2), ("pipe", "data"))
 
 
 def shaped(*shape: int, spec: P = P()) -> jax.ShapeDtypeStruct:  # noqa: B008 - immutable

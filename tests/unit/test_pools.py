@@ -241,7 +241,9 @@ def test_names_that_do_not_fit() -> None:
 
 def test_a_function_is_no_step() -> None:
     pools = CASE.pools()
-    with pytest.raises(FlintError, match="not a Step"):
+    with pytest.raises(
+        FlintError, match="decode of flint.Disaggregated is function, not a flint.Step"
+    ):
         trace_pools(type(pools)(**vars(pools) | {"decode": lambda x: x}), CASE.mesh)
 
 

@@ -93,7 +93,9 @@ def test_the_gather_of_the_next_layer_is_issued_before_this_layer_s_product(make
     nodes = expand(program)
     issued = one_layer_ahead(program, nodes, preparation(program))
     assert issued.layer is not None
-    assert sorted(issued.layer.tolist()) == layer_runs(program, nodes).tolist()
+    assert (
+        sorted(issued.layer.tolist()) == layer_runs(program, nodes, preparation(program)).tolist()
+    )
     names = [program.opcodes[program.opcode[r]] for r in issued.nodes.row]
     order = [n for n in names if n in ("sdy.all_gather", "stablehlo.dot_general")]
     assert order.count("sdy.all_gather") == LAYERS

@@ -30,6 +30,7 @@ from flint.passes.partition.xla_child import parse_text
 from flint.passes.product_types import algorithm_type, level_of, product_type
 from flint.program import Kind, Program
 from flint.workload import Workload
+from tests.auto_mesh import auto_mesh
 
 SIZE = 4096
 MESH = Mesh.parse("data=1")
@@ -146,7 +147,7 @@ def test_partitioners_keep_precisions(partitioner: str) -> None:
     def product(a: Any, b: Any) -> Any:
         return jnp.matmul(a, b, precision="highest")
 
-    mesh = jax.sharding.AbstractMesh((2,), ("model",))
+    mesh = auto_mesh((2,), ("model",))
     sharded = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "model"))
     matrix = jax.ShapeDtypeStruct((512, 512), F32, sharding=sharded)
     program = flint.trace(product, mesh, matrix, matrix, partitioner=partitioner).program

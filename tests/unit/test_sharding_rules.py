@@ -7,6 +7,7 @@ from flint.passes.mlir import make_context
 from flint.passes.partition import rules
 from flint.passes.partition.rules import Rule, attach_rules, pointwise
 from flint.program import Collective, Kind
+from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")
 P = jax.sharding.PartitionSpec
@@ -80,7 +81,7 @@ def test_pointwise_wants_one_shape() -> None:
 
 
 def collectives(fn, operands, platform="tpu"):
-    mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
+    mesh = auto_mesh((2, 4), ("data", "model"))
     arguments = [
         jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.NamedSharding(mesh, spec))
         for shape, dtype, spec in operands

@@ -12,17 +12,18 @@ import pytest
 pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.errors import FlintError
 from flint.mesh import Mesh
 from flint.tracing import Trace, trace_file
+from tests.auto_mesh import auto_mesh
 
 GSPMD = b"""func.func @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"})
     -> tensor<8xf32> { return %x : tensor<8xf32> }"""
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = auto_mesh((4, 2), ("data", "model"))
 
 
 def step(x: Any, w: Any) -> Any:
@@ -183,3 +184,60 @@ def test_damaged_files_are_refused_or_read_and_never_crash_the_process(tmp_path:
     # FL105 when the damage hides the mesh, FL402 when what is read cannot be partitioned
     assert set(codes) <= {"FL301", "FL302", "FL402", "FL105", "read"}
     assert codes.count("FL302") > 100
+
+
+def function(name: str, *calls: str, body: str = "") -> str:
+    lines = [
+        f"%{i} = func.call @{c}(%x) : (tensor<4xf32>) -> tensor<4xf32>" for i, c in enumerate(calls)
+    ]
+    text = "\n".join([*lines, body, "return %x : tensor<4xf32>"])
+    return f"func.func @{name}(%x: tensor<4xf32>) -> tensor<4xf32> {{\n{text}\n}}\n"
+
+
+def nested(depth: int) -> str:
+    true = "stablehlo.constant dense<true> : tensor<i1>"
+    inner = "stablehlo.return %x : tensor<4xf32>"
+    for i in range(depth):
+        case = f'"stablehlo.if"(%c{i}) ({{ {inner} }}, {{ stablehlo.return %x : tensor<4xf32> }})'
+        done = f"stablehlo.return %r{i} : tensor<4xf32>" if i < depth - 1 else ""
+        inner = f"%c{i} = {true}\n%r{i} = {case} : (tensor<i1>) -> tensor<4xf32>\n{done}"
+    return inner
+
+
+DOUBLING = "".join(function(f"f{i}", f"f{i + 1}", f"f{i + 1}") for i in range(40)) + function("f40")
+UNRANKED = "func.func @main(%x: tensor<*xf32>) -> tensor<*xf32> { return %x : tensor<*xf32> }"
+DECLARED = "func.func private @f(tensor<4xf32>) -> tensor<4xf32>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (function("main", "main"), "call one another without end: main -> main"),
+        (
+            function("main", "a") + function("a", "b") + function("b", "a"),
+            "without end: a -> b -> a",
+        ),
+        (function("main", "f0") + DOUBLING, "operations with its calls written out"),
+        (function("main", "f") + DECLARED, "function 'f', which 'main' calls, has no body"),
+        (UNRANKED, "has tensors without a rank: tensor<*xf32>"),
+        (function("main", body=nested(120)), "operations inside more than 100 others"),
+        (
+            function("main", "f0")
+            + "".join(function(f"f{i}", f"f{i + 1}") for i in range(150))
+            + function("f150"),
+            "begins a chain of 101 calls",
+        ),
+    ],
+    ids=["itself", "cycle", "doubling", "declared", "unranked", "nested", "chain"],
+)
+def test_modules_without_end_or_sizes_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(FlintError) as caught:
+        read(text.encode(), tmp_path, Mesh.parse("2x2"))
+    assert caught.value.code == "FL302" and said in caught.value.message, caught.value
+
+
+def test_a_module_without_main_says_what_is_taken_for_it(tmp_path: Path) -> None:
+    trace = read(function("step").encode(), tmp_path, Mesh.parse("2x2"))
+    assert trace.warnings == (
+        "model.mlir has no function 'main': its only public one, 'step', is taken for it",
+    )

@@ -305,6 +305,24 @@ def test_a_module_that_cannot_be_exported_is_told_with_its_line() -> None:
     assert (error.place or "").startswith(f"test_torch_export.py:{line}")
 
 
+def test_a_module_that_computes_with_a_value_is_told_with_its_line() -> None:
+    class Computes(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * x.sum().item()
+
+    for options in ({}, {"loss": mean}):
+        error = refused(TorchStep(Computes(), (torch.empty(3, device="meta"),), **options))
+        line = Computes.forward.__code__.co_firstlineno + 1
+        assert (error.code, error.place) == ("FL228", f"test_torch_export.py:{line}")
+
+    class Logs(Computes):
+        def forward(self, x: Any) -> Any:
+            x.sum().item()
+            return x * 2
+
+    export_step(TorchStep(Logs(), (torch.empty(3, device="meta"),)))
+
+
 def test_a_module_that_raises_is_told_with_its_line() -> None:
     error = refused(TorchStep(meta(Net), (torch.empty(3, 3, device="meta"),), loss=mean))
     assert error.code == "FL223"
@@ -318,7 +336,8 @@ def test_a_step_without_a_scalar_loss_is_refused() -> None:
 
 
 def test_something_that_is_no_module_is_refused() -> None:
-    assert refused(TorchStep(mean, (ids(4),))).code == "FL223"
+    with pytest.raises(FlintError, match="module of flint.TorchStep is function, not a torch.nn.M"):
+        TorchStep(mean, (ids(4),))
 
 
 def test_what_a_model_does_between_its_modules_is_its_own():

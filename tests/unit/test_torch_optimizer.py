@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from flint.errors import FlintError
 from flint.frontends.torch_graph.optimizer import Update, clip_gradients, optimizer_update
 from flint.frontends.torch_ops.table import load_table
+from tests.auto_mesh import auto_mesh
 
 optim = torch.optim
 
@@ -187,7 +188,7 @@ def test_the_program_is_the_same_every_time() -> None:
 
 
 def test_clipping_needs_one_all_reduce_per_set_of_axes() -> None:
-    mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
+    mesh = auto_mesh((2, 4), ("data", "model"))
     specs = {
         "a": P("data"),
         "b": P("data", "model"),

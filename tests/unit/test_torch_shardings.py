@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
 from jax.sharding import PartitionSpec as P
@@ -74,7 +74,9 @@ def plan(
     mesh: Mesh = MESH,
     parameters: Sequence[NamedTensor] = PARAMETERS,
 ) -> Shardings:
-    step = TorchStep(None, shardings=shardings or {}, activations=activations or {}, fsdp=fsdp)
+    step = TorchStep(
+        torch.nn.Identity(), shardings=shardings or {}, activations=activations or {}, fsdp=fsdp
+    )
     return plan_shardings(
         step, mesh, parameters=parameters, buffers=BUFFERS, inputs=INPUTS, modules=MODULES
     )

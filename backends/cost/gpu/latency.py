@@ -27,6 +27,7 @@ MODELS: dict[KernelKind, Model] = {
     KernelKind.SOFTMAX: softmax_ns,
     KernelKind.NORM: norm_ns,
     KernelKind.COPY: copy_ns,
+    KernelKind.HOST_COPY: copy_ns,  # the chip's side of it; `price` has the link's
     KernelKind.GATHER: gather_ns,
     KernelKind.SCATTER: scatter_ns,
     KernelKind.SORT: sort_ns,

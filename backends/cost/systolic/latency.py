@@ -28,6 +28,7 @@ MODELS: Mapping[KernelKind, Model] = {
     KernelKind.ELEMENTWISE: elementwise_ns,
     KernelKind.OPTIMIZER: elementwise_ns,
     KernelKind.COPY: elementwise_ns,
+    KernelKind.HOST_COPY: elementwise_ns,  # the chip's side of it; `price` has the link's
     KernelKind.RANDOM: random_ns,
     KernelKind.REDUCTION: reduction_ns,
     KernelKind.SOFTMAX: norm_ns,

@@ -1,0 +1,1 @@
+"""Bad inputs of every kind, made from good ones, and what Flint does with them."""

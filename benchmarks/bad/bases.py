@@ -1,0 +1,97 @@
+"""Good inputs of every kind, made once: what the bad ones are spoilt from.
+
+python -m benchmarks.bad.bases DIR
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+_SMALL = ("--set", "num_layers=2", "--set", "seq=64")
+#: Directories of traces: name and arguments of capture.
+TRACES = {
+    "plain": ("examples/llama_jax.py", *_SMALL, "--mesh", "2x2"),
+    "pipeline": (
+        *("examples/llama_jax.py:pipelined", *_SMALL, "--mesh", "pipe=2,data=2,model=1"),
+        *("--schedule", "1f1b", "--microbatches", "2"),
+    ),
+}
+
+
+def make_bases(folder: Path) -> None:
+    """Write all good inputs into `folder`, in a process of its own: it loads compilers."""
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.bad.bases", str(folder)], check=True, cwd=ROOT
+    )
+
+
+def main(folder: Path) -> None:
+    """Write traces, `.flint` files, modules and cluster files."""
+    for name, arguments in TRACES.items():
+        command = [sys.executable, "-m", "flint", "capture", *arguments, "-q", "-o", folder / name]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    _small(folder)
+    _modules(folder)
+    shutil.copy(ROOT / "tests/golden/hlo/scanned_block_gpu.txt", folder / "module.txt")
+    _hlo_proto(folder)
+
+
+def _small(folder: Path) -> None:
+    """A workload with a row of every kind, loops, a branch, listed groups and two classes."""
+    from flint.workload import RankClass, Workload
+    from tests.properties.test_invariants import sample
+
+    program = sample()
+    classes = (RankClass("a", 0, {"x": (0, 1)}), RankClass("b", 1, ranks=(4, 5, 6, 7)))
+    metadata = {"name": "sample", "source": "model.py", "warnings": ["none"]}
+    Workload(program.mesh, (program, sample()), classes, metadata).save(folder / "small.flint")
+
+
+def _modules(folder: Path) -> None:
+    """A step with a loop, a named function, products and shardings, as StableHLO in four forms."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+    mesh = AbstractMesh((2, 2), ("data", "model"))
+
+    def sharded(shape: tuple[int, ...], *spec: str | None) -> Any:
+        sharding = NamedSharding(mesh, PartitionSpec(*spec))
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+    @jax.jit
+    def block(x: Any, w: Any) -> Any:
+        return jax.nn.relu(x @ w) @ w.T
+
+    def step(x: Any, stack: Any) -> Any:
+        def loss(stack: Any) -> Any:
+            return jax.lax.scan(lambda x, w: (block(x, w), None), x, stack)[0].sum()
+
+        return jax.grad(loss)(stack)
+
+    arguments = (sharded((8, 16), "data"), sharded((3, 16, 32), None, None, "model"))
+    with jax.sharding.use_abstract_mesh(mesh):
+        lowered = jax.jit(step).trace(*arguments).lower(lowering_platforms=("cuda",))
+        exported = jax.export.export(jax.jit(step), platforms=["cuda"])(*arguments)
+    operation = lowered.compiler_ir("stablehlo").operation
+    out = io.BytesIO()
+    operation.write_bytecode(out)
+    (folder / "module.mlir").write_text(operation.get_asm(enable_debug_info=True))
+    (folder / "module.mlirbc").write_bytes(out.getvalue())
+    (folder / "module.bc").write_bytes(exported.mlir_module_serialized)
+
+
+def _hlo_proto(folder: Path) -> None:
+    from flint.passes.partition.xla_process import run_xla
+
+    (folder / "module.pb").write_bytes(run_xla("parse", {}, (folder / "module.txt").read_bytes()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

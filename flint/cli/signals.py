@@ -1,0 +1,102 @@
+"""Ctrl-C and SIGTERM: one line, the status that shells expect, and nothing left behind.
+
+A KeyboardInterrupt may be raised anywhere: in the middle of an import of compiled code, which it
+crashes, in a destructor, which swallows it, in the user's `except BaseException`. So the handler ends
+the process itself. Only where files are written does it raise: `finally` blocks there tidy up. See
+docs/decisions/0027-ends-of-processes.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import FrameType
+
+#: 128 + SIGINT and 128 + SIGTERM, as shells report them.
+INTERRUPTED = 130
+TERMINATED = 143
+
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+#: How long to wait for an import to end before an exception is raised where files are written.
+_IMPORT_SECONDS = 0.02
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived: unwind, so that nothing half-written stays."""
+
+
+class Signals:
+    """What SIGINT and SIGTERM do to this process."""
+
+    def __init__(self) -> None:
+        self._end = os._exit  # as it is now: the user's code gets another one
+        self._unwinds = False
+        #: Whether this process is a command's own, from its beginning to its end.
+        self.taken = False
+
+    def take(self) -> None:
+        """Answer both from now on. A signal that the caller has told us to ignore stays ignored."""
+        self.taken = True
+        for number in _WORDS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._arrived)
+
+    def leave(self) -> None:
+        """The work is done and said: what comes now has nothing to interrupt."""
+        for number in _WORDS:
+            if signal.getsignal(number) == self._arrived:
+                signal.signal(number, signal.SIG_IGN)
+
+    @contextlib.contextmanager
+    def unwinding(self) -> Iterator[None]:
+        """In this context, the first signal raises KeyboardInterrupt or Terminated."""
+        self._unwinds = True
+        try:
+            yield
+        finally:
+            self._unwinds = False
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if not self._unwinds:
+            self._end_now(number)
+        if _imports(frame):
+            self._again_soon(number)
+            return
+        self._unwinds = False  # whoever asks a second time does not want to wait
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    def _again_soon(self, number: int) -> None:
+        signal.signal(signal.SIGALRM, lambda _, frame: self._arrived(number, frame))
+        signal.setitimer(signal.ITIMER_REAL, _IMPORT_SECONDS)
+
+    def _end_now(self, number: int) -> None:
+        processes = sys.modules.get("flint.processes")
+        if processes is not None:
+            processes.family().end()
+        with contextlib.suppress(OSError):
+            os.write(2, f"{_WORDS[signal.Signals(number)]}\n".encode())
+        self._end(128 + number)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether an import is under way: compiled modules may not survive an exception in theirs."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@cache
+def signals() -> Signals:
+    """Those of this process."""
+    return Signals()
+
+
+def take_signals() -> None:
+    """Let SIGINT and SIGTERM end the process as described above."""
+    signals().take()

@@ -1,0 +1,62 @@
+"""Shardings in XLA's old form (GSPMD), which no partitioner here reads: refused, never dropped."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flint.errors import FlintError
+from flint.passes.mlir import decode_location
+
+#: Shardings that say nothing: the whole array on every device, or on one.
+_WHOLE = re.compile(r"\{(replicated|maximal device=\d+|manual)?\}")
+_MARKS = (b"mhlo.sharding", b"Sharding", b"SPMDFullToShardShape")
+
+
+def refuse_gspmd(module: Any, bytecode: bytes, code: str, source: str) -> None:
+    """Raise FlintError `code` if a module holds shardings as `mhlo.sharding`, without Shardy's.
+
+    `bytecode` is the module written out, `source` what it is called in the message.
+    """
+    if not any(mark in bytecode for mark in _MARKS):
+        return
+    from jaxlib.mlir import ir
+
+    found: list[tuple[str, Any]] = []
+
+    def visit(op: Any) -> Any:
+        for attributes in _attributes(op):
+            text = _sharding(attributes)
+            if text and not _WHOLE.fullmatch(text):
+                found.append((text, op.location))
+        return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if found:
+        text, location = found[0]
+        raise FlintError(
+            code,
+            f"{source} annotates shardings as mhlo.sharding (GSPMD), which Shardy does not read: "
+            f"{text}",
+            place=decode_location(location)[1].replace("-:", f"{source}:", 1) or None,
+            help="lower (or export) it with jax_use_shardy_partitioner=True, JAX's default",
+        )
+
+
+def _attributes(op: Any) -> list[Any]:
+    """The attributes of an operation and, of a function, of its arguments and results."""
+    from jaxlib.mlir import ir
+
+    found = [op.attributes]
+    for name in ("arg_attrs", "res_attrs"):
+        if name in op.attributes:
+            found += [ir.DictAttr(a) for a in ir.ArrayAttr(op.attributes[name])]
+    return found
+
+
+def _sharding(attributes: Any) -> str:
+    from jaxlib.mlir import ir
+
+    if "mhlo.sharding" not in attributes or "sdy.sharding" in attributes:
+        return ""
+    return str(ir.StringAttr(attributes["mhlo.sharding"]).value)

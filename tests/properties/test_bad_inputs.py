@@ -1,0 +1,84 @@
+"""A slice of `benchmarks.bad_inputs`: readers refuse spoilt files with a code, or believe them.
+
+The whole generator runs in .ci/run: more kinds of input, whole commands, limits of memory and time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bad import clusters, flint_files, traces
+from benchmarks.bad.case import Case
+from benchmarks.bad.running import write_files
+from flint.backends.chakra import check, write
+from flint.cluster_source import load_cluster
+from flint.errors import FlintError
+from flint.workload import Workload
+from tests.properties.test_invariants import sample
+
+CASES = 30
+Maker = Callable[[random.Random, int, Path], Case]
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The good files, from a program that no compiler made."""
+    folder = tmp_path_factory.mktemp("bases")
+    workload = Workload.single(sample(), {"name": "sample"})
+    workload.save(folder / "small.flint")
+    for name in ("plain", "pipeline"):
+        write(workload, folder / name)
+    return folder
+
+
+def code_of(error: FlintError) -> str:
+    """The code; the message says something."""
+    assert error.message and "\x1b" not in str(error)
+    return error.code
+
+
+def cases(make: Maker, bases: Path, tmp_path: Path) -> Iterator[tuple[Case, Path]]:
+    """Cases of one kind with their files in a folder; a failure shows the case's number."""
+    for number in range(CASES):
+        place = tmp_path / str(number)
+        place.mkdir()
+        case = make(random.Random(f"slice {number}"), number, bases)
+        write_files(place, case)
+        print(case.number, case.change)
+        yield case, place
+
+
+def test_spoilt_workloads(bases: Path, tmp_path: Path) -> None:
+    accepted = 0
+    for _, place in cases(flint_files.case, bases, tmp_path):
+        try:
+            found = Workload.load(place / "w.flint")
+        except FlintError as error:
+            assert code_of(error) in ("FL301", "FL304")
+        else:
+            accepted += 1
+            assert Workload.from_bytes(found.to_bytes()).to_bytes() == found.to_bytes()
+    assert 0 < accepted < CASES / 2
+
+
+def test_spoilt_traces(bases: Path, tmp_path: Path) -> None:
+    good = 0
+    for _, place in cases(traces.case, bases, tmp_path):
+        try:
+            good += check(place / "t").ok
+        except FlintError as error:
+            assert code_of(error)[:3] in ("FL5", "FL6", "FL7")
+    assert good < CASES
+
+
+def test_spoilt_clusters(bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for case, place in cases(clusters.case, bases, tmp_path):
+        monkeypatch.chdir(place)
+        try:
+            load_cluster(case.commands[0][-1])
+        except FlintError as error:
+            assert code_of(error) in ("FL701", "FL702", "FL706")
