@@ -8,6 +8,7 @@ from typing import Any
 
 from flint.builder import ProgramBuilder
 from flint.frontends.torch_world.groups import Channels, Messages, group_of
+from flint.frontends.torch_world.host_copies import with_known_sources
 from flint.frontends.torch_world.memory import Memory
 from flint.frontends.torch_world.names import opcode_of
 from flint.frontends.torch_world.operands import (
@@ -20,10 +21,18 @@ from flint.frontends.torch_world.operands import (
     results,
     written,
 )
-from flint.frontends.torch_world.recording import Comm, CommKind, Event, Recording, TensorInfo
+from flint.frontends.torch_world.recording import (
+    Comm,
+    CommKind,
+    Event,
+    HostCopy,
+    Recording,
+    TensorInfo,
+)
 from flint.frontends.torch_world.streams import FUNCTIONAL, StreamOrder
 from flint.frontends.torch_world.work import work_of
 from flint.mesh import Group, Mesh
+from flint.passes import host_copies
 from flint.passes.extract.tensors import dtype_name
 from flint.passes.single_member_groups import IDENTITY
 from flint.passes.work import Work
@@ -65,7 +74,7 @@ def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = 
     what it reads, on those that still read what it writes, on the events that it waits for, and
     on what its stream waited for. `channels` are shared by the rank classes of one workload.
     """
-    events = tuple(map(corrected, recording.events))
+    events = tuple(map(corrected, with_known_sources(recording)))
     work = _Build(replace(recording, events=events), mesh, channels or Channels())
     work.add_arguments()
     for event in events:
@@ -101,7 +110,7 @@ class _Build:
             role = info.role if info else "other"
             donated = role in _DONATED_ROLES and storage in changed
             row = self.builder.add(
-                ARGUMENT,
+                host_copies.ARGUMENT if info is not None and info.on_host else ARGUMENT,
                 Kind.PARAMETER,
                 dtype=dtype_name(tensor.dtype),
                 shape=tensor.shape,
@@ -116,6 +125,8 @@ class _Build:
         """The row of one event."""
         if event.comm is not None:
             row = self._communication(event, event.comm)
+        elif event.host is not HostCopy.NONE:
+            row = self._host_copy(event)
         elif does_nothing(event):
             self._leave_waits(event)
             row = -1
@@ -177,6 +188,25 @@ class _Build:
             dims=work.dims,
             product=work.product,
             flags=Flag.UNPRICED if work.unpriced else Flag(0),
+        )
+
+    def _host_copy(self, event: Event) -> int:
+        """A copy over the link of the host, on the stream that the program ran it on.
+
+        Values are converted before they are copied, so that the bytes are those of the result.
+        """
+        stored = results(event)
+        moved = sum(t.num_bytes for t in stored)
+        to_host = event.host is HostCopy.TO_HOST
+        return self._works(
+            event,
+            host_copies.STORE if to_host else host_copies.LOAD,
+            Kind.COMPUTE,
+            read(event),
+            stored,
+            operand_bytes=moved,
+            result_bytes=moved,
+            flags=Flag(0),
         )
 
     def _communication(self, event: Event, comm: Comm) -> int:

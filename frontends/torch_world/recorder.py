@@ -15,7 +15,13 @@ from flint.frontends.torch_world.comms import Family, Groups, comm_of, family_of
 from flint.frontends.torch_world.device import NAME
 from flint.frontends.torch_world.names import base_name
 from flint.frontends.torch_world.places import Places
-from flint.frontends.torch_world.recording import Comm, CommKind, Event, TensorInfo
+from flint.frontends.torch_world.recording import (
+    Comm,
+    CommKind,
+    Event,
+    HostCopy,
+    TensorInfo,
+)
 from flint.frontends.torch_world.session import Session
 from flint.frontends.torch_world.storages import Storages
 from flint.frontends.torch_world.work import CONVOLUTIONS, PRECISION, PRODUCTS
@@ -59,8 +65,11 @@ class Recorder(TorchDispatchMode):
         self.storages = Storages()
         self.groups = Groups()
         self.places = Places()
-        #: Storages that were copied from the host.
+        #: Storages of the device that were copied from the host, as a batch is.
         self.host_inputs: dict[int, TensorInfo] = {}
+        #: Storages of the host that the recorded step copied to the device, and those it filled.
+        self.host_sources: set[int] = set()
+        self._offloaded: set[int] = set()
         self.end = 0
         self._operators: dict[Any, _Operator] = {}
         self._subclasses: dict[type, bool] = {}
@@ -75,6 +84,8 @@ class Recorder(TorchDispatchMode):
         """The recorded step starts here, unless another start follows."""
         self.events.clear()
         self._works.clear()
+        self.host_sources.clear()
+        self._offloaded.clear()
         self.session.timeline.restart()
 
     def mark_end(self) -> None:
@@ -149,31 +160,49 @@ class Recorder(TorchDispatchMode):
         if operator.family is not None:
             self._record_communication(operator, operator.family, args, kwargs, result)
             return
+        if operator.copies and self._record_host_copy(operator, given, outputs, args, kwargs):
+            return
         inputs = tuple(map(self.storages.info, device_inputs))
         results = tuple(map(self.storages.info, device_outputs))
         writes = self._writes(operator, args, kwargs)
         attributes = _attributes(operator, args, kwargs)
-        if operator.copies and (len(device_inputs) < len(given) or (given and not outputs)):
-            attributes = self._host_copy(attributes, given, device_outputs, results)
-        elif operator.copies and device_inputs and not device_outputs:
-            attributes = {**attributes, "host": True}
         if operator.precision is not None and any(t.dtype == "f32" for t in inputs):
             attributes = {**attributes, PRECISION: operator.precision()}
         known = {t.storage for t in inputs}
         is_view = bool(results) and not writes and all(t.storage in known for t in results)
         self._add(operator.op, inputs, results, writes, is_view, attributes, None)
 
-    def _host_copy(
+    def _record_host_copy(
         self,
-        attributes: dict[str, Any],
+        operator: _Operator,
         given: Sequence[Any],
         outputs: Sequence[Any],
-        results: Sequence[TensorInfo],
-    ) -> dict[str, Any]:
-        from_host = any(t.device.type == "cpu" and t.dim() > 0 for t in given)
-        if from_host:
-            self.host_inputs.update((t.storage, t) for t in results)
-        return {**attributes, "host": True} if from_host or not outputs else attributes
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> bool:
+        """Record a copy of an array between the memories of device and host, if it is one.
+
+        What the host computes of what it was given is not followed: a copy of that is an input of
+        the step, as a batch is.
+        """
+        target = outputs[0] if outputs else given[-1]
+        on_device = _on_accelerator(target)
+        sources = [t for t in given if _on_accelerator(t) is not on_device and t.dim() > 0]
+        if not sources or not target.dim():
+            return False
+        source, stored = self.storages.info(sources[0]), self.storages.info(target)
+        if on_device:
+            self.host_sources.add(source.storage)
+            if source.storage not in self._offloaded:
+                self.host_inputs[stored.storage] = stored
+        else:
+            self._offloaded.add(stored.storage)
+        self._add(
+            operator.op, (source,), (stored,), (stored.storage,) if operator.written else (), False,
+            _attributes(operator, args, kwargs), None,
+            HostCopy.FROM_HOST if on_device else HostCopy.TO_HOST,
+        )  # fmt: skip
+        return True
 
     def _note_input(self, operator: _Operator, args: Sequence[Any], result: Any) -> None:
         """A copy from the host before the recorded step may be what the step reads."""
@@ -234,6 +263,7 @@ class Recorder(TorchDispatchMode):
         is_view: bool,
         attributes: Mapping[str, Any],
         comm: Comm | None,
+        host: HostCopy = HostCopy.NONE,
     ) -> int:
         timeline = self.session.timeline
         module, location = self._where()
@@ -242,7 +272,7 @@ class Recorder(TorchDispatchMode):
         self.events.append(
             Event(
                 op, inputs, outputs, writes, is_view, attributes, module, phase, location, stream,
-                comm, waits,
+                comm, waits, host,
             )
         )  # fmt: skip
         return len(self.events) - 1

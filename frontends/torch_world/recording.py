@@ -54,6 +54,14 @@ class Comm:
     splits: tuple[int, ...] = ()
 
 
+class HostCopy(IntEnum):
+    """Whether an event copies between the memories of device and host, and to which."""
+
+    NONE = 0
+    TO_HOST = 1
+    FROM_HOST = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One operator of PyTorch that ran on the virtual device.
@@ -69,6 +77,8 @@ class Event:
     stream      index into `Recording.streams`; 0 is the compute stream
     waits       earlier events, by index, that must be over first for a reason that is not data:
                 stream events and `Work.wait`
+    host        the copy between memories that it is; a tensor on the host is then its result, or
+                its only input. Of all other events, only tensors of the device are listed
     """
 
     op: str
@@ -83,6 +93,7 @@ class Event:
     stream: int = 0
     comm: Comm | None = None
     waits: tuple[int, ...] = ()
+    host: HostCopy = HostCopy.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,7 @@ class StorageInfo:
 
     `role` is "parameter", "buffer", "gradient", "optimizer" or "input"; `name` is the parameter's
     (`layers.0.attention.wq.weight`), with the state's name for the optimizer (`...weight/exp_avg`).
+    `on_host` memory is the host's; it is listed if the step copies from it.
     """
 
     num_bytes: int
@@ -114,6 +126,7 @@ class StorageInfo:
     shape: tuple[int, ...]
     dtype: str
     placement: Placement | None = None
+    on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

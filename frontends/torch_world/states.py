@@ -33,7 +33,13 @@ class States:
     def optimizer_steps(self, optimizer: Any) -> None:
         """Before `optimizer.step`: afterwards the gradients may be gone."""
         self._optimizers[id(optimizer)] = optimizer
-        for parameter in _parameters(optimizer):
+        parameters = _parameters(optimizer)
+        if any(_local(parameter).device.type == "cpu" for parameter in parameters):
+            kind = type(optimizer).__name__
+            self._recorder.session.warnings[
+                f"{kind} updates parameters in the memory of the host: its time is not in the step"
+            ] = None
+        for parameter in parameters:
             if parameter.grad is not None:
                 local = _local(parameter.grad)
                 if local.device.type == NAME:
@@ -80,10 +86,12 @@ class States:
         like: Any = None,
     ) -> None:
         local = _local(tensor)
-        if local.device.type != NAME:
+        on_host = local.device.type != NAME
+        sources = self._recorder.host_sources
+        if on_host and not sources:
             return
         number = self._recorder.storages.number(local)
-        if number in found:
+        if number in found or (on_host and number not in sources):
             return
         found[number] = StorageInfo(
             num_bytes=int(local.untyped_storage().nbytes()),
@@ -92,6 +100,7 @@ class States:
             shape=tuple(local.shape),
             dtype=dtype_name(local.dtype),
             placement=self._placement(tensor if isinstance(tensor, DTensor) else like),
+            on_host=on_host,
         )
 
     def _placement(self, tensor: Any) -> Placement | None:

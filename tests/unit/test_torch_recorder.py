@@ -27,7 +27,7 @@ from flint.frontends.torch_world.modules import ModulePaths, clean_path
 from flint.frontends.torch_world.phases import Phases, StepDone
 from flint.frontends.torch_world.process import ProgramError, record
 from flint.frontends.torch_world.recording import Event as Recorded
-from flint.frontends.torch_world.recording import Recording
+from flint.frontends.torch_world.recording import HostCopy, Recording
 from flint.frontends.torch_world.storages import Storages
 from flint.frontends.torch_world.weights import SafeTensors, load_file
 from flint.program import Collective, Phase
@@ -396,9 +396,11 @@ def test_groups_of_all_ranks_are_known(outcomes: Callable[[str], Any]) -> None:
 
 
 def test_a_copy_from_the_host_is_work_of_the_host(outcomes: Callable[[str], Any]) -> None:
-    copies = [e for e in outcomes("ddp").events if e.attributes.get("host")]
+    recording = outcomes("ddp")
+    copies = [e for e in recording.events if e.host is HostCopy.FROM_HOST]
     assert [e.outputs[0].shape for e in copies] == [(5, 16)]
-    assert copies[0].inputs == ()
+    assert recording.storages[copies[0].outputs[0].storage].role == "input"
+    assert copies[0].inputs[0].storage not in recording.storages
 
 
 def test_ddp_reduces_gradients_and_the_reads_are_told(outcomes: Callable[[str], Any]) -> None:

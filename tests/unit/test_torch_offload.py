@@ -1,0 +1,93 @@
+"""What a PyTorch step puts on its host is copied over the host's link and takes no device memory."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flint.frontends.torch_world.build import build_program
+from flint.frontends.torch_world.recording import Event, HostCopy
+from flint.mesh import Mesh
+from flint.passes.host_copies import ARGUMENT, LOAD, STORE
+from flint.passes.opcodes import opcode_mask
+from flint.program import Kind, Program
+from flint.tracing import trace_script
+from tests.recordings import event, recording, stored, tensor
+
+DEVICE, HOST, BACK, WEIGHT = (tensor(n, 8, 4) for n in (0, 1, 2, 3))
+
+
+def rows(program: Program, opcode: str) -> list[int]:
+    return opcode_mask(program, frozenset({opcode})).nonzero()[0].tolist()
+
+
+def built(*events: Event, **fields: Any) -> Program:
+    return build_program(recording(*events, **fields), Mesh.parse("dp=2,tp=2")).program
+
+
+def test_what_returns_was_stored() -> None:
+    """No argument stands for it, and the copy back waits for the copy out, not for its source."""
+    program = built(
+        event("aten.relu", [DEVICE], [DEVICE_OUT := tensor(4, 8, 4)]),
+        event("aten.copy_", [DEVICE_OUT], [HOST], writes=(1,), host=HostCopy.TO_HOST),
+        event("aten._to_copy", [HOST], [BACK], host=HostCopy.FROM_HOST),
+        event("aten.neg", [BACK], [tensor(5, 8, 4)]),
+    )
+    (store,), (load,) = rows(program, STORE), rows(program, LOAD)
+    assert program.operand_bytes[store] == program.operand_bytes[load] == 8 * 4 * 4
+    assert program.dependencies(load).tolist() == [store]
+    assert (program.kind == Kind.PARAMETER).sum() == 1
+
+
+def test_weights_that_live_on_the_host_are_copied_and_batches_are_there() -> None:
+    """The storage of weights is listed as the host's; a batch has no role before it is copied."""
+    program = built(
+        event("aten._to_copy", [WEIGHT], [DEVICE], host=HostCopy.FROM_HOST),
+        event("aten._to_copy", [HOST], [BACK], host=HostCopy.FROM_HOST),
+        event("aten.add.Tensor", [DEVICE, BACK], [tensor(4, 8, 4)]),
+        storages={3: stored("parameter", "w", WEIGHT, on_host=True)},
+    )
+    (weight,), (load,) = rows(program, ARGUMENT), rows(program, LOAD)
+    assert program.dependencies(load).tolist() == [weight]
+    assert (program.kind == Kind.PARAMETER).sum() == 1
+
+
+PROGRAM = textwrap.dedent(
+    """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    dist.init_process_group("nccl")
+    layers = [m for _ in range(3) for m in (nn.Linear(64, 64), nn.ReLU())]
+    model = nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        x = torch.randn(256, 64).to("cuda")
+        with torch.autograd.graph.save_on_cpu(pin_memory=True):
+            loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(loss.detach().cpu())
+    """
+)
+
+
+@pytest.mark.slow
+def test_save_on_cpu_copies_what_backward_needs(tmp_path: Path) -> None:
+    """By hand: each layer saves its input and its ReLU's result; all but the first its weight."""
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    found = trace_script(script, "dp=2")
+    program = found.program
+    saved, weight = 256 * 64 * 4, 64 * 64 * 4
+    for opcode in (STORE, LOAD):
+        copies = rows(program, opcode)
+        assert sorted(program.operand_bytes[copies]) == [weight] * 2 + [saved] * 6
+    (rank_class,) = found.estimate("h100-dgx").classes
+    memory = rank_class.memory
+    assert memory.host_bytes == 2 * weight + 6 * saved
