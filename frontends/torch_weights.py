@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from flint.bounded import FileKind, is_file, read_bounded
 from flint.errors import FlintError
 from flint.frontends.user_code import calling_place
 from flint.units import format_bytes
@@ -34,8 +35,10 @@ def without_weights(path: Path) -> Iterator[None]:
 
 
 def _uses_torch(path: Path) -> bool:
-    """Whether PyTorch is installed and the file names it; reading and importing it comes later."""
-    return find_spec("torch") is not None and path.is_file() and b"torch" in path.read_bytes()
+    """Whether PyTorch is installed and the file names it; importing it comes later."""
+    if find_spec("torch") is None or not is_file(path):
+        return False
+    return b"torch" in read_bounded(path, FileKind.MODEL, "FL301")
 
 
 def _refuse_weights() -> Any:

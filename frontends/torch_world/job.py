@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flint.bounded import FileKind, read_bounded
 from flint.errors import FlintError
 from flint.step import WorldStep
 
@@ -54,9 +55,10 @@ class Job:
         steps: int = 2,
         hints: Mapping[str, Any] | None = None,
     ) -> Job:
-        """A torchrun script and its arguments. Raises FlintError FL301 if there is none."""
+        """A torchrun script and its arguments. Raises FlintError FL301 if it cannot be read."""
         if not os.path.isfile(script):
             raise FlintError("FL301", f"cannot read {script}: there is no such file")
+        read_bounded(Path(script), FileKind.MODEL, "FL301")
         return cls(script=str(script), argv=tuple(argv), steps=steps, hints=dict(hints or {}))
 
     @classmethod

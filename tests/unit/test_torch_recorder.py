@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
+from flint.frontends.torch_weights import without_weights
 from flint.frontends.torch_world.comms import NAMESPACES, family_of
 from flint.frontends.torch_world.device import Event, Stream, Timeline
 from flint.frontends.torch_world.fakes import Fakes
@@ -470,6 +471,16 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FlintError) as caught:
         Job.of_script(tmp_path / "none.py")
     assert caught.value.code == "FL301"
+
+
+def test_a_file_that_no_script_can_be_is_not_read(tmp_path: Path) -> None:
+    """Neither as a script nor to see whether it uses PyTorch: 64 GiB, of which none is stored."""
+    huge = tmp_path / "huge.py"
+    with huge.open("wb") as file:
+        file.truncate(64 * 2**30)
+    for read in (Job.of_script, lambda path: without_weights(path).__enter__()):
+        with pytest.raises(FlintError, match="a model file has at most 16,777,216"):
+            read(huge)
 
 
 # --- weights --------------------------------------------------------------------------------------
