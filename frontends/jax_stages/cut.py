@@ -142,7 +142,7 @@ def _layer_flops(traced: Traced, layers: Layers, work: Work) -> tuple[int, list[
     """FLOPs before the layers, of each of them, and after them."""
     equations = traced.program.equations
     if layers.scan is not None:
-        each = work.of_one(equations[layers.scan]) // layers.count
+        each = work.of_one(equations[layers.scan]) // max(layers.count, 1)
         before, after = work.of(equations[: layers.scan]), work.of(equations[layers.scan + 1 :])
         return before, [each] * layers.count, after
     flops = [work.of(equations[first : last + 1]) for first, last in layers.spans]

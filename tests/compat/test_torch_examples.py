@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from flint.backends.chakra import check
+from tests.torch_programs.ranks import run_as_ranks
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("jax", reason="the annotated way in lowers through JAX")
@@ -83,44 +80,15 @@ def test_traces_pass_check(command: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert report.nodes > 50 * report.ranks
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def run_as_processes(command: list[str], world: int) -> str:
-    """Run a script as `world` ranks; what rank 0 printed. Skips where gloo cannot start."""
-    if not torch.distributed.is_gloo_available():
-        pytest.skip("this PyTorch has no gloo")
-    common = os.environ | {
-        "WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", *command],
-            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    said = [process.communicate(timeout=180)[0] for process in ranks]
-    assert all(process.returncode == 0 for process in ranks), "\n".join(said)
-    return "".join(said)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", (*WORLDS[1::2], *WORLDS[6::2], HUGGINGFACE[2]))
 def test_real_processes_run_the_same_script(command: str) -> None:
     needs(command)
     script, arguments = command.split()[0], command.partition(" -- ")[2]
-    said = run_as_processes([str(EXAMPLES / script), *shlex.split(arguments)], ranks_of(command))
+    if not torch.distributed.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    status, said = run_as_ranks(ranks_of(command), EXAMPLES / script, *shlex.split(arguments))
+    assert status == 0, said
     assert len(re.findall(r"^step \d+: loss \d+\.\d+$", said, re.MULTILINE)) == 2
 
 

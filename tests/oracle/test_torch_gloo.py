@@ -17,10 +17,6 @@ the same sequence (record_gloo.py gives CPUs a kernel for RMS norms), once these
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from difflib import unified_diff
@@ -34,6 +30,7 @@ torch = pytest.importorskip("torch")
 from flint.frontends.torch_world.job import Job
 from flint.frontends.torch_world.process import record
 from flint.frontends.torch_world.recording import Recording
+from tests.torch_programs.ranks import run_as_ranks
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "torch_programs"
 SCRIPT = PROGRAMS / "fsdp_tp_llama.py"
@@ -53,39 +50,17 @@ TYPES = {"bfloat16": "bf16", "float32": "f32", "int64": "i64", "bool": "i1"}
 Row = tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[int, ...]]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Row]]:
     """What the four processes did, by rank."""
     if not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
     folder = tmp_path_factory.mktemp("gloo")
-    common = os.environ | {
-        "WORLD_SIZE": str(WORLD),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(PROGRAMS.parents[1]),
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "record_gloo.py"), str(folder / f"{rank}"), SCRIPT],
-            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
-    said = [process.communicate(timeout=120)[1] for process in processes]
-    if any("Gloo connect" in text or "Unable to resolve hostname" in text for text in said):
+    result = str(folder / "{rank}")
+    status, said = run_as_ranks(WORLD, PROGRAMS / "record_gloo.py", result, str(SCRIPT))
+    if "Gloo connect" in said or "Unable to resolve hostname" in said:
         pytest.skip("gloo cannot connect processes on this machine")
-    assert all(process.returncode == 0 for process in processes), "\n".join(said)
+    assert status == 0, said
     return {rank: real_rows(json.loads((folder / f"{rank}").read_text())) for rank in RANKS}
 
 

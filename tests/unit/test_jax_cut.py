@@ -500,6 +500,11 @@ def test_cuts_that_do_not_fit_the_model(cut: str, count: int, code: str, message
     assert message in error.message
 
 
+def test_a_scan_of_no_layers_has_too_few() -> None:
+    error = refused(pipeline(scan, params=weights(stacked(0))), 2)
+    assert (error.code, "'layers' has 0" in error.message) == ("FL242", True)
+
+
 def split_residual(x: Any, layers: Any, mask: Any, position: Any) -> Any:
     for i, p in enumerate(layers):
         with jax.named_scope(f"{i}"):

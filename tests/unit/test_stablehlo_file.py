@@ -174,7 +174,7 @@ def test_damaged_files_are_refused_or_read_and_never_crash_the_process(tmp_path:
     rng = random.Random(7)
     names = ("text", "bytecode", "artifact", "export")
     codes = []
-    for number in range(200):
+    for number in range(100):
         data = damaged(forms()[names[number % 4]], rng)
         try:
             read(data, tmp_path).program.verify()
@@ -183,7 +183,7 @@ def test_damaged_files_are_refused_or_read_and_never_crash_the_process(tmp_path:
             codes.append(error.code)
     # FL105 when the damage hides the mesh, FL402 when what is read cannot be partitioned
     assert set(codes) <= {"FL301", "FL302", "FL402", "FL105", "read"}
-    assert codes.count("FL302") > 100
+    assert codes.count("FL302") > 50
 
 
 def function(name: str, *calls: str, body: str = "") -> str:

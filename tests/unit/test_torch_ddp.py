@@ -68,7 +68,7 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(work, (port, json.loads(sys.argv[1])), nprocs=2)
+    mp.start_processes(work, (port, json.loads(sys.argv[1])), nprocs=2, start_method="fork")
 """.replace("{model}", inspect.getsource(model))
 
 CASES: list[dict[str, Any]] = [
