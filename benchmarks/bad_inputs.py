@@ -22,6 +22,7 @@ import random
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,6 +97,8 @@ def _in_processes(
                 found = [_noted(c, o, arguments) for c, o in running.run_all(mine, folder)]
                 (folder / f"{part}.pickle").write_bytes(pickle.dumps(found))
                 code = 0
+            except BaseException:  # noqa: BLE001 - the fork ends here
+                traceback.print_exc()
             finally:
                 running.unbuffered()
                 os._exit(code)

@@ -205,7 +205,8 @@ def estimate(
     `profile` is whose kernels the operations become ("": see `default_profile`), `policy` when
     communication begins (None: "overlap"), `mapping` where mesh axes lie: {"model": "nvlink"}, or
     "model=nvlink,data=ib". Raises FlintError FL405 (profile), FL703 (mapping or policy), FL704 (an
-    operation without a price), FL705 (a chip without what the estimate needs).
+    operation without a price), FL705 (a chip without what the estimate needs), FL708 (ranks that
+    wait for each other).
     """
     chosen = find_policy("overlap" if policy is None else policy)
     profile = profile or default_profile(workload, cluster)

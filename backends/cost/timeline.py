@@ -21,6 +21,7 @@ from flint.backends.chakra.expand import Nodes
 from flint.backends.cost.layers import layer_runs
 from flint.backends.cost.preparing import preparation
 from flint.backends.cost.steady_state import place_alone
+from flint.errors import FlintError
 from flint.passes.combine_collectives import CombineCollectives
 from flint.passes.host_copies import LOAD
 from flint.passes.opcodes import opcode_mask
@@ -144,7 +145,7 @@ def simulate(
     *,
     every_node: bool = False,
 ) -> Timeline:
-    """Place every node in time. Raises ValueError if classes wait for each other for ever.
+    """Place every node in time. Raises FlintError FL708 if classes wait for each other for ever.
 
     Where classes do not wait for each other, loops are followed until they repeat themselves (see
     `steady_state`); `every_node` follows them to their end, with the same result.
@@ -159,11 +160,21 @@ def simulate(
         moved = False
         for track in tracks:
             moved = track.advance() or moved
-    stuck = [t.number for t in tracks if t.left]
+    stuck = [track for track in tracks if track.left]
     if stuck:
-        raise ValueError(f"rank classes {stuck} wait for each other")
+        raise _wait_for_ever(stuck)
     done = tuple(ClassTimeline(t.work, np.array(t.start), np.array(t.end)) for t in tracks)
     return Timeline(done, streams)
+
+
+def _wait_for_ever(stuck: Sequence[_Track]) -> FlintError:
+    listed = "; ".join(f"class {track.number} for {track.waits_for()}" for track in stuck[:4])
+    more = f" and {len(stuck) - 4} classes more" if len(stuck) > 4 else ""
+    return FlintError(
+        "FL708",
+        f"the step never ends, ranks wait for each other: {listed}{more}",
+        help="`flint check` on the traces says which ranks, and what each of them waits for",
+    )
 
 
 def _alone(work: ClassWork, policy: Policy) -> ClassTimeline:
@@ -223,6 +234,14 @@ class _Track:
                 if self._advance_stream(number, queue):
                     again = moved = True
         return moved
+
+    def waits_for(self) -> str:
+        """The first communication that this class cannot end."""
+        program = self.work.program
+        heads = [q[at] for at, q in zip(self.heads, self.queues, strict=True) if at < len(q)]
+        rows = sorted(self.rows[node] for node in heads)
+        row = next((r for r in rows if self.kind[r] >= Kind.COLLECTIVE), rows[0])
+        return f"{program.opcodes[program.opcode[row]]} in row {row}"
 
     def _advance_stream(self, number: int, queue: list[int]) -> bool:
         head, free = self.heads[number], self.free[number]

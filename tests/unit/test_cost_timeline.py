@@ -9,6 +9,7 @@ import pytest
 from flint.backends.cost.critical_path import critical_path
 from flint.backends.cost.exposure import shares
 from flint.backends.cost.timeline import POLICIES, ClassTimeline, ClassWork, simulate
+from flint.errors import FlintError
 from flint.mesh import AxisRef, Group
 from flint.program import Kind, RegionKind
 from tests.timeline_steps import STREAMS, Steps
@@ -146,7 +147,7 @@ def test_classes_that_wait_for_each_other_are_an_error() -> None:
     steps = Steps()
     got = steps.message(Kind.RECV, 1, 1)
     steps.compute(1, got)
-    with pytest.raises(ValueError, match="wait for each other"):
+    with pytest.raises(FlintError, match="FL708.*wait for each other: class 0 for .* in row 0"):
         simulate([steps.work(peers={got: 0})], STREAMS)
 
 
