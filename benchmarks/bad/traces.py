@@ -101,7 +101,7 @@ def _spoil_attribute(rng: random.Random, attribute: Any) -> str:
         try:
             setattr(attribute, rng.choice((kind, "int64_val", "string_val", "double_val")), value)
             return f" {name} {value!r}"
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, OverflowError):
             continue
     return " kept"
 
