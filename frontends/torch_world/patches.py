@@ -86,6 +86,20 @@ def same_storage(session: Session, original: Any) -> Any:
     return lambda a, b: _storage_id(a) == _storage_id(b)
 
 
+@PRIVATE.replaces("torch:Tensor.data")
+def tensor_data(session: Session, original: Any) -> Any:
+    """`p.data = p.to(device)` moves a parameter on CUDA, as FSDP2 does; fake tensors refuse it."""
+
+    def set_data(tensor: Any, value: Any) -> None:
+        moves = isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor)
+        if moves and not torch._has_compatible_shallow_copy_type(tensor, value):
+            _take_memory(tensor, value)
+        else:
+            original.__set__(tensor, value)
+
+    return property(original.__get__, set_data)
+
+
 @PRIVATE.replaces("torch.nn:Module._apply", parameters=("self", "fn"))
 def module_apply(session: Session, original: Any) -> Any:
     """`Module.to` swaps the memory of parameters, which fake tensors refuse: new ones instead."""
@@ -523,6 +537,16 @@ def _noting_mesh(session: Session, method: Any) -> Any:
 
 def _device_type(given: str) -> str:
     return NAME if given == "cuda" else given
+
+
+def _take_memory(tensor: Any, value: Any) -> None:
+    """Give `tensor`, which stays the same object, the memory and the device of `value`."""
+    gradient, needs_gradient = tensor.grad, tensor.requires_grad
+    tensor.grad = None  # it is counted as another user of the tensor
+    made = value.detach().requires_grad_(needs_gradient)
+    torch._C._swap_tensor_impl(tensor, made)
+    tensor.fake_device = value.fake_device
+    tensor.grad = gradient
 
 
 def _apply(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:

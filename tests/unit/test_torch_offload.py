@@ -13,7 +13,7 @@ from flint.frontends.torch_world.recording import Event, HostCopy
 from flint.mesh import Mesh
 from flint.passes.host_copies import ARGUMENT, LOAD, STORE
 from flint.passes.opcodes import opcode_mask
-from flint.program import Kind, Program
+from flint.program import Collective, Kind, Program
 from flint.tracing import trace_script
 from tests.recordings import event, recording, stored, tensor
 
@@ -91,3 +91,44 @@ def test_save_on_cpu_copies_what_backward_needs(tmp_path: Path) -> None:
     (rank_class,) = found.estimate("h100-dgx").classes
     memory = rank_class.memory
     assert memory.host_bytes == 2 * weight + 6 * saved
+
+
+SHARDED = textwrap.dedent(
+    """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+    dist.init_process_group("nccl")
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(3)])  # on the CPU, as scripts have it
+    policy = CPUOffloadPolicy() if sys.argv[1] == "offload" else OffloadPolicy()
+    for layer in (*model, model):
+        fully_shard(layer, offload_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.randn(256, 64).to("cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["offload", "keep"])
+def test_fsdp_shards_a_model_that_was_made_on_the_cpu(where: str, tmp_path: Path) -> None:
+    """By hand: shards of weight and bias come for each gather, their gradients go; or nothing does."""
+    script = tmp_path / "train.py"
+    script.write_text(SHARDED)
+    found = trace_script(script, "dp=2", [where])
+    program = found.program
+    weight, bias = 64 * 64 * 4 // 2, 64 * 4 // 2
+    gathers = program.collective == Collective.ALL_GATHER
+    assert program.operand_bytes[gathers].tolist() == [weight + bias] * 6
+    loads, stores = rows(program, LOAD), rows(program, STORE)
+    offloaded = where == "offload"
+    assert sorted(program.operand_bytes[loads]) == ([bias] * 6 + [weight] * 6) * offloaded
+    assert sorted(program.operand_bytes[stores]) == ([bias] * 3 + [weight] * 3) * offloaded
+    told = [warning for warning in found.warnings if "AdamW updates parameters" in warning]
+    assert len(told) == offloaded

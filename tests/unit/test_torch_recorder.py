@@ -263,8 +263,22 @@ PROGRAM = textwrap.dedent(
         return model
 
 
+    def moved_by_data():
+        layer = nn.Linear(4, 4)
+        weight = layer.weight
+        for parameter in layer.parameters():
+            parameter.data = parameter.data.to("cuda")
+        assert layer.weight is weight and weight.is_leaf and weight.requires_grad
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert (weight @ weight).dtype == torch.bfloat16
+        layer(torch.ones(2, 4, device="cuda")).sum().backward()
+        weight.data = weight.data.to(torch.bfloat16)
+        assert weight.dtype == torch.bfloat16
+
+
     def plain():
         dist.init_process_group("nccl")
+        moved_by_data()
         return nn.parallel.DistributedDataParallel(Model().cuda())
 
 
