@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import torch
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from jax.sharding import PartitionSpec
 
 from flint.frontends.torch_ops.registry import torch_op
 
@@ -312,12 +313,19 @@ def _exact_backward(
 
 def _forward_types(q: Any, k: Any, v: Any, *mask: Any, **options: Any) -> Any:
     rows = q.shape[:-1]
-    return [q.update(shape=(*rows, v.shape[-1])), q.update(shape=rows, dtype=_accumulator_of(q))]
+    return [_abstract(q, (*rows, v.shape[-1])), _abstract(q, rows, _accumulator_of(q))]
 
 
 def _backward_types(q: Any, k: Any, v: Any, *rest: Any, **options: Any) -> Any:
-    scores = q.update(shape=(*q.shape[:-1], k.shape[2]), dtype=_accumulator_of(q))
+    scores = _abstract(q, (*q.shape[:-1], k.shape[2]), _accumulator_of(q))
     return [q, k, v, *([scores] if options["of_mask"] else [])]
+
+
+def _abstract(q: Any, shape: tuple[int, ...], dtype: Any = None) -> Any:
+    """The abstract array `q` with another shape; dimensions that are left keep their sharding."""
+    spec = q.sharding.spec[: len(shape)]
+    sharding = q.sharding.update(spec=PartitionSpec(*spec))
+    return q.update(shape=shape, dtype=dtype or q.dtype, sharding=sharding)
 
 
 def _call(name: str) -> Any:

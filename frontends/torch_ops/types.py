@@ -73,7 +73,10 @@ def result_type(*operands: Any) -> torch.dtype:
 def _combined(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
     if higher.is_complex or _kind(lower) <= _kind(higher):
         return higher
-    return torch.promote_types(higher, lower) if lower.is_complex else lower
+    if not higher.is_floating_point:
+        return lower
+    found = higher.to_complex()  # the kind is that of the lower, the width of the higher
+    return torch.complex64 if found == torch.complex32 else found  # JAX has no halves
 
 
 def _kind(dtype: torch.dtype) -> int:

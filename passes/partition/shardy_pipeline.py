@@ -16,6 +16,7 @@ from flint.passes.partition.child import announce
 from flint.passes.partition.dot_conflicts import resolve_dot_conflicts
 from flint.passes.partition.inline import inline_calls
 from flint.passes.partition.rules import attach_rules, make_rules_final
+from flint.passes.partition.scans import scans_as_windows
 
 PROPAGATE = (
     "symbol-dce",
@@ -71,6 +72,7 @@ def partition_module(bytecode: bytes) -> bytes:
         module = ir.Module.parse(bytecode)
         announce("inline")
         inline_calls(module)
+        scans_as_windows(module)
         split_broadcasts(module)
         attach_rules(module)
         _run(module, PROPAGATE)

@@ -8,20 +8,15 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("jaxlib", reason="XLA's partitioner comes with jaxlib")
-import jaxlib
 
 from tests.oracle.partitioner_comparison import Communication, Comparison, Traffic, compare_all
 from tests.oracle.partitioner_differences import DIFFERENCES, EQUAL_IN_NORMAL_FORM, REASONS
+from tests.recorded import recorded_version_only
 from tests.zoo import zoo
 
 pytestmark = pytest.mark.slow
 _DOCS = Path(__file__).parents[2] / "docs" / "partitioners.md"
 _BEGIN, _END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
-#: The version that numbers of differences were recorded with; others may differ otherwise.
-_VERSION = "0.10.2"
-recorded_version_only = pytest.mark.skipif(
-    jaxlib.__version__ != _VERSION, reason=f"differences were recorded with jaxlib {_VERSION}"
-)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,9 @@ import functools
 import pytest
 
 from benchmarks.memory import BAR, in_process
+from tests.recorded import recorded_version_only
+
+pytestmark = recorded_version_only
 
 #: Compiled in a few seconds each.
 QUICK = ("decode", "ring-attention", "spmd-pipeline")

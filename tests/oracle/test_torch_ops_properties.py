@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import jax
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from flint.frontends.torch_ops.elementwise import add, where
@@ -46,6 +46,8 @@ def operands(draw: st.DrawFn) -> Any:
 
 @MANY
 @given(operands(), operands())
+@example(torch.ones(2, dtype=torch.bfloat16), torch.ones((), dtype=torch.complex128))
+@example(torch.ones(2, dtype=torch.int64), torch.ones((), dtype=torch.complex128))
 def test_results_have_the_types_of_torch(x: Any, y: Any) -> None:
     expected = torch.result_type(x, y)
     assume(expected != torch.complex32)  # JAX has no such type

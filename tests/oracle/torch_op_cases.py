@@ -384,7 +384,7 @@ def _primitives(jaxpr: Any) -> list[str]:
         )
         if of_constants and equation.primitive.name == "broadcast_in_dim":
             filled.update(equation.outvars)
-        elif inner:
+        elif inner and not equation.primitive.name.startswith("scatter"):
             found += [name for one in inner for name in _primitives(one)]
         else:
             found.append(equation.primitive.name)
