@@ -177,14 +177,22 @@ class _Cut:
         for row in sorted(plan.whole):
             found[row] = saved[row]
             if row in self.kept:
-                found[row] = self._view(edit, row, saved[row])
+                found[row] = self._view(edit, row, saved[row], self.first)
+        after: dict[int, int] = {}  # a view of what this part calculates comes after that
         for row in sorted(plan.views):
             base = int(self.program.alias[row])
-            found[row] = self._view(edit, row, found.get(base, base))
+            made_here = base >= self.first and base not in found
+            after[row] = self._end(base) if made_here else after.get(base, self.first)
+            found[row] = self._view(edit, row, found.get(base, base), after[row])
         return found
 
-    def _view(self, edit: Edit, row: int, of: int) -> int:
-        return edit.value(row, self.first, -1, (of,), alias=of, flags=int(Flag.VIEW))
+    def _end(self, row: int) -> int:
+        """Where a row is over, and all loops around it."""
+        around = self._loops(self.region[row])
+        return self.program.regions[around[0]].stop if around else row + 1
+
+    def _view(self, edit: Edit, row: int, of: int, at: int) -> int:
+        return edit.value(row, at, -1, (of,), alias=of, flags=int(Flag.VIEW))
 
     def _slice(self, edit: Edit, row: int, loop: int, stack: int) -> int:
         """Inside `loop`, this iteration's slice of a stack."""

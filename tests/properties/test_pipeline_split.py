@@ -300,3 +300,37 @@ def test_what_is_kept_is_what_is_read(body: PartitionedBody, zero_bubble: bool) 
     kept = {key for part in each(parts) for key in part.outputs if isinstance(key, Saved)}
     read = {key for part in each(parts) for key in part.inputs if isinstance(key, Saved)}
     assert kept == read
+
+
+def test_a_view_is_seen_again_after_what_the_part_itself_calculates() -> None:
+    """Found by chance: the broadcast is done in the backward pass, its view in a forward loop."""
+    builder = ProgramBuilder(MESH)
+
+    def add(opcode: str, *deps: int, kind: Kind = Kind.COMPUTE, size: int = 8, **other: Any) -> int:
+        scope = f"row{len(builder)}"
+        return builder.add(
+            opcode, kind, deps=deps, shape=(8,), result_bytes=size, scope=scope, **other
+        )
+
+    for port in ARGUMENTS:
+        builder.add("parameter", Kind.PARAMETER, shape=(8,), result_bytes=8, name=port.name)
+    small = add("stablehlo.broadcast_in_dim", 2)
+    large = add("stablehlo.broadcast_in_dim", small, size=16)
+    builder.begin_region(RegionKind.LOOP, 1)
+    out = add(
+        "sdy.all_gather", 3, kind=Kind.COLLECTIVE, group=DATA, comm_bytes=8,
+        collective=Collective.ALL_GATHER,
+    )  # fmt: skip
+    view = add("stablehlo.reshape", large, kind=Kind.VALUE, flags=Flag.VIEW, alias=large)
+    builder.end_region([])
+    seen = add("stablehlo.broadcast_in_dim", view)
+    gradient = add("stablehlo.dot_general", 4, seen, flops=1)
+    ports = (Port(Role.OUTPUT), Port(Role.GRADIENT, "v"), Port(Role.GRADIENT, "w"))
+    rows = (out, 4, gradient)
+    body = PartitionedBody(builder.build(), ARGUMENTS, ports, tuple(range(5)), rows)
+    parts = split(body, accumulates=False)
+    for part in each(parts):
+        part.program.verify()
+    given = {port: str(port) for port in ARGUMENTS}
+    whole = Run(body.program, dict(enumerate(given.values())))
+    assert run_parts(parts, given)[ports[2]] == whole.value[gradient]
