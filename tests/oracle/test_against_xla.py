@@ -34,7 +34,18 @@ def test_the_zoo_is_large_and_the_tables_are_about_it() -> None:
     assert all(4 <= e.mesh.size <= 64 for e in zoo().values())
 
 
-@pytest.mark.parametrize("name", [n for n in zoo() if n not in DIFFERENCES])
+#: Since jaxlib 0.12 XLA sends the last sum of each shard where it gathered the whole array.
+RECORDED = {"op_cumsum"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=recorded_version_only) if n in RECORDED else n
+        for n in zoo()
+        if n not in DIFFERENCES
+    ],
+)
 def test_equal(name: str, comparisons: Mapping[str, Comparison]) -> None:
     found = comparisons[name]
     if name in EQUAL_IN_NORMAL_FORM:
