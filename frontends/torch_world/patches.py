@@ -92,7 +92,8 @@ def tensor_data(session: Session, original: Any) -> Any:
 
     def set_data(tensor: Any, value: Any) -> None:
         moves = isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor)
-        if moves and not torch._has_compatible_shallow_copy_type(tensor, value):
+        moves = moves and not torch._has_compatible_shallow_copy_type(tensor, value)
+        if moves and not _is_known_to_autograd(tensor):
             _take_memory(tensor, value)
         else:
             original.__set__(tensor, value)
@@ -537,6 +538,12 @@ def _noting_mesh(session: Session, method: Any) -> Any:
 
 def _device_type(given: str) -> str:
     return NAME if given == "cuda" else given
+
+
+def _is_known_to_autograd(tensor: Any) -> bool:
+    """Whether hooks or a graph hang on a tensor: they would stay with the memory that it had."""
+    hooks = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
+    return bool(hooks) or tensor.grad_fn is not None
 
 
 def _take_memory(tensor: Any, value: Any) -> None:

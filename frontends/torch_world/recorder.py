@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,7 +69,7 @@ class Recorder(TorchDispatchMode):
         self.host_inputs: dict[int, TensorInfo] = {}
         #: Storages of the host that the recorded step copied to the device, and those it filled.
         self.host_sources: set[int] = set()
-        self._offloaded: set[int] = set()
+        self._offloaded: dict[int, int] = {}  # and what the host made of it: where that came from
         self.end = 0
         self._operators: dict[Any, _Operator] = {}
         self._subclasses: dict[type, bool] = {}
@@ -156,6 +156,7 @@ class Recorder(TorchDispatchMode):
         device_inputs = [t for t in given if _on_accelerator(t)]
         device_outputs = [t for t in outputs if _on_accelerator(t)]
         if not device_inputs and not device_outputs:
+            self._follow_on_host(given, outputs)
             return
         if operator.family is not None:
             self._record_communication(operator, operator.family, args, kwargs, result)
@@ -182,27 +183,39 @@ class Recorder(TorchDispatchMode):
     ) -> bool:
         """Record a copy of an array between the memories of device and host, if it is one.
 
-        What the host computes of what it was given is not followed: a copy of that is an input of
-        the step, as a batch is.
+        A copy of what the host made of its own is an input of the step, as a batch is.
         """
-        target = outputs[0] if outputs else given[-1]
+        (target,) = outputs
         on_device = _on_accelerator(target)
-        sources = [t for t in given if _on_accelerator(t) is not on_device and t.dim() > 0]
-        if not sources or not target.dim():
+        other = _on_host if on_device else _on_accelerator
+        sources = [t for t in given if other(t) and t.dim() > 0]
+        if not sources or not target.dim() or not (on_device or _on_host(target)):
             return False
         source, stored = self.storages.info(sources[0]), self.storages.info(target)
         if on_device:
             self.host_sources.add(source.storage)
-            if source.storage not in self._offloaded:
+            if source.storage in self._offloaded:
+                source = replace(source, storage=self._offloaded[source.storage])
+            else:
                 self.host_inputs[stored.storage] = stored
         else:
-            self._offloaded.add(stored.storage)
+            self._offloaded[stored.storage] = stored.storage
         self._add(
             operator.op, (source,), (stored,), (stored.storage,) if operator.written else (), False,
             _attributes(operator, args, kwargs), None,
             HostCopy.FROM_HOST if on_device else HostCopy.TO_HOST,
         )  # fmt: skip
         return True
+
+    def _follow_on_host(self, given: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """What the host makes of offloaded values (pinned, converted) is as good as these."""
+        if not self._offloaded:
+            return
+        read = {self.storages.number(t) for t in given}
+        source = next((self._offloaded[s] for s in read if s in self._offloaded), None)
+        if source is not None:
+            made = {self.storages.number(t) for t in outputs} - read
+            self._offloaded.update(dict.fromkeys(made, source))
 
     def _note_input(self, operator: _Operator, args: Sequence[Any], result: Any) -> None:
         """A copy from the host before the recorded step may be what the step reads."""
@@ -340,6 +353,10 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
 
 def _on_accelerator(tensor: Any) -> bool:
     return bool(tensor.device.type == NAME)
+
+
+def _on_host(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cpu")
 
 
 def _argument(

@@ -21,7 +21,15 @@ def scans_as_windows(module: Any) -> None:
 
 
 def _combination(op: Any) -> str | None:
-    """The operation by which one input and one carried value become both results."""
+    """The operation by which one input and one carried value become both results.
+
+    It has to be associative, as the scan says it is: a difference is no window.
+    """
+    from jaxlib.mlir import ir
+
+    associative = "is_associative" in op.attributes and op.attributes["is_associative"]
+    if not associative or not ir.BoolAttr(associative).value:
+        return None
     block = op.regions[0].blocks[0]
     operations = list(block.operations)
     if len(op.operands) != 2 or len(operations) != 2 or list(op.results[1].uses):

@@ -93,6 +93,37 @@ def test_save_on_cpu_copies_what_backward_needs(tmp_path: Path) -> None:
     assert memory.host_bytes == 2 * weight + 6 * saved
 
 
+ON_HOST = textwrap.dedent(
+    """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    dist.init_process_group("nccl")
+    model = nn.Linear(64, 32).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        y = model(torch.randn(256, 64, device="cuda"))
+        y.detach().to("meta")
+        kept = y.detach().cpu().pin_memory().double()
+        (y * kept.to("cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+)
+
+
+@pytest.mark.slow
+def test_what_the_host_makes_of_offloaded_values_returns_too(tmp_path: Path) -> None:
+    """One copy there, and one back of twice the size, after it; a copy to `meta` is none."""
+    script = tmp_path / "train.py"
+    script.write_text(ON_HOST)
+    program = trace_script(script, "dp=2").program
+    (store,), (load,) = rows(program, STORE), rows(program, LOAD)
+    assert program.operand_bytes[[store, load]].tolist() == [256 * 32 * 4, 256 * 32 * 8]
+    assert store in program.dependencies(load)
+
+
 SHARDED = textwrap.dedent(
     """
     import sys

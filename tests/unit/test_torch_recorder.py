@@ -272,6 +272,14 @@ PROGRAM = textwrap.dedent(
         with torch.autocast("cuda", dtype=torch.bfloat16):
             assert (weight @ weight).dtype == torch.bfloat16
         layer(torch.ones(2, 4, device="cuda")).sum().backward()
+        hooked = nn.Linear(4, 4).weight
+        hooked.register_hook(lambda gradient: 2 * gradient)
+        try:
+            hooked.data = hooked.data.to("cuda")
+        except RuntimeError:
+            pass
+        else:
+            raise AssertionError("the hook was forgotten")
         weight.data = weight.data.to(torch.bfloat16)
         assert weight.dtype == torch.bfloat16
 
