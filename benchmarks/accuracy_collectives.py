@@ -15,8 +15,8 @@ from benchmarks.accuracy_row import Accuracy, as_text
 from benchmarks.accuracy_row import accuracy as accuracy_of
 from benchmarks.fit_nccl import THROUGH_HOST, fit_over_nodes
 from benchmarks.kernel_rows import PRESETS
-from flint.backends.cost.network import duration_ns, roofline_ns
-from flint.cluster import Cluster
+from flint.backends.cost.collectives import duration_ns, roofline_ns
+from flint.cluster.models import Cluster
 
 
 def accuracy(

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from benchmarks import kernel_rows as rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.fit_gpu import fit_bytes, fit_gemm
-from flint.backends.cost.gpu import latency_ns, roofline_ns
-from flint.backends.cost.gpu.constants import Constants, constants_of
-from flint.backends.cost.gpu.elementwise import elementwise_ns
-from flint.backends.cost.gpu.gemm import gemm_ns
-from flint.backends.cost.gpu.hardware import hardware_of
-from flint.backends.cost.gpu.rows import norm_ns, softmax_ns
-from flint.cluster import Cluster
+from flint.backends.cost.chips.gpu import latency_ns, roofline_ns
+from flint.backends.cost.chips.gpu.constants import Constants, constants_of
+from flint.backends.cost.chips.gpu.elementwise import elementwise_ns
+from flint.backends.cost.chips.gpu.gemm import gemm_ns
+from flint.backends.cost.chips.gpu.hardware import hardware_of
+from flint.backends.cost.chips.gpu.rows import norm_ns, softmax_ns
+from flint.cluster.models import Cluster
 
 #: GPU -> the one whose constants stand in for its own, of the generation before or beside it.
 UNSEEN = {

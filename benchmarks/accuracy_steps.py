@@ -32,12 +32,12 @@ from numpy.typing import NDArray
 import flint
 from benchmarks.accuracy_row import Accuracy, accuracy, as_markdown
 from benchmarks.step_rows import Case, all_cases
+from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.cost.kernel_table import kernels_of
-from flint.cluster import Cluster, Quantity, SourceKind
-from flint.frontends.jax_program import abstract_mesh
-from flint.mesh import Mesh
-from flint.workload import Workload
+from flint.cluster.models import Cluster, Quantity, SourceKind
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.ir.mesh import Mesh
+from flint.ir.workload import Workload
 
 #: Cluster files of measured systems: a preset, and what is different.
 SYSTEMS = Path(__file__).resolve().parent / "systems"

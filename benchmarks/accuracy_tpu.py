@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from benchmarks import tpu_rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.kernel_rows import DATA, Measured
-from flint.backends.cost.systolic import latency_ns
-from flint.backends.cost.systolic.hardware import hardware_of
-from flint.backends.cost.systolic.scalesim import cycles
-from flint.backends.cost.systolic.scalesim_stalls import limited_cycles
-from flint.cluster import Chip, Cluster
+from flint.backends.cost.chips.systolic import latency_ns
+from flint.backends.cost.chips.systolic.hardware import hardware_of
+from flint.backends.cost.chips.systolic.scalesim import cycles
+from flint.backends.cost.chips.systolic.scalesim_stalls import limited_cycles
+from flint.cluster.models import Chip, Cluster
 
 Floats = NDArray[np.float64]
 

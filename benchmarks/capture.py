@@ -64,8 +64,8 @@ def _run(model: str, layers: str, devices: str) -> dict[str, float]:
 
 def _capture(model: str, layers: str, devices: str) -> None:
     """The measured process: capture, verify, end the child, print what it took as JSON."""
-    from flint.model_file import Target, importable, load_step
     from flint.passes.partition.worker import the_worker
+    from flint.steps.model_file import Target, importable, load_step
     from flint.tracing import trace_step
 
     target = Target.parse(str(ROOT / "examples" / "llama_jax.py"))

@@ -18,14 +18,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from flint.backends.chakra.encode import (
+from flint.backends.chakra.schema import NodeType
+from flint.backends.chakra.writing.encode import (
     field_bytes,
     integer_attribute,
     metadata_record,
     text_attribute,
     varint,
 )
-from flint.backends.chakra.schema import NodeType
 
 ROOT = Path(__file__).resolve().parents[1]
 LLAMA = str(ROOT / "examples" / "llama_jax.py")

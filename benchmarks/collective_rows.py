@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.kernel_rows import DATA
-from flint.backends.cost.calls import Call, Span
-from flint.cluster import Cluster, Network
-from flint.program import Collective
+from flint.backends.cost.network.calls import Call, Span
+from flint.cluster.models import Cluster, Network
+from flint.ir.program import Collective
 
 #: Network of AWS's p4de.24xlarge: four EFA adapters of 100 Gb/s for eight GPUs.
 EFA_BYTES_PER_S: dict[str, Any] = {

@@ -25,16 +25,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flint.captured import Captured
 from flint.errors import FlintError
-from flint.frontends.jax_program import capture_jax
-from flint.frontends.xla_hlo import hlo_to_program
-from flint.model_file import Target, importable, load_step
+from flint.frontends.files.hlo import hlo_to_program
+from flint.frontends.jax_step.program import capture_jax
+from flint.ir.program import Collective, Kind, Program
 from flint.passes.base import run_passes
-from flint.passes.dead_code import DropDeadCode
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
-from flint.program import Collective, Kind, Program
+from flint.passes.rewrites.dead_code import DropDeadCode
+from flint.steps.captured import Captured
+from flint.steps.model_file import Target, importable, load_step
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = {"gpu": "jax_plugins/xla_cuda12/xla_cuda_plugin.so", "tpu": "libtpu/libtpu.so"}

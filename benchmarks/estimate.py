@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from flint.backends.cost.estimate import estimate
-from flint.cluster import Cluster
-from flint.workload import Workload
+from flint.cluster.models import Cluster
+from flint.ir.workload import Workload
 
 
 def main() -> None:

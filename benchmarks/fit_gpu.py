@@ -33,14 +33,14 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks import kernel_rows as rows
-from flint.backends.cost.gpu.attention import attention_ns
-from flint.backends.cost.gpu.constants import Constants
-from flint.backends.cost.gpu.elementwise import elementwise_ns
-from flint.backends.cost.gpu.gemm import gemm_ns
-from flint.backends.cost.gpu.hardware import Hardware, hardware_of
-from flint.backends.cost.gpu.rows import norm_ns, softmax_ns
-from flint.cluster import Cluster
-from flint.cluster_file import PRESETS as CLUSTERS
+from flint.backends.cost.chips.gpu.attention import attention_ns
+from flint.backends.cost.chips.gpu.constants import Constants
+from flint.backends.cost.chips.gpu.elementwise import elementwise_ns
+from flint.backends.cost.chips.gpu.gemm import gemm_ns
+from flint.backends.cost.chips.gpu.hardware import Hardware, hardware_of
+from flint.backends.cost.chips.gpu.rows import norm_ns, softmax_ns
+from flint.cluster.load import PRESETS as CLUSTERS
+from flint.cluster.models import Cluster
 
 #: Bounds and start of each constant.
 Bounds = dict[str, tuple[float, float, float]]
@@ -233,7 +233,7 @@ def of_same_die(fitted: Fitted, preset: str) -> Fitted:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="update flint/clusters/*.toml")
+    parser.add_argument("--write", action="store_true", help="update flint/cluster/presets/*.toml")
     parser.add_argument("--only", choices=list(rows.PRESETS), help="one preset")
     arguments = parser.parse_args()
     shared = fit_shared()

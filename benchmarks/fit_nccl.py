@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from benchmarks import collective_rows as rows
 from benchmarks.kernel_rows import PRESETS
 from benchmarks.toml_constants import Constant, set_constants
-from flint.backends.cost.network.ring import ring
-from flint.backends.cost.network.schedule import Schedule
-from flint.backends.cost.network.switch import direct_all_to_all, in_switch_all_reduce
-from flint.backends.cost.network.tree import tree_all_reduce
-from flint.cluster import Cluster
-from flint.cluster_file import PRESETS as CLUSTERS
-from flint.program import Collective
+from flint.backends.cost.collectives.ring import ring
+from flint.backends.cost.collectives.schedule import Schedule
+from flint.backends.cost.collectives.switch import direct_all_to_all, in_switch_all_reduce
+from flint.backends.cost.collectives.tree import tree_all_reduce
+from flint.cluster.load import PRESETS as CLUSTERS
+from flint.cluster.models import Cluster
+from flint.ir.program import Collective
 
 #: Bytes from which NCCL reduced floating-point numbers in the switch, on 8 GPUs.
 IN_SWITCH_BYTES = 32 << 20

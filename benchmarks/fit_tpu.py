@@ -20,10 +20,10 @@ from scipy.optimize import minimize
 from benchmarks import tpu_rows as rows
 from benchmarks.kernel_rows import Measured
 from benchmarks.toml_constants import set_constants
-from flint.backends.cost.systolic import latency_ns
-from flint.backends.cost.systolic.constants import CLOCK, systolic_of
-from flint.cluster import Cluster
-from flint.cluster_file import PRESETS as CLUSTERS
+from flint.backends.cost.chips.systolic import latency_ns
+from flint.backends.cost.chips.systolic.constants import CLOCK, systolic_of
+from flint.cluster.load import PRESETS as CLUSTERS
+from flint.cluster.models import Cluster
 
 #: Lowest, highest and first value of each constant.
 Bounds = dict[str, tuple[float, float, float]]
@@ -134,7 +134,7 @@ def _own(name: str) -> Fitted:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--write", action="store_true", help="update flint/clusters/*.toml")
+    parser.add_argument("--write", action="store_true", help="update flint/cluster/presets/*.toml")
     options = parser.parse_args()
     found = fit_all()
     for name, (value, kind, _) in sorted(found.items()):

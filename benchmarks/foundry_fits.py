@@ -20,7 +20,7 @@ from benchmarks.accuracy_steps import captured, cluster_of
 from benchmarks.models import mpt_fsdp
 from benchmarks.step_rows import Case, llm_foundry
 from flint.backends.cost.estimate import estimate
-from flint.backends.cost.memory import MemoryUse
+from flint.backends.cost.memory.memory import MemoryUse
 
 #: Preset of each system of `step_rows`.
 PRESETS = {"foundry-h100": "h100-dgx", "foundry-a100-40": "a100-40-dgx"}

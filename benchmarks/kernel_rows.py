@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.gpu.constants import Constants
-from flint.backends.cost.gpu.hardware import L2_BANDWIDTH_RATIO, Hardware, element_bytes
-from flint.backends.cost.kernels import KernelKind, Kernels
-from flint.cluster import Cluster
+from flint.backends.cost.chips.gpu.constants import Constants
+from flint.backends.cost.chips.gpu.hardware import L2_BANDWIDTH_RATIO, Hardware, element_bytes
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.cluster.models import Cluster
 
 DATA = Path(__file__).resolve().parent / "data"
 #: Preset -> the GPU's name in aiconfigurator's files.

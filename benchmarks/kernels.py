@@ -27,11 +27,11 @@ from typing import Any
 
 import compilers
 
-from flint.captured import Captured
+from flint.ir.program import Flag, Kind
+from flint.ir.workload import Workload
 from flint.passes.partition import partitioner
-from flint.program import Flag, Kind
 from flint.rewrite import rewrite
-from flint.workload import Workload
+from flint.steps.captured import Captured
 
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "s64": 8}
 TYPE = re.compile(r"(\w+)\[([\d,]*)\]")
@@ -116,9 +116,9 @@ def gpt_block(*, gradient: bool, platform: str = "cuda") -> Captured:
     from jax.sharding import AbstractMesh, AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from flint.frontends.jax_program import capture_jax
-    from flint.mesh import Mesh
-    from flint.step import Step
+    from flint.frontends.jax_step.program import capture_jax
+    from flint.ir.mesh import Mesh
+    from flint.steps.step import Step
 
     heads, size, seq = 16, 128, 2048
     dim = heads * size

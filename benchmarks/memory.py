@@ -74,10 +74,10 @@ def _devices(target: str) -> Sequence[object]:
 
 
 def _optimised(text: bytes, name: str, axes: Mapping[str, int]) -> int:
-    from flint.backends.cost.memory import memory_use
-    from flint.frontends.xla_hlo import read_hlo
-    from flint.mesh import Mesh
-    from flint.program import Program
+    from flint.backends.cost.memory.memory import memory_use
+    from flint.frontends.files.hlo import read_hlo
+    from flint.ir.mesh import Mesh
+    from flint.ir.program import Program
 
     program = read_hlo(text, Mesh.parse(axes), name=name, trip_counts={})
     assert isinstance(program, Program)  # no pipeline
@@ -88,9 +88,9 @@ def captured_bytes(case: str) -> dict[str, int]:
     """Peak bytes of the captured program: as written, and as XLA for CPUs would run it."""
     import flint
     from benchmarks.memory_cases import CASES
-    from flint.backends.cost.memory import memory_use, step_memory
-    from flint.frontends.jax_program import abstract_mesh
-    from flint.mesh import Mesh
+    from flint.backends.cost.memory.memory import memory_use, step_memory
+    from flint.frontends.jax_step.program import abstract_mesh
+    from flint.ir.mesh import Mesh
     from flint.rewrite import rewrite
 
     found = CASES[case]()

@@ -104,8 +104,8 @@ def _run(number: int, directory: Path | None) -> dict[str, float]:
 
 def _measured(case: Case, place: Path) -> None:
     """The measured process: capture, write, end the child, print what it took as JSON."""
-    from flint.model_file import Target, importable, load_step
     from flint.passes.partition.worker import the_worker
+    from flint.steps.model_file import Target, importable, load_step
     from flint.tracing import trace_step
 
     target = Target.parse(str(ROOT / "examples" / case.model))

@@ -8,8 +8,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from flint.cluster import SourceKind
-from flint.files import write_atomically
+from flint.cluster.models import SourceKind
+from flint.io.files import write_atomically
 
 #: Value, kind and source of a constant.
 Constant = tuple[float, str, str]

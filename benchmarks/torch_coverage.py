@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import flint
-from flint.program import Kind as RowKind
+from flint.ir.program import Kind as RowKind
 from flint.tracing import Trace, trace_script
 from tests.torch_zoo import KINDS, Kind
 

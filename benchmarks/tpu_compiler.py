@@ -36,14 +36,14 @@ from pathlib import Path
 import compilers
 import kernels
 
-from flint.backends.cost.kernel_table import kernels_of
-from flint.backends.cost.systolic import latency_ns
-from flint.captured import Captured
-from flint.cluster import Cluster
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.systolic import latency_ns
+from flint.cluster.models import Cluster
+from flint.ir.program import Flag, Kind, Program
+from flint.ir.workload import Workload
 from flint.passes.partition import partitioner
-from flint.program import Flag, Kind, Program
 from flint.rewrite import rewrite
-from flint.workload import Workload
+from flint.steps.captured import Captured
 
 LIBRARY = "libtpu/libtpu.so"
 #: Chips of a TPU v6e slice by number of devices.

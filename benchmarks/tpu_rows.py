@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.kernel_rows import DATA, Measured, Row, measured, read
-from flint.backends.cost.kernels import KernelKind
-from flint.backends.cost.systolic.attention import working_ns
-from flint.backends.cost.systolic.elementwise import VECTOR_OPERATIONS
-from flint.backends.cost.systolic.hardware import hardware_of
-from flint.cluster import Cluster
+from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.chips.systolic.attention import working_ns
+from flint.backends.cost.chips.systolic.elementwise import VECTOR_OPERATIONS
+from flint.backends.cost.chips.systolic.hardware import hardware_of
+from flint.cluster.models import Cluster
 
 #: Layers of Llama-3.1-8B that are one product: n and k.
 GEMM_LAYERS = {

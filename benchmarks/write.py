@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from flint.backends.chakra import write
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group, Mesh
-from flint.passes.single_member_groups import DropSingleMemberGroups
-from flint.program import Collective, Kind, Program, RegionKind
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind, Program, RegionKind
+from flint.ir.workload import RankClass, Workload
+from flint.passes.rewrites.single_member_groups import DropSingleMemberGroups
 from flint.rewrite import rewrite
-from flint.workload import RankClass, Workload
 
 LAYERS = 32
 #: Scope, collective over an axis after it, and its bytes: one layer's forward and backward.

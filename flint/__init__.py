@@ -8,41 +8,41 @@ if not (_HERE / "passes").is_dir():  # checkout whose Git wrote links as files (
     __path__.append(str(_HERE.parent))
 
 if _TYPE_CHECKING:
-    from flint.cluster import Cluster as Cluster
+    from flint.cluster.models import Cluster as Cluster
     from flint.errors import FlintError as FlintError
     from flint.frontends.torch_ops.registry import torch_op as torch_op
-    from flint.mesh import Mesh as Mesh
-    from flint.pipeline import Layers as Layers
-    from flint.pipeline import Pipeline as Pipeline
-    from flint.pipeline import Stage as Stage
-    from flint.pools import Disaggregated as Disaggregated
-    from flint.program import Program as Program
-    from flint.step import Step as Step
-    from flint.step import TorchStep as TorchStep
-    from flint.step import WorldStep as WorldStep
-    from flint.step import entry as entry
+    from flint.ir.mesh import Mesh as Mesh
+    from flint.ir.program import Program as Program
+    from flint.ir.workload import Workload as Workload
+    from flint.steps.pipeline import Layers as Layers
+    from flint.steps.pipeline import Pipeline as Pipeline
+    from flint.steps.pipeline import Stage as Stage
+    from flint.steps.pools import Disaggregated as Disaggregated
+    from flint.steps.step import Step as Step
+    from flint.steps.step import TorchStep as TorchStep
+    from flint.steps.step import WorldStep as WorldStep
+    from flint.steps.step import entry as entry
     from flint.tracing import Trace as Trace
     from flint.tracing import trace as trace
     from flint.tracing import trace_distributed as trace_distributed
-    from flint.workload import Workload as Workload
 
 # Public names and the modules that define them: `import flint` loads none of them. There is no
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
-    "Cluster": "flint.cluster",
-    "Disaggregated": "flint.pools",
+    "Cluster": "flint.cluster.models",
+    "Disaggregated": "flint.steps.pools",
     "FlintError": "flint.errors",
-    "Layers": "flint.pipeline",
-    "Mesh": "flint.mesh",
-    "Pipeline": "flint.pipeline",
-    "Program": "flint.program",
-    "Stage": "flint.pipeline",
-    "Step": "flint.step",
-    "TorchStep": "flint.step",
+    "Layers": "flint.steps.pipeline",
+    "Mesh": "flint.ir.mesh",
+    "Pipeline": "flint.steps.pipeline",
+    "Program": "flint.ir.program",
+    "Stage": "flint.steps.pipeline",
+    "Step": "flint.steps.step",
+    "TorchStep": "flint.steps.step",
     "Trace": "flint.tracing",
-    "Workload": "flint.workload",
-    "WorldStep": "flint.step",
-    "entry": "flint.step",
+    "Workload": "flint.ir.workload",
+    "WorldStep": "flint.steps.step",
+    "entry": "flint.steps.step",
     "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",
     "trace_distributed": "flint.tracing",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flint.printable import printable
+from flint.io.printable import printable
 
 
 class FlintError(Exception):

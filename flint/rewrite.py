@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flint.errors import FlintError, nearest
-from flint.workload import Workload
+from flint.ir.workload import Workload
 
 #: What one node of a trace may be.
 GRANULARITIES = ("op", "kernel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flint.printable import one_line
+from flint.io.printable import one_line
 
 
 class Column(NamedTuple):

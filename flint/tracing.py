@@ -14,27 +14,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flint.bounded import FileKind, read_bounded
-from flint.captured import Captured
 from flint.errors import FlintError
-from flint.fields import TRIP_COUNTS, check_value
-from flint.input_kind import InputKind, input_kind
-from flint.mesh import Mesh
-from flint.pipeline import Pipeline
-from flint.pools import Disaggregated
-from flint.program import Program
-from flint.step import AnyStep, Step, TorchStep, WorldStep
-from flint.trip_counts import TripCounts
-from flint.workload import Workload
+from flint.io.bounded import FileKind, read_bounded
+from flint.ir.mesh import Mesh
+from flint.ir.program import Program
+from flint.ir.trip_counts import TripCounts
+from flint.ir.workload import Workload
+from flint.steps.captured import Captured
+from flint.steps.fields import TRIP_COUNTS, check_value
+from flint.steps.input_kind import InputKind, input_kind
+from flint.steps.pipeline import Pipeline
+from flint.steps.pools import Disaggregated
+from flint.steps.step import AnyStep, Step, TorchStep, WorldStep
 
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
     from flint.backends.cost.estimate import Estimate
-    from flint.backends.cost.timeline import Policy
-    from flint.backends.report import Summary
-    from flint.cluster import Cluster
-    from flint.passes.pipeline.parts import PartitionedBody
-    from flint.staged import Body, CapturedPipeline
+    from flint.backends.cost.simulate.timeline import Policy
+    from flint.backends.report.summary import Summary
+    from flint.cluster.models import Cluster
+    from flint.passes.pipeline.split.parts import PartitionedBody
+    from flint.steps.captured import Body, CapturedPipeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Trace:
         `written` is that of what `save` returned: then communication is as in the traces, after the
         rewrites of the profile that they were written with.
         """
-        from flint.backends.report import summarize
+        from flint.backends.report.summary import summarize
 
         return summarize(self.workload, written)
 
@@ -107,7 +107,7 @@ class Trace:
         FL704 (an operation without a price), FL705 (a chip without what is needed).
         """
         from flint.backends.cost.estimate import estimate
-        from flint.cluster_source import load_cluster
+        from flint.cluster.source import load_cluster
 
         return estimate(
             self.workload,
@@ -138,12 +138,12 @@ class Trace:
         for the directory (FL501, FL502, FL505, FL506) before any work.
         """
         from flint.backends.chakra import write
-        from flint.backends.chakra.output import refuse_output
+        from flint.backends.chakra.writing.output import refuse_output
         from flint.rewrite import rewrite
 
         refuse_output(Path(directory))
         if cluster is None:
-            from flint.backends.cost.preparing import prepared_apart
+            from flint.backends.cost.simulate.preparing import prepared_apart
 
             _require_no_mapping(mapping)
             nodes, timing = rewrite(self.workload, granularity=granularity), None
@@ -151,7 +151,7 @@ class Trace:
         else:
             _require_kernels(granularity)
             from flint.backends.cost.trace_timing import timed_kernels
-            from flint.cluster_source import load_cluster
+            from flint.cluster.source import load_cluster
 
             nodes, timing = timed_kernels(
                 self.workload,
@@ -163,7 +163,7 @@ class Trace:
 
     def to_networkx(self) -> Any:
         """The program as a `networkx.DiGraph`, one node a row."""
-        from flint.backends.graph import to_networkx
+        from flint.backends.report.graph import to_networkx
 
         return to_networkx(self.program)
 
@@ -382,8 +382,8 @@ def _require_shardy(partitioner: str, what: str) -> None:
 
 def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, trip_counts: TripCounts) -> Trace:
     from flint.passes.partition.worker import the_worker
-    from flint.passes.pipeline.compose import compose
-    from flint.passes.pipeline.partition import partition_body
+    from flint.passes.pipeline.compose.compose import compose
+    from flint.passes.pipeline.split.partition import partition_body
 
     def partition(body: Body) -> PartitionedBody:
         captured = replace(body.captured, trip_counts=trip_counts)
@@ -413,7 +413,7 @@ def _capture(step: Step | TorchStep, mesh: Mesh, source: str, trip_counts: TripC
         from flint.frontends.torch_export import capture_torch
 
         return capture_torch(step, mesh, source)
-    from flint.frontends.jax_program import capture_jax
+    from flint.frontends.jax_step.program import capture_jax
 
     return capture_jax(replace(step, trip_counts=trip_counts), mesh, source)
 
@@ -458,14 +458,14 @@ def _trace_captured(
     data = read_bounded(path, FileKind.PROGRAM, "FL301")
     timings: dict[str, float] = {}
     if kind is InputKind.HLO:
-        from flint.frontends.xla_hlo import read_hlo
+        from flint.frontends.files.hlo import read_hlo
 
         with _timed(timings, "capture_seconds"):
             found = read_hlo(data, mesh, name=path.name, trip_counts=counts)
         if isinstance(found, Program):
             return Trace(Workload.single(found, _metadata(path.name, path.name, "none")), timings)
         return _finish(found, partitioner, timings)
-    from flint.frontends.stablehlo_file import capture_stablehlo
+    from flint.frontends.files.stablehlo import capture_stablehlo
 
     with _timed(timings, "capture_seconds"):
         captured = capture_stablehlo(data, mesh, path.name, counts)
@@ -499,7 +499,7 @@ def _axis_names(arguments: Any) -> tuple[str, ...] | None:
     """Axis names of the mesh that some argument is sharded on, or None."""
     import jax
 
-    from flint.frontends.jax_program import own_sharding
+    from flint.frontends.jax_step.program import own_sharding
 
     leaves = jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, jax.sharding.Sharding))
     for leaf in leaves:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flint.captured import Captured
 from flint.errors import FlintError, nearest
-from flint.mesh import Mesh
-from flint.pools import CacheName, CapturedPools, Disaggregated
-from flint.step import Step, TorchStep
-from flint.trip_counts import TripCounts
-from flint.workload import Workload
+from flint.ir.mesh import Mesh
+from flint.ir.trip_counts import TripCounts
+from flint.ir.workload import Workload
+from flint.steps.captured import Captured
+from flint.steps.pools import CacheName, CapturedPools, Disaggregated
+from flint.steps.step import Step, TorchStep
 
 
 def trace_pools(
@@ -111,7 +111,7 @@ def _capture(
         from flint.frontends.torch_export import capture_torch
 
         return capture_torch(step, mesh, source)
-    from flint.frontends.jax_program import capture_jax
+    from flint.frontends.jax_step.program import capture_jax
 
     counts = TripCounts(step.trip_counts, over=trip_counts)
     return capture_jax(replace(step, trip_counts=counts), mesh, source)

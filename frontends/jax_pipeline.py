@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flint.errors import FlintError
-from flint.frontends.jax_program import platform_name
 from flint.frontends.jax_stages.bodies import capture_body
 from flint.frontends.jax_stages.joint import differentiable, step_function
-from flint.frontends.jax_stages.optimizers import Optimizer, find_optimizer
 from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_stages.stages import stage_functions
 from flint.frontends.jax_stages.tied import Place, as_ports, find_tied
-from flint.frontends.jax_stages.update import norm_function, update_function
+from flint.frontends.jax_stages.update import (
+    Optimizer,
+    find_optimizer,
+    norm_function,
+    update_function,
+)
+from flint.frontends.jax_step.program import platform_name
 from flint.frontends.pipeline_arguments import check_arguments
-from flint.mesh import Mesh
-from flint.pipeline import Layers, Pipeline, Stage
-from flint.staged import CapturedPipeline, StageBodies
+from flint.ir.mesh import Mesh
+from flint.steps.captured import CapturedPipeline, StageBodies
+from flint.steps.pipeline import Layers, Pipeline, Stage
 
 
 def capture_jax_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> CapturedPipeline:
@@ -62,7 +66,7 @@ def _stages(
     """The stages, and the parameters that a cut left in several of them."""
     if pipeline.stages:
         return stage_functions(pipeline, mesh, count), ()
-    from flint.frontends.jax_stages.cut import cut_model
+    from flint.frontends.jax_stages.cut.program import cut_model
 
     found = cut_model(pipeline, mesh, count)
     return found.stages, found.tied

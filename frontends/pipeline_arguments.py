@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flint.errors import FlintError, nearest
-from flint.pipeline import Pipeline
+from flint.steps.pipeline import Pipeline
 
 _GRADIENT_DTYPES = ("float32", "bfloat16", "float16", "float64")
 

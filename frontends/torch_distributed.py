@@ -12,13 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flint.frontends.torch_world.classes import rank_classes
-from flint.frontends.torch_world.groups import mesh_before, mesh_of
-from flint.frontends.torch_world.job import Job
-from flint.frontends.torch_world.process import record
-from flint.frontends.torch_world.relay import Relay
-from flint.step import WorldStep
-from flint.workload import Workload
+from flint.frontends.torch_world.program.classes import rank_classes
+from flint.frontends.torch_world.program.groups import mesh_before, mesh_of
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.process import record
+from flint.frontends.torch_world.record.relay import Relay
+from flint.ir.workload import Workload
+from flint.steps.step import WorldStep
 
 
 def capture_world(step: WorldStep, mesh: object, *, name: str = "", source: str = "") -> Workload:

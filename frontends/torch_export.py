@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flint.captured import Captured
 from flint.errors import FlintError
-from flint.frontends.gpu_kernels import lowering_parameters
-from flint.frontends.jax_axis_types import as_auto
-from flint.frontends.jax_program import abstract_mesh, platform_name
-from flint.frontends.jax_settings import capturing_on
+from flint.frontends.jax_step.gpu_kernels import lowering_parameters
+from flint.frontends.jax_step.meshes import as_auto
+from flint.frontends.jax_step.program import abstract_mesh, platform_name
+from flint.frontends.jax_step.settings import capturing_on
 from flint.frontends.torch_precision import mark_products
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
 from flint.passes.mlir import write_bytecode
-from flint.passes.partition.attention import attach_attention_rules
-from flint.step import TorchStep
+from flint.passes.partition.prepare.attention import attach_attention_rules
+from flint.steps.captured import Captured
+from flint.steps.step import TorchStep
 
 
 def capture_torch(step: TorchStep, mesh: Mesh, source: str = "") -> Captured:

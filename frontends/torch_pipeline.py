@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flint.captured import Captured
 from flint.errors import FlintError
-from flint.frontends.jax_program import platform_name
+from flint.frontends.jax_step.program import platform_name
 from flint.frontends.pipeline_arguments import check_arguments
 from flint.frontends.torch_export import lowered, require_torch
-from flint.mesh import Mesh
-from flint.pipeline import Pipeline
-from flint.staged import Body, CapturedPipeline, StageBodies
-from flint.step import TorchStep
+from flint.ir.mesh import Mesh
+from flint.steps.captured import Body, Captured, CapturedPipeline, StageBodies
+from flint.steps.pipeline import Pipeline
+from flint.steps.step import TorchStep
 
 if TYPE_CHECKING:
-    from flint.frontends.torch_graph.stage_step import PortedProgram
+    from flint.frontends.torch_graph.stages.step import PortedProgram
 
 #: Fields of a Pipeline that a TorchStep has itself, or that modules say by themselves.
 _OF_THE_STEP = {
@@ -40,7 +39,7 @@ def capture_torch_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> 
     step = _checked(pipeline)
     platform = platform_name(_platform(pipeline, step))
     require_torch()
-    from flint.frontends.torch_graph.stage_programs import staged_model
+    from flint.frontends.torch_graph.stages.programs import staged_model
 
     model = staged_model(pipeline, mesh)
     name = pipeline.name or step.name or type(step.module).__name__

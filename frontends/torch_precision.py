@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flint.ir.product_types import SETTING
 from flint.passes.mlir import FRONTEND_ATTRIBUTES, is_attention
-from flint.passes.product_types import SETTING
 
 IEEE, TF32 = "ieee", "tf32"
 _PRODUCTS = frozenset({"stablehlo.dot_general", "chlo.ragged_dot"})

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from flint.bounded import FileKind, is_file, read_bounded
 from flint.errors import FlintError
 from flint.frontends.user_code import calling_place
+from flint.io.bounded import FileKind, is_file, read_bounded
 from flint.units import format_bytes
 
 #: A tensor with memory behind it may be this large: tables and test inputs, never weights.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flint.program import Program
+from flint.ir.program import Program
 
 
 @dataclass(frozen=True)

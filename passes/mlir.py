@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flint.errors import FlintError
-from flint.program import Phase
+from flint.ir.program import Phase
 
 #: Attribute of operations that frontends of XLA write what they like into, by name.
 FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from flint.errors import FlintError, nearest
 from flint.passes.base import Pass
-from flint.passes.breadth_first import BreadthFirst
-from flint.passes.dead_code import DropDeadCode
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.blas import UseBlas
 from flint.passes.fusion.chains import FuseChains
+from flint.passes.fusion.kernels import FuseKernels
 from flint.passes.fusion.tpu_products import FuseTpuProducts
 from flint.passes.fusion.tpu_slices import ReadSlices, WriteSlices
 from flint.passes.fusion.xla_cpu import FuseXlaCpu
-from flint.passes.kernels import FuseKernels
-from flint.passes.reassociate import ReassociateAllReduce
-from flint.passes.reduce_scatter import FormReduceScatter
-from flint.passes.separate_layers import SeparateLayers
-from flint.passes.single_trips import OpenSingleTrips
-from flint.passes.sink_fills import SinkFills
-from flint.passes.turn_operands import TurnOperands
-from flint.passes.whole_sums import SumWhole
+from flint.passes.rewrites.breadth_first import BreadthFirst
+from flint.passes.rewrites.dead_code import DropDeadCode
+from flint.passes.rewrites.reassociate import ReassociateAllReduce
+from flint.passes.rewrites.reduce_scatter import FormReduceScatter
+from flint.passes.rewrites.separate_layers import SeparateLayers
+from flint.passes.rewrites.single_trips import OpenSingleTrips
+from flint.passes.rewrites.sink_fills import SinkFills
+from flint.passes.rewrites.turn_operands import TurnOperands
+from flint.passes.rewrites.whole_sums import SumWhole
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flint.backends.chakra.encode import varint
 from flint.backends.chakra.schema import NodeType, messages
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.program import Collective, Kind, Program, RegionKind
+from flint.backends.chakra.writing.encode import varint
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Kind, Program, RegionKind
 
 KINDS = {
     "is_cpu_op": "bool_val",

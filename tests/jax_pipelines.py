@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.frontends.jax_program import abstract_mesh
-from flint.mesh import Mesh
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.ir.mesh import Mesh
 
 MESH = Mesh(("pipe", "data", "model"), (2, 2, 2))
 LAYERS, BATCH, LENGTH, WIDTH, HIDDEN, VOCABULARY = 4, 8, 16, 32, 64, 128

@@ -12,12 +12,12 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from flint.frontends.jax_program import abstract_mesh
 from flint.frontends.jax_stages.bodies import BodyFunction, capture_body
-from flint.mesh import Mesh
-from flint.passes.pipeline.partition import partition_body
-from flint.passes.pipeline.parts import PartitionedBody
-from flint.staged import Body, Port, Role
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.ir.mesh import Mesh
+from flint.passes.pipeline.split.partition import partition_body
+from flint.passes.pipeline.split.parts import PartitionedBody
+from flint.steps.captured import Body, Port, Role
 
 #: pipe x data x model.
 MESH = Mesh(("pipe", "data", "model"), (2, 4, 2))

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from flint.mesh import Mesh
-from flint.pools import Disaggregated
-from flint.program import Kind, Program, Row
-from flint.step import Step
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind, Program, Row
+from flint.ir.workload import Workload
+from flint.steps.pools import Disaggregated
+from flint.steps.step import Step
 from flint.tracing_pools import trace_pools
-from flint.workload import Workload
 from tests.auto_mesh import auto_mesh
 
 LAYERS, WIDTH = 3, 16

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group, Mesh
-from flint.program import Collective, Kind, Program
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind, Program
 
 MESH = Mesh(("x", "y"), (8, 4))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flint.frontends.torch_world.recording import (
+from flint.frontends.torch_world.record.recording import (
     Comm,
     CommKind,
     DeviceMeshInfo,
@@ -15,7 +15,7 @@ from flint.frontends.torch_world.recording import (
     StorageInfo,
     TensorInfo,
 )
-from flint.program import Collective
+from flint.ir.program import Collective
 
 ITEM_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i1": 1}
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from flint.backends.chakra.expand import expand
-from flint.backends.cost.timeline import ClassWork
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.program import Collective, Kind, Phase, Program
+from flint.backends.chakra.writing.expand import expand
+from flint.backends.cost.simulate.timeline import ClassWork
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Kind, Phase, Program
 
 MESH = Mesh(("pipe", "data"), (2, 4))
 DATA = Group((AxisRef("data"),))

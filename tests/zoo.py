@@ -17,8 +17,8 @@ from jax import lax
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from flint.mesh import Mesh
-from flint.step import Step
+from flint.ir.mesh import Mesh
+from flint.steps.step import Step
 from tests.auto_mesh import auto_mesh
 
 F32 = jnp.float32

@@ -24,9 +24,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args, g
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from flint.bounded import FileKind, parse_json, read_bounded
 from flint.errors import FlintError
-from flint.mesh import MOST_DEVICES
+from flint.io.bounded import FileKind, parse_json, read_bounded
+from flint.ir.mesh import MOST_DEVICES
 
 #: The file's name, and the version of what it says.
 NAME = "manifest.json"

@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flint.backends.cost.attention_notes import attention_notes
-from flint.backends.cost.congestion import congestion_notes
-from flint.backends.cost.exposure import Share, shares
-from flint.backends.cost.extrapolation import extrapolation_notes
-from flint.backends.cost.placement import Placement
+from flint.backends.cost.chips.attention_notes import attention_notes
+from flint.backends.cost.chips.tf32 import tf32_kinds
+from flint.backends.cost.network.congestion import congestion_notes
+from flint.backends.cost.network.extrapolation import extrapolation_notes
+from flint.backends.cost.network.placement import Placement
 from flint.backends.cost.price import Priced, price
-from flint.backends.cost.tf32 import tf32_kinds
-from flint.backends.cost.timeline import POLICIES, Policy, Timeline, simulate
+from flint.backends.cost.simulate.exposure import Share, shares
+from flint.backends.cost.simulate.timeline import POLICIES, Policy, Timeline, simulate
 from flint.backends.cost.utilisation import (
     ProductFlops,
     executed_flops,
     main_type_and_peak,
     needed_flops,
 )
-from flint.cluster import Chip, Cluster
+from flint.cluster.models import Chip, Cluster
 from flint.errors import FlintError, nearest
+from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.rewrite import kernels_for
-from flint.workload import Workload
 
 if TYPE_CHECKING:
-    from flint.backends.cost.critical_path import Segment
-    from flint.backends.cost.memory import MemoryUse
+    from flint.backends.cost.memory.memory import MemoryUse
+    from flint.backends.cost.simulate.critical_path import Segment
 
 #: Kinds of time in which nothing runs on a device.
 IDLE = ("wait", "host")
@@ -108,7 +108,7 @@ class Estimate:
     @cached_property
     def critical_path(self) -> tuple[Segment, ...]:
         """What the step time is made of, longest first; found when it is asked for."""
-        from flint.backends.cost.critical_path import critical_path
+        from flint.backends.cost.simulate.critical_path import critical_path
 
         return critical_path(self.timeline, self.policy)
 
@@ -276,7 +276,7 @@ def _memory(
     profile's kernels say so; and those of `xla-cpu` are made to say what XLA for CPUs stores, which
     gathers nothing ahead.
     """
-    from flint.backends.cost.memory import memory_use, step_memory
+    from flint.backends.cost.memory.memory import memory_use, step_memory
     from flint.passes.fusion.attention import has_fused_attention
 
     profile = str(kernels.metadata.get("profile", ""))
@@ -342,13 +342,13 @@ def _notes_of_masks(kernels: Workload) -> tuple[str, ...]:
 def _constants_note(chip: Chip) -> str:
     """What the constants of the chip's kernel models were not made for; "" if nothing."""
     if chip.systolic is not None:
-        from flint.backends.cost.systolic import constants_note
+        from flint.backends.cost.chips.systolic import constants_note
 
         return constants_note(chip)
     if chip.gpu is not None:
-        from flint.backends.cost.gpu import constants_note as gpu_note
+        from flint.backends.cost.chips.gpu import constants_note as gpu_note
 
         return gpu_note(chip)
-    from flint.backends.cost.roofline import note
+    from flint.backends.cost.chips.roofline import note
 
     return note(chip)

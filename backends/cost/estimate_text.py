@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flint.backends.chakra.encode import short_scope
-from flint.backends.cost.astrasim_files import UNKNOWN_MEMORY_BYTES
+from flint.backends.chakra.writing.encode import short_scope
+from flint.backends.cost.astrasim.files import UNKNOWN_MEMORY_BYTES
 from flint.text_table import Column, text_table
 from flint.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
-    from flint.backends.cost.exposure import Share
-    from flint.backends.cost.memory import MemoryUse
+    from flint.backends.cost.memory.memory import MemoryUse
+    from flint.backends.cost.simulate.exposure import Share
 
 _SHARES = (
     Column("work"),

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.chakra.expand import expand
-from flint.backends.cost.calls import Call, Span
-from flint.backends.cost.kernel_table import kernels_of, unpriced
-from flint.backends.cost.kernels import KernelKind, Kernels
-from flint.backends.cost.placement import Placement
-from flint.backends.cost.prefetching import Issued, one_layer_ahead
-from flint.backends.cost.preparing import Preparation, preparation
-from flint.backends.cost.steady_state import GRID_NS
-from flint.backends.cost.timeline import ClassWork, Floats, Policy
-from flint.cluster import Chip, Cluster
+from flint.backends.chakra.writing.expand import expand
+from flint.backends.cost.chips.kernel_table import kernels_of, unpriced
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.network.calls import Call, Span
+from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.simulate.prefetching import Issued, one_layer_ahead
+from flint.backends.cost.simulate.preparing import Preparation, preparation
+from flint.backends.cost.simulate.steady_state import GRID_NS
+from flint.backends.cost.simulate.timeline import ClassWork, Floats, Policy
+from flint.cluster.models import Chip, Cluster
 from flint.errors import FlintError
-from flint.passes.host_copies import LOAD, STORE
-from flint.program import Collective, Kind, Program
-from flint.workload import Workload
+from flint.ir.program import Collective, Kind, Program
+from flint.ir.workload import Workload
+from flint.passes.work.host_copies import LOAD, STORE
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +92,14 @@ def _no_price(missing: Mapping[str, int]) -> FlintError:
 def kernel_latency_ns(kernels: Kernels, chip: Chip) -> Floats:
     """Nanoseconds of each kernel on a chip, by the model that its file chooses."""
     if chip.systolic is not None:
-        from flint.backends.cost.systolic import latency_ns as systolic_ns
+        from flint.backends.cost.chips.systolic import latency_ns as systolic_ns
 
         return systolic_ns(kernels, chip)
     if chip.gpu is None:
-        from flint.backends.cost.roofline import latency_ns as roofline_ns
+        from flint.backends.cost.chips.roofline import latency_ns as roofline_ns
 
         return roofline_ns(kernels, chip)
-    from flint.backends.cost.gpu import latency_ns as gpu_ns
+    from flint.backends.cost.chips.gpu import latency_ns as gpu_ns
 
     return gpu_ns(kernels, chip)
 
@@ -128,7 +128,7 @@ def _durations(
 
 
 def _communication(program: Program, cluster: Cluster, placement: Placement) -> Floats:
-    from flint.backends.cost.network import duration_ns
+    from flint.backends.cost.collectives import duration_ns
 
     found = np.zeros(len(program), dtype=np.float64)
     known: dict[Call, float] = {}

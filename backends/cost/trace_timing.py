@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from flint.backends.chakra.durations import Floats, Timing
-from flint.backends.cost.astrasim_files import simulated_hardware
+from flint.backends.chakra.writing.durations import Floats, Timing
+from flint.backends.cost.astrasim.files import simulated_hardware
 from flint.backends.cost.estimate import default_profile, price_kernels
-from flint.backends.cost.placement import Placement
-from flint.backends.cost.preparing import prepared_apart
-from flint.backends.cost.timeline import POLICIES
+from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.simulate.preparing import prepared_apart
+from flint.backends.cost.simulate.timeline import POLICIES
 from flint.backends.cost.utilisation import main_type_and_peak
-from flint.cluster import Cluster
-from flint.passes.small_kernels import MergeSmallKernels
-from flint.program import Kind, Program
+from flint.cluster.models import Cluster
+from flint.ir.program import Kind, Program
+from flint.ir.workload import Workload
+from flint.passes.rewrites.small_kernels import MergeSmallKernels
 from flint.rewrite import kernels_for
-from flint.workload import Workload
 
 
 def timed_kernels(

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.backends.cost.kernel_table import kernels_of, kind_of
-from flint.backends.cost.kernels import KernelKind
-from flint.backends.cost.masks import masked_flops, masks_of
-from flint.backends.cost.peaks import peak_type
-from flint.cluster import Cluster
+from flint.backends.cost.chips.kernel_table import kernels_of, kind_of
+from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.chips.masks import masked_flops, masks_of
+from flint.backends.cost.chips.peaks import peak_type
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
+from flint.ir.program import Int64s, Phase, Program
+from flint.ir.totals import matmul_flops, one_product_flops, total
+from flint.ir.workload import Workload
 from flint.passes.base import run_passes
-from flint.passes.dead_code import DropDeadCode
 from flint.passes.fusion.attention import FuseAttention
-from flint.program import Int64s, Phase, Program
-from flint.totals import matmul_flops, one_product_flops, total
-from flint.workload import Workload
+from flint.passes.rewrites.dead_code import DropDeadCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def main(folder: Path) -> None:
 
 def _small(folder: Path) -> None:
     """A workload with a row of every kind, loops, a branch, listed groups and two classes."""
-    from flint.workload import RankClass, Workload
+    from flint.ir.workload import RankClass, Workload
     from tests.properties.test_invariants import sample
 
     program = sample()

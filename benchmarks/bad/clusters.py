@@ -19,7 +19,7 @@ _TOML_WORDS = (
     *('"switch"', '"torus"', "[1]", "[[]]", "{ value = 1 }", "2020-01-01", "'''", "0x10", "1_000"),
     *('{ value = -1, kind = "assumed", source = "s" }', "[" * 3000, "a." * 3000 + "a = 1"),
 )
-_PRESETS = Path(__file__).resolve().parents[2] / "flint" / "clusters"
+_PRESETS = Path(__file__).resolve().parents[2] / "flint" / "cluster" / "presets"
 
 
 def case(rng: random.Random, number: int, bases: Path) -> Case:

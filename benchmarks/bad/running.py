@@ -45,9 +45,9 @@ def warm_up() -> None:
     import pydantic  # noqa: F401
 
     import flint.backends.cost.estimate
-    import flint.backends.explain
-    import flint.backends.graph
-    import flint.backends.perfetto_file
+    import flint.backends.report.explain
+    import flint.backends.report.graph
+    import flint.backends.report.perfetto
     import flint.cli.commands
     import flint.frontends.jax_pipeline
     import flint.passes.partition.shardy_pipeline

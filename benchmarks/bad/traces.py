@@ -51,7 +51,7 @@ def case(rng: random.Random, number: int, bases: Path) -> Case:
 
 
 def _spoil_trace(rng: random.Random, data: bytes) -> tuple[str, bytes]:
-    from flint.backends.chakra.reader import records
+    from flint.backends.chakra.reading.reader import records
 
     found = [data[a:b] for a, b in records(data, "base")]
     action = rng.choice(("node", "node", "node", "order", "drop", "double", "bomb"))

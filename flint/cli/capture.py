@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from flint.backends.chakra import WriteReport
-    from flint.backends.report import Summary
-    from flint.model_file import Target
-    from flint.pipeline_options import PipelineOptions
+    from flint.backends.report.summary import Summary
+    from flint.ir.workload import Workload
+    from flint.steps.model_file import Target
+    from flint.steps.options import PipelineOptions
     from flint.tracing import Trace
-    from flint.workload import Workload
 
 SCHEMA = "flint.capture/1"
 
@@ -85,9 +85,9 @@ def capture(
 
     Prints a summary and, with -o, writes execution traces for every rank.
     """
-    from flint.cluster_source import load_cluster
-    from flint.pipeline_options import PipelineOptions
-    from flint.scratch import remove_leftovers
+    from flint.cluster.source import load_cluster
+    from flint.io.scratch import remove_leftovers
+    from flint.steps.options import PipelineOptions
 
     started = time.perf_counter()
     _refuse_lone(output, cluster, (("--map", map_), ("--unpriced", unpriced)))
@@ -157,8 +157,8 @@ def _require_profile(name: str) -> None:
 def _refuse_output(output: Path | None, targets: list[str]) -> None:
     """Raise FlintError for a directory that cannot be written, before anything is captured."""
     if output is not None:
-        from flint.backends.chakra.output import refuse_output
-        from flint.model_file import Target
+        from flint.backends.chakra.writing.output import refuse_output
+        from flint.steps.model_file import Target
 
         with signals().unwinding():
             refuse_output(output, [Target.parse(t).path for t in targets])
@@ -180,7 +180,7 @@ def _refuse_lone(
 def _trace_script(
     path: str, mesh: str | None, argv: list[str], hints: list[str], steps: int | None
 ) -> Trace:
-    from flint.model_options import parse_hints
+    from flint.steps.options import parse_hints
     from flint.tracing import trace_script
 
     steps = 2 if steps is None else steps
@@ -207,9 +207,9 @@ def _trace(
     pipeline: PipelineOptions,
 ) -> Trace:
     from flint.errors import FlintError
-    from flint.input_kind import InputKind, input_kind
-    from flint.model_file import Target
-    from flint.model_options import parse_settings, parse_trip_counts
+    from flint.steps.input_kind import InputKind, input_kind
+    from flint.steps.model_file import Target
+    from flint.steps.options import parse_settings, parse_trip_counts
 
     target = Target.parse(model)
     values, counts = parse_settings(settings), parse_trip_counts(trip_counts)
@@ -221,7 +221,7 @@ def _trace(
             f"{target.path.name} is not a Python file: :NAME, --args, --set and options of "
             "pipelines are for those",
         )
-    from flint.mesh import Mesh
+    from flint.ir.mesh import Mesh
     from flint.tracing import trace_file
 
     parsed = Mesh.parse(mesh) if mesh is not None else None
@@ -238,7 +238,7 @@ def _trace_model(
     pipeline: PipelineOptions,
 ) -> Trace:
     from flint.cli.user_process import user_process
-    from flint.model_file import Target, importable, load_step
+    from flint.steps.model_file import Target, importable, load_step
     from flint.tracing import trace_step
 
     given = Target.parse(args) if args is not None else None

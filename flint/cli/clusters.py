@@ -14,7 +14,7 @@ from flint.cli.options import Json, Quiet, Verbose
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from flint.cluster import Cluster
+    from flint.cluster.models import Cluster
 
 SCHEMA = "flint.clusters/1"
 _LIST = ("name", "chips", "bf16", "memory", "bandwidth", "networks")
@@ -31,7 +31,7 @@ clusters = typer.Typer(
 @guarded
 def list_(json_: Json = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
     """List the clusters that come with Flint."""
-    from flint.cluster import Cluster
+    from flint.cluster.models import Cluster
 
     loaded = [Cluster.load(name) for name in Cluster.names()]
     if json_:
@@ -51,7 +51,7 @@ def show(
     verbose: Verbose = False,
 ) -> None:
     """Show a cluster: each number with its kind and source."""
-    from flint.cluster_source import load_cluster
+    from flint.cluster.source import load_cluster
 
     cluster = load_cluster(name)
     if json_:

@@ -104,8 +104,8 @@ def _refuse_with_traces(others: tuple[tuple[str, object], ...]) -> None:
 
 def _simulated(path: Path, network: str, *, as_json: bool) -> None:
     """Run the traces at `path` by the rules of ASTRA-sim and print what it would say."""
-    from flint.backends.cost.astrasim_run import SCHEMA, simulate_traces
-    from flint.cluster_source import is_astrasim
+    from flint.backends.cost.astrasim.run import SCHEMA, simulate_traces
+    from flint.cluster.source import is_astrasim
 
     if not is_astrasim(network):
         raise FlintError(
@@ -140,7 +140,7 @@ def _view(path: Path | None, rank_class: str | None, window: str | None) -> _Vie
 
 
 def _write_perfetto(found: Estimate, view: _View, *, quiet: bool) -> None:
-    from flint.backends.perfetto_file import write_perfetto
+    from flint.backends.report.perfetto import write_perfetto
 
     with signals().unwinding():
         report = write_perfetto(

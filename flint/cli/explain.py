@@ -11,7 +11,7 @@ from flint.cli.console import print_json, print_text
 from flint.cli.options import Json, Quiet, Rank, Verbose
 
 if TYPE_CHECKING:
-    from flint.backends.explain import Explanation
+    from flint.backends.report.explain import Explanation
 
 SCHEMA = "flint.explain/1"
 
@@ -39,7 +39,7 @@ def explain(
 
     Says which operands, shardings and source line cause a collective, and who reads it.
     """
-    from flint.backends.explain import explain_collective, explain_scope, list_collectives
+    from flint.backends.report.explain import explain_collective, explain_scope, list_collectives
     from flint.cli.inputs import load_workload, program_of_rank
     from flint.errors import FlintError
 

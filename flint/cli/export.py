@@ -16,7 +16,7 @@ SCHEMA = "flint.export/1"
 
 
 class Format(StrEnum):
-    """Graph formats (the keys of `flint.backends.graph.FORMATS`)."""
+    """Graph formats (the keys of `flint.backends.report.graph.FORMATS`)."""
 
     JSON = "json"
     GRAPHML = "graphml"
@@ -41,10 +41,10 @@ def export(
 
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz).
     """
-    from flint.backends.graph import FORMATS
+    from flint.backends.report.graph import FORMATS
     from flint.cli.inputs import keep_traces, load_workload, program_of_rank
     from flint.errors import FlintError
-    from flint.files import write_atomically
+    from flint.io.files import write_atomically
 
     if json_ and output is None:
         raise FlintError(

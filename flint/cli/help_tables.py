@@ -15,19 +15,19 @@ def _profiles() -> Iterable[str]:
 
 
 def _policies() -> Iterable[str]:
-    from flint.backends.cost.timeline import POLICIES
+    from flint.backends.cost.simulate.timeline import POLICIES
 
     return (*POLICIES, "astra-sim")
 
 
 def _schedules() -> Iterable[str]:
-    from flint.passes.pipeline.schedules import SCHEDULES
+    from flint.passes.pipeline.schedule.schedules import SCHEDULES
 
     return SCHEDULES
 
 
 def _clusters() -> Iterable[str]:
-    from flint.cluster_file import preset_names
+    from flint.cluster.load import preset_names
 
     return preset_names()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flint.bounded import is_directory, is_file
 from flint.errors import FlintError
+from flint.io.bounded import is_directory, is_file
 
 if TYPE_CHECKING:
-    from flint.program import Program
-    from flint.workload import Workload
+    from flint.ir.program import Program
+    from flint.ir.workload import Workload
 
 #: What captures and clusters are read from: nobody means to replace one by a graph.
 _INPUTS = (".py", ".mlir", ".mlirbc", ".hlo", ".toml")
@@ -22,7 +22,7 @@ def load_workload(path: Path) -> Workload:
 
     Raises FlintError FL301 if there is none or several, FL304 if it is not a `.flint` file.
     """
-    from flint.workload import Workload
+    from flint.ir.workload import Workload
 
     if not is_directory(path):
         _refuse_interrupted(path)
@@ -45,7 +45,7 @@ def load_workload(path: Path) -> Workload:
 
 def _refuse_interrupted(path: Path) -> None:
     """Raise FlintError FL301 for a trace that a killed capture has moved and not yet replaced."""
-    from flint.backends.chakra.output import left_behind
+    from flint.backends.chakra.writing.output import left_behind
 
     told = left_behind(path)
     if told is not None:

@@ -74,7 +74,7 @@ class Signals:
         signal.setitimer(signal.ITIMER_REAL, _IMPORT_SECONDS)
 
     def _end_now(self, number: int) -> None:
-        processes = sys.modules.get("flint.processes")
+        processes = sys.modules.get("flint.io.processes")
         if processes is not None:
             processes.family().end()
         with contextlib.suppress(OSError):

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flint.captured import Captured
-from flint.frontends.jax_meshes import check_meshes
-from flint.frontends.jax_program import abstract_mesh, bytecode, lower_jax
-from flint.mesh import Mesh
-from flint.staged import Body, Port, Role
+from flint.frontends.jax_step.meshes import check_meshes
+from flint.frontends.jax_step.program import abstract_mesh, bytecode, lower_jax
+from flint.ir.mesh import Mesh
+from flint.steps.captured import Body, Captured, Port, Role
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_program import abstract_mesh
 from flint.frontends.jax_stages.leaves import refuse_axis
 from flint.frontends.jax_stages.microbatch import Microbatch
-from flint.frontends.specs import check_spec
-from flint.mesh import Mesh
-from flint.pipeline import Pipeline
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.specs import check_spec
+from flint.ir.mesh import Mesh
+from flint.steps.pipeline import Pipeline
 
 
 def on_boundary(

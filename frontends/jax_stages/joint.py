@@ -8,8 +8,8 @@ from typing import Any
 from flint.frontends.jax_stages.bodies import BodyFunction
 from flint.frontends.jax_stages.leaves import sharded
 from flint.frontends.jax_stages.stage_function import StageFunction
-from flint.mesh import Mesh
-from flint.staged import Port, Role
+from flint.ir.mesh import Mesh
+from flint.steps.captured import Port, Role
 
 
 def step_function(stage: StageFunction, mesh: Mesh, trains: bool) -> BodyFunction:

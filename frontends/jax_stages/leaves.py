@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_program import abstract_mesh, abstract_tree
-from flint.frontends.specs import show_spec
-from flint.mesh import Mesh
+from flint.frontends.jax_step.program import abstract_mesh, abstract_tree
+from flint.frontends.jax_step.specs import show_spec
+from flint.ir.mesh import Mesh
 
 
 def named_leaves(

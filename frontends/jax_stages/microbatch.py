@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_program import argument_names, definition
 from flint.frontends.jax_stages.leaves import named_leaves
-from flint.mesh import Mesh
-from flint.pipeline import Pipeline
+from flint.frontends.jax_step.program import argument_names, definition
+from flint.ir.mesh import Mesh
+from flint.steps.pipeline import Pipeline
 
 
 @dataclass(frozen=True)

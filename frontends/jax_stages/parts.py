@@ -9,10 +9,10 @@ from types import MethodType
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_program import abstract_mesh, definition
 from flint.frontends.jax_stages.leaves import named_leaves
-from flint.mesh import Mesh
-from flint.pipeline import Layers, Stage
+from flint.frontends.jax_step.program import abstract_mesh, definition
+from flint.ir.mesh import Mesh
+from flint.steps.pipeline import Layers, Stage
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,12 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flint.errors import FlintError
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.frontends.jax_step.settings import capturing_on
+from flint.frontends.user_code import user_error
+from flint.ir.mesh import Mesh
+
 
 @dataclass(frozen=True, eq=False)
 class StageFunction:
@@ -33,3 +39,22 @@ class StageFunction:
     key: Hashable
     is_last: bool = False
     place: str | None = None
+
+
+def traced(
+    function: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh, name: str, place: str | None
+) -> tuple[Any, Any]:
+    """The jaxpr of `function(*args)` and the pytree of what it returns, as abstract arrays.
+
+    Raises FlintError FL203 where the function raised.
+    """
+    import jax
+
+    with capturing_on(abstract_mesh(mesh)):
+        try:
+            jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        except FlintError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise user_error(error, f"tracing {name}", place) from error
+    return jaxpr, shapes

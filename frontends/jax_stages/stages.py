@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_program import definition
 from flint.frontends.jax_stages.balance import jaxpr_flops, split_layers
 from flint.frontends.jax_stages.boundary import on_boundary
 from flint.frontends.jax_stages.microbatch import Microbatch, one_microbatch
 from flint.frontends.jax_stages.parts import StagePart, described, layers_part, shown, stage_part
-from flint.frontends.jax_stages.stage_function import StageFunction
-from flint.frontends.jax_stages.traced import traced
-from flint.mesh import Mesh
-from flint.pipeline import Layers, Pipeline, Stage
+from flint.frontends.jax_stages.stage_function import StageFunction, traced
+from flint.frontends.jax_step.program import definition
+from flint.ir.mesh import Mesh
+from flint.steps.pipeline import Layers, Pipeline, Stage
 
 
 def stage_functions(pipeline: Pipeline, mesh: Mesh, count: int) -> list[StageFunction]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from flint.frontends.torch_graph.placements import OPEN
+from flint.frontends.torch_graph.shardings.placements import OPEN
 
 _LIBRARY = torch.library.Library("flint", "FRAGMENT")
 _LIBRARY.define("constrain(Tensor x, str spec, str gradient_spec) -> Tensor")

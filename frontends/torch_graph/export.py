@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from flint.errors import FlintError
 from flint.frontends.torch_graph.names import export_failure, place_of, without_root
 from flint.frontends.torch_graph.repeats import equal_layers_once, expand
-from flint.step import TorchStep
+from flint.steps.step import TorchStep
 
 
 @dataclass(frozen=True)

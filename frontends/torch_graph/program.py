@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from flint.frontends.torch_graph.annotations import annotate, tensors_of
 from flint.frontends.torch_graph.block_calls import (
     block_functions,
     blocks_as_operators,
@@ -17,14 +16,15 @@ from flint.frontends.torch_graph.export import Input, export_step
 from flint.frontends.torch_graph.interpreter import Interpreter, refuse_unknown
 from flint.frontends.torch_graph.joint import Joint, trace_joint
 from flint.frontends.torch_graph.names import scope_of_parameter
-from flint.frontends.torch_graph.optimizer import Update, optimizer_update
-from flint.frontends.torch_graph.packed import split_by_shards
+from flint.frontends.torch_graph.optimizer.update import Update, optimizer_update
 from flint.frontends.torch_graph.partition import Parts, partition
-from flint.frontends.torch_graph.shardings import Shardings, plan_shardings
+from flint.frontends.torch_graph.shardings.annotations import annotate, tensors_of
+from flint.frontends.torch_graph.shardings.packed import split_by_shards
+from flint.frontends.torch_graph.shardings.tensors import Shardings, plan_shardings
 from flint.frontends.torch_ops.table import load_table
 from flint.frontends.torch_ops.types import jax_dtype
-from flint.mesh import Mesh
-from flint.step import TorchStep
+from flint.ir.mesh import Mesh
+from flint.steps.step import TorchStep
 
 
 @dataclass(frozen=True)

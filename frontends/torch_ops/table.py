@@ -14,8 +14,8 @@ from flint.frontends.torch_ops.registry import find_op, known_ops, torch_op
 def load_table() -> None:
     """Register every operator of this package. What users registered before stays."""
     before = {name: find_op(name) for name in known_ops()}
-    for module in pkgutil.iter_modules(torch_ops.__path__):
-        import_module(f"{torch_ops.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(torch_ops.__path__, f"{torch_ops.__name__}."):
+        import_module(module.name)
     for name, function in before.items():
         assert function is not None
         torch_op(name)(function)

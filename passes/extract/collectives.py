@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective
 from flint.passes.axes import groups_to_axes, pairs_to_route
 from flint.passes.extract.tensors import Sharding, axis_refs
 from flint.passes.extract.work import Operation
 from flint.passes.mlir import defining_operation
-from flint.program import Collective
 
 SHARDY = {
     "sdy.all_gather": (Collective.ALL_GATHER, "gathering_axes"),

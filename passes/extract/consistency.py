@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flint.mesh import AxisRef, Mesh
+from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.extract.tensors import Tensor, axis_refs, show
 from flint.passes.extract.work import Operation
 

@@ -7,10 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from flint.passes.columns import Mask, edges, rewired, with_value
-from flint.passes.host_copies import ARGUMENT, FROM_HOST, LOAD, PLACEMENTS, STORE, TO_HOST, VIEW
-from flint.passes.opcodes import GENERATED, LAYOUT, opcode_mask
-from flint.program import Flag, Kind, Program
+from flint.ir.columns import Mask, edges, rewired, with_value
+from flint.ir.opcodes import GENERATED, LAYOUT, opcode_mask
+from flint.ir.program import Flag, Kind, Program
+from flint.passes.work.host_copies import (
+    ARGUMENT,
+    FROM_HOST,
+    LOAD,
+    PLACEMENTS,
+    STORE,
+    TO_HOST,
+    VIEW,
+)
 
 #: Rows that only show a value, or a part of it, in another way.
 _SHOWS = LAYOUT | {"stablehlo.dynamic_slice", "stablehlo.concatenate", "stablehlo.pad"}

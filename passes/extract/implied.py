@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective
 from flint.passes.axes import pairs_to_route
 from flint.passes.extract.collectives import shard_holders
 from flint.passes.extract.halo import Hop, hops, messages, rotation
@@ -22,7 +23,6 @@ from flint.passes.extract.tensors import Tensor, show
 from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
 from flint.passes.extract.work import Operation
 from flint.passes.mlir import is_attention_backward, is_heads_first
-from flint.program import Collective
 
 
 @dataclass(frozen=True, slots=True)

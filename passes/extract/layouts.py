@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flint.ir.program import Flag
 from flint.passes.extract.work import Operation
-from flint.program import Flag
 
 
 def turned_operands(o: Operation, deps: Sequence[int]) -> Flag:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flint.errors import FlintError, nearest
+from flint.ir.trip_counts import TripCounts
 from flint.passes.extract.names import Origin
 from flint.passes.mlir import defining_operation
-from flint.trip_counts import TripCounts
 
 
 class LoopCounts:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from flint.ir.program import Phase
 from flint.passes.mlir import decode_location, split_name_stack
-from flint.program import Phase
 
 
 class Origin(NamedTuple):

@@ -7,10 +7,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.passes.columns import consumers
-from flint.passes.kernels import CONVERT
-from flint.passes.opcodes import DATA_MOVEMENT, GENERATED, LAYOUT, RESULT, opcode_mask
-from flint.program import Kind, Phase, Program
+from flint.ir.columns import consumers
+from flint.ir.opcodes import DATA_MOVEMENT, GENERATED, LAYOUT, RESULT, opcode_mask
+from flint.ir.program import Kind, Phase, Program
+from flint.passes.fusion.kernels import CONVERT
 
 Phases: TypeAlias = NDArray[np.uint8]
 Mask: TypeAlias = NDArray[np.bool_]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from flint.ir.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
 from flint.passes.mlir import FRONTEND_ATTRIBUTES
-from flint.passes.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
 
 
 class Typed(Protocol):
@@ -26,7 +26,7 @@ class Product(Protocol):
 
 
 def product_of(o: Product) -> str:
-    """The name of what the first two operands are multiplied in (`flint.passes.product_types`)."""
+    """The name of what the first two operands are multiplied in (`flint.ir.product_types`)."""
     attributes = o.op.attributes
     if "algorithm" in attributes:
         return _of_algorithm(attributes["algorithm"])

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from flint.mesh import AxisRef, Mesh
+from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.mlir import element_bits
 
 _AXIS = re.compile(r'"((?:[^"\\]|\\.)+)"(?::\((\d+)\)(\d+))?')

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flint.builder import ProgramBuilder
 from flint.errors import FlintError
-from flint.mesh import Mesh
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.passes.extract.collectives import (
     Communication,
     communication_of,
@@ -35,14 +36,13 @@ from flint.passes.extract.tensors import (
     show,
 )
 from flint.passes.extract.work import Operation, work_of
-from flint.passes.host_copies import ARGUMENT
 from flint.passes.mlir import (
     attention_mask,
     defining_operation,
     functions_of,
     make_context,
 )
-from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
+from flint.passes.work.host_copies import ARGUMENT
 
 #: Operations that only name a value: nothing runs.
 FREE = frozenset(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flint.mesh import AxisRef, Mesh
+from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.extract.halo import Indices
 from flint.passes.extract.tensors import Tensor
 from flint.passes.extract.work import Operation

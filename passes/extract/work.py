@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from flint.ir.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.extract.precision import product_of
 from flint.passes.extract.tensors import Tensor
-from flint.passes.fourier import fft_work
-from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.mlir import is_attention, is_attention_backward, is_heads_first
-from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
-from flint.passes.sliding import Sliding, used_taps
-from flint.passes.work import Work
+from flint.passes.work.fourier import fft_work
+from flint.passes.work.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
+from flint.passes.work.sliding import Sliding, used_taps
+from flint.passes.work.work import Work
 
 
 @dataclass(frozen=True, slots=True)

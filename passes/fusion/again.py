@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.passes.columns import (
+from flint.ir.columns import (
     Mask,
     carried,
     consumers,
@@ -16,12 +16,12 @@ from flint.passes.columns import (
     read_at_home,
     rewired,
 )
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
 from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import Role, Roles, roles_of, words
 from flint.passes.fusion.softmax_backward import softmax_gradients
-from flint.passes.opcodes import opcode_mask
-from flint.program import Flag, Int64s, Kind, Program
 
 #: What a softmax has and a norm has not; its gradient is told by its structure.
 EXPONENTIAL = words(

@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flint.ir.columns import edges, rewired, with_value
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Int64s, Phase, Program
 from flint.passes.base import Pass
-from flint.passes.columns import edges, rewired, with_value
-from flint.passes.dead_code import DropDeadCode
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged, value_bytes
 from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import Role, roles_of
 from flint.passes.fusion.softmax_graph import TURN, Reach, SoftmaxGraph
 from flint.passes.fusion.split_attention import SplitAttention, SplitFinder, without_unread
-from flint.passes.opcodes import opcode_mask
-from flint.program import Int64s, Phase, Program
+from flint.passes.rewrites.dead_code import DropDeadCode
 
 FORWARD, BACKWARD = "fusion.attention", "fusion.attention_backward"
 #: Ends of their names for what is known of a mask.

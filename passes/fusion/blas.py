@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from flint.ir.columns import changed, consumers, yielded
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.columns import changed, consumers, yielded
 from flint.passes.fusion.roles import TRANSPOSE, Role, roles_of, words
-from flint.passes.opcodes import opcode_mask
-from flint.program import Flag, Int64s, Kind, Program
 
 #: Changes of layout that strides can express.
 _STRIDED = TRANSPOSE | words("stablehlo.slice hlo.slice")

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flint.ir.columns import consumers, with_value, yielded
+from flint.ir.program import Int64s, Kind, Phase, Program
 from flint.passes.base import Pass
-from flint.passes.columns import consumers, with_value, yielded
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged
 from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Role
-from flint.program import Int64s, Kind, Phase, Program
 
 #: Which row stands for a kernel: products first, then updates in place.
 _STANDS = {Role.MATMUL: 4, Role.UPDATE: 3, Role.ELEMENT: 1, Role.ROWS: 1, Role.REDUCE: 1}

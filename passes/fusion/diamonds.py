@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flint.passes.columns import consumers
+from flint.ir.columns import consumers
+from flint.ir.program import Program
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Roles
-from flint.program import Program
 
 #: Rows above a reduction that are looked at for a transpose.
 _DEPTH = 32

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from flint.passes.columns import edges
+from flint.ir.columns import edges
+from flint.ir.program import Int64s, Kind, Program
 from flint.passes.fusion.merging import segments
-from flint.program import Int64s, Kind, Program
 
 #: Kernels that a search for a way around looks at before it gives up and refuses the merge. It
 #: bounds the time for long programs; between neighbours in a model ways are shorter.

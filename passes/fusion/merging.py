@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flint.passes.columns import ROW_COLUMNS, Edges, Mask, edges, kept, rewired, yielded
+from flint.ir.columns import ROW_COLUMNS, Edges, Mask, edges, kept, rewired, yielded
+from flint.ir.opcodes import opcode_mask
+from flint.ir.product_types import kernel_products
+from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.roles import UPDATE
-from flint.passes.opcodes import opcode_mask
-from flint.passes.product_types import kernel_products
-from flint.program import Flag, Int64s, Kind, Program
 
 
 def segments(program: Program) -> Int64s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.program import Int64s, Program
+from flint.ir.program import Int64s, Program
 
 #: A scope whose name begins so is one kernel, such as `jax.named_scope("kernel.softmax")`.
 PREFIX = "kernel."

@@ -8,9 +8,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from flint.passes.columns import Mask, carried
-from flint.passes.kernels import CONVERT, EAGER
-from flint.passes.opcodes import (
+from flint.ir.columns import Mask, carried
+from flint.ir.opcodes import (
     CONVOLUTION,
     ELEMENTWISE,
     GENERATED,
@@ -19,7 +18,8 @@ from flint.passes.opcodes import (
     REDUCTION,
     opcode_mask,
 )
-from flint.program import Flag, Int64s, Kind, Program
+from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.passes.fusion.kernels import CONVERT, EAGER
 
 
 def words(text: str) -> frozenset[str]:

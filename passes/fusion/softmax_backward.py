@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.passes.columns import Mask, consumers
+from flint.ir.columns import Mask, consumers
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Program
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Roles, words
-from flint.passes.opcodes import opcode_mask
-from flint.program import Program
 
 _TIMES = words("stablehlo.multiply hlo.multiply aten.mul aten.mul_")
 _PLUS = words(

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flint.passes.columns import Mask, carried, consumers
+from flint.ir.columns import Mask, carried, consumers
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Kind, Program
 from flint.passes.fusion.again import EXPONENTIAL, made_from_nothing
 from flint.passes.fusion.roles import ELEMENT, SLICE, UPDATE, VIEW, Role, Roles, words
-from flint.passes.opcodes import opcode_mask
-from flint.program import Kind, Program
 
 #: Rows that a softmax and its backward pass may have; JAX writes fewer than 60.
 LIMIT = 400

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Program
 from flint.passes.fusion.roles import Role
 from flint.passes.fusion.softmax_graph import SAVED, Reach, SoftmaxGraph
-from flint.passes.opcodes import opcode_mask
-from flint.program import Program
 
 #: What microbatches in flight have saved, but for the one that is worked on.
 STASH = frozenset({"pipeline.stash"})

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from flint.ir.columns import Mask, consumers, forwarded, kept, yielded
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.columns import Mask, consumers, forwarded, kept, yielded
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged, segments
 from flint.passes.fusion.roles import TRANSPOSE, Role, roles_of
-from flint.passes.opcodes import opcode_mask
-from flint.program import Flag, Kind, Program
 
 #: Kernels that run once for each element of their only result.
 ELEMENTS = frozenset({"fusion"})

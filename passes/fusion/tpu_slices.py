@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from flint.ir.columns import Mask, changed, consumers, edges, rewired, yielded
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.columns import Mask, changed, consumers, edges, rewired, yielded
 from flint.passes.fusion.groups import Groups
+from flint.passes.fusion.kernels import FUSION
 from flint.passes.fusion.merging import merged
 from flint.passes.fusion.roles import SLICE, UPDATE, Role, roles_of
-from flint.passes.kernels import FUSION
-from flint.passes.opcodes import opcode_mask
-from flint.program import Flag, Int64s, Kind, Program
 
 #: Kernels that read a part of an array as easily as a whole one.
 _READS = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)))

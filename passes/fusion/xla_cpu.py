@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.passes.base import Pass
-from flint.passes.columns import (
+from flint.ir.columns import (
     Mask,
     carried,
     consumers,
@@ -19,9 +18,10 @@ from flint.passes.columns import (
     with_value,
     yielded,
 )
+from flint.ir.opcodes import ELEMENTWISE, LAYOUT, REDUCTION, opcode_mask
+from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.passes.base import Pass
 from flint.passes.fusion.roles import SLICE, UPDATE, words
-from flint.passes.opcodes import ELEMENTWISE, LAYOUT, REDUCTION, opcode_mask
-from flint.program import Flag, Int64s, Kind, Program
 
 
 def _both(names: str) -> frozenset[str]:

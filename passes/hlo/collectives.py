@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flint.mesh import Group, Mesh, Route
+from flint.ir.mesh import Group, Mesh, Route
+from flint.ir.program import Collective, Kind
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import HloModule, Instruction
 from flint.passes.hlo.replica_groups import group_of, route_of
-from flint.program import Collective, Kind
 
 #: Opcode, without `-start`, to kind of collective.
 COLLECTIVES: dict[str, Collective] = {

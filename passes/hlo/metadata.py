@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from flint.ir.program import Phase
 from flint.passes.hlo.module import HloModule, Instruction
 from flint.passes.mlir import file_name, split_name_stack
-from flint.program import Phase
 
 
 def scope_and_phase(instruction: Instruction) -> tuple[str, Phase]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from flint.ir.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Instruction
-from flint.passes.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
 
 #: xla.PrecisionConfig.Algorithm by name and number: the type that is multiplied, and how often.
 #: Those for f8 say no more than their operands.
@@ -37,7 +37,7 @@ class Product(Protocol):
 
 
 def product_of(o: Product) -> str:
-    """The name of what the first two operands are multiplied in (`flint.passes.product_types`)."""
+    """The name of what the first two operands are multiplied in (`flint.ir.product_types`)."""
     config = o.instruction.precision_config
     said = {a.key: a.value for a in o.instruction.frontend_attributes.map}
     if SETTING in said:

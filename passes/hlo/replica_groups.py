@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.passes.axes import groups_to_axes, pairs_to_route
 from flint.passes.hlo.module import HloModule, Instruction
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flint.builder import ProgramBuilder
 from flint.errors import FlintError
-from flint.mesh import Mesh
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.opcodes import ELEMENTWISE
+from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
+from flint.ir.trip_counts import TripCounts
 from flint.passes.extract.phases import with_phases
 from flint.passes.hlo import shapes
 from flint.passes.hlo.bounds import check_module
@@ -35,10 +38,7 @@ from flint.passes.hlo.trip_counts import (
     known_trip_count,
 )
 from flint.passes.hlo.work import FREE_TARGETS, work_of
-from flint.passes.opcodes import ELEMENTWISE
-from flint.passes.work import Work
-from flint.program import Collective, Flag, Kind, Program, RegionKind
-from flint.trip_counts import TripCounts
+from flint.passes.work.work import Work
 
 #: Rows that make up a value: one row, or a tuple of such. -1 stands for a token.
 Rows = Any

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flint.passes.fourier import fft_work
-from flint.passes.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
+from flint.ir.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import is_attention, is_attention_backward, mask_in_config
-from flint.passes.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
-from flint.passes.sliding import Sliding, used_taps
-from flint.passes.work import Work
+from flint.passes.work.fourier import fft_work
+from flint.passes.work.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
+from flint.passes.work.sliding import Sliding, used_taps
+from flint.passes.work.work import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from flint.captured import Captured
 from flint.errors import FlintError, nearest
-from flint.program import Program
+from flint.ir.program import Program
+from flint.steps.captured import Captured
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from flint.errors import FlintError
+from flint.io.processes import begin_child
 from flint.passes.partition.worker import read_message, write_message
-from flint.processes import begin_child
 
 #: What a task returns: facts for the header, and bytes.
 Answer = tuple[dict[str, Any], bytes]
@@ -24,7 +24,7 @@ def _shardy(options: dict[str, Any], payload: bytes) -> Answer:
 
 
 def _import(options: dict[str, Any], payload: bytes) -> Answer:
-    from flint.passes.partition.import_stablehlo import import_stablehlo
+    from flint.passes.partition.prepare.import_stablehlo import import_stablehlo
 
     return import_stablehlo(payload, options["source"])
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.mesh import AxisRef, Mesh
-from flint.program import Kind, Program
+from flint.ir.mesh import AxisRef, Mesh
+from flint.ir.program import Kind, Program
 
 #: An axis is named when more than this share of the FLOPs is not split over it.
 MOST_REPLICATED = 0.5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flint.captured import Captured
+from flint.ir.program import Program
 from flint.passes.extract import extract_with_results, extract_with_splits
 from flint.passes.partition import Partitioned
 from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker
-from flint.program import Program
+from flint.steps.captured import Captured
 
 
 def partitioned(captured: Captured) -> Partitioned:

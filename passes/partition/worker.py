@@ -21,7 +21,7 @@ from functools import cache
 from typing import IO, Any
 
 from flint.errors import FlintError
-from flint.processes import IDLE_SECONDS, TOTAL_SECONDS, Child, Patience, Watch
+from flint.io.processes import IDLE_SECONDS, TOTAL_SECONDS, Child, Patience, Watch
 
 _HEADER = struct.Struct("<II")
 
@@ -49,7 +49,7 @@ class Worker:
         """Run `task` in the child; returns (facts about the result, result).
 
         A child that makes no progress, or has not answered after `seconds` (by default what
-        `flint.processes.Patience` allows), is killed. Raises FlintError FL402 when the task says
+        `flint.io.processes.Patience` allows), is killed. Raises FlintError FL402 when the task says
         why it cannot be done, FL401 when the child dies or is too slow, and RuntimeError with the
         child's traceback for a bug of ours.
         """

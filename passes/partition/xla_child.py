@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from flint.errors import FlintError
+from flint.io.processes import begin_child
 from flint.passes.partition.worker import read_message, write_message
-from flint.processes import begin_child
 
 _PASS = "spmd-partitioning"
 _POLL_SECONDS = 0.005
@@ -114,14 +114,14 @@ def _first_lines(error: Exception) -> str:
 
 
 def _partition(options: dict[str, Any], payload: bytes) -> bytes:
-    from flint.passes.partition.manual_names import with_whole_names
+    from flint.passes.partition.prepare.manual_names import with_whole_names
 
     module = with_whole_names(payload)
     return run_spmd(module, int(options["num_devices"]), str(options["scratch"]))
 
 
 def _import(options: dict[str, Any], payload: bytes) -> bytes:
-    from flint.passes.partition.import_hlo import import_hlo
+    from flint.passes.partition.prepare.import_hlo import import_hlo
 
     return import_hlo(payload, [int(n) for n in options["donated"]])
 

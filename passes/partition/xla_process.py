@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from flint.errors import FlintError
+from flint.io.processes import Child, Patience, family
 from flint.passes.partition.worker import child_environment, read_message, write_message
-from flint.processes import Child, Patience, family
 
 #: Longest time that one request may take, in seconds.
 TIMEOUT_SECONDS = 900.0

@@ -5,14 +5,14 @@ XLA numbers devices and forgets the names of mesh axes; `flint.passes.axes` find
 
 from __future__ import annotations
 
-from flint.captured import Captured
+from flint.ir.program import Program
 from flint.passes.hlo.module import decode_module
 from flint.passes.hlo.walk import module_to_program
 from flint.passes.mlir import module_text
 from flint.passes.partition import Partitioned
 from flint.passes.partition.replicated import never_split, replicated_work
 from flint.passes.partition.xla_process import TIMEOUT_SECONDS, run_xla
-from flint.program import Program
+from flint.steps.captured import Captured
 
 
 def partitioned(captured: Captured) -> Partitioned:

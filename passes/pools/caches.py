@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flint.errors import FlintError, nearest
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
 from flint.passes.pools.ports import Port
 from flint.passes.pools.transfer import Exchange, Layout, Pools
-from flint.pools import CacheName
+from flint.steps.pools import CacheName
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from flint.errors import FlintError
-from flint.mesh import Group, Mesh, Route
+from flint.ir.mesh import Group, Mesh, Route
+from flint.ir.program import Flag, Kind, Program, Row
+from flint.ir.workload import RankClass, Workload
 from flint.passes.extract.tensors import show
 from flint.passes.pools.caches import Cache, exchange_of, of_one_layer, pair_caches
 from flint.passes.pools.insert import Insertion, inserted
 from flint.passes.pools.layers import Made, where_made, where_read
 from flint.passes.pools.ports import PoolStep, partition_pool
 from flint.passes.pools.transfer import Message, Pools, messages
-from flint.pools import CapturedPools
-from flint.program import Flag, Kind, Program, Row
-from flint.workload import RankClass, Workload
+from flint.steps.pools import CapturedPools
 
 
 def compose_pools(captured: CapturedPools) -> Workload:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flint.builder import ProgramBuilder
-from flint.program import Program, RegionKind
+from flint.ir.builder import ProgramBuilder
+from flint.ir.program import Program, RegionKind
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.pools.ports import Port
-from flint.program import Flag, Kind, Program, RegionKind
 
 _SLICE = "stablehlo.dynamic_slice"
 _UPDATE = "stablehlo.dynamic_update_slice"
@@ -135,7 +135,7 @@ def _last_parameter(program: Program) -> int:
 
 
 def _readers_of(program: Program) -> Callable[[int], list[int]]:
-    from flint.passes.columns import consumers
+    from flint.ir.columns import consumers
 
     start, rows = consumers(program)
     return lambda row: sorted(rows[start[row] : start[row + 1]].tolist())

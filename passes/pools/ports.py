@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flint.captured import Captured
+from flint.ir.program import Program
 from flint.passes.extract import extract_with_results
 from flint.passes.extract.names import parameter_name
 from flint.passes.extract.tensors import Tensor, Tensors
 from flint.passes.mlir import make_context
 from flint.passes.partition.worker import the_worker
-from flint.program import Program
+from flint.steps.captured import Captured
 
 
 @dataclass(frozen=True)

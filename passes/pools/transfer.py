@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import pairwise, product
 
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Mesh, Route
+from flint.ir.mesh import AxisRef, Mesh, Route
 from flint.passes.extract.tensors import Sharding, show
 from flint.passes.pools.colors import color_edges
 

@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.errors import FlintError
-from flint.frontends.jax_program import abstract_mesh
-from flint.mesh import Mesh
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.ir.mesh import Mesh
 from tests import axis_type_probes as probes
 
 # By hand: two products of 64x32x128 on 32 devices are 2 * 2 * 64 * 32 * 128 / 32 = 32,768 FLOP, a
@@ -105,7 +105,7 @@ def test_explicit_axes_that_were_surely_meant_are_not_taken_as_auto() -> None:
 
 
 def test_types_of_an_entry(tmp_path: Path) -> None:
-    from flint.model_file import Target, load_step
+    from flint.steps.model_file import Target, load_step
 
     (tmp_path / "model.py").write_text(
         "import flint\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flint.backends.chakra import read, write
-from flint.workload import Workload
+from flint.ir.workload import Workload
 from tests.chakra_traces import layered_program
 
 et_def = pytest.importorskip(

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from flint.backends.chakra import check
-from flint.backends.chakra.encode import varint
-from flint.backends.chakra.reader import records
+from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.schema import NodeType, messages
-from flint.model_file import Target, importable, load_step
-from flint.pipeline_options import PipelineOptions
-from flint.program import Collective, Kind, Program
+from flint.backends.chakra.writing.encode import varint
+from flint.ir.program import Collective, Kind, Program
+from flint.steps.model_file import Target, importable, load_step
+from flint.steps.options import PipelineOptions
 from flint.tracing import Trace, trace_step
 
 pytest.importorskip("jax", reason="captures JAX programs")

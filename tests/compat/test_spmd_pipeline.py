@@ -20,7 +20,7 @@ import pytest
 import flint
 from flint.backends.chakra import check, read, write
 from flint.backends.chakra.schema import NodeType
-from flint.program import Kind, Program
+from flint.ir.program import Kind, Program
 
 pytest.importorskip("jax")
 from tests.auto_mesh import auto_mesh

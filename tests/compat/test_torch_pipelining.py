@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from flint.backends.chakra import check, write
-from flint.program import Kind, Program
-from flint.workload import Workload
+from flint.ir.program import Kind, Program
+from flint.ir.workload import Workload
 
 pytest.importorskip("torch")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flint.backends.chakra import read, write
-from flint.workload import Workload
+from flint.ir.workload import Workload
 from tests.chakra_traces import layered_program
 
 KEPT = Path(__file__).parent / "data" / "layered-2026-11-21.et"

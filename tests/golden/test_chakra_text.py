@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flint.backends.chakra import TraceFile, check, read, write
-from flint.workload import Workload
+from flint.ir.workload import Workload
 from tests.chakra_traces import layered_program
 
 

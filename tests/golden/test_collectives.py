@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import flint
-from flint.program import Collective, Kind, Program
+from flint.ir.program import Collective, Kind, Program
 from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")

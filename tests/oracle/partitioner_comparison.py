@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from flint.errors import FlintError
-from flint.frontends.jax_program import capture_jax
+from flint.frontends.jax_step.program import capture_jax
+from flint.ir.program import Collective, Kind, Program
 from flint.passes.base import run_passes
-from flint.passes.dead_code import DropDeadCode
 from flint.passes.partition import partitioner
-from flint.program import Collective, Kind, Program
+from flint.passes.rewrites.dead_code import DropDeadCode
 from tests.zoo import Example
 
 #: (kind, axes) to (executions, input bytes) of one device in one step.

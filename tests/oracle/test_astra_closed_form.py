@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from flint.backends.chakra import TraceFile, read, write
-from flint.backends.chakra.membership import read_network
+from flint.backends.chakra.reading.membership import read_network
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Mesh, Route
-from flint.program import Collective, Kind
-from flint.workload import Workload
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Mesh, Route
+from flint.ir.program import Collective, Kind
+from flint.ir.workload import Workload
 from tests.chakra_traces import over
 
 MIB = 1 << 20

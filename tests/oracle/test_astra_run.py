@@ -17,15 +17,15 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.chakra import write
-from flint.backends.chakra.durations import Timing
-from flint.backends.chakra.simulator_files import placeholder_hardware
-from flint.backends.cost.astrasim_run import simulate_traces
-from flint.builder import ProgramBuilder
+from flint.backends.chakra.writing.durations import Timing
+from flint.backends.chakra.writing.simulator_files import placeholder_hardware
+from flint.backends.cost.astrasim.run import simulate_traces
 from flint.cli import app
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.program import Collective, Kind, Program
-from flint.workload import RankClass, Workload
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Kind, Program
+from flint.ir.workload import RankClass, Workload
 from tests.chakra_traces import layered_program, over
 
 MIB = 1 << 20

@@ -7,16 +7,16 @@ one collective.
 
 import pytest
 
-from flint.backends.cost.calls import Call, Span
-from flint.backends.cost.network.astrasim import (
+from flint.backends.cost.astrasim.collectives import (
     Dimension,
     System,
     collective_ns,
     dimension_of,
     duration_ns,
 )
-from flint.cluster import Cluster
-from flint.program import Collective
+from flint.backends.cost.network.calls import Call, Span
+from flint.cluster.models import Cluster
+from flint.ir.program import Collective
 
 MIB = 1 << 20
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER

@@ -25,9 +25,9 @@ from typing import Any
 import pytest
 
 import flint
-from flint.backends.cost.memory import saved_activation_bytes
-from flint.frontends.jax_program import abstract_mesh
-from flint.mesh import Mesh
+from flint.backends.cost.memory.memory import saved_activation_bytes
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.ir.mesh import Mesh
 from flint.rewrite import rewrite
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flint.backends.cost.systolic.scalesim import DATAFLOWS, cycles
-from flint.backends.cost.systolic.scalesim_reads import dram_words
-from flint.backends.cost.systolic.scalesim_stalls import limited_cycles
+from flint.backends.cost.chips.systolic.scalesim import DATAFLOWS, cycles
+from flint.backends.cost.chips.systolic.scalesim_reads import dram_words
+from flint.backends.cost.chips.systolic.scalesim_stalls import limited_cycles
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "scalesim" / "cycles.csv"
 Row = dict[str, str]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import flint
-from flint.program import Collective, Kind, Program
+from flint.ir.program import Collective, Kind, Program
 from tests.auto_mesh import auto_mesh
 
 pytest.importorskip("jaxlib", reason="needs JAX")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import flint
-from flint.backends.chakra.expand import Nodes, expand
-from flint.program import Collective, Kind, Program
-from flint.totals import totals
+from flint.backends.chakra.writing.expand import Nodes, expand
+from flint.ir.program import Collective, Kind, Program
+from flint.ir.totals import totals
 from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")

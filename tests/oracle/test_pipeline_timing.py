@@ -21,7 +21,7 @@ import pytest
 
 from flint.backends.chakra import TraceFile, check, read
 from flint.backends.chakra.schema import NodeType
-from flint.passes.pipeline.schedules import check_schedule
+from flint.passes.pipeline.schedule.schedules import check_schedule
 from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax", reason="captures JAX pipelines")

@@ -27,9 +27,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flint.frontends.torch_world.job import Job
-from flint.frontends.torch_world.process import record
-from flint.frontends.torch_world.recording import Recording
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.process import record
+from flint.frontends.torch_world.record.recording import Recording
 from tests.torch_programs.ranks import run_as_ranks
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "torch_programs"

@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
 from flint.frontends.torch_export import capture_torch
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
 from flint.passes.mlir import decode_location, make_context
-from flint.step import TorchStep
+from flint.steps.step import TorchStep
 from tests.torch_zoo import HUGGINGFACE, OWN, Kind, without_dropout
 
 pytestmark = pytest.mark.slow

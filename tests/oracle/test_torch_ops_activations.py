@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flint.frontends.torch_ops import activations
+from flint.frontends.torch_ops.nn import activations
 from tests.oracle.torch_op_cases import Case, Comparison, cases, names_without_a_case, t
 
 FLOATS = "f32 bf16 f64"

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 from torch.nn import functional as F
 
 import flint
-from flint.frontends.torch_ops import attention
-from flint.program import Collective, Kind, Row
+from flint.frontends.torch_ops.nn import attention
+from flint.ir.program import Collective, Kind, Row
 from tests.auto_mesh import auto_mesh
 from tests.oracle.torch_op_cases import (
     Case,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 import flint
 from flint.errors import FlintError
-from flint.frontends.torch_ops import convolution, pooling, resize
+from flint.frontends.torch_ops.nn import convolution, pooling, resize
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flint.frontends.torch_ops import checks, creation, foreach
+from flint.frontends.torch_ops.tensors import checks, creation, foreach
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,

@@ -7,8 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flint.errors import FlintError
-from flint.frontends.torch_ops import embedding, indexing, sorting
+from flint.frontends.torch_ops.nn import embedding
 from flint.frontends.torch_ops.registry import find_op
+from flint.frontends.torch_ops.tensors import indexing, sorting
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,

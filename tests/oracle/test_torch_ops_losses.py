@@ -13,8 +13,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.frontends.torch_ops import losses
-from flint.program import Kind
+from flint.frontends.torch_ops.nn import losses
+from flint.ir.program import Kind
 from tests.auto_mesh import auto_mesh
 from tests.oracle.torch_op_cases import (
     Case,

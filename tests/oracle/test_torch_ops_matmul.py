@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 
-from flint.frontends.torch_ops import grouped, matmul
+from flint.frontends.torch_ops.tensors import matmul
+from flint.frontends.torch_ops.tensors import matmul as grouped
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,

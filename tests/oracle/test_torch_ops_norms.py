@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
-from flint.frontends.torch_ops import norms
+from flint.frontends.torch_ops.nn import norms
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,

@@ -13,9 +13,9 @@ import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from flint.frontends.torch_ops.elementwise import add, where
-from flint.frontends.torch_ops.reductions import sum_, var_mean
-from flint.frontends.torch_ops.shapes import (
+from flint.frontends.torch_ops.tensors.elementwise import add, where
+from flint.frontends.torch_ops.tensors.reductions import sum_, var_mean
+from flint.frontends.torch_ops.tensors.shapes import (
     as_strided,
     roll,
     slice_,

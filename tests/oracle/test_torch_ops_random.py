@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.frontends.torch_ops import random
 from flint.frontends.torch_ops.registry import find_op
-from flint.program import Kind
+from flint.frontends.torch_ops.tensors import random
+from flint.ir.program import Kind
 from tests.auto_mesh import auto_mesh
 from tests.oracle.torch_op_cases import Case, Comparison, bools, cases, names_without_a_case, t
 

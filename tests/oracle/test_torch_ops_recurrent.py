@@ -13,7 +13,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 
 import flint
-from flint.frontends.torch_ops import recurrent
+from flint.frontends.torch_ops.nn import recurrent
 from flint.frontends.torch_ops.registry import find_op, known_ops
 from tests.oracle.torch_op_cases import to_jax
 

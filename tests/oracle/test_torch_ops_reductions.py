@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flint.frontends.torch_ops import reductions
+from flint.frontends.torch_ops.tensors import reductions
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,

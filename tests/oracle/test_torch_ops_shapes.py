@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flint.errors import FlintError
-from flint.frontends.torch_ops import shapes
+from flint.frontends.torch_ops.tensors import shapes
 from tests.oracle.torch_op_cases import Case, Comparison, cases, names_without_a_case, t, to_jax
 
 END = 2**63 - 1

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
-from flint.frontends.torch_graph.optimizer import clip_gradients, optimizer_update
+from flint.frontends.torch_graph.optimizer.update import clip_gradients, optimizer_update
 from flint.frontends.torch_ops.table import load_table
 
 SHAPES = {"w": (6, 8), "v": (8,)}

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 import flint
-from flint.frontends.torch_ops import products
 from flint.frontends.torch_ops.registry import find_op
-from flint.program import Kind
+from flint.frontends.torch_ops.tensors import products
+from flint.ir.program import Kind
 
 CASES = {
     "linear": (products.linear, (3, 4, 5), (6, 5)),

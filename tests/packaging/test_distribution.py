@@ -97,9 +97,12 @@ def test_the_wheel_from_the_sdist_holds_every_module_as_part_of_flint(dist: Path
 
 def test_the_wheel_holds_every_cluster_file(dist: Path) -> None:
     packaged = {n for n in wheel_names(dist) if n.endswith(".toml")}
-    presets = {f"flint/clusters/{p.name}" for p in (ROOT / "flint" / "clusters").glob("*.toml")}
+    presets = {
+        f"flint/cluster/presets/{p.name}"
+        for p in (ROOT / "flint" / "cluster" / "presets").glob("*.toml")
+    }
     assert packaged == presets
-    assert "flint/clusters/h100-dgx.toml" in packaged
+    assert "flint/cluster/presets/h100-dgx.toml" in packaged
 
 
 def test_the_wheel_is_typed_licensed_and_owns_one_name(dist: Path) -> None:

@@ -143,8 +143,8 @@ def test_the_index_of_docs_lists_every_page() -> None:
 
 
 def test_the_page_on_programs_names_every_column_flag_and_invariant() -> None:
-    from flint.program import COLUMNS, TABLES, Flag, Kind
-    from flint.verify import INVARIANTS
+    from flint.ir.program import COLUMNS, TABLES, Flag, Kind
+    from flint.ir.verify import INVARIANTS
 
     page = (ROOT / "docs" / "program.md").read_text()
     names = [*COLUMNS, *TABLES, *(k.name for k in Kind), *(f.name for f in Flag)]

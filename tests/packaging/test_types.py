@@ -100,7 +100,7 @@ def test_types_come_from_the_checkout_and_mistakes_are_seen(said: dict[str, list
     types = [re.findall(r'"(.*)"', line)[0] for line in revealed]
     assert types == [
         "flint.tracing.Trace",
-        "flint.program.Program",
+        "flint.ir.program.Program",
         "flint.backends.cost.estimate.Estimate",
     ]
     assert [line for line in said["revealed"] if "[call-arg]" in line]

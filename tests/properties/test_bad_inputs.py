@@ -15,9 +15,9 @@ from benchmarks.bad import clusters, flint_files, traces
 from benchmarks.bad.case import Case
 from benchmarks.bad.running import write_files
 from flint.backends.chakra import check, write
-from flint.cluster_source import load_cluster
+from flint.cluster.source import load_cluster
 from flint.errors import FlintError
-from flint.workload import Workload
+from flint.ir.workload import Workload
 from tests.properties.test_invariants import sample
 
 CASES = 30

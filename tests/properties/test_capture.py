@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.program import Collective, Kind, Program
+from flint.ir.program import Collective, Kind, Program
 from tests.auto_mesh import auto_mesh
 
 BATCH, WIDTH = 64, 128  # divisible by every mesh below, so that shards are exact

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from hypothesis import given
 
-from flint.backends.chakra import check, expand, read, write
+from flint.backends.chakra import check, read, write
 from flint.backends.chakra.schema import NodeType
-from flint.mesh import Mesh
-from flint.program import Collective, Kind, Program
-from flint.workload import Workload
+from flint.backends.chakra.writing import expand
+from flint.ir.mesh import Mesh
+from flint.ir.program import Collective, Kind, Program
+from flint.ir.workload import Workload
 from tests.random_programs import QUICK, programs
 
 SMALL = Mesh.parse("data=4,model=2")

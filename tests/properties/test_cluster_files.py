@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.backends.cost.placement import Placement
-from flint.cluster import Cluster
-from flint.cluster_file import PRESETS
+from flint.backends.cost.network.placement import Placement
+from flint.cluster.load import PRESETS
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
 from tests.random_programs import QUICK
 
 OURS = (

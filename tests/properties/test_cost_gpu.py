@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.backends.cost.gpu import latency_ns
-from flint.backends.cost.gpu.hardware import hardware_of
-from flint.backends.cost.kernels import KernelKind, Kernels
-from flint.cluster import Chip, Cluster
+from flint.backends.cost.chips.gpu import latency_ns
+from flint.backends.cost.chips.gpu.hardware import hardware_of
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.cluster.models import Chip, Cluster
 
 PRESETS = [name for name in Cluster.names() if Cluster.load(name).chip.gpu]
 SIZES = st.integers(1, 1 << 16)

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.backends.cost.calls import Call, Span
-from flint.backends.cost.network import astrasim, duration_ns, roofline_ns
-from flint.cluster import Cluster, NetworkKind
-from flint.program import Collective
+from flint.backends.cost.astrasim import collectives as astrasim
+from flint.backends.cost.collectives import duration_ns, roofline_ns
+from flint.backends.cost.network.calls import Call, Span
+from flint.cluster.models import Cluster, NetworkKind
+from flint.ir.program import Collective
 
 CLUSTERS = {name: Cluster.load(name) for name in Cluster.names()}
 #: Two tiers whose inner one is a ring, or has a link between each pair.

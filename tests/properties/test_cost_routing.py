@@ -7,12 +7,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.backends.cost.network.torus import Extent, torus
-from flint.backends.cost.placement import Placement
-from flint.backends.cost.routing import load_of
-from flint.cluster import Cluster
-from flint.mesh import AxisRef, Mesh, Route
-from flint.program import Collective
+from flint.backends.cost.collectives.torus import Extent, torus
+from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.routing import load_of
+from flint.cluster.models import Cluster
+from flint.ir.mesh import AxisRef, Mesh, Route
+from flint.ir.program import Collective
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 

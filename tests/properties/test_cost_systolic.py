@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.backends.cost.kernels import KernelKind, Kernels
-from flint.backends.cost.systolic import latency_ns
-from flint.backends.cost.systolic.constants import constants_of
-from flint.backends.cost.systolic.scalesim import DATAFLOWS, cycles
-from flint.cluster import Chip, Cluster, Quantity
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.systolic import latency_ns
+from flint.backends.cost.chips.systolic.constants import constants_of
+from flint.backends.cost.chips.systolic.scalesim import DATAFLOWS, cycles
+from flint.cluster.models import Chip, Cluster, Quantity
 
 EXTENT = st.integers(1, 20_000)
 PRESETS = st.sampled_from(["v4", "v5e", "v5p", "v6e"])

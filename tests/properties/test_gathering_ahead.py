@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flint.backends.cost.memory import memory_use
-from flint.program import Collective, Kind, RegionKind
+from flint.backends.cost.memory.memory import memory_use
+from flint.ir.program import Collective, Kind, RegionKind
 from tests.program_text import Rows, group
 
 #: Bytes of each weight of a layer, gathered.

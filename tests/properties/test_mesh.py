@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.mesh import AxisRef, Mesh
-from flint.passes.axis_sets import subtract
+from flint.ir.mesh import AxisRef, Mesh
+from flint.passes.axes import subtract
 from tests.random_programs import QUICK, axis_sets, meshes, routes
 
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flint.ir.program import COLUMNS, TABLES, Collective, Flag, Kind, Program
+from flint.ir.totals import totals
 from flint.passes.base import Pass, run_passes
-from flint.passes.dead_code import DropDeadCode
-from flint.passes.kernels import FuseKernels
+from flint.passes.fusion.kernels import FuseKernels
 from flint.passes.profiles import PROFILES
-from flint.passes.reassociate import ReassociateAllReduce
-from flint.passes.reduce_scatter import FormReduceScatter
-from flint.passes.single_member_groups import DropSingleMemberGroups
-from flint.program import COLUMNS, TABLES, Collective, Flag, Kind, Program
-from flint.totals import totals
+from flint.passes.rewrites.dead_code import DropDeadCode
+from flint.passes.rewrites.reassociate import ReassociateAllReduce
+from flint.passes.rewrites.reduce_scatter import FormReduceScatter
+from flint.passes.rewrites.single_member_groups import DropSingleMemberGroups
 from tests.random_programs import QUICK, programs, with_single_member_groups
 
 ALL = (

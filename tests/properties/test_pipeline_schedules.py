@@ -8,10 +8,15 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.passes.pipeline.runs import expand, runs
-from flint.passes.pipeline.schedules import SCHEDULES, orders
-from flint.passes.pipeline.simulate import EQUAL_STAGES, activations_held, makespan, simulate
-from flint.passes.pipeline.units import Unit, Work
+from flint.passes.pipeline.schedule.runs import expand, runs
+from flint.passes.pipeline.schedule.schedules import SCHEDULES, orders
+from flint.passes.pipeline.schedule.simulate import (
+    EQUAL_STAGES,
+    activations_held,
+    makespan,
+    simulate,
+)
+from flint.passes.pipeline.schedule.units import Unit, Work
 from tests.random_programs import QUICK
 
 Numbers = tuple[str, int, int, int]

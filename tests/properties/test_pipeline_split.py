@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group, Mesh
-from flint.passes.pipeline.parts import Part, Partial, PartitionedBody, Saved, StageParts
-from flint.passes.pipeline.reach import dependent, needed
-from flint.passes.pipeline.split import split
-from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
-from flint.staged import Port, Role
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
+from flint.passes.pipeline.split.parts import Part, Partial, PartitionedBody, Saved, StageParts
+from flint.passes.pipeline.split.reach import dependent, needed
+from flint.passes.pipeline.split.split import split
+from flint.steps.captured import Port, Role
 from tests.random_programs import QUICK
 
 MESH = Mesh(("pipe", "data"), (2, 4))

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.backends.cost.placement import Placement
-from flint.cluster import Cluster
+from flint.backends.cost.network.placement import Placement
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
 
 CLUSTERS = {name: Cluster.load(name) for name in ("h100-dgx", "gb200-nvl72", "v5e", "v5p")}
 SIZES = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16])

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.mesh import AxisRef, Mesh
+from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.extract.tensors import Sharding
 from flint.passes.pools.colors import color_edges
 from flint.passes.pools.transfer import Exchange, Layout, Pools, messages

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.chips.peaks import peak_flops_per_ns
 from flint.backends.cost.estimate import estimate
-from flint.backends.cost.kernel_table import kernels_of
-from flint.backends.cost.kernels import KernelKind
-from flint.backends.cost.peaks import peak_flops_per_ns
 from flint.backends.cost.price import kernel_latency_ns
-from flint.cluster import Cluster
-from flint.frontends.xla_hlo import hlo_to_program
-from flint.mesh import Mesh
+from flint.cluster.models import Cluster
+from flint.frontends.files.hlo import hlo_to_program
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind, Program
+from flint.ir.totals import matmul_flops
+from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.partition.xla_child import parse_text
 from flint.passes.profiles import PROFILES
-from flint.program import Kind, Program
-from flint.totals import matmul_flops
-from flint.workload import Workload
 from tests.random_programs import QUICK, programs
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "hlo"

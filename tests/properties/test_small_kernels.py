@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.backends.chakra.expand import expand
+from flint.backends.chakra.writing.expand import expand
+from flint.ir.program import Kind, Program
 from flint.passes.base import run_passes
-from flint.passes.small_kernels import MergeSmallKernels
-from flint.program import Kind, Program
+from flint.passes.rewrites.small_kernels import MergeSmallKernels
 from tests.random_programs import QUICK, programs
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.backends.chakra.expand import expand
-from flint.backends.cost import steady_state
-from flint.backends.cost.timeline import POLICIES, ClassWork, simulate
-from flint.program import Kind, Program, RegionKind
+from flint.backends.chakra.writing.expand import expand
+from flint.backends.cost.simulate import steady_state
+from flint.backends.cost.simulate.timeline import POLICIES, ClassWork, simulate
+from flint.ir.program import Kind, Program, RegionKind
 from tests.random_programs import QUICK, programs
 from tests.timeline_steps import STREAMS, Steps
 

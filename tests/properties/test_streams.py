@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.backends.chakra.expand import expand
-from flint.backends.cost.critical_path import path
-from flint.backends.cost.exposure import shares
-from flint.backends.cost.timeline import POLICIES, ClassWork, simulate
-from flint.program import Kind, Program
+from flint.backends.chakra.writing.expand import expand
+from flint.backends.cost.simulate.critical_path import path
+from flint.backends.cost.simulate.exposure import shares
+from flint.backends.cost.simulate.timeline import POLICIES, ClassWork, simulate
+from flint.ir.program import Kind, Program
 from tests.random_programs import QUICK, programs
 from tests.timeline_steps import STREAMS
 

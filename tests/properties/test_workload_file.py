@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.bounded import FileKind
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh
-from flint.program import COLUMNS, TABLES, Kind
+from flint.io.bounded import FileKind
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import COLUMNS, TABLES, Kind
+from flint.ir.workload import RankClass, Workload
 from flint.tracing import Trace
-from flint.workload import RankClass, Workload
 from tests.properties.test_invariants import entry, sample
 from tests.random_programs import QUICK, meshes, programs
 
@@ -174,7 +174,7 @@ def test_a_value_that_no_row_can_have_is_refused(column: str, row: int, value: i
 
 def test_an_empty_program_and_a_pickle_are_told_apart() -> None:
     mesh = Mesh(("x",), (2,))
-    from flint.builder import ProgramBuilder
+    from flint.ir.builder import ProgramBuilder
 
     empty = Workload.single(ProgramBuilder(mesh).build())
     assert Workload.from_bytes(empty.to_bytes()).to_bytes() == empty.to_bytes()

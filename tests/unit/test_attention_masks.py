@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import flint
+from flint.backends.cost.chips.masks import band_keys, masked_flops, masks_of
 from flint.backends.cost.estimate import Estimate
-from flint.backends.cost.masks import band_keys, masked_flops, masks_of
-from flint.builder import ProgramBuilder
-from flint.cluster import Cluster
-from flint.mesh import Mesh
+from flint.cluster.models import Cluster
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Program
 from flint.passes.mlir import mask_in_config
-from flint.program import Program
 
 SHAPE = (2, 4096, 8, 128)
 SQUARE = 2 * 2 * SHAPE[0] * SHAPE[2] * SHAPE[1] ** 2 * SHAPE[3]
@@ -61,7 +61,7 @@ def test_a_call_says_its_mask(config: dict[str, object], mask: str) -> None:
 
 @pytest.mark.parametrize("window", [0, 64])
 def test_a_compiled_call_says_its_mask(window: int) -> None:
-    from flint.frontends.xla_hlo import hlo_to_program
+    from flint.frontends.files.hlo import hlo_to_program
     from flint.passes.partition.xla_child import parse_text
 
     config = json.dumps(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.passes.axes import groups_to_axes, pairs_to_route
 
 SIZES = (1, 2, 3, 4, 6, 8, 12)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flint.backends.chakra.trace_files import find_traces
-from flint.bounded import FileKind, gunzip, is_directory, parse_json, read_bounded
+from flint.backends.chakra.reading.trace_files import find_traces
 from flint.errors import FlintError
+from flint.io.bounded import FileKind, gunzip, is_directory, parse_json, read_bounded
 
 
 def refused(path: Path, kind: FileKind = FileKind.SIMULATOR) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flint.backends.chakra.expand import expand, occurrences
-from flint.builder import ProgramBuilder
-from flint.mesh import Mesh
-from flint.program import Flag, Kind, Program, RegionKind
+from flint.backends.chakra.writing.expand import expand, occurrences
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Flag, Kind, Program, RegionKind
 
 MESH = Mesh.parse("4")
 
@@ -140,7 +140,7 @@ def test_occurrences() -> None:
 
 def _interpret(program: Program) -> list[set[int]]:
     """The rule of Region, executed row by row: the slow reference that the fast one must match."""
-    from flint.backends.chakra.expand import works
+    from flint.backends.chakra.writing.expand import works
 
     busy = works(program)
     inner = [[i for i, r in enumerate(program.regions) if r.parent == p] for p in range(-1, 99)]

@@ -126,8 +126,8 @@ def test_a_rank_of_many_kinds_is_read_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kinds of records are forgotten between steps, and what was found of them is kept."""
-    monkeypatch.setattr("flint.backends.chakra.kinds._MOST_KINDS", 10)
-    monkeypatch.setattr("flint.backends.chakra.parser._STEP", 16)
+    monkeypatch.setattr("flint.backends.chakra.reading.kinds._MOST_KINDS", 10)
+    monkeypatch.setattr("flint.backends.chakra.reading.parser._STEP", 16)
     nodes = [comp(i, (i - 1,) if i else (), num_ops=i + 1, tensor_size=i) for i in range(100)]
     put_traces(tmp_path, [nodes])
     report = check(tmp_path)

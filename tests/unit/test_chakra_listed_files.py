@@ -10,7 +10,7 @@ import pytest
 
 from flint.backends.chakra import CheckReport, check, write
 from flint.backends.chakra.manifest import OLD_SCHEMA
-from flint.workload import Workload
+from flint.ir.workload import Workload
 from tests.chakra_traces import layered_program
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from flint.backends.chakra import check, read, write
-from flint.backends.chakra.encode import LEAST_STARTING_BYTES, short_scope, varint
-from flint.backends.chakra.reader import records
+from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.schema import CommType, NodeType, messages
-from flint.builder import ProgramBuilder
+from flint.backends.chakra.writing.encode import LEAST_STARTING_BYTES, short_scope, varint
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.program import Collective, Kind, Phase
-from flint.workload import RankClass, Workload
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Kind, Phase
+from flint.ir.workload import RankClass, Workload
 from tests.chakra_traces import layered_program, over
 
 OURS = ["README.txt", "comm_group.json", "manifest.json", "memory.json", "network.yml"]
@@ -481,7 +481,7 @@ def test_killed_process_leaves_nothing_that_looks_whole(name: str, tmp_path: Pat
     script = (
         "import os, signal, sys\n"
         "from flint.backends.chakra import write\n"
-        "from flint.workload import Workload\n"
+        "from flint.ir.workload import Workload\n"
         "from tests.chakra_traces import layered_program\n"
         f"kill = lambda done, total: os.kill(os.getpid(), signal.{name})\n"
         "write(Workload.single(layered_program()), sys.argv[1], progress=kill)\n"

@@ -9,11 +9,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flint.builder import ProgramBuilder
 from flint.cli import app
-from flint.mesh import AxisRef, Group, Mesh
-from flint.program import Collective, Kind
-from flint.workload import Workload
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind
+from flint.ir.workload import Workload
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
@@ -227,7 +227,7 @@ def test_capture_json_is_reproducible_without_timings(tmp_path):
 
 
 def test_clusters_list_is_one_line_for_each(tmp_path):
-    from flint.cluster import Cluster
+    from flint.cluster.models import Cluster
 
     head, *lines = _flint("clusters", "list").stdout.splitlines()
     assert head.split() == ["name", "chips", "bf16", "memory", "bandwidth", "networks"]
@@ -240,7 +240,7 @@ def test_clusters_list_is_one_line_for_each(tmp_path):
 
 
 def test_clusters_show_says_where_each_number_is_from():
-    from flint.cluster import Cluster
+    from flint.cluster.models import Cluster
 
     result = _flint("clusters", "show", "v5p")
     assert result.exit_code == 0
@@ -257,7 +257,7 @@ def test_clusters_show_says_where_each_number_is_from():
 
 
 def test_clusters_show_reads_a_file(tmp_path):
-    from flint.cluster_file import PRESETS
+    from flint.cluster.load import PRESETS
 
     path = tmp_path / "mine.toml"
     text = (PRESETS / "h100-dgx.toml").read_text("utf-8")

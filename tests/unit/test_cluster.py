@@ -7,15 +7,15 @@ from dataclasses import fields
 
 import pytest
 
-from flint.backends.cost.gpu.constants import reference_chip
-from flint.backends.cost.kernel_table import element_type
-from flint.backends.cost.network.speed import Speed
-from flint.cluster import Cluster, SourceKind
-from flint.cluster_file import PRESETS
-from flint.cluster_names import ELEMENT_TYPES, GPU, HEAD_SIZES, NETWORK, SYSTOLIC
+from flint.backends.cost.chips.gpu.constants import reference_chip
+from flint.backends.cost.chips.kernel_table import element_type
+from flint.backends.cost.collectives.speed import Speed
+from flint.cluster.errors import key_lines
+from flint.cluster.load import PRESETS
+from flint.cluster.models import Cluster, SourceKind
+from flint.cluster.tables import ELEMENT_TYPES, GPU, HEAD_SIZES, NETWORK, SYSTOLIC
 from flint.errors import FlintError
 from flint.passes.extract.tensors import dtype_name
-from flint.toml_lines import key_lines
 
 PRESET_NAMES = [
     "a100-40-dgx",
@@ -332,7 +332,7 @@ def test_every_number_of_every_preset_has_its_line():
 
 def test_clusters_load_without_jax_or_torch():
     code = (
-        "import sys; from flint.cluster import Cluster; Cluster.load('v5p');"
+        "import sys; from flint.cluster.models import Cluster; Cluster.load('v5p');"
         "print([m for m in ('jax', 'torch', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from flint.backends.chakra.membership import read_network
-from flint.backends.chakra.simulator_files import placeholder_hardware, simulator_files
-from flint.backends.cost.astrasim_files import GB, astrasim_files, read_astrasim, simulated_hardware
-from flint.backends.cost.placement import Placement
-from flint.cluster import Cluster, NetworkKind, SourceKind
+from flint.backends.chakra.reading.membership import read_network
+from flint.backends.chakra.writing.simulator_files import placeholder_hardware, simulator_files
+from flint.backends.cost.astrasim.files import GB, astrasim_files, read_astrasim, simulated_hardware
+from flint.backends.cost.network.placement import Placement
+from flint.cluster.models import Cluster, NetworkKind, SourceKind
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Mesh
+from flint.ir.mesh import AxisRef, Mesh
 
 NETWORK = """\
 # three kinds

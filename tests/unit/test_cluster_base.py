@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.cluster import Cluster
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
 
 OWN = """\
@@ -120,7 +120,7 @@ def test_a_base_is_a_name(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_in_the_only_network_is_named(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "flint/clusters/v5e.toml").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "flint/cluster/presets/v5e.toml").read_text("utf-8")
     head, _, _ = text.partition("[[network]]")
     only = '[[network]]\nname = "ici"\nkind = "switch"\nsize = 0\nlatency_n = 3\n'
     assert "latency_n" in failing(written(tmp_path, head + only)).message

@@ -8,15 +8,24 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from flint.backends.cost.gpu import constants_note as gpu_note
-from flint.backends.cost.gpu.constants import NEEDED
-from flint.backends.cost.network.speed import speed_of
-from flint.backends.cost.placement import Placement
-from flint.backends.cost.systolic import constants_note as systolic_note
-from flint.cluster import Chip, Cluster, Gpu, Network, NetworkKind, Quantity, SourceKind, Systolic
-from flint.cluster_names import GPU
+from flint.backends.cost.chips.gpu import constants_note as gpu_note
+from flint.backends.cost.chips.gpu.constants import NEEDED
+from flint.backends.cost.chips.systolic import constants_note as systolic_note
+from flint.backends.cost.collectives.speed import speed_of
+from flint.backends.cost.network.placement import Placement
+from flint.cluster.models import (
+    Chip,
+    Cluster,
+    Gpu,
+    Network,
+    NetworkKind,
+    Quantity,
+    SourceKind,
+    Systolic,
+)
+from flint.cluster.tables import GPU
 from flint.errors import FlintError
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)

@@ -8,8 +8,8 @@ from benchmarks import collective_rows as rows
 from benchmarks import fit_nccl
 from benchmarks.accuracy_row import as_markdown
 from benchmarks.kernel_rows import PRESETS
-from flint.cluster import Cluster
-from flint.program import Collective
+from flint.cluster.models import Cluster
+from flint.ir.program import Collective
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flint.mesh import AxisRef, Group
+from flint.ir.mesh import AxisRef, Group
+from flint.ir.program import Collective, Kind, Phase, Program, RegionKind
 from flint.passes.base import run_passes
-from flint.passes.combine_collectives import CombineCollectives
-from flint.program import Collective, Kind, Phase, Program, RegionKind
+from flint.passes.rewrites.combine_collectives import CombineCollectives
 from tests.timeline_steps import Steps
 
 BUCKETS = CombineCollectives(8, (Collective.ALL_REDUCE,), (Phase.BACKWARD,))

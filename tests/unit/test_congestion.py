@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flint.backends.cost.congestion import Congestion, congestion, congestion_notes
-from flint.backends.cost.placement import Placement
-from flint.backends.cost.timeline import Timeline, simulate
-from flint.cluster import Cluster
-from flint.program import Kind
+from flint.backends.cost.network.congestion import Congestion, congestion, congestion_notes
+from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.simulate.timeline import Timeline, simulate
+from flint.cluster.models import Cluster
+from flint.ir.program import Kind
 from tests.timeline_steps import MESH, STREAMS, Steps
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
+from flint.ir.program import Collective, Flag, Row
 from flint.passes.extract import extract
 from flint.passes.mlir import make_context, write_bytecode
-from flint.program import Collective, Flag, Row
 
 pytest.importorskip("jaxlib")
 MESH = Mesh.parse("data=2,model=4")

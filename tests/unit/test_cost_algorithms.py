@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import flint
-from flint.backends.cost.kernel_table import kernels_of
-from flint.backends.cost.kernels import KernelKind
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.price import kernel_latency_ns
-from flint.cluster import Cluster
-from flint.passes.fourier import fft_work
-from flint.program import Program
+from flint.cluster.models import Cluster
+from flint.ir.program import Program
+from flint.passes.work.fourier import fft_work
 
 
 def latency_ns(program: Program, cluster: str) -> dict[KernelKind, float]:

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("jax")
 
 import flint
-from flint.program import Kind
+from flint.ir.program import Kind
 from tests.jax_pipelines import MESH, pipeline
 
 

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import flint
-from flint.cluster import Cluster
+from flint.cluster.models import Cluster
 from tests.auto_mesh import auto_mesh
 
 

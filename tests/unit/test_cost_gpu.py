@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks import accuracy_kernels, fit_gpu, kernel_rows
-from flint.backends.cost.gpu import constants_note, latency_ns, roofline_ns
-from flint.backends.cost.gpu.constants import NEEDED, constants_of, reference_chip
-from flint.backends.cost.kernels import KernelKind, Kernels
-from flint.cluster import Chip, Cluster
-from flint.cluster_names import HEAD_SIZES
+from flint.backends.cost.chips.gpu import constants_note, latency_ns, roofline_ns
+from flint.backends.cost.chips.gpu.constants import NEEDED, constants_of, reference_chip
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.cluster.models import Chip, Cluster
+from flint.cluster.tables import HEAD_SIZES
 from flint.errors import FlintError
 
 

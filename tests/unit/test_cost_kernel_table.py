@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flint.backends.cost.kernel_table import element_type, kernels_of, kind_of
-from flint.backends.cost.kernels import KernelKind, Kernels
-from flint.backends.cost.tf32 import tf32_kinds
-from flint.builder import ProgramBuilder
-from flint.cluster import Cluster
-from flint.mesh import Mesh
-from flint.program import Flag, Kind, Phase
+from flint.backends.cost.chips.kernel_table import element_type, kernels_of, kind_of
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.tf32 import tf32_kinds
+from flint.cluster.models import Cluster
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Flag, Kind, Phase
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,17 @@ import dataclasses
 import json
 from typing import Any
 
-from flint.backends.cost.memory import MemoryUse, memory_use, saved_activation_bytes, step_memory
-from flint.cluster import Cluster
+from flint.backends.cost.memory.memory import (
+    MemoryUse,
+    memory_use,
+    saved_activation_bytes,
+    step_memory,
+)
+from flint.cluster.models import Cluster
+from flint.ir.program import Collective, Flag, Kind, Phase, RegionKind
+from flint.ir.workload import Workload
 from flint.passes.base import run_passes
-from flint.passes.kernels import FuseKernels
-from flint.program import Collective, Flag, Kind, Phase, RegionKind
-from flint.workload import Workload
+from flint.passes.fusion.kernels import FuseKernels
 from tests.program_text import Rows, group
 
 

@@ -5,20 +5,20 @@ import math
 import numpy as np
 import pytest
 
-from flint.backends.cost.calls import Call, Span
-from flint.backends.cost.network import (
+from flint.backends.cost.collectives import (
     algorithm,
     duration_ns,
     durations_ns,
     roofline_ns,
 )
-from flint.backends.cost.network.mesh import fully_connected
-from flint.backends.cost.network.ring import flat_ring, ring
-from flint.backends.cost.network.switch import direct_all_to_all, in_switch_all_reduce
-from flint.backends.cost.network.torus import Extent, torus
-from flint.backends.cost.network.tree import tree_all_reduce, tree_in_domain
-from flint.cluster import Cluster
-from flint.program import Collective
+from flint.backends.cost.collectives.mesh import fully_connected
+from flint.backends.cost.collectives.ring import flat_ring, ring
+from flint.backends.cost.collectives.switch import direct_all_to_all, in_switch_all_reduce
+from flint.backends.cost.collectives.torus import Extent, torus
+from flint.backends.cost.collectives.tree import tree_all_reduce, tree_in_domain
+from flint.backends.cost.network.calls import Call, Span
+from flint.cluster.models import Cluster
+from flint.ir.program import Collective
 
 MIB = 1 << 20
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER

@@ -2,13 +2,13 @@
 
 import pytest
 
-from flint.backends.cost.calls import Call, Span
-from flint.backends.cost.network import algorithm, duration_ns, roofline_ns
-from flint.backends.cost.network.hierarchical import shares
-from flint.backends.cost.placement import Placement
-from flint.cluster import Cluster, NetworkKind
-from flint.mesh import AxisRef, Mesh
-from flint.program import Collective
+from flint.backends.cost.collectives import algorithm, duration_ns, roofline_ns
+from flint.backends.cost.collectives.hierarchical import shares
+from flint.backends.cost.network.calls import Call, Span
+from flint.backends.cost.network.placement import Placement
+from flint.cluster.models import Cluster, NetworkKind
+from flint.ir.mesh import AxisRef, Mesh
+from flint.ir.program import Collective
 
 MIB = 1 << 20
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER

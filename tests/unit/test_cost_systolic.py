@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks import accuracy_tpu, fit_tpu, tpu_rows
-from flint.backends.cost.kernels import KernelKind, Kernels
-from flint.backends.cost.systolic import constants_note, latency_ns
-from flint.backends.cost.systolic.constants import constants_of
-from flint.backends.cost.systolic.scalesim import cycles
-from flint.cluster import Chip, Cluster, Quantity, SourceKind
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.systolic import constants_note, latency_ns
+from flint.backends.cost.chips.systolic.constants import constants_of
+from flint.backends.cost.chips.systolic.scalesim import cycles
+from flint.cluster.models import Chip, Cluster, Quantity, SourceKind
 from flint.errors import FlintError
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flint.backends.cost.systolic.scalesim import DATAFLOWS, cycles
-from flint.backends.cost.systolic.scalesim_reads import dram_words
-from flint.backends.cost.systolic.scalesim_stalls import limited_cycles
-from flint.backends.cost.systolic.scalesim_writes import WriteBuffer, results_per_cycle
+from flint.backends.cost.chips.systolic.scalesim import DATAFLOWS, cycles
+from flint.backends.cost.chips.systolic.scalesim_reads import dram_words
+from flint.backends.cost.chips.systolic.scalesim_stalls import limited_cycles
+from flint.backends.cost.chips.systolic.scalesim_writes import WriteBuffer, results_per_cycle
 
 
 @pytest.mark.parametrize("dataflow", DATAFLOWS)

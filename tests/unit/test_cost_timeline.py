@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from flint.backends.cost.critical_path import critical_path
-from flint.backends.cost.exposure import shares
-from flint.backends.cost.timeline import POLICIES, ClassTimeline, ClassWork, simulate
+from flint.backends.cost.simulate.critical_path import critical_path
+from flint.backends.cost.simulate.exposure import shares
+from flint.backends.cost.simulate.timeline import POLICIES, ClassTimeline, ClassWork, simulate
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group
-from flint.program import Kind, RegionKind
+from flint.ir.mesh import AxisRef, Group
+from flint.ir.program import Kind, RegionKind
 from tests.timeline_steps import STREAMS, Steps
 
 

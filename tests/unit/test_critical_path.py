@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from flint.backends.chakra.expand import expand
-from flint.backends.cost.critical_path import Segment, critical_path, path
-from flint.backends.cost.timeline import POLICIES, ClassWork, simulate
+from flint.backends.chakra.writing.expand import expand
+from flint.backends.cost.simulate.critical_path import Segment, critical_path, path
+from flint.backends.cost.simulate.timeline import POLICIES, ClassWork, simulate
 from flint.cli import app
-from flint.mesh import AxisRef, Group
-from flint.program import Kind, Program, RegionKind
-from flint.workload import Workload
+from flint.ir.mesh import AxisRef, Group
+from flint.ir.program import Kind, Program, RegionKind
+from flint.ir.workload import Workload
 from tests.random_programs import QUICK, programs
 from tests.timeline_steps import STREAMS, Steps
 

@@ -3,7 +3,7 @@
 import pytest
 
 import flint
-from flint.program import Collective, Kind
+from flint.ir.program import Collective, Kind
 from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")

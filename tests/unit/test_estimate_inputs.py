@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from flint.backends.cost.timeline import POLICIES
-from flint.builder import ProgramBuilder
+from flint.backends.cost.simulate.timeline import POLICIES
 from flint.cli import app
-from flint.cluster import Cluster
-from flint.cluster_source import load_cluster
+from flint.cluster.models import Cluster
+from flint.cluster.source import load_cluster
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind
+from flint.ir.workload import Workload
 from flint.passes.profiles import PROFILES
-from flint.program import Collective, Kind
 from flint.tracing import Trace
-from flint.workload import Workload
 
 NETWORK = "topology: [ Switch ]\nnpus_count: [ 8 ]\nbandwidth: [ 400 ]\nlatency: [ 500 ]\n"
 SYSTEM = '{"peak-perf": 900, "local-mem-bw": 3350}'

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.estimate_text import MEMORY_ROWS, estimate_text
-from flint.builder import ProgramBuilder
 from flint.cli import app
-from flint.cluster import Cluster
-from flint.mesh import Mesh
-from flint.program import Kind
-from flint.workload import Workload
+from flint.cluster.models import Cluster
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind
+from flint.ir.workload import Workload
 
 GIB = 2**30
 

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from flint.backends.explain import (
+from flint.backends.report.explain import (
     communication_rows,
     explain_collective,
     explain_scope,
     list_collectives,
 )
-from flint.builder import ProgramBuilder
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.program import Collective, Kind, Phase, RegionKind
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Kind, Phase, RegionKind
 
 MESH = Mesh.parse("data=4,model=2")
 RULE = "#sdy.op_sharding_rule<([i, k], [k, j])->([i, j]) {i=8, j=8, k=8} reduction={k}>"

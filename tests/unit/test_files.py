@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.files import write_atomically
+from flint.io.files import write_atomically
 
 ENDED = """
 import os, signal, sys
 from pathlib import Path
-from flint.files import write_atomically
+from flint.io.files import write_atomically
 def end(event, args):
     if event == "os.rename":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -81,7 +81,7 @@ def test_what_is_no_file_is_written_through(tmp_path: Path) -> None:
     assert os.read(reader, 9) == b"data" and (tmp_path / "pipe").is_fifo()
     os.close(reader)
     (tmp_path / "log").write_text("first ")
-    script = "from pathlib import Path; from flint.files import write_atomically as w; "
+    script = "from pathlib import Path; from flint.io.files import write_atomically as w; "
     command = [sys.executable, "-c", script + "w(Path('/dev/stdout'), b'second')"]
     with (tmp_path / "log").open("ab") as log:
         subprocess.run(command, stdout=log, check=True)

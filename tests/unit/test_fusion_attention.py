@@ -12,15 +12,15 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from flint.frontends.jax_program import capture_jax
-from flint.mesh import Mesh
+from flint.frontends.jax_step.program import capture_jax
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind, Phase, Program, Row
 from flint.passes.base import run_passes
-from flint.passes.dead_code import DropDeadCode
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
-from flint.program import Kind, Phase, Program, Row
-from flint.step import Step
+from flint.passes.rewrites.dead_code import DropDeadCode
+from flint.steps.step import Step
 from tests.auto_mesh import auto_mesh
 from tests.program_text import Rows
 

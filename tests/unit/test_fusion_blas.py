@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.fusion.blas import UseBlas
-from flint.passes.separate_layers import SeparateLayers
-from flint.program import Flag, Kind, Program, RegionKind
+from flint.passes.rewrites.separate_layers import SeparateLayers
 from tests.program_text import Rows
 from tests.unit.test_fusion_chains import launched
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from flint.ir.program import Phase, Program
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.fusion.named import named_kernels
 from flint.passes.profiles import profile
-from flint.program import Phase, Program
 from tests.unit.test_fusion_chains import BYTES, Table, kernels, launched
 
 BY_HAND = FuseChains(blocks="shared", epilogue="", siblings="", slices=True, named=True)

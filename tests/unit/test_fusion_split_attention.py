@@ -13,10 +13,10 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.cluster import Cluster
-from flint.program import Kind
+from flint.cluster.models import Cluster
+from flint.ir.program import Kind
+from flint.ir.workload import Workload
 from flint.rewrite import kernels_for
-from flint.workload import Workload
 
 SEQ, HEADS, KEYS, SIZE, LAYERS, MICRO = 256, 4, 2, 16, 4, 4
 WIDTH = HEADS * SIZE

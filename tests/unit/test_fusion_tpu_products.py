@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flint.ir.program import Kind, Program
 from flint.passes.fusion.tpu_products import FuseTpuProducts
-from flint.program import Kind, Program
 from tests.program_text import Rows
 
 SIDE = 64

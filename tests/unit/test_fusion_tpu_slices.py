@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.fusion.tpu_slices import ReadSlices, WriteSlices
 from flint.passes.profiles import profile
-from flint.program import Flag, Kind, Program, RegionKind
 from tests.program_text import Rows
 
 LAYERS, SIDE = 4, 64

@@ -5,10 +5,10 @@ import json
 import networkx
 import pytest
 
-from flint.backends.graph import FORMATS, to_dot, to_graphml, to_json, to_networkx
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group, Mesh
-from flint.program import Collective, Flag, Kind, RegionKind
+from flint.backends.report.graph import FORMATS, to_dot, to_graphml, to_json, to_networkx
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Flag, Kind, RegionKind
 
 MESH = Mesh.parse("data=4,model=2")
 

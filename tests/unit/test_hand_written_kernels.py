@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 import flint
-from flint.backends.cost.kernel_table import kernels_of
-from flint.backends.cost.kernels import KernelKind
-from flint.backends.cost.systolic import latency_ns
-from flint.builder import ProgramBuilder
-from flint.cluster import Cluster
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.chips.systolic import latency_ns
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.frontends.xla_hlo import hlo_to_program
-from flint.mesh import Mesh
-from flint.passes.hand_written import Array, declared_work, work_of_kernel
+from flint.frontends.files.hlo import hlo_to_program
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Flag, Program, Row
 from flint.passes.partition.xla_child import parse_text
-from flint.program import Flag, Program, Row
+from flint.passes.work.hand_written import Array, declared_work, work_of_kernel
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")

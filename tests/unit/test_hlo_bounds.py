@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flint.errors import FlintError
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
 from flint.passes.hlo.module import HloModule
 from flint.passes.hlo.schema import message_class
 from flint.passes.hlo.walk import module_to_program

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("jaxlib", reason="XLA's parser of HLO text is in jaxlib")
 
-from flint.frontends.xla_hlo import read_hlo
-from flint.mesh import Mesh
-from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
+from flint.frontends.files.hlo import read_hlo
+from flint.ir.mesh import Mesh
+from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 
 MESH = Mesh.parse("data=2,model=4")
 LAYERS, MATRICES = 3, 2

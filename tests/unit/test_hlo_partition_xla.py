@@ -13,13 +13,13 @@ import pytest
 
 pytest.importorskip("jax", reason="programs to partition are traced with JAX")
 
-from flint.captured import Captured
 from flint.errors import FlintError
-from flint.frontends.xla_hlo import hlo_to_program, is_partitioned, load_hlo, read_hlo
-from flint.mesh import AxisRef, Group, Mesh
+from flint.frontends.files.hlo import hlo_to_program, is_partitioned, load_hlo, read_hlo
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.passes.partition.xla_process import run_xla
 from flint.passes.partition.xla_spmd import partition_xla
-from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind
+from flint.steps.captured import Captured
 from tests.auto_mesh import auto_mesh
 
 MESH = Mesh.parse("data=2,model=4")

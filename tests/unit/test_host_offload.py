@@ -15,13 +15,13 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.cluster import Cluster
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.frontends.jax_program import abstract_mesh
-from flint.mesh import Mesh
-from flint.passes.host_copies import FROM_HOST, LOAD, STORE, TO_HOST
-from flint.passes.opcodes import opcode_mask
-from flint.program import Program
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.ir.mesh import Mesh
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Program
+from flint.passes.work.host_copies import FROM_HOST, LOAD, STORE, TO_HOST
 from flint.tracing import Trace
 
 LAYERS, WIDTH, TOKENS, RANKS = 4, 1024, 4096, 4

@@ -3,7 +3,7 @@
 import pytest
 
 from flint.errors import FlintError
-from flint.input_kind import InputKind, input_kind
+from flint.steps.input_kind import InputKind, input_kind
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flint.errors import FlintError
-from flint.frontends.jax_stages.cut import CutModel, cut_model
-from flint.mesh import Mesh
-from flint.pipeline import Pipeline
+from flint.frontends.jax_stages.cut.program import CutModel, cut_model
+from flint.ir.mesh import Mesh
+from flint.steps.pipeline import Pipeline
 from tests.auto_mesh import auto_mesh
 
 MESH = Mesh.parse("pipe=2,data=2,model=2")

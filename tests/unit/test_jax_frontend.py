@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.program import Collective, Flag, Kind, Phase, Program, RegionKind, Row
+from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind, Row
 from tests.auto_mesh import auto_mesh
 
 MESH = auto_mesh((4, 2), ("data", "model"))

@@ -19,10 +19,10 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.frontends.jax_pipeline import capture_jax_pipeline
-from flint.mesh import Mesh
-from flint.passes.pipeline.partition import partition_body
-from flint.program import Collective, Flag, Kind, Phase, Program
-from flint.staged import Body, CapturedPipeline, Port, Role
+from flint.ir.mesh import Mesh
+from flint.ir.program import Collective, Flag, Kind, Phase, Program
+from flint.passes.pipeline.split.partition import partition_body
+from flint.steps.captured import Body, CapturedPipeline, Port, Role
 from tests.jax_pipelines import (
     BATCH,
     HIDDEN,

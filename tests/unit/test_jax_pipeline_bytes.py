@@ -14,9 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint import FlintError
-from flint.frontends.jax_program import abstract_mesh
-from flint.mesh import Mesh
-from flint.program import Kind
+from flint.frontends.jax_step.program import abstract_mesh
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind
 from tests.jax_pipelines import MESH, pipeline, shaped
 
 FLAT = Mesh(("pipe", "data"), (2, 2))

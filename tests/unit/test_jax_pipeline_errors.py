@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import flint
 from flint import FlintError
 from flint.frontends.jax_pipeline import capture_jax_pipeline
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
 from tests.jax_pipelines import BATCH, LENGTH, MESH, WIDTH, parts, shaped
 from tests.jax_pipelines import pipeline as decoder
 

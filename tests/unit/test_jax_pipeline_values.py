@@ -16,8 +16,8 @@ import flint
 from flint.frontends.jax_stages.joint import step_function
 from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_stages.stages import stage_functions
-from flint.mesh import Mesh
-from flint.staged import Port, Role
+from flint.ir.mesh import Mesh
+from flint.steps.captured import Port, Role
 from tests.jax_pipelines import BATCH, LAYERS, LENGTH, MESH, VOCABULARY, embed, head, layer, loss
 from tests.jax_pipelines import pipeline as decoder
 

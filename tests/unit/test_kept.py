@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.builder import ProgramBuilder
-from flint.cluster import Cluster
+from flint.cluster.models import Cluster
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind, Phase
+from flint.ir.workload import Workload
 from flint.kept import Kept
-from flint.mesh import AxisRef, Group, Mesh
-from flint.program import Collective, Kind, Phase
 from flint.rewrite import kernels_for
-from flint.workload import Workload
 
 MESH = Mesh(("data", "model"), (4, 2))
 
@@ -97,7 +97,7 @@ def test_questions_do_not_change_answers() -> None:
 def test_the_second_estimate_rewrites_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from flint.passes.base import Pass
     from flint.passes.fusion.chains import FuseChains
-    from flint.passes.kernels import FuseKernels
+    from flint.passes.fusion.kernels import FuseKernels
 
     whole, cluster = workload(), Cluster.load("h100-dgx")
     first = estimate(whole, cluster)

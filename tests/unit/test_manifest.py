@@ -20,11 +20,11 @@ from flint.backends.chakra.manifest import (
     ranks_text,
     read_manifest,
 )
-from flint.builder import ProgramBuilder
 from flint.errors import FlintError
-from flint.mesh import Mesh
-from flint.program import Kind
-from flint.workload import Workload
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind
+from flint.ir.workload import Workload
 from tests.chakra_traces import layered_program
 
 KEPT = Path(__file__).parent.parent / "compat" / "data" / "manifest-2026-11-21.json"

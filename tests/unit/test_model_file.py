@@ -6,8 +6,8 @@ import textwrap
 import pytest
 
 from flint.errors import FlintError
-from flint.mesh import Mesh
-from flint.model_file import Target, importable, load_step
+from flint.ir.mesh import Mesh
+from flint.steps.model_file import Target, importable, load_step
 
 pytest.importorskip("jax", reason="model files are handed a JAX mesh")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flint.errors import FlintError
-from flint.model_options import parse_hints, parse_settings, parse_trip_counts
+from flint.steps.options import parse_hints, parse_settings, parse_trip_counts
 
 
 def test_settings_split_at_the_first_equals():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.backends.chakra import output, write
+from flint.backends.chakra import write
 from flint.backends.chakra.manifest import (
     NAME,
     ListedFile,
@@ -25,9 +25,10 @@ from flint.backends.chakra.manifest import (
     matches,
     read_manifest,
 )
-from flint.backends.chakra.output import left_behind, refuse_output
+from flint.backends.chakra.writing import output
+from flint.backends.chakra.writing.output import left_behind, refuse_output
 from flint.errors import FlintError
-from flint.workload import Workload
+from flint.ir.workload import Workload
 from tests.chakra_traces import layered_program
 
 #: This file is also a program; what it imports from `tests` lies in no package that pip installs.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 
+from flint.ir.program import Kind, Program, RegionKind
 from flint.passes.base import run_passes
-from flint.passes.breadth_first import BreadthFirst
-from flint.passes.independent import independent_all_reduces
-from flint.program import Kind, Program, RegionKind
+from flint.passes.rewrites.breadth_first import BreadthFirst
+from flint.passes.rewrites.combine_collectives import independent_all_reduces
 from tests.program_text import Rows, group
 from tests.random_programs import QUICK, programs
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flint.passes.dead_code import DropDeadCode
-from flint.program import Flag, Kind, RegionKind
+from flint.ir.program import Flag, Kind, RegionKind
+from flint.passes.rewrites.dead_code import DropDeadCode
 from tests.program_text import Rows, group, lines
 
 
@@ -32,7 +32,7 @@ def test_a_program_without_results_is_left_alone() -> None:
 
 
 def test_messages_and_side_effects_stay_with_what_they_read() -> None:
-    from flint.mesh import AxisRef, Route
+    from flint.ir.mesh import AxisRef, Route
 
     b = Rows()
     x = b.op("sine", b.parameter())

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from flint.passes.kernels import FuseKernels
+from flint.ir.program import Flag, Kind, Phase, Program, RegionKind
+from flint.passes.fusion.kernels import FuseKernels
 from flint.passes.profiles import PROFILES, profile
-from flint.program import Flag, Kind, Phase, Program, RegionKind
 from tests.program_text import Rows, lines
 
 DOT = {"dims": (1, 4, 4, 2), "flops": 64}

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from flint.passes.reassociate import ReassociateAllReduce
-from flint.program import Program, RegionKind
+from flint.ir.program import Program, RegionKind
+from flint.passes.rewrites.reassociate import ReassociateAllReduce
 from tests.program_text import Rows, group, lines
 
 
@@ -110,7 +110,7 @@ def _itself(b: Rows) -> None:
 
 
 def _maximum(b: Rows) -> None:
-    from flint.program import Collective, Kind
+    from flint.ir.program import Collective, Kind
 
     reduced = [
         b.op(
@@ -134,7 +134,7 @@ def _other_region(b: Rows) -> None:
 
 
 def _yielded(b: Rows) -> None:
-    from flint.program import Kind
+    from flint.ir.program import Kind
 
     p = b.parameter()
     b.begin_region(RegionKind.LOOP, 3)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from flint.mesh import AxisRef, Group
-from flint.passes.axis_sets import subtract
-from flint.passes.reduce_scatter import FormReduceScatter
-from flint.program import Collective, Flag, Kind, RegionKind
+from flint.ir.mesh import AxisRef, Group
+from flint.ir.program import Collective, Flag, Kind, RegionKind
+from flint.passes.axes import subtract
+from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from tests.program_text import MESH, Rows, group, lines
 
 

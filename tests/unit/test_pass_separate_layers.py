@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.profiles import profile
-from flint.passes.separate_layers import SeparateLayers
-from flint.program import Flag, Kind, Program, RegionKind
+from flint.passes.rewrites.separate_layers import SeparateLayers
 from tests.program_text import Rows
 
 LAYERS = 4

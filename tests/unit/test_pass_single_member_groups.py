@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.passes.single_member_groups import DropSingleMemberGroups
-from flint.program import Collective, Kind, RegionKind
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Kind, RegionKind
+from flint.passes.rewrites.single_member_groups import DropSingleMemberGroups
 from tests.program_text import Rows, group, lines
 
 MESH = Mesh(("x", "one"), (8, 1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.passes.small_kernels import MergeSmallKernels
-from flint.program import Flag, Kind, Program, RegionKind
+from flint.ir.program import Flag, Kind, Program, RegionKind
+from flint.passes.rewrites.small_kernels import MergeSmallKernels
 from tests.program_text import Rows, group, lines
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from hypothesis import given
 
+from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
 from flint.passes.base import run_passes
 from flint.passes.fusion.xla_cpu import FuseXlaCpu
 from flint.passes.profiles import profile
-from flint.passes.single_trips import OpenSingleTrips
-from flint.passes.sink_fills import SinkFills
-from flint.passes.turn_operands import TurnOperands
-from flint.passes.whole_sums import SumWhole
-from flint.program import Collective, Flag, Kind, Program, RegionKind
+from flint.passes.rewrites.single_trips import OpenSingleTrips
+from flint.passes.rewrites.sink_fills import SinkFills
+from flint.passes.rewrites.turn_operands import TurnOperands
+from flint.passes.rewrites.whole_sums import SumWhole
 from tests.program_text import Rows, group, lines
 from tests.random_programs import QUICK, programs
 

@@ -9,17 +9,22 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flint.backends import perfetto_file
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.perfetto_file import PerfettoReport, write_perfetto
-from flint.backends.perfetto_messages import CounterUnit, EventType, messages
-from flint.builder import ProgramBuilder
+from flint.backends.report import perfetto as perfetto_file
+from flint.backends.report.perfetto import (
+    CounterUnit,
+    EventType,
+    PerfettoReport,
+    messages,
+    write_perfetto,
+)
 from flint.cli import app
-from flint.cluster import Cluster
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh
-from flint.program import Collective, Kind, Phase, RegionKind
-from flint.workload import RankClass, Workload
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind, Phase, RegionKind
+from flint.ir.workload import RankClass, Workload
 
 MESH = Mesh(("data",), (8,))
 

@@ -12,11 +12,11 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.builder import ProgramBuilder
-from flint.mesh import Mesh
-from flint.model_file import Target, importable, load_step
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind, Phase, Program, RegionKind
 from flint.passes.extract.phases import with_phases
-from flint.program import Kind, Phase, Program, RegionKind
+from flint.steps.model_file import Target, importable, load_step
 from flint.tracing import trace_step
 from tests.auto_mesh import auto_mesh
 
@@ -138,7 +138,7 @@ def test_bodies_are_named_from_outside_before_xla_partitions() -> None:
     from jaxlib.mlir import ir
 
     from flint.passes.mlir import decode_location, make_context, write_bytecode
-    from flint.passes.partition.manual_names import with_whole_names
+    from flint.passes.partition.prepare.manual_names import with_whole_names
 
     text = """
         sdy.mesh @mesh = <["data"=4]>

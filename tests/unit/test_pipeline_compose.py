@@ -10,22 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flint.backends.chakra.encode import varint
-from flint.backends.chakra.reader import records
+from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.schema import NodeType, messages
-from flint.builder import ProgramBuilder
-from flint.captured import Captured
-from flint.mesh import AxisRef, Group, Mesh
-from flint.passes.pipeline.compose import workload_of
-from flint.passes.pipeline.gradient_types import in_gradient_dtype
-from flint.passes.pipeline.messages import Neighbours
-from flint.passes.pipeline.parts import Key, Part, Partial, Saved, StageParts
-from flint.passes.pipeline.plan import Plan
-from flint.passes.pipeline.schedules import orders
-from flint.program import Collective, Flag, Kind, Phase, Program
-from flint.staged import Body, CapturedPipeline, Port, Role, StageBodies
-from flint.totals import totals
-from flint.workload import Workload
+from flint.backends.chakra.writing.encode import varint
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Flag, Kind, Phase, Program
+from flint.ir.totals import totals
+from flint.ir.workload import Workload
+from flint.passes.pipeline.compose.compose import workload_of
+from flint.passes.pipeline.compose.messages import Neighbours
+from flint.passes.pipeline.compose.plan import Plan
+from flint.passes.pipeline.schedule.schedules import orders
+from flint.passes.pipeline.split.gradient_types import in_gradient_dtype
+from flint.passes.pipeline.split.parts import Key, Part, Partial, Saved, StageParts
+from flint.steps.captured import Body, Captured, CapturedPipeline, Port, Role, StageBodies
 
 _WEIGHT = Port(Role.PARAMETER, "w")
 _TOKENS = Port(Role.BATCH, "tokens")
@@ -368,7 +367,7 @@ def test_gradients_that_are_reduced_for_each_microbatch_are_named() -> None:
 
 
 def test_every_unit_waits_for_the_one_before_it() -> None:
-    from flint.backends.chakra.expand import expand
+    from flint.backends.chakra.writing.expand import expand
 
     program = _workload("1f1b", 4, 6).programs[0]
     nodes = expand(program)

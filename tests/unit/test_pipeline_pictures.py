@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from flint.errors import FlintError
-from flint.passes.pipeline.pictures import picture, svg
-from flint.passes.pipeline.schedules import SCHEDULES, orders
-from flint.passes.pipeline.simulate import activations_held
+from flint.passes.pipeline.schedule.pictures import picture, svg
+from flint.passes.pipeline.schedule.schedules import SCHEDULES, orders
+from flint.passes.pipeline.schedule.simulate import activations_held
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "pipeline-schedules.md"

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from flint.errors import FlintError
-from flint.passes.pipeline.runs import Run, expand, runs
-from flint.passes.pipeline.schedules import SCHEDULES, orders
-from flint.passes.pipeline.simulate import Span, activations_held, makespan, simulate
-from flint.passes.pipeline.units import Unit, Work
+from flint.passes.pipeline.schedule.runs import Run, expand, runs
+from flint.passes.pipeline.schedule.schedules import SCHEDULES, orders
+from flint.passes.pipeline.schedule.simulate import Span, activations_held, makespan, simulate
+from flint.passes.pipeline.schedule.units import Unit, Work
 
 LETTERS = {"F": Work.FORWARD, "B": Work.BACKWARD, "I": Work.INPUT_BACKWARD}
 LETTERS["W"] = Work.WEIGHT_BACKWARD

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group
-from flint.passes.pipeline.parts import Part, Partial, PartitionedBody, Saved, StageParts
-from flint.passes.pipeline.split import split
-from flint.passes.reduce_scatter import FormReduceScatter
-from flint.program import Collective, Kind, Program, RegionKind
-from flint.staged import Port, Role
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group
+from flint.ir.program import Collective, Kind, Program, RegionKind
+from flint.passes.pipeline.split.parts import Part, Partial, PartitionedBody, Saved, StageParts
+from flint.passes.pipeline.split.split import split
+from flint.passes.rewrites.reduce_scatter import FormReduceScatter
+from flint.steps.captured import Port, Role
 from tests.pipeline_bodies import MESH, Model, partitioned, stage_of
 
 #: Elements of a layer's weights, on one device of data=4 x model=2 when gathered over data.

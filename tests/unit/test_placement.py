@@ -2,13 +2,13 @@
 
 import pytest
 
-from flint.backends.cost.calls import Span
-from flint.backends.cost.mapping import parse_mapping
-from flint.backends.cost.placement import Placement
-from flint.backends.cost.torus import assign, slice_shape
-from flint.cluster import Cluster, NetworkKind
+from flint.backends.cost.network.calls import Span
+from flint.backends.cost.network.mapping import parse_mapping
+from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.torus import assign, slice_shape
+from flint.cluster.models import Cluster, NetworkKind
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
 
 DATA, MODEL = AxisRef("data"), AxisRef("model")
 

@@ -14,14 +14,14 @@ from jax.sharding import PartitionSpec as P
 
 from flint.backends.chakra import check, write
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Mesh
+from flint.ir.mesh import AxisRef, Mesh
+from flint.ir.program import Flag, Kind
+from flint.ir.totals import totals
+from flint.ir.workload import Workload
 from flint.passes.pools.transfer import Exchange, Layout
-from flint.program import Flag, Kind
 from flint.rewrite import rewrite
-from flint.step import Step
-from flint.totals import totals
+from flint.steps.step import Step
 from flint.tracing_pools import trace_pools
-from flint.workload import Workload
 from tests.pool_steps import LAYERS, WIDTH, Case, rows, trips
 
 CASE = Case()

@@ -13,11 +13,11 @@ pytest.importorskip("jax")
 
 from flint.backends.chakra import check, read, write
 from flint.backends.chakra.schema import NodeType
-from flint.model_file import Target, importable, load_step
-from flint.pools import Disaggregated
-from flint.totals import CommunicationTotal, totals
+from flint.ir.totals import CommunicationTotal, totals
+from flint.ir.workload import Workload
+from flint.steps.model_file import Target, importable, load_step
+from flint.steps.pools import Disaggregated
 from flint.tracing_pools import trace_pools
-from flint.workload import Workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "disaggregated_jax.py"
 #: Llama 3 8B: layers, key-value heads, their size; bfloat16.

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import flint
-from flint.backends.chakra.expand import expand
+from flint.backends.chakra.writing.expand import expand
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.cost.layers import layer_runs
-from flint.backends.cost.prefetching import one_layer_ahead
-from flint.backends.cost.preparing import preparation
-from flint.builder import ProgramBuilder
-from flint.cluster import Cluster
-from flint.mesh import AxisRef, Group
-from flint.program import Collective, Kind, Program, RegionKind
+from flint.backends.cost.simulate.layers import layer_runs
+from flint.backends.cost.simulate.prefetching import one_layer_ahead
+from flint.backends.cost.simulate.preparing import preparation
+from flint.cluster.models import Cluster
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group
+from flint.ir.program import Collective, Kind, Program, RegionKind
 from tests.timeline_steps import MESH
 
 DATA = Group((AxisRef("data"),))
@@ -128,8 +128,8 @@ def step(policy: str) -> Estimate:
         x = jax.ShapeDtypeStruct((65536, 8192), jnp.bfloat16, sharding=at("data", None))
         return flint.Step(jax.grad(loss), (weights, x))
 
-    from flint.frontends.jax_program import abstract_mesh
-    from flint.mesh import Mesh
+    from flint.frontends.jax_step.program import abstract_mesh
+    from flint.ir.mesh import Mesh
 
     mesh = Mesh.parse({"data": 16})
     traced = flint.trace(make(abstract_mesh(mesh)), mesh)

@@ -18,18 +18,18 @@ import numpy as np
 from jax.lax import DotAlgorithmPreset, Precision
 
 import flint
+from flint.backends.cost.chips.peaks import peak_flops_per_ns, peak_type
 from flint.backends.cost.estimate import Estimate
-from flint.backends.cost.peaks import peak_flops_per_ns, peak_type
-from flint.builder import ProgramBuilder
-from flint.cluster import Cluster
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.frontends.xla_hlo import hlo_to_program
-from flint.mesh import Mesh
-from flint.passes.kernels import FuseKernels
+from flint.frontends.files.hlo import hlo_to_program
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.product_types import algorithm_type, level_of, product_type
+from flint.ir.program import Kind, Program
+from flint.ir.workload import Workload
+from flint.passes.fusion.kernels import FuseKernels
 from flint.passes.partition.xla_child import parse_text
-from flint.passes.product_types import algorithm_type, level_of, product_type
-from flint.program import Kind, Program
-from flint.workload import Workload
 from tests.auto_mesh import auto_mesh
 
 SIZE = 4096

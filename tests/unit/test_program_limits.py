@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flint import builder
-from flint.builder import ProgramBuilder
 from flint.errors import FlintError
-from flint.mesh import Mesh
-from flint.program import RegionKind
+from flint.ir import builder
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import RegionKind
 
 MESH = Mesh(("x",), (4,))
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flint.backends.cost.critical_path import critical_path
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.cost.timeline import POLICIES
-from flint.builder import ProgramBuilder
-from flint.cluster import Cluster
-from flint.mesh import AxisRef, Group, Mesh
-from flint.program import Collective, Kind, Phase, Program
-from flint.workload import RankClass, Workload
+from flint.backends.cost.simulate.critical_path import critical_path
+from flint.backends.cost.simulate.timeline import POLICIES
+from flint.cluster.models import Cluster
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind, Phase, Program
+from flint.ir.workload import RankClass, Workload
 
 MESH = Mesh(("data",), (16,))
 DATA = Group((AxisRef("data"),))
@@ -118,9 +118,9 @@ for _ in range(2):
 
 def test_fsdp_gathers_for_the_next_layer_while_one_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from flint.frontends.torch_world.build import build_program
-    from flint.frontends.torch_world.job import Job
-    from flint.frontends.torch_world.process import record
+    from flint.frontends.torch_world.program.build import build_program
+    from flint.frontends.torch_world.record.job import Job
+    from flint.frontends.torch_world.record.process import record
 
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

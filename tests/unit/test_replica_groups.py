@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.passes.hlo.module import HloModule
 from flint.passes.hlo.replica_groups import group_of, iota_groups, route_of
 from flint.passes.hlo.schema import message_class

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from flint.backends.report import CollectiveTotal, summarize
-from flint.builder import ProgramBuilder
-from flint.mesh import AxisRef, Group, Mesh, Route
-from flint.program import Collective, Flag, Kind, RegionKind
-from flint.workload import RankClass, Workload
+from flint.backends.report.summary import CollectiveTotal, summarize
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.program import Collective, Flag, Kind, RegionKind
+from flint.ir.workload import RankClass, Workload
 
 MESH = Mesh.parse("data=4,model=2")
 MODEL = Group((AxisRef("model"),))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from flint.builder import ProgramBuilder
 from flint.errors import FlintError
-from flint.mesh import Mesh
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.workload import RankClass, Workload
 from flint.rewrite import rewrite
-from flint.workload import RankClass, Workload
 
 MESH = Mesh.parse("data=4")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from flint.processes import family
-from flint.scratch import remove_leftovers, scratch_folder
+from flint.io.processes import family
+from flint.io.scratch import remove_leftovers, scratch_folder
 
 HOLDER = """
 import sys, time
-from flint.scratch import scratch_folder
+from flint.io.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "caches").mkdir()
     (folder / "caches" / "file").write_text("x")

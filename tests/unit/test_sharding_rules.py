@@ -3,10 +3,10 @@
 import pytest
 
 import flint
+from flint.ir.program import Collective, Kind
 from flint.passes.mlir import make_context
-from flint.passes.partition import rules
-from flint.passes.partition.rules import Rule, attach_rules, pointwise
-from flint.program import Collective, Kind
+from flint.passes.partition.prepare import rules
+from flint.passes.partition.prepare.rules import Rule, attach_rules, pointwise
 from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")
@@ -57,7 +57,7 @@ def test_matrices_of_a_batch() -> None:
 
 def test_rules_of_other_packages_come_from_entry_points(tmp_path, monkeypatch) -> None:
     (tmp_path / "their_rules.py").write_text(
-        "from flint.passes.partition.rules import pointwise\nrule = pointwise\n"
+        "from flint.passes.partition.prepare.rules import pointwise\nrule = pointwise\n"
     )
     info = tmp_path / "their-1.0.dist-info"
     info.mkdir()

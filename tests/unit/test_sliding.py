@@ -2,7 +2,7 @@
 
 import pytest
 
-from flint.passes.sliding import Sliding, used_taps
+from flint.passes.work.sliding import Sliding, used_taps
 
 
 def test_thin_padding_counts() -> None:

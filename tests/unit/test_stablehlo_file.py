@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import flint
 from flint.errors import FlintError
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
 from flint.tracing import Trace, trace_file
 from tests.auto_mesh import auto_mesh
 

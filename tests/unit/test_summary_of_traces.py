@@ -10,11 +10,11 @@ import pytest
 
 from flint.backends.chakra import read
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.builder import ProgramBuilder
-from flint.mesh import Mesh
-from flint.program import Collective, Kind, RegionKind
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Collective, Kind, RegionKind
+from flint.ir.workload import Workload
 from flint.tracing import Trace
-from flint.workload import Workload
 from tests.chakra_traces import layered_program, over
 
 #: What a node of these types is called in a summary; a broadcast is an all-gather of parts.

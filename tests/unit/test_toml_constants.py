@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flint.cluster import Cluster
-from flint.cluster_file import PRESETS
+from flint.cluster.load import PRESETS
+from flint.cluster.models import Cluster
 
 _PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "toml_constants.py"
 

@@ -18,11 +18,11 @@ from flint.frontends.torch_graph.blocks import differentiable_nodes, repeated_pa
 from flint.frontends.torch_graph.export import export_step
 from flint.frontends.torch_graph.interpreter import Interpreter
 from flint.frontends.torch_graph.program import TorchProgram, torch_program
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind, Program
 from flint.passes.extract.walk import extract
 from flint.passes.partition.shardy_pipeline import partition_module
-from flint.program import Kind, Program
-from flint.step import TorchStep
+from flint.steps.step import TorchStep
 
 MESH = Mesh.parse("data=2,model=2")
 

@@ -7,18 +7,18 @@ from random import Random
 import pytest
 
 from flint.backends.chakra import check, write
-from flint.backends.chakra.expand import expand
-from flint.backends.explain import explain_collective, explain_scope
-from flint.backends.report import summarize
+from flint.backends.chakra.writing.expand import expand
+from flint.backends.report.explain import explain_collective, explain_scope
+from flint.backends.report.summary import summarize
 from flint.errors import FlintError
-from flint.frontends.torch_world.build import build_program
-from flint.frontends.torch_world.groups import Channels, group_of, mesh_of
-from flint.frontends.torch_world.recording import Comm, CommKind, DeviceMeshInfo, GroupInfo
-from flint.mesh import AxisRef, Mesh
-from flint.program import Collective, Flag, Kind, Phase
+from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.program.groups import Channels, group_of, mesh_of
+from flint.frontends.torch_world.record.recording import Comm, CommKind, DeviceMeshInfo, GroupInfo
+from flint.ir.mesh import AxisRef, Mesh
+from flint.ir.program import Collective, Flag, Kind, Phase
+from flint.ir.totals import totals
+from flint.ir.workload import Workload
 from flint.rewrite import rewrite
-from flint.totals import totals
-from flint.workload import Workload
 from tests.recordings import collective, event, recording, stored, tensor, update
 
 MESH = Mesh(("dp", "tp"), (2, 2))

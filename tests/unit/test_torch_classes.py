@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from flint.backends.chakra import check, write
-from flint.backends.chakra.expand import expand
-from flint.frontends.torch_world.build import build_program
-from flint.frontends.torch_world.classes import rank_class, rank_classes, shard_labels
-from flint.frontends.torch_world.derive import derive
-from flint.frontends.torch_world.recording import (
+from flint.backends.chakra.writing.expand import expand
+from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.program.classes import rank_class, rank_classes, shard_labels
+from flint.frontends.torch_world.program.derive import derive
+from flint.frontends.torch_world.program.resize import resized
+from flint.frontends.torch_world.program.shards import Shards, chunk_size
+from flint.frontends.torch_world.record.recording import (
     Comm,
     CommKind,
     DeviceMeshInfo,
@@ -23,11 +25,9 @@ from flint.frontends.torch_world.recording import (
     Recording,
     TensorInfo,
 )
-from flint.frontends.torch_world.resize import resized
-from flint.frontends.torch_world.shards import Shards, chunk_size
-from flint.mesh import Mesh
-from flint.program import COLUMNS, TABLES, Collective, Kind, Phase
-from flint.workload import Workload
+from flint.ir.mesh import Mesh
+from flint.ir.program import COLUMNS, TABLES, Collective, Kind, Phase
+from flint.ir.workload import Workload
 from tests.recordings import collective, event, recording, stored, tensor, update
 
 DP8 = Mesh(("dp",), (8,))
@@ -303,8 +303,8 @@ for _ in range(2):
 @pytest.mark.parametrize("foreach", [True, False])
 def test_derived_programs_are_those_that_ranks_really_run(foreach, tmp_path):
     pytest.importorskip("torch")
-    from flint.frontends.torch_world.job import Job
-    from flint.frontends.torch_world.process import record
+    from flint.frontends.torch_world.record.job import Job
+    from flint.frontends.torch_world.record.process import record
 
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("FOREACH", str(foreach)))

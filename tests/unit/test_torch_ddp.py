@@ -25,7 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
-from flint.frontends.torch_world import ddp
+from flint.frontends.torch_world.runtime import ddp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -19,12 +19,12 @@ from flint.frontends.torch_graph.dispatch import composites_decompose
 from flint.frontends.torch_graph.export import export_step
 from flint.frontends.torch_graph.joint import trace_joint
 from flint.frontends.torch_graph.program import torch_program
-from flint.mesh import Mesh
+from flint.ir.mesh import Mesh
+from flint.ir.program import Flag, Kind, Phase
 from flint.passes.extract.walk import extract
 from flint.passes.mlir import decode_location, make_context
 from flint.passes.partition.shardy_pipeline import partition_module
-from flint.program import Flag, Kind, Phase
-from flint.step import TorchStep
+from flint.steps.step import TorchStep
 
 MESH = Mesh.parse("data=2,model=2")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flint.frontends.torch_world.build import build_program
-from flint.frontends.torch_world.recording import Event, HostCopy
-from flint.mesh import Mesh
-from flint.passes.host_copies import ARGUMENT, LOAD, STORE
-from flint.passes.opcodes import opcode_mask
-from flint.program import Collective, Kind, Program
+from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.record.recording import Event, HostCopy
+from flint.ir.mesh import Mesh
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Collective, Kind, Program
+from flint.passes.work.host_copies import ARGUMENT, LOAD, STORE
 from flint.tracing import trace_script
 from tests.recordings import event, recording, stored, tensor
 

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flint.errors import FlintError
-from flint.frontends.torch_graph.optimizer import Update, clip_gradients, optimizer_update
+from flint.frontends.torch_graph.optimizer.update import Update, clip_gradients, optimizer_update
 from flint.frontends.torch_ops.table import load_table
 from tests.auto_mesh import auto_mesh
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flint.frontends.torch_graph.packed import Packed, split_by_shards
+from flint.frontends.torch_graph.shardings.packed import Packed, split_by_shards
 
 WIDTH, SHARDS = 24, 3
 

@@ -10,15 +10,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.device import NAME, Timeline, make_device_module
-from flint.frontends.torch_world.handover import Handover
-from flint.frontends.torch_world.modules import ModulePaths
-from flint.frontends.torch_world.objects import Objects
-from flint.frontends.torch_world.patches import PRIVATE, LazyChunks
-from flint.frontends.torch_world.patching import Patch, check, installed
-from flint.frontends.torch_world.phases import Phases
-from flint.frontends.torch_world.session import Session
-from flint.frontends.torch_world.stand_ins import stand_ins
+from flint.frontends.torch_world.record.handover import Handover
+from flint.frontends.torch_world.record.modules import ModulePaths
+from flint.frontends.torch_world.record.phases import Phases
+from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.runtime.device import NAME, Timeline, make_device_module
+from flint.frontends.torch_world.runtime.objects import Objects
+from flint.frontends.torch_world.runtime.patches import PRIVATE, LazyChunks
+from flint.frontends.torch_world.runtime.patching import Patch, check, installed
+from flint.frontends.torch_world.runtime.stand_ins import stand_ins
 
 ABSENT = object()
 
@@ -109,7 +109,7 @@ def test_lazy_chunks_are_chunks(size: int, count: int) -> None:
 def test_a_newer_version_is_a_warning_and_an_older_one_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from flint.frontends.torch_world import versions
+    from flint.frontends.torch_world.runtime import versions
 
     monkeypatch.setattr(versions, "torch_version", lambda: "2.14.1+cu130")
     assert "2.14.1" in versions.check_version()

@@ -14,13 +14,12 @@ from jax.sharding import PartitionSpec as P
 from torch import nn
 
 from flint.errors import FlintError
-from flint.frontends.torch_graph.stage_keys import Renumbered
-from flint.frontends.torch_graph.stage_programs import StagedModel, staged_model
+from flint.frontends.torch_graph.stages.programs import Renumbered, StagedModel, staged_model
 from flint.frontends.torch_pipeline import capture_torch_pipeline
-from flint.mesh import Mesh
-from flint.pipeline import Pipeline, Stage
-from flint.staged import CapturedPipeline, Role
-from flint.step import TorchStep
+from flint.ir.mesh import Mesh
+from flint.steps.captured import CapturedPipeline, Role
+from flint.steps.pipeline import Pipeline, Stage
+from flint.steps.step import TorchStep
 
 MESH = Mesh.parse("pipe=2,data=2,model=2")
 FOUR = Mesh.parse("pipe=4,data=2")
@@ -410,8 +409,8 @@ def test_gradients_are_accumulated_in_their_own_type_or_the_one_asked_for() -> N
 
 def test_programs_send_each_microbatch_and_reduce_each_gradient_once() -> None:
     """Sends hold half a sequence: 4 of 16 sequences over data, 2 of 4 tokens over model."""
-    from flint.passes.pipeline.compose import compose
-    from flint.totals import totals
+    from flint.ir.totals import totals
+    from flint.passes.pipeline.compose.compose import compose
 
     activations = {"layers.*": ("data", "model", None)}
     shardings = {"ids": ("data", None)}

@@ -14,11 +14,11 @@ jax = pytest.importorskip("jax")
 import torch.nn.functional as F
 from torch import nn
 
-from flint.frontends.torch_graph.stage_programs import StagedModel, staged_model
-from flint.mesh import Mesh
-from flint.pipeline import Pipeline
-from flint.staged import Role
-from flint.step import TorchStep
+from flint.frontends.torch_graph.stages.programs import StagedModel, staged_model
+from flint.ir.mesh import Mesh
+from flint.steps.captured import Role
+from flint.steps.pipeline import Pipeline
+from flint.steps.step import TorchStep
 
 VOCAB, DIM, SEQ, BATCH, MICROBATCHES = 32, 16, 8, 4, 2
 #: One device: stages of one position of the pipeline's axis.

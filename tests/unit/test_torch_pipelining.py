@@ -19,8 +19,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
-from flint.frontends.torch_world import pipelining
-from flint.frontends.torch_world.handover import Handover, wrong_assumptions
+from flint.frontends.torch_world.record.handover import Handover, wrong_assumptions
+from flint.frontends.torch_world.runtime import pipelining
 
 WIDTH, BATCH, MICROBATCHES, RANKS = 6, 8, 8, 4
 ACTIVATION = BATCH // MICROBATCHES * WIDTH * 4  # bytes of a microbatch

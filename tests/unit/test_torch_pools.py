@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
-from flint.pools import Disaggregated
-from flint.program import Kind
-from flint.step import TorchStep
+from flint.ir.program import Kind
+from flint.steps.pools import Disaggregated
+from flint.steps.step import TorchStep
 from flint.tracing_pools import trace_pools
 from tests.pool_steps import rows
 

@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 import flint
-from flint.backends.cost.kernels import KernelKind
+from flint.backends.cost.chips.kernels import KernelKind
 from flint.frontends.torch_precision import convolution_precision, matmul_precision
-from flint.frontends.torch_world.recording import Event, TensorInfo
-from flint.frontends.torch_world.work import CONVOLUTIONS, PRECISION, PRODUCTS, work_of
+from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS, work_of
+from flint.frontends.torch_world.record.recording import Event, TensorInfo
 from flint.tracing import trace_script
 
 

@@ -20,19 +20,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
 from flint.frontends.torch_weights import without_weights
-from flint.frontends.torch_world.comms import NAMESPACES, family_of
-from flint.frontends.torch_world.device import Event, Stream, Timeline
-from flint.frontends.torch_world.fakes import Fakes
-from flint.frontends.torch_world.job import Job
-from flint.frontends.torch_world.modules import ModulePaths, clean_path
-from flint.frontends.torch_world.phases import Phases, StepDone
-from flint.frontends.torch_world.process import ProgramError, record
-from flint.frontends.torch_world.recording import Event as Recorded
-from flint.frontends.torch_world.recording import HostCopy, Recording
-from flint.frontends.torch_world.storages import Storages
-from flint.frontends.torch_world.weights import SafeTensors, load_file
-from flint.program import Collective, Phase
-from flint.step import WorldStep
+from flint.frontends.torch_world.program.comms import NAMESPACES, family_of
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.modules import ModulePaths, clean_path
+from flint.frontends.torch_world.record.phases import Phases, StepDone
+from flint.frontends.torch_world.record.process import ProgramError, record
+from flint.frontends.torch_world.record.recording import Event as Recorded
+from flint.frontends.torch_world.record.recording import HostCopy, Recording
+from flint.frontends.torch_world.record.storages import Storages
+from flint.frontends.torch_world.runtime.device import Event, Stream, Timeline
+from flint.frontends.torch_world.runtime.fakes import Fakes
+from flint.frontends.torch_world.runtime.weights import SafeTensors, load_file
+from flint.ir.program import Collective, Phase
+from flint.steps.step import WorldStep
 
 # --- streams --------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.job import Job
-from flint.frontends.torch_world.recording import Recording
-from flint.frontends.torch_world.relay import Relay
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.recording import Recording
+from flint.frontends.torch_world.record.relay import Relay
 
 Told = Mapping[str, bytes]
 Program = Callable[[int, Told], tuple[Told, Told]]

@@ -14,7 +14,7 @@ from torch import nn
 from flint.frontends.torch_graph import export as export_module
 from flint.frontends.torch_graph.export import export_step
 from flint.frontends.torch_graph.repeats import equal_layers_once
-from flint.step import TorchStep
+from flint.steps.step import TorchStep
 
 
 class Layer(nn.Module):

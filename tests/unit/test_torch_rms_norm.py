@@ -11,16 +11,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from flint.backends.cost.kernel_table import kernels_of
-from flint.backends.cost.kernels import KernelKind
-from flint.frontends.torch_world.build import build_program
-from flint.frontends.torch_world.job import Job
-from flint.frontends.torch_world.process import record
-from flint.frontends.torch_world.recording import Event, Recording
-from flint.mesh import Mesh
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.kernels import KernelKind
+from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.process import record
+from flint.frontends.torch_world.record.recording import Event, Recording
+from flint.ir.mesh import Mesh
+from flint.ir.program import Phase
 from flint.passes.base import run_passes
 from flint.passes.profiles import profile
-from flint.program import Phase
 
 FORWARD, BACKWARD = "aten._fused_rms_norm.default", "aten._fused_rms_norm_backward.default"
 SCRIPT = """

@@ -13,15 +13,15 @@ jax = pytest.importorskip("jax")
 from jax.sharding import PartitionSpec as P
 
 from flint.errors import FlintError
-from flint.frontends.torch_graph.packed import Packed
-from flint.frontends.torch_graph.patterns import matching
-from flint.frontends.torch_graph.shardings import (
+from flint.frontends.torch_graph.shardings.packed import Packed
+from flint.frontends.torch_graph.shardings.patterns import matching
+from flint.frontends.torch_graph.shardings.tensors import (
     NamedTensor,
     Shardings,
     plan_shardings,
 )
-from flint.mesh import Mesh
-from flint.step import TorchStep
+from flint.ir.mesh import Mesh
+from flint.steps.step import TorchStep
 
 OPEN = P.UNCONSTRAINED
 MESH = Mesh.parse("data=2,model=4")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flint.frontends.torch_world.work import work_of
+from flint.frontends.torch_world.program.work import work_of
 from tests.recordings import event, tensor, update
 
 

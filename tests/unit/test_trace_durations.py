@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from flint.backends.chakra import check, read
-from flint.backends.chakra.durations import whole_micros
 from flint.backends.chakra.schema import NodeType
+from flint.backends.chakra.writing.durations import whole_micros
 from flint.backends.cost.estimate import estimate
-from flint.builder import ProgramBuilder
 from flint.cli import app
-from flint.cluster import Cluster
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.mesh import AxisRef, Group, Mesh
-from flint.program import Collective, Kind, Program, RegionKind
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind, Program, RegionKind
+from flint.ir.workload import Workload
 from flint.tracing import Trace
-from flint.workload import Workload
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=60))

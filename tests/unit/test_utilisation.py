@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from flint.backends.cost.kernel_table import kernels_of
-from flint.backends.cost.kernels import KernelKind
-from flint.backends.cost.peaks import peak_type
-from flint.backends.cost.tf32 import tf32_kinds
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.chips.peaks import peak_type
+from flint.backends.cost.chips.tf32 import tf32_kinds
 from flint.backends.cost.utilisation import ProductFlops, main_type_and_peak, product_flops
-from flint.builder import ProgramBuilder
-from flint.cluster import Cluster
-from flint.mesh import Mesh
-from flint.model_file import Target, importable, load_step
-from flint.program import Kind, Phase, RegionKind
+from flint.cluster.models import Cluster
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind, Phase, RegionKind
+from flint.ir.workload import Workload
+from flint.steps.model_file import Target, importable, load_step
 from flint.tracing import Trace, trace_script, trace_step
-from flint.workload import Workload
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MESH = Mesh(("data", "model"), (4, 2))

@@ -1,10 +1,1 @@
-"""How long collectives and messages take on the tiers of a cluster."""
-
-from flint.backends.cost.network.choose import (
-    algorithm,
-    duration_ns,
-    durations_ns,
-    roofline_ns,
-)
-
-__all__ = ["algorithm", "duration_ns", "durations_ns", "roofline_ns"]
+"""Where the members of a group lie on a cluster's network, and what they share."""

@@ -1,127 +1,111 @@
-"""Rings and tori of direct links, both directions of which are used at once.
-
-Formulas: jax-ml/scaling-book, "Sharded matrices and how to multiply them"; for a line of chips and
-for all-to-all by counting the bytes over the fullest link.
-"""
+"""Which chips of a torus a mesh uses, and which of the torus's dimensions each mesh axis gets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from flint.backends.cost.calls import Span
-from flint.backends.cost.network.ring import total_bytes
-from flint.backends.cost.network.schedule import Schedule
-from flint.cluster import Network
-from flint.program import Collective
+from flint.cluster.models import Network, NetworkKind
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """Members of a group along one dimension of a torus, `stride` chips apart.
+class Line:
+    """Chips in one dimension of a torus, `stride` apart."""
 
-    `wrapped` where the ends are joined. Two neighbours have one link, also where a ring of two
-    would give them two.
-    """
-
+    dimension: int
     size: int
-    wrapped: bool
-    stride: int = 1
-
-    @property
-    def links(self) -> int:
-        """Links over which a member at an end receives: one on a line."""
-        return 2 if self.wrapped and self.size * self.stride > 2 else 1
-
-    @property
-    def share(self) -> float:
-        """Links that one group has where `stride` groups are interleaved on them."""
-        return self.links / self.stride
-
-    @property
-    def hops(self) -> int:
-        """Hops to the farthest member."""
-        return self.stride * (self.size // 2 if self.links == 2 else self.size - 1)
+    stride: int
 
 
-def extents_of(span: Span, network: Network, members: int) -> tuple[Extent, ...]:
-    """The lines of a span; one line where it does not say, which is a ring if it is as long as one.
+def is_torus(network: Network) -> bool:
+    """Whether chips of this tier have neighbours: a torus, or a ring, which has one dimension."""
+    return network.kind in (NetworkKind.TORUS, NetworkKind.RING)
 
-    `members` is the size of a ring tier, all of which is one ring.
+
+def slice_shape(network: Network, members: int, chips: int) -> tuple[int, ...] | None:
+    """Sizes of the block of a pod that `chips` chips are, smallest first; None if there is none.
+
+    `members` is the size of a ring (0: any). Of the blocks that fit into the pod it is the one with the smallest sum of sizes: those that
+    are offered for TPUs (4x4x8, not 2x8x8).
     """
-    if span.torus_sizes:
-        lines = zip(span.torus_sizes, span.torus_wraps, span.torus_strides, strict=True)
-        return tuple(Extent(*line) for line in lines)
-    rings = network.torus_shape or (members,)
-    return (Extent(span.size, span.size * span.stride in rings, span.stride),)
+    if network.kind is NetworkKind.RING:
+        return (chips,) if members == 0 or chips <= members else None
+    pod = sorted(network.torus_shape)
+    blocks = (b for b in _blocks(chips, len(pod)) if all(map(int.__le__, b, pod)))
+    return min(blocks, key=lambda b: (sum(b), b), default=None)
 
 
-def torus(collective: Collective, comm_bytes: float, extents: tuple[Extent, ...]) -> Schedule:
-    """Both directions at once, and all dimensions at once if groups are equally interleaved there.
+def wraps(network: Network, members: int, shape: Sequence[int], dimension: int) -> bool:
+    """Whether a dimension of a slice of this shape is a ring, and not a line.
 
-    Dimensions that a group shares with more others may be phases of their own (see `_links`). The
-    bandwidth of the tier is that of one link, so `Schedule.links` counts links.
+    `members` is the size of a ring (0: any).
     """
-    extents = tuple(e for e in extents if e.size > 1)
-    size = math.prod(e.size for e in extents)
-    hops = sum(e.hops for e in extents)
-    total = total_bytes(collective, comm_bytes, size)
-    if collective is Collective.BROADCAST:
-        return Schedule("torus", hops, total, links=sum(e.share for e in extents))
-    if collective is Collective.ALL_TO_ALL:
-        return Schedule("torus", hops, _fullest_link(comm_bytes, size, extents), links=1)
-    rounds = 2 if collective is Collective.ALL_REDUCE else 1
-    wire_bytes = rounds * total * (size - 1) / size
-    return Schedule("torus", rounds * hops, wire_bytes, links=_links(extents))
+    size = shape[dimension]
+    if network.kind is NetworkKind.RING:
+        return members in (0, size)
+    sizes = shape if network.torus_wraps_together else (size,)
+    return all(s % network.torus_wrap_multiple == 0 for s in sizes)
 
 
-def _links(extents: tuple[Extent, ...]) -> float:
-    """Links that a gather of a group in all of `extents` keeps busy on average.
+def assign(shape: Sequence[int], sizes: Sequence[int]) -> list[tuple[Line, ...]]:
+    """Lines for each of `sizes`, whose product is that of `shape`; the major line first.
 
-    It goes in phases. The dimensions of a phase work at once, as if each were as interleaved as the
-    one that most groups share; the slowest phase comes first, while there is least to send (in a
-    reduce-scatter last). Of all ways to form phases it is the fastest.
+    Whole dimensions where their product matches, as many as possible (each has links of its own);
+    what is left takes parts of dimensions. Earlier sizes choose first.
     """
-    size = math.prod(e.size for e in extents)
-    return (size - 1) / min(_time(phases) for phases in _partitions(extents))
+    free = {d: size for d, size in enumerate(shape) if size > 1}
+    found: dict[int, tuple[Line, ...]] = {}
+    for i, size in enumerate(sizes):
+        whole = _whole_dimensions(free, size)
+        if whole is not None:
+            found[i] = tuple(Line(d, free.pop(d), 1) for d in whole)
+    taken = dict.fromkeys(free, 1)
+    for i, size in enumerate(sizes):
+        if i not in found:
+            found[i] = tuple(reversed(_parts(free, taken, size)))
+    return [found[i] for i in range(len(sizes))]
 
 
-def _time(phases: list[list[Extent]]) -> float:
-    """Parts that follow each other over one link, where each member has one part to begin with."""
-    speeds = {
-        number: sum(e.links for e in phase) / max(e.stride for e in phase)
-        for number, phase in enumerate(phases)
-    }
-    ready, time = 1, 0.0
-    for number in sorted(speeds, key=lambda n: speeds[n]):
-        members = math.prod(e.size for e in phases[number])
-        time += ready * (members - 1) / speeds[number]
-        ready *= members
-    return time
+def _whole_dimensions(free: dict[int, int], size: int) -> tuple[int, ...] | None:
+    dimensions = sorted(free)
+    subsets = (
+        tuple(d for i, d in enumerate(dimensions) if bits >> i & 1)
+        for bits in range(2 ** len(dimensions))
+    )
+    exact = [s for s in subsets if math.prod(free[d] for d in s) == size]
+    return max(exact, key=len, default=None)
 
 
-def _partitions(extents: tuple[Extent, ...]) -> Iterator[list[list[Extent]]]:
-    """All ways to form groups of a few dimensions."""
-    if not extents:
-        yield []
+def _parts(free: dict[int, int], taken: dict[int, int], size: int) -> list[Line]:
+    """Parts of dimensions whose product is `size`, taken from what is free."""
+    lines = []
+    for d in sorted(free, key=lambda d: (size % free[d] != 0, d)):  # whole remainders first
+        part = math.gcd(free[d], size)
+        if part > 1:
+            lines.append(Line(d, part, taken[d]))
+            free[d] //= part
+            taken[d] *= part
+            size //= part
+    return lines
+
+
+@cache
+def _blocks(chips: int, dimensions: int) -> tuple[tuple[int, ...], ...]:
+    """All ascending tuples of `dimensions` sizes whose product is `chips`."""
+    return tuple(_ascending(chips, dimensions, 1))
+
+
+def _ascending(chips: int, dimensions: int, least: int) -> Iterator[tuple[int, ...]]:
+    if dimensions == 1:
+        if chips >= least:
+            yield (chips,)
         return
-    first, rest = extents[0], extents[1:]
-    for groups in _partitions(rest):
-        yield [[first], *groups]
-        for at, group in enumerate(groups):
-            yield [*groups[:at], [first, *group], *groups[at + 1 :]]
-
-
-def _fullest_link(comm_bytes: float, size: int, extents: tuple[Extent, ...]) -> float:
-    """Bytes of an all-to-all over the fullest link, dimension by dimension.
-
-    Along a dimension of n members in which each sends S, S/n goes to each coordinate. The n^2/4
-    pairs on both sides of the middle (rounded down) load the middle link of a line, and half as
-    much each link of a ring, whose two directions share the hops; of each interleaved group.
-    """
-    fullest = comm_bytes * (size - 1) / size / sum(e.links for e in extents)
-    for extent in extents:
-        pairs = extent.size**2 // 4
-        fullest = max(fullest, pairs * comm_bytes / extent.size / extent.share)
-    return fullest
+    first = least
+    while first**dimensions <= chips:
+        if chips % first == 0:
+            yield from (
+                (first, *rest) for rest in _ascending(chips // first, dimensions - 1, first)
+            )
+        first += 1

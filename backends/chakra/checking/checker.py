@@ -1,0 +1,214 @@
+"""Prove that a set of traces runs to its end, or name what stands in the way.
+
+Simulators do not: they drop cycles silently, hang without a word, and exit with status 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from flint.backends.chakra.checking.cohorts import Cohort, find_cohorts
+from flint.backends.chakra.checking.deadlock import Situation, find_deadlock
+from flint.backends.chakra.checking.findings import MAX_PER_CODE, CheckReport, Findings
+from flint.backends.chakra.checking.listed_files import FileNumber, ListedFiles
+from flint.backends.chakra.checking.matching import match_collectives
+from flint.backends.chakra.checking.messages import Exchange, find_exchange
+from flint.backends.chakra.checking.overtaking import report_overtaking
+from flint.backends.chakra.checking.remarks import report_remarks
+from flint.backends.chakra.reading.kinds import GroupCodes
+from flint.backends.chakra.reading.membership import Membership
+from flint.backends.chakra.reading.parser import TraceParser
+from flint.backends.chakra.reading.reader import is_compressed, read_bytes, unpack
+from flint.backends.chakra.reading.trace_class import AT, TraceClass
+from flint.backends.chakra.reading.trace_files import TraceSet, find_traces, group_file_names
+from flint.errors import FlintError
+from flint.units import plural
+
+#: Called with (ranks read, ranks in all).
+Progress = Callable[[int, int], None]
+
+
+def check(
+    place: str | Path,
+    *,
+    comm_groups: str | Path | None = None,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Check the traces at `place`, a directory or a prefix (`dir/trace` for dir/trace.<rank>.et).
+
+    They need not be Flint's. `comm_groups` is the communicator group file if it is neither
+    comm_group.json beside them nor called as STAGE calls it. Proves what
+    `flint.backends.chakra.checking.findings.CODES` lists. Raises FlintError FL601 (no traces), FL602
+    (directory or group file cannot be read), FL605 (not a group file), FL606 (a manifest of Flint
+    that cannot be used); a trace that cannot be read is a finding.
+    """
+    found = find_traces(Path(place), None if comm_groups is None else Path(comm_groups))
+    run = _Check(found)
+    for done, (rank, path) in enumerate(found.paths.items(), start=1):
+        run.read(rank, path)
+        if progress is not None and (done % 16 == 0 or done == len(found.paths)):
+            progress(done, len(found.paths))
+    return run.report()
+
+
+class _Check:
+    def __init__(self, traces: TraceSet) -> None:
+        self.traces = traces
+        self.findings = Findings()
+        self.codes = GroupCodes()
+        self.parser = TraceParser(self.codes, traces.has_roofline)
+        self.membership = Membership(traces.world, traces.groups, traces.dimensions)
+        self.listed = ListedFiles(traces.folder, traces.manifest, self.findings)
+        self.present = set(traces.paths)
+        self.unknown_groups = 0
+        #: Files with several names -> class and row of the rank that was read.
+        self.linked: dict[FileNumber, tuple[TraceClass, int]] = {}
+
+    def read(self, rank: int, path: Path) -> None:
+        """Read one rank, unless its file is one that was read under another name."""
+        number = _file_number(path)
+        known = self.linked.get(number) if number else None
+        if number and known and self.listed.compare_again(path.name, rank, number):
+            known[0].repeat(rank, known[1])
+            return
+        try:
+            found = self._load(rank, path, number)
+        except FlintError as error:
+            code = "no-metadata" if error.code == "FL604" else "unreadable"
+            self.findings.add(code, rank, -1, error.message)
+            self.present.discard(rank)
+            return
+        if number:
+            self.linked[number] = found
+
+    def _load(self, rank: int, path: Path, number: FileNumber | None) -> tuple[TraceClass, int]:
+        raw = read_bytes(path)
+        self.listed.compare(path.name, rank, raw, number)
+        if is_compressed(raw):
+            self.findings.add("unreadable", rank, -1, "the trace is compressed")
+        trace_class, values = self.parser.load(unpack(raw, path.name), path.name)
+        return trace_class, trace_class.add(rank, values)
+
+    def report(self) -> CheckReport:
+        """Compare the ranks with each other, then simulate."""
+        traces = self.traces
+        if not traces.partial:
+            self._note_missing_ranks()
+        self.listed.compare_others()
+        self.listed.report_absent(traces.entries, traces.prefix, traces.partial)
+        classes = [c for c in self.parser.classes if c.ranks]
+        for each in classes:
+            self.findings.add_collected(sorted(each.ranks), each.nodes.problems)
+        notes = report_remarks(classes, self.findings)
+        cohorts = [c for each in classes for c in self._cohorts(each)]
+        self._note_missing_groups(classes)
+        match_collectives(cohorts, self.membership, self.present, self.findings)
+        exchange = find_exchange(cohorts)
+        exchange.report(self.present, self.findings)
+        complete = len(self.present) == traces.world and max(self.present) < traces.world
+        # A file that was changed is examined as it is: the traces may be sound all the same, or not.
+        examined = complete and set(self.findings.counts) <= {"changed-file", "missing-file"}
+        if examined:
+            self._simulate(cohorts, exchange)
+        return CheckReport(
+            ranks=len(traces.paths),
+            nodes=sum(len(c.ranks) * len(c.nodes.structure) for c in classes),
+            groups=len(self.membership.members),
+            partial=traces.partial,
+            deadlock_examined=examined,
+            findings=self.findings.sorted(),
+            counts=self.findings.in_order(),
+            notes=(*notes, *self._notes(classes)),
+            compared_files=self.listed.compared,
+        )
+
+    def _cohorts(self, trace_class: TraceClass) -> list[Cohort]:
+        return find_cohorts(trace_class, self.codes, self.membership, self.findings)
+
+    def _note_missing_groups(self, classes: list[TraceClass]) -> None:
+        """One finding for all groups that are named, if no file says who is in them."""
+        if self.traces.groups is not None:
+            return
+        names = _named_groups(classes, self.codes)
+        if not names:
+            return
+        self.unknown_groups = len(names)
+        shown = ", ".join([*sorted(names)[:5], *["..."][: len(names) - 5]])
+        places = ", ".join(group_file_names(self.traces.prefix)[:2])
+        rank, node = min(names.values())
+        sentence = (
+            f"the traces name {plural(len(names), 'group')} ({shown}), and no file says who is in "
+            f"them: there is no {places}, nor another that --groups names"
+        )
+        self.findings.add("unknown-group", rank, node, sentence)
+
+    def _notes(self, classes: list[TraceClass]) -> list[str]:
+        """What could not be proved, and what was taken for granted."""
+        notes = []
+        if self.traces.group_file:
+            notes.append(f"the groups are those of {self.traces.group_file}")
+        if self.unknown_groups:
+            groups = plural(self.unknown_groups, "group")
+            notes.append(f"collectives of {groups} were not matched: their members are unknown")
+        nameless = 0 if self.traces.manifest else _count_nameless(classes, self.codes)
+        if nameless:
+            notes.append(
+                f"{plural(nameless, 'collective')} without a group "
+                f"are taken for those of all {plural(self.traces.world, 'rank')}, as ASTRA-sim does"
+            )
+        return [*notes, *self.listed.notes(self.traces.entries)]
+
+    def _note_missing_ranks(self) -> None:
+        left = self.traces.world - len(self.traces.paths)
+        rank = 0
+        while left > 0:
+            if rank not in self.traces.paths:
+                listed = self.findings.counts["missing-rank"] < MAX_PER_CODE - 1
+                times = 1 if listed else left
+                self.findings.add("missing-rank", rank, -1, "there is no trace for it", times)
+                left -= times
+            rank += 1
+
+    def _simulate(self, cohorts: list[Cohort], exchange: Exchange) -> None:
+        report_overtaking(exchange, self.findings)
+        members = self.membership.members
+        deadlock = find_deadlock(Situation(cohorts, exchange, members, self.traces.world))
+        if deadlock is not None:
+            code = "recv-before-send" if deadlock.only_messages else "one-slot-deadlock"
+            self.findings.add(code, deadlock.rank, deadlock.node, deadlock.sentence)
+
+
+def _file_number(path: Path) -> FileNumber | None:
+    """What is equal for the names of one file, None where it has one name only."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
+
+
+def _named_groups(classes: list[TraceClass], codes: GroupCodes) -> dict[str, tuple[int, int]]:
+    """Names of groups that a file must list, each with the first rank and node that use it."""
+    found: dict[str, tuple[int, int]] = {}
+    for each in classes:
+        table, lines = each.table(), each.nodes.collectives
+        slots, first = np.unique(each.group_slots, return_index=True)
+        for slot, at in zip(slots.tolist(), first.tolist(), strict=True):
+            node = each.nodes.id_at(int(lines[at, AT]))
+            values, rows = np.unique(table[:, slot], return_index=True)
+            for code, row in zip(values.tolist(), rows.tolist(), strict=True):
+                name = codes.name(code)
+                if isinstance(name, str) and name not in ("", "0"):
+                    place = (each.ranks[row], node)
+                    found[name] = min(found.get(name, place), place)
+    return found
+
+
+def _count_nameless(classes: list[TraceClass], codes: GroupCodes) -> int:
+    """Collectives that say neither a group nor dimensions."""
+    code = codes.code("")
+    return sum(int((each.table()[:, each.group_slots] == code).sum()) for each in classes)

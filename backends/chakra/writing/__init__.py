@@ -1,0 +1,1 @@
+"""A workload as execution traces."""

@@ -1,0 +1,300 @@
+"""Nodes of a Program -> nodes of a trace: types, sizes, tags, and who stands at the other end.
+
+ASTRA-sim simulates four collectives, sends and receives. So a permutation becomes one send and
+one receive without a dependency between them (nodes that used its result wait for the receive),
+and a broadcast becomes an all-gather whose parts add up to the message: a pipelined ring
+broadcast of S bytes puts S on each link, this all-gather S * (n - 1) / n, in as many hops.
+
+ASTRA-sim gives a rank one communication slot and issues what is ready first. Where ranks differ
+(one receives nothing at the end of a shift, another stage is slower) two of them could take their
+slots for different collectives and wait for each other for ever. Such workloads get dependencies
+that keep every collective and send in program order, which excludes that: the least that has not
+ended is ready on all its members. Ranks that all do the same at the same time need none.
+
+A device runs the kernels of one stream in order, a simulator any kernel whose data are there. So each
+kernel also waits for the one before it on its stream; see `_before`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.chakra.schema import CommType, NodeType
+from flint.backends.chakra.writing.durations import Floats, whole_micros
+from flint.backends.chakra.writing.expand import Nodes, expand, occurrences, sorted_unique
+from flint.backends.chakra.writing.groups import GroupNumbers, involved_dimensions
+from flint.ir.program import Collective, Int32s, Int64s, Kind, Program
+from flint.ir.workload import Workload
+
+_COMM_TYPES = {
+    Collective.ALL_REDUCE: CommType.ALL_REDUCE,
+    Collective.ALL_GATHER: CommType.ALL_GATHER,
+    Collective.REDUCE_SCATTER: CommType.REDUCE_SCATTER,
+    Collective.ALL_TO_ALL: CommType.ALL_TO_ALL,
+    Collective.BROADCAST: CommType.ALL_GATHER,
+}
+#: How many dependencies away an order that others say already is looked for.
+_STEPS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A value in a record that differs from rank to rank: a group's number or a peer.
+
+    `values[r]` is that of rank r, -1 where the rank has no such node at all.
+    """
+
+    values: Int64s
+    is_group: bool
+
+
+@dataclass
+class Names:
+    """What all programs of one workload must agree on: group numbers, tags, peers."""
+
+    groups: GroupNumbers
+    use_dimensions: bool = False
+    in_order: bool = False
+    producers_only: bool = False  #: data_deps name what is read, and order is in ctrl_deps
+    tags: dict[Hashable, int] = field(default_factory=dict)
+
+    def tag(self, key: Hashable) -> int:
+        """A number for one exchange. Both ends build the same key."""
+        return self.tags.setdefault(key, len(self.tags))
+
+
+@dataclass(frozen=True, eq=False)
+class TraceNodes:
+    """Nodes of one rank class's traces, in columns; node i has id i.
+
+    `comm_type`, `comm_bytes`, `tag` are 0 for computation. `slot` is an index into `slots`, or -1
+    where all ranks have equal bytes; `dimensions` is an index into `dimension_flags`, or -1.
+    `after` is a kernel that node i waits for besides `deps`, only for order, or -1.
+    `duration_micros` is 0 where simulators find the time.
+    """
+
+    type: NDArray[np.uint8]
+    row: Int32s
+    dep_start: Int64s
+    deps: Int64s
+    after: Int64s
+    comm_type: NDArray[np.uint8]
+    comm_bytes: Int64s
+    tag: Int64s
+    slot: Int32s
+    slots: tuple[Slot, ...]
+    dimensions: Int32s
+    dimension_flags: tuple[tuple[bool, ...], ...]
+    duration_micros: Int64s
+
+    def __len__(self) -> int:
+        return len(self.type)
+
+
+def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> TraceNodes:
+    """Expand `program` and say what each node is in a trace. Numbers new groups and tags.
+
+    `duration_ns` has one entry a row.
+    """
+    nodes = expand(program)
+    split = program.collective[nodes.row] == Collective.PERMUTE
+    copies = 1 + split.astype(np.int64)
+    origin = np.repeat(np.arange(len(nodes)), copies)
+    is_second = np.zeros(len(origin), dtype=np.bool_)
+    is_second[1:] = origin[1:] == origin[:-1]
+    row = nodes.row[origin]
+    types = _node_types(program, row, is_second)
+    dep_start, deps = _copy_dependencies(nodes, origin, np.cumsum(copies) - 1)
+    if names.in_order:
+        dep_start, deps = _with_pairs(dep_start, deps, *_chain(types))
+    after = _before(dep_start, deps, _streams(program, row, types))
+    if not names.producers_only:
+        later = np.flatnonzero(after >= 0)
+        dep_start, deps = _with_pairs(dep_start, deps, later, after[later])
+        after = np.full(len(row), -1, dtype=np.int64)
+    slots, slot, flags, dimensions = _ends(program, names, row, types)
+    return TraceNodes(
+        type=types,
+        row=row,
+        dep_start=dep_start,
+        deps=deps,
+        after=after,
+        comm_type=_comm_types(program)[program.collective[row]],
+        comm_bytes=_comm_bytes(program)[row],
+        tag=_tags(program, names, row, types),
+        slot=slot,
+        slots=slots,
+        dimensions=dimensions,
+        dimension_flags=flags,
+        duration_micros=np.zeros(len(row), dtype=np.int64)
+        if duration_ns is None
+        else whole_micros(duration_ns[row]),
+    )
+
+
+def ranks_differ(workload: Workload) -> bool:
+    """Whether some ranks may communicate at other times than others; see above."""
+    return len(workload.programs) > 1 or any(map(_has_messages, workload.programs))
+
+
+def _has_messages(program: Program) -> bool:
+    """Whether there are sends and receives, or collectives that not every rank takes part in."""
+    used = [program.groups[i] for i in np.unique(program.group[program.group >= 0]).tolist()]
+    ragged = any(
+        sum(len(r) for r in g.ranks if len(r) > 1) < program.mesh.size for g in used if g.ranks
+    )
+    some = any(g.positions for g in used)
+    return ragged or some or bool((program.route >= 0).any())
+
+
+def _chain(types: NDArray[np.uint8]) -> tuple[Int64s, Int64s]:
+    """Each collective and send but the first, and the one before it."""
+    slotted = np.flatnonzero((types == NodeType.COMM_COLL) | (types == NodeType.COMM_SEND))
+    return slotted[1:], slotted[:-1]
+
+
+def _with_pairs(
+    dep_start: Int64s, deps: Int64s, owners: Int64s, targets: Int64s
+) -> tuple[Int64s, Int64s]:
+    """The dependencies, and of each `owners[i]` that on `targets[i]`."""
+    count = len(dep_start) - 1
+    owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(dep_start))
+    owner = np.concatenate((owner, owners))
+    keys = sorted_unique(owner * max(count, 1) + np.concatenate((deps, targets)))
+    starts = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(keys // max(count, 1), minlength=count), out=starts[1:])
+    return starts, keys % max(count, 1)
+
+
+def _streams(program: Program, row: Int32s, types: NDArray[np.uint8]) -> Int64s:
+    """The stream of each kernel; -1 for communication, which simulators put in order themselves."""
+    return np.where(types == NodeType.COMP, program.stream[row].astype(np.int64), -1)
+
+
+def _before(dep_start: Int64s, deps: Int64s, stream: Int64s) -> Int64s:
+    """For each node with a stream (not -1) the node before it on that; else -1.
+
+    -1 too where it waits for that node already, itself or through communication between the two.
+    """
+    count = len(stream)
+    owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(dep_start))
+    before = np.full(count, -1, dtype=np.int64)
+    for number in np.unique(stream[stream >= 0]):
+        mine = np.flatnonzero(stream == number)
+        waits = _last_of(mine, owner, deps, count)[mine[1:]] == mine[:-1]
+        before[mine[1:]] = np.where(waits, -1, mine[:-1])
+    return before
+
+
+def _last_of(mine: Int64s, owner: Int64s, deps: Int64s, count: int) -> Int64s:
+    """For each node the last of `mine` that it waits for, at most so many steps away; else -1."""
+    own = np.full(count, -1, dtype=np.int64)
+    own[mine] = mine
+    found = np.full(count, -1, dtype=np.int64)
+    for _ in range(_STEPS):
+        np.maximum.at(found, owner, np.maximum(own, found)[deps])
+    return found
+
+
+def _node_types(program: Program, row: Int32s, is_second: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    table = np.zeros(len(Kind), dtype=np.uint8)
+    table[Kind.COMPUTE] = NodeType.COMP
+    table[Kind.COLLECTIVE] = NodeType.COMM_COLL
+    table[Kind.SEND] = NodeType.COMM_SEND
+    table[Kind.RECV] = NodeType.COMM_RECV
+    types: NDArray[np.uint8] = table[program.kind[row]]
+    permutes = program.collective[row] == Collective.PERMUTE
+    types[permutes] = NodeType.COMM_SEND
+    types[permutes & is_second] = NodeType.COMM_RECV
+    return types
+
+
+def _copy_dependencies(nodes: Nodes, origin: Int64s, result: Int64s) -> tuple[Int64s, Int64s]:
+    """Dependencies of each copy; `result[n]` is the copy that has node n's result."""
+    counts = np.diff(nodes.dep_start)[origin]
+    dep_start = np.concatenate(([0], np.cumsum(counts)))
+    within = np.arange(dep_start[-1]) - np.repeat(dep_start[:-1], counts)
+    deps = result[nodes.deps[np.repeat(nodes.dep_start[origin], counts) + within]]
+    return dep_start, deps
+
+
+def _comm_types(program: Program) -> NDArray[np.uint8]:
+    table = np.zeros(len(Collective), dtype=np.uint8)
+    for collective, comm_type in _COMM_TYPES.items():
+        table[collective] = comm_type
+    return table
+
+
+def _comm_bytes(program: Program) -> Int64s:
+    """For each row, comm_size: the bytes of the rank's input, or its part of a broadcast."""
+    sizes = program.comm_bytes.copy()
+    for row in np.flatnonzero(program.collective == Collective.BROADCAST):
+        members = program.groups[program.group[row]].size(program.mesh)
+        sizes[row] = -(-sizes[row] // members)
+    return sizes
+
+
+def _ends(
+    program: Program, names: Names, row: Int32s, types: NDArray[np.uint8]
+) -> tuple[tuple[Slot, ...], Int32s, tuple[tuple[bool, ...], ...], Int32s]:
+    """Slots and dimension flags, and which of them each node has."""
+    slots: list[Slot] = []
+    flags: list[tuple[bool, ...]] = []
+    slot = np.full(len(row), -1, dtype=np.int32)
+    dimensions = np.full(len(row), -1, dtype=np.int32)
+    in_group = types == NodeType.COMM_COLL
+    for index in _in_order_of_use(program.group[row[in_group]]):
+        group = program.groups[index]
+        where = in_group & (program.group[row] == index)
+        involved = involved_dimensions(group, program.mesh) if names.use_dimensions else None
+        if involved is not None:
+            dimensions[where] = len(flags)
+            flags.append(involved)
+        else:
+            slot[where] = len(slots)
+            slots.append(Slot(names.groups.of_ranks(group), is_group=True))
+    for node_type in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+        in_route = types == node_type
+        for index in _in_order_of_use(program.route[row[in_route]]):
+            slot[in_route & (program.route[row] == index)] = len(slots)
+            slots.append(Slot(_peers(program, index, node_type), is_group=False))
+    return tuple(slots), slot, tuple(flags), dimensions
+
+
+def _peers(program: Program, route: int, node_type: NodeType) -> Int64s:
+    """For each rank its peer; -1 also where a rank would send to itself, which keeps its data."""
+    along = program.routes[route]
+    sends = node_type is NodeType.COMM_SEND
+    peers = along.targets(program.mesh) if sends else along.sources(program.mesh)
+    return np.where(peers == np.arange(program.mesh.size), -1, peers)
+
+
+def _tags(program: Program, names: Names, row: Int32s, types: NDArray[np.uint8]) -> Int64s:
+    """comm_tag of each node, from what both ends know: group, route or channel, and how manieth."""
+    tags = np.zeros(len(row), dtype=np.int64)
+    keys: dict[int, tuple[Hashable, ...]] = {}
+    seen: dict[Hashable, int] = {}
+    for node in np.flatnonzero(types != NodeType.COMP).tolist():
+        at = int(row[node])
+        if at not in keys:
+            keys[at] = _exchange(program, at)
+        end = (keys[at], int(types[node]))
+        turn = seen[end] = seen.get(end, -1) + 1
+        tags[node] = names.tag((keys[at], turn))
+    return tags
+
+
+def _exchange(program: Program, row: int) -> tuple[Hashable, ...]:
+    if program.channel[row] >= 0:
+        return "channel", int(program.channel[row])
+    if program.route[row] >= 0:
+        return "route", program.routes[program.route[row]]
+    return "group", program.groups[program.group[row]]
+
+
+def _in_order_of_use(indices: Int32s) -> list[int]:
+    return [int(i) for i in indices[occurrences(indices) == 0]]

@@ -1,0 +1,197 @@
+"""Files beside the traces that let ASTRA-sim's analytical backend run them on the same mesh.
+
+Without a cluster, bandwidths and latencies are placeholders of the order of an NVLink domain (inner
+dimension) and a 400 Gb/s network (the others): replace them by those of the cluster in question.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flint.backends.chakra.writing.groups import network_dimensions
+from flint.ir.mesh import Mesh
+
+#: GB/s as ASTRA-sim counts them (2 ** 30 bytes), innermost dimension, then all others.
+BANDWIDTHS = (450.0, 50.0)
+#: ns, innermost dimension, then all others.
+LATENCIES = (500.0, 2000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorDimension:
+    """One dimension of ASTRA-sim's network: a mesh axis, with the numbers of one link.
+
+    `topology` is Ring, Switch or FullyConnected. A message through a switch takes `latency_ns`
+    twice. GB is 2 ** 30 bytes.
+    """
+
+    axis: str
+    topology: str
+    size: int
+    bandwidth_gb_per_s: float
+    latency_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHardware:
+    """What ASTRA-sim is told of a cluster, and in `origin` where it is from.
+
+    `peak_tflops` is in 1e12 FLOP/s and `memory_gb_per_s` in 1e9 bytes/s. Where the traces say how
+    long kernels take (`has_durations`), its roofline is off and those times count.
+    """
+
+    dimensions: tuple[SimulatorDimension, ...]
+    peak_tflops: float
+    memory_gb_per_s: float
+    origin: str
+    has_durations: bool = False
+
+    @property
+    def flat(self) -> SimulatedHardware | None:
+        """The same as a network of one dimension; None where that would be another network.
+
+        Dimensions of equal switches or links (axes in one node) are one: a rank reaches each other
+        one as fast. Rings are not, nor networks with a slower dimension.
+        """
+        kinds = {(d.topology, d.bandwidth_gb_per_s, d.latency_ns) for d in self.dimensions}
+        if len(kinds) != 1 or (len(self.dimensions) > 1 and "Ring" in next(iter(kinds))):
+            return None
+        name = " x ".join(d.axis for d in self.dimensions)
+        size = math.prod(d.size for d in self.dimensions)
+        return replace(self, dimensions=(replace(self.dimensions[0], axis=name, size=size),))
+
+
+def placeholder_hardware(mesh: Mesh) -> SimulatedHardware:
+    """Numbers of the right order, for one dimension for each mesh axis."""
+    dims = network_dimensions(mesh) or (("devices", 1),)
+    return SimulatedHardware(
+        tuple(
+            SimulatorDimension(name, "Switch", size, BANDWIDTHS[min(i, 1)], LATENCIES[min(i, 1)])
+            for i, (name, size) in enumerate(dims)
+        ),
+        peak_tflops=900,
+        memory_gb_per_s=3350,
+        origin="placeholders",
+    )
+
+
+def simulator_files(
+    mesh: Mesh,
+    prefix: str,
+    hardware: SimulatedHardware | None = None,
+    *,
+    names_dimensions: bool = False,
+) -> dict[str, bytes]:
+    """File name -> content of network.yml, system.json, memory.json and README.txt.
+
+    network-1d.yml and system-1d.json too, for the congestion-aware backend, where the network has
+    several dimensions that are one. Not where traces name dimensions (`names_dimensions`).
+    """
+    told = hardware or placeholder_hardware(mesh)
+    flat = None if names_dimensions and len(told.dimensions) > 1 else told.flat
+    found = {"network.yml": network_file(told), "system.json": system_file(told)}
+    if len(told.dimensions) > 1 and flat is not None:
+        found["network-1d.yml"] = network_file(flat)
+        found["system-1d.json"] = system_file(flat)
+    found["memory.json"] = '{ "memory-type": "NO_MEMORY_EXPANSION" }\n'
+    found["README.txt"] = _readme(mesh, prefix, told, flat)
+    return {name: text.encode() for name, text in found.items()}
+
+
+def network_file(hardware: SimulatedHardware) -> str:
+    """ASTRA-sim's network.yml."""
+    dims = hardware.dimensions
+
+    def row(key: str, values: Sequence[object]) -> str:
+        return f"{key}: [ {', '.join(map(str, values))} ]\n"
+
+    return (
+        "# One dimension per mesh axis, the fastest-varying first: "
+        f"{', '.join(d.axis for d in dims)}\n"
+        f"# bandwidth (GB/s, 2^30 bytes) and latency (ns) are {hardware.origin}.\n"
+        + row("topology", [d.topology for d in dims])
+        + row("npus_count", [d.size for d in dims])
+        + row("bandwidth", [d.bandwidth_gb_per_s for d in dims])
+        + row("latency", [d.latency_ns for d in dims])
+    )
+
+
+def system_file(hardware: SimulatedHardware) -> str:
+    """ASTRA-sim's system.json."""
+    collectives = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    kinds = ["direct" if d.topology == "FullyConnected" else "ring" for d in hardware.dimensions]
+    document = {
+        "scheduling-policy": "LIFO",
+        "endpoint-delay": 10,
+        "active-chunks-per-dimension": 1,
+        "preferred-dataset-splits": 1,
+        **{f"{c}-implementation": kinds for c in collectives},
+        "collective-optimization": "localBWAware",
+        "local-mem-bw": hardware.memory_gb_per_s,
+        "peak-perf": hardware.peak_tflops,
+        "roofline-enabled": int(not hardware.has_durations),
+        "boost-mode": 0,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _aware(told: SimulatedHardware, flat: SimulatedHardware | None) -> str:
+    """What README.txt says of the congestion-aware backend."""
+    if len(told.dimensions) == 1:
+        return """AstraSim_Analytical_Congestion_Aware takes the same arguments: this network has one dimension, as it
+wants."""
+    if flat is None:
+        return f"""AstraSim_Analytical_Congestion_Aware takes networks of one dimension only, this one has
+{len(told.dimensions)}, which differ or are named in the traces."""
+    return """AstraSim_Analytical_Congestion_Aware takes networks of one dimension only. It takes the same
+arguments with
+
+    --system-configuration=$TRACES/system-1d.json \\
+    --network-configuration=$TRACES/network-1d.yml
+
+where the dimensions, which are alike, are one."""
+
+
+def _readme(
+    mesh: Mesh, prefix: str, told: SimulatedHardware, flat: SimulatedHardware | None
+) -> str:
+    times = "num_ops and tensor_size drive its roofline, durations are 0."
+    if told.has_durations:
+        times = "kernels take their\nduration_micros, communication what the network says."
+    alone = "\nASTRA-sim does not run a network of one device.\n" if mesh.size == 1 else ""
+    return f"""Chakra execution traces of {mesh.size} ranks, mesh {mesh}
+
+{prefix}.<rank>.et   one trace per rank (MLCommons Chakra 1.0.0, not compressed)
+comm_group.json   communicator groups, named by pg_name in the traces
+workload.flint    the program that the traces were written from
+manifest.json     what was written: options, ranks, nodes, size and digest of every file
+network.yml, system.json, memory.json
+                  a configuration of ASTRA-sim for this mesh; bandwidth, latency, peak-perf and
+                  local-mem-bw in them are {told.origin}
+
+Run ASTRA-sim's analytical backend elsewhere: it writes a folder `log` where it runs, and Flint
+replaces no directory that holds what is not its own. With the path of this directory in TRACES:
+
+  AstraSim_Analytical_Congestion_Unaware \\
+    --workload-configuration=$TRACES/{prefix} \\
+    --comm-group-configuration=$TRACES/comm_group.json \\
+    --system-configuration=$TRACES/system.json \\
+    --network-configuration=$TRACES/network.yml \\
+    --remote-memory-configuration=$TRACES/memory.json
+
+It keeps every trace open: `ulimit -n` must be above {mesh.size}. Its exit status is 0 even when
+ranks never end: count the {mesh.size} lines "sys[i] finished". `flint check` proves beforehand that
+the ranks agree. Times are in ns; {times}
+`flint estimate . -c network.yml --overlap astra-sim` gives the same time without ASTRA-sim.
+
+{_aware(told, flat)}
+{alone}
+Kernels of one stream wait for each other in program order.
+comm_size is the bytes of one rank's input, for all collectives. A broadcast is written as an
+all-gather of its parts, a permutation as one send and one receive. Where ranks may differ (messages,
+several rank classes) collectives and sends wait for each other in program order, so that no two
+ranks can take their communication slots for different ones.
+"""

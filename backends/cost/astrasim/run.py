@@ -1,0 +1,297 @@
+"""Step time of written traces by the rules of ASTRA-sim, to the nanosecond, without ASTRA-sim.
+
+A rank has one slot for computation and one for collectives and sends; receives need none. When a
+node ends, the nodes that wait for nothing more are issued in ascending order of their ids, where
+their slot is free. A computation takes its duration, or the roofline's; collectives are rings
+(`astrasim_ring`), a message ends when it arrives, for both sides. That is ASTRA-sim's master (518bd51)
+with its analytical congestion-unaware backend, without any of its code.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flint.backends.chakra.reading.trace_files import find_traces
+from flint.backends.chakra.schema import NodeType
+from flint.backends.cost.astrasim.files import read_fabric, read_system
+from flint.backends.cost.astrasim.ring import Collectives, Fabric
+from flint.backends.cost.astrasim.system import SystemFile
+from flint.backends.cost.astrasim.traces import Meeting, Message, RankTrace, TraceReader
+from flint.errors import FlintError
+from flint.units import format_duration
+
+#: Name of these rules among the policies of `flint estimate --overlap`.
+ASTRA_SIM = "astra-sim"
+#: Version of the JSON form.
+SCHEMA = "flint.simulated/1"
+
+
+@dataclass(frozen=True)
+class SimulatedStep:
+    """When each rank ends by the rules of ASTRA-sim, and how long it computed, in ns."""
+
+    network: str
+    fabric: Fabric
+    end_ns: tuple[int, ...]
+    compute_ns: tuple[int, ...]
+
+    @property
+    def step_time_ns(self) -> int:
+        """When the last rank ends."""
+        return max(self.end_ns)
+
+    @property
+    def slowest(self) -> int:
+        """The rank that ends last, the first of several."""
+        return self.end_ns.index(self.step_time_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Exact numbers, JSON-able."""
+        rank = self.slowest
+        return {
+            "schema": SCHEMA,
+            "policy": ASTRA_SIM,
+            "network": self.network,
+            "ranks": len(self.end_ns),
+            "step_time_ns": self.step_time_ns,
+            "slowest": {
+                "rank": rank,
+                "compute_ns": self.compute_ns[rank],
+                "exposed_ns": self.end_ns[rank] - self.compute_ns[rank],
+            },
+            "end_ns": list(self.end_ns),
+        }
+
+    def to_text(self) -> str:
+        """For people."""
+        parts = zip(self.fabric.topologies, self.fabric.sizes, strict=True)
+        rank, compute = self.slowest, self.compute_ns[self.slowest]
+        exposed = self.step_time_ns - compute
+        return (
+            f"network    {self.network}: {', '.join(f'{t} of {n}' for t, n in parts)}\n"
+            "rules      ASTRA-sim's, congestion-unaware: one communication of a rank at a time\n"
+            f"step time  {format_duration(self.step_time_ns)} ({self.step_time_ns:,} ns)\n"
+            f"rank {rank:<5} ends last: {format_duration(compute)} of computation, "
+            f"{format_duration(exposed)} of exposed communication"
+        )
+
+
+def simulate_traces(place: Path, network: Path) -> SimulatedStep:
+    """What ASTRA-sim says of the traces at `place` on `network`, with the system.json beside that.
+
+    Beside network-1d.yml it is system-1d.json, if there is one.
+
+    Raises FlintError FL601 to FL605 (traces that cannot be read), FL706 (files of the simulator),
+    FL707 (traces that it does not run to their end, or settings that are not modelled).
+    """
+    settings = network.with_name(f"{network.stem.replace('network', 'system')}.json")
+    settings = settings if settings.exists() else network.with_name("system.json")
+    system, fabric = read_system(settings), read_fabric(network)
+    _require_modelled(settings, system, fabric)
+    traces = find_traces(place)
+    if sorted(traces.paths) != list(range(fabric.world)):
+        raise FlintError(
+            "FL707",
+            f"{network.name} is of {fabric.world} ranks, and {len(traces.paths)} have a trace",
+            place=str(network),
+            help="ASTRA-sim wants a trace for each; write all ranks",
+        )
+    reader = TraceReader(traces, fabric.sizes, system)
+    ranks = [reader.read(rank, path) for rank, path in traces.paths.items()]
+    return _Run(ranks, fabric, system).step(network.name)
+
+
+def _require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
+    names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    wrong = {
+        "replay-only": bool(system.replay_only),
+        "preferred-dataset-splits": system.preferred_dataset_splits != 1,
+        "active-chunks-per-dimension": system.active_chunks_per_dimension != 1,
+    }
+    for name in names:
+        kinds = getattr(system, f"{name}_implementation")
+        key = f"{name.replace('_', '-')}-implementation"
+        wrong[key] = tuple(kinds) != ("ring",) * len(fabric.sizes)
+    for key, is_wrong in wrong.items():
+        if is_wrong:
+            raise FlintError(
+                "FL707",
+                f"{path.name}: its {key} is not modelled",
+                place=str(path),
+                help="modelled are ring for each dimension, one chunk, one split, no replay",
+            )
+
+
+@dataclass(eq=False)
+class _Rank:
+    """What one rank has ready, and its slots."""
+
+    trace: RankTrace
+    waits: list[int]
+    compute: list[int] = field(default_factory=list)
+    send: list[int] = field(default_factory=list)
+    receive: list[int] = field(default_factory=list)
+    computes: bool = False
+    communicates: bool = False
+    left: int = 0
+    end_ns: int = 0
+    compute_ns: int = 0
+    met: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, node: int) -> None:
+        """A node waits for nothing more."""
+        node_type = self.trace.type[node]
+        is_send = node_type in (NodeType.COMM_COLL, NodeType.COMM_SEND)
+        queue = self.compute if node_type is NodeType.COMP else self.receive
+        heapq.heappush(self.send if is_send else queue, node)
+
+    def issuable(self) -> list[int]:
+        """Nodes that can be issued now, ascending; they are taken."""
+        found = list(self.receive)
+        self.receive.clear()
+        if self.compute and not self.computes:
+            found.append(heapq.heappop(self.compute))
+            self.computes = True
+        if self.send and not self.communicates:
+            found.append(heapq.heappop(self.send))
+            self.communicates = True
+        return sorted(found)
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """The two ends of one message: whether it has arrived, and the node that receives it."""
+
+    arrived: bool = False
+    receiver: int = -1
+
+
+class _Run:
+    """All ranks on their way. An event is (time, when it was made, number, rank, node, message)."""
+
+    def __init__(self, traces: list[RankTrace], fabric: Fabric, system: SystemFile) -> None:
+        self.fabric = fabric
+        self.collectives = Collectives(fabric, system)
+        self.ranks = [_Rank(t, list(t.waits), left=len(t.type)) for t in traces]
+        self.events: list[tuple[int, int, int, int, int, _Exchange | None]] = []
+        self.count = 0
+        self.meetings: dict[tuple[object, ...], dict[int, tuple[int, int]]] = {}
+        self.sent: dict[Message, deque[_Exchange]] = defaultdict(deque)
+        self.awaited: dict[Message, deque[_Exchange]] = defaultdict(deque)
+
+    def step(self, network: str) -> SimulatedStep:
+        """Run to the end. Raises FlintError FL707 if some ranks never end."""
+        for number, rank in enumerate(self.ranks):
+            for node in (i for i, w in enumerate(rank.waits) if not w):
+                rank.add(node)
+            self.issue(number, 0)
+        while self.events:
+            now, _, _, number, node, exchange = heapq.heappop(self.events)
+            self.end(number, node, now)
+            if exchange is not None:
+                self.arrive(exchange, self.message(number, node).target, now)
+        stuck = [i for i, rank in enumerate(self.ranks) if rank.left]
+        if stuck:
+            raise FlintError(
+                "FL707",
+                f"ASTRA-sim does not run these traces to their end: {len(stuck)} ranks wait for "
+                f"ever, the first is {stuck[0]}",
+                help="flint check says what for",
+            )
+        return SimulatedStep(
+            network,
+            self.fabric,
+            tuple(r.end_ns for r in self.ranks),
+            tuple(r.compute_ns for r in self.ranks),
+        )
+
+    def message(self, number: int, node: int) -> Message:
+        """The message of a node that sends."""
+        found = self.ranks[number].trace.work[node]
+        assert isinstance(found, Message)
+        return found
+
+    def later(
+        self, at: int, now: int, number: int, node: int, exchange: _Exchange | None = None
+    ) -> None:
+        """A node of a rank ends at a time, which was found now."""
+        self.count += 1
+        heapq.heappush(self.events, (at, now, self.count, number, node, exchange))
+
+    def end(self, number: int, node: int, now: int) -> None:
+        """A node has ended: its slot is free, and what waited for it alone is issued."""
+        rank = self.ranks[number]
+        node_type = rank.trace.type[node]
+        if node_type is NodeType.COMP:
+            rank.computes = False
+        elif node_type is not NodeType.COMM_RECV:
+            rank.communicates = False
+        rank.left -= 1
+        rank.end_ns = now
+        for child in rank.trace.children[node]:
+            rank.waits[child] -= 1
+            if not rank.waits[child]:
+                rank.add(child)
+        self.issue(number, now)
+
+    def issue(self, number: int, now: int) -> None:
+        """Issue what is ready where its slot is free."""
+        rank = self.ranks[number]
+        for node in rank.issuable():
+            work = rank.trace.work[node]
+            if isinstance(work, int):
+                rank.compute_ns += work
+                self.later(now + work, now, number, node)
+            elif isinstance(work, Meeting):
+                self.meet(work, number, node, now)
+            elif rank.trace.type[node] is NodeType.COMM_SEND:
+                self.send(work, number, node, now)
+            else:
+                self.receive(work, number, node, now)
+
+    def meet(self, work: Meeting, number: int, node: int, now: int) -> None:
+        """A rank enters a collective; the last of its members says when all of them end."""
+        met = self.ranks[number].met
+        key = (work.group, tuple(work.members), work.kind, work.size_bytes, met[work.group])
+        met[work.group] += 1
+        here = self.meetings.setdefault(key, {})
+        here[number] = node, now
+        if len(here) < len(work.members):
+            return
+        del self.meetings[key]
+        begins = [here[m][1] for m in work.members]
+        ends = self.collectives.ends(
+            work.kind, work.size_bytes, work.members, work.involved, begins
+        )
+        for member, at in zip(work.members, ends, strict=True):
+            self.later(at, at, member, here[member][0])
+
+    def send(self, work: Message, number: int, node: int, now: int) -> None:
+        """A message leaves; both sides are done when it arrives."""
+        if self.awaited[work]:
+            exchange = self.awaited[work].popleft()
+        else:
+            exchange = _Exchange()
+            self.sent[work].append(exchange)
+        takes = self.fabric.message_ns(work.source, work.target, work.size_bytes)
+        self.later(now + takes, now, number, node, exchange)
+
+    def receive(self, work: Message, number: int, node: int, now: int) -> None:
+        """A rank asks for a message, which may have arrived already."""
+        if not self.sent[work]:
+            self.awaited[work].append(_Exchange(receiver=node))
+            return
+        exchange = self.sent[work].popleft()
+        exchange.receiver = node
+        if exchange.arrived:
+            self.later(now, now, number, node)
+
+    def arrive(self, exchange: _Exchange, target: int, now: int) -> None:
+        """The bytes are there; the receiver goes on if it has asked."""
+        exchange.arrived = True
+        if exchange.receiver >= 0:
+            self.end(target, exchange.receiver, now)

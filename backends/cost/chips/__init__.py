@@ -1,0 +1,1 @@
+"""How long kernels run on a chip."""

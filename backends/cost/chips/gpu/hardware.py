@@ -1,0 +1,67 @@
+"""What the models read of a chip, as plain numbers in bytes and FLOP per nanosecond."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.chips.gpu.constants import Constants, constants_of, gpu_of
+from flint.backends.cost.chips.peaks import peak_flops_per_ns
+from flint.cluster.models import Chip
+
+Float64s = NDArray[np.float64]
+#: L2 bandwidth over that of memory where the chip file does not say. Assumed: an SM takes 64 bytes
+#: per cycle from the L2 (NVIDIA A100 whitepaper), of which copies reach about half.
+L2_BANDWIDTH_RATIO = 2.0
+#: Bytes of an element in a product of matrices, by the beginning of StableHLO's name.
+_BYTES = (
+    ("f8", 1),
+    ("i8", 1),
+    ("ui8", 1),
+    ("f4", 1),
+    ("f64", 8),
+    ("f32", 4),
+    ("tf32", 4),
+    ("i32", 4),
+    ("ui32", 4),
+)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A chip in nanoseconds. `l2_bytes_per_ns` is never below that of memory."""
+
+    chip: Chip
+    constants: Constants
+    sms: float
+    cycles_per_ns: float
+    l2_bytes: float
+    l2_bytes_per_ns: float
+    memory_bytes_per_ns: float
+
+    def peak_flops_per_ns(self, dtype: str) -> float:
+        """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
+        return peak_flops_per_ns(self.chip, dtype)
+
+
+def hardware_of(chip: Chip, constants: Constants | None = None) -> Hardware:
+    """Read a chip, with its constants or the given ones. Raises FlintError FL705 if it is no GPU."""
+    gpu = gpu_of(chip)
+    memory = chip.memory_bandwidth_bytes_per_s.value
+    l2 = gpu.l2_bandwidth_bytes_per_s.value if gpu.l2_bandwidth_bytes_per_s else 0.0
+    return Hardware(
+        chip=chip,
+        constants=constants_of(chip) if constants is None else constants,
+        sms=gpu.sms.value,
+        cycles_per_ns=gpu.clock_hz.value * 1e-9,
+        l2_bytes=gpu.l2_bytes.value,
+        l2_bytes_per_ns=max(l2 or L2_BANDWIDTH_RATIO * memory, memory) * 1e-9,
+        memory_bytes_per_ns=memory * 1e-9,
+    )
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element of a matrix."""
+    return next((size for start, size in _BYTES if dtype.startswith(start)), 2)

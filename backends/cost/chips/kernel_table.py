@@ -1,0 +1,261 @@
+"""Program -> Kernels: what each COMPUTE row is to a latency model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.masks import band_keys, masked_flops, masks_of
+from flint.ir import opcodes as ops
+from flint.ir.program import Flag, Int64s, Kind, Phase, Program
+from flint.passes.work.host_copies import LOAD, STORE
+
+#: Opcodes that the fusion profiles give to kernels of several operations.
+FUSED = {
+    "fusion": KernelKind.ELEMENTWISE,
+    "fusion.loop": KernelKind.ELEMENTWISE,
+    "fusion.layout": KernelKind.COPY,
+    "fusion.attention": KernelKind.ATTENTION,
+    "fusion.attention_backward": KernelKind.ATTENTION_BACKWARD,
+    "fusion.softmax": KernelKind.SOFTMAX,
+    "fusion.norm": KernelKind.NORM,
+    "fusion.reduction": KernelKind.REDUCTION,
+    "fusion.optimizer": KernelKind.OPTIMIZER,
+    STORE: KernelKind.HOST_COPY,
+    LOAD: KernelKind.HOST_COPY,
+}
+#: Sets of opcodes by kind; the first that has an opcode decides.
+_SETS: tuple[tuple[frozenset[str], KernelKind], ...] = (
+    (ops.MATMUL, KernelKind.GEMM),
+    (ops.CONVOLUTION, KernelKind.CONVOLUTION),
+    (ops.REDUCTION, KernelKind.REDUCTION),
+    (ops.ELEMENTWISE, KernelKind.ELEMENTWISE),
+    (ops.GENERATED, KernelKind.ELEMENTWISE),
+    (ops.LAYOUT, KernelKind.COPY),
+    (ops.FFT, KernelKind.FFT),
+    (ops.TOP_K, KernelKind.TOP_K),
+    (ops.ALGORITHM, KernelKind.SORT),
+)
+#: Parts of names, for operators of frameworks that are kernels by themselves.
+_NAMES: tuple[tuple[str, KernelKind], ...] = (
+    ("softmax", KernelKind.SOFTMAX),
+    ("layer_norm", KernelKind.NORM),
+    ("rms_norm", KernelKind.NORM),
+    ("group_norm", KernelKind.NORM),
+    ("batch_norm", KernelKind.NORM),
+    ("embedding_dense_backward", KernelKind.SCATTER),
+    ("embedding", KernelKind.GATHER),
+    ("scatter", KernelKind.SCATTER),
+    ("index_put", KernelKind.SCATTER),
+    ("index_add", KernelKind.SCATTER),
+    ("dynamic_update_slice", KernelKind.COPY),
+    ("dynamic-update-slice", KernelKind.COPY),
+    ("dynamic_slice", KernelKind.COPY),
+    ("dynamic-slice", KernelKind.COPY),
+    ("gather", KernelKind.GATHER),
+    ("index", KernelKind.GATHER),
+    ("take", KernelKind.GATHER),
+    ("cumsum", KernelKind.REDUCTION),
+    ("rng", KernelKind.RANDOM),
+    ("dropout", KernelKind.RANDOM),
+    ("rand", KernelKind.RANDOM),
+    ("bernoulli", KernelKind.RANDOM),
+    ("fused_adam", KernelKind.OPTIMIZER),
+)
+
+
+def kernel_rows(program: Program) -> Int64s:
+    """The rows that launch a kernel."""
+    moves = (program.result_bytes + program.operand_bytes > 0) & ((program.flags & Flag.VIEW) == 0)
+    return np.flatnonzero((program.kind == Kind.COMPUTE) & (moves | (program.flops > 0)))
+
+
+def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[Kernels, Int64s]:
+    """The kernels of a program, and the row of each.
+
+    Products of the kinds `tf32` that have f32 operands are done in TF32.
+    """
+    rows = kernel_rows(program)
+    kind = _kinds(program, rows)
+    updates = _updates(program, rows, kind)
+    kind[updates] = KernelKind.OPTIMIZER
+    masks = masks_of(program).select(rows)
+    dims = program.dims[rows]
+    attends = (kind == KernelKind.ATTENTION) | (kind == KernelKind.ATTENTION_BACKWARD)
+    flops = program.flops[rows]
+    kernels = Kernels(
+        kind=kind,
+        dtype=_dtypes(program, rows, kind, tf32),
+        dims=np.column_stack([dims[:, :2], band_keys(dims, masks), dims[:, 3:]]),
+        flops=np.where(attends, masked_flops(flops, dims, masks), flops),
+        read_bytes=program.operand_bytes[rows],
+        written_bytes=program.result_bytes[rows],
+        elements=np.maximum(
+            _elements(program, rows), np.where(updates, _reduced(program, rows), 0)
+        ),
+        arrays=np.diff(program.dep_start)[rows] + 1,
+        causal=masks.causal,
+        dtypes=(*map(element_type, program.dtypes), "tf32", *_products(program)),
+    )
+    return kernels, rows
+
+
+def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
+    """Kinds by opcode. An operator without one whose work is known is told by its work.
+
+    It multiplies matrices (fusions of HLO that hold a product), copies, or calculates element by
+    element (pooling, losses, packing of shards). Of what a program calls by name, only products
+    and kernels whose work is declared are known.
+    """
+    kinds = [int(kind_of(name)) for name in program.opcodes]
+    called = [name.startswith(("custom_call.", "hlo.custom-call")) for name in program.opcodes]
+    opcode = program.opcode[rows]
+    kind = np.array(kinds, dtype=np.uint8)[opcode]
+    other = (kind == KernelKind.UNPRICED) & ~np.array(called, dtype=np.bool_)[opcode]
+    works = program.flops[rows] > 0
+    kind[other] = np.where(works, KernelKind.ELEMENTWISE, KernelKind.COPY)[other]
+    shaped = (program.dims[rows] > 0).all(axis=1)
+    multiplies = (program.product[rows] > 0) | (program.dims[rows, 2] > 1)
+    kind[other & shaped & multiplies] = KernelKind.GEMM
+    known = np.array(called, dtype=np.bool_)[opcode] & shaped
+    declared = known & (program.dims[rows, 2:] == 1).all(axis=1)
+    kind[known & (kind == KernelKind.UNPRICED)] = KernelKind.GEMM
+    kind[declared] = KernelKind.DECLARED
+    kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
+    return kind
+
+
+def _updates(program: Program, rows: Int64s, kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """The kernels that update what an optimizer keeps.
+
+    One that also reduces what it updates (the norm of a weight, for the log or a trust ratio) is
+    told from a reduction by what it writes: no less than a byte for each element reduced.
+    """
+    element = (kind == KernelKind.ELEMENTWISE) | (kind == KernelKind.COPY)
+    reduced = _reduced(program, rows)
+    whole = (reduced > 0) & (program.result_bytes[rows] >= reduced)
+    also_reduces = (kind == KernelKind.REDUCTION) & whole
+    found: NDArray[np.bool_] = (element | also_reduces) & (program.phase[rows] == Phase.OPTIMIZER)
+    return found
+
+
+def _elements(program: Program, rows: Int64s) -> Int64s:
+    """Elements of each result. Of an array that is updated in place only those that are written."""
+    sizes = np.array([math.prod(s) for s in program.shapes] or [0], dtype=np.int64)
+    bits = [_BITS.get(element_type(d), 8) for d in program.dtypes]
+    width = np.array(bits or [8], dtype=np.int64)[program.dtype[rows]]
+    found: Int64s = np.minimum(sizes[program.shape[rows]], program.result_bytes[rows] * 8 // width)
+    return found
+
+
+def _reduced(program: Program, rows: Int64s) -> Int64s:
+    """How many elements a reduction of (1, rows, 1, columns) reads."""
+    found: Int64s = program.dims[rows, 1] * program.dims[rows, 3]
+    return found
+
+
+#: Parts of the names of attention calls that Flint knows.
+_ATTENTION = ("flint.attention", "pallas_attention")
+#: An operand of this share of the largest says nothing of the type of a kernel.
+SMALL = 8
+#: Bits of the types that matrices are multiplied in.
+_BITS = {"f64": 64, "f32": 32, "bf16": 16, "f16": 16, "i8": 8, "ui8": 8, "i4": 4}
+
+
+def _dtypes(
+    program: Program, rows: Int64s, kind: NDArray[np.uint8], tf32: Collection[KernelKind]
+) -> NDArray[np.uint8]:
+    """What each kernel calculates with: what its product multiplies, else its result's type.
+
+    Where the program does not say what a product multiplies, it is the narrowest operand.
+    Operands much smaller than the largest do not count in kernels of several products: they are
+    masks and tables.
+    """
+    names = [*map(element_type, program.dtypes), "tf32", *_products(program)]
+    bits = [_BITS.get(n, 8 if n.startswith("f8") else 0) for n in names]
+    found: NDArray[np.uint8] = program.dtype[rows].copy()
+    start, deps, dtypes = program.dep_start, program.deps, program.dtype
+    several = (kind == KernelKind.DECLARED) | (kind == KernelKind.ATTENTION)
+    several |= kind == KernelKind.ATTENTION_BACKWARD
+    said = np.where(kind <= KernelKind.ATTENTION_BACKWARD, program.product[rows], 0)
+    found[said > 0] = len(program.dtypes) + said[said > 0]
+    searched = several | (kind <= KernelKind.CONVOLUTION)
+    for at in np.flatnonzero(searched & (said == 0)).tolist():
+        row = int(rows[at])
+        read = deps[start[row] : start[row + 1]]
+        if several[at]:
+            read = read[
+                program.result_bytes[read] * SMALL >= program.result_bytes[read].max(initial=0)
+            ]
+        operands = {int(dtypes[d]) for d in read}
+        known = [d for d in operands if bits[d]]
+        if known:
+            found[at] = min(known, key=lambda d: (bits[d], d))
+    f32 = np.array([name == "f32" for name in names], dtype=np.bool_)[found]
+    found[f32 & np.isin(kind, list(tf32))] = names.index("tf32")
+    return found
+
+
+def _products(program: Program) -> list[str]:
+    """Names of what products multiply, with StableHLO's names of types."""
+    parts = (name.partition(":") for name in program.products[1:])
+    return [element_type(dtype) + colon + how for dtype, colon, how in parts]
+
+
+#: numpy's names of types in a Program whose StableHLO names are not made by rule.
+_ELEMENT_TYPES = {
+    "bfloat16": "bf16",
+    "bool": "i1",
+    "float8_e4m3fn": "f8E4M3FN",
+    "float8_e5m2": "f8E5M2",
+    "float8_e4m3fnuz": "f8E4M3FNUZ",
+    "float8_e5m2fnuz": "f8E5M2FNUZ",
+    "float8_e4m3b11fnuz": "f8E4M3B11FNUZ",
+    "float8_e8m0fnu": "f8E8M0FNU",
+    "float4_e2m1fn": "f4E2M1FN",
+}
+
+
+def element_type(dtype: str) -> str:
+    """StableHLO's name of a type in a Program (`float32` is f32), as chips' files have it."""
+    if dtype in _ELEMENT_TYPES:
+        return _ELEMENT_TYPES[dtype]
+    for name, prefix in (("float", "f"), ("uint", "ui"), ("int", "i")):
+        if dtype.startswith(name) and dtype[len(name) :].isdigit():
+            return prefix + dtype[len(name) :]
+    return dtype
+
+
+def kind_of(opcode: str) -> KernelKind:
+    """What an opcode is to a latency model; UNPRICED where nothing says."""
+    name = opcode.partition("[")[0]
+    if name in FUSED:
+        return FUSED[name]
+    if _is_attention(opcode):
+        backward = "backward" in name.lower()
+        return KernelKind.ATTENTION_BACKWARD if backward else KernelKind.ATTENTION
+    for part, kind in _NAMES:
+        if part in name:
+            return kind
+    for names, kind in _SETS:
+        if name in names:
+            return kind
+    if name in ops.DATA_MOVEMENT or name == ops.ALL_SLICE:
+        return KernelKind.COPY
+    return KernelKind.UNPRICED
+
+
+def _is_attention(opcode: str) -> bool:
+    called = opcode.startswith("custom_call.")
+    return opcode in ops.ATTENTION or (
+        called and (any(n in opcode for n in _ATTENTION) or "fmha" in opcode.lower())
+    )
+
+
+def unpriced(kernels: Kernels) -> NDArray[np.bool_]:
+    """For each kernel, whether nothing is known of its work."""
+    return np.asarray(kernels.kind == KernelKind.UNPRICED, dtype=np.bool_)

@@ -1,0 +1,76 @@
+"""The kernels of a program as columns: what the latency models of all chips are asked about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.program import Int64s
+
+
+class KernelKind(IntEnum):
+    """What a kernel is to a latency model. `dims` holds, by kind, the numbers in brackets."""
+
+    GEMM = 0  #: product of matrices (batch, m, n, k)
+    CONVOLUTION = 1  #: as an implicit product of matrices (batch, m, n, k)
+    ATTENTION = 2  #: fused attention (batch x heads, queries, keys, head size)
+    ATTENTION_BACKWARD = 3  #: its backward pass (batch x heads, queries, keys, head size)
+    ELEMENTWISE = 4  #: chains of element-wise operations, casts and broadcasts
+    REDUCTION = 5  #: sums, maxima (1, rows, 1, reduced)
+    SOFTMAX = 6  #: (1, rows, 1, columns)
+    NORM = 7  #: layer norm, RMS norm and their backward passes (1, rows, 1, columns)
+    COPY = 8  #: transposes, slices, concatenations: bytes move, nothing is calculated
+    GATHER = 9  #: embedding look-ups, takes (1, rows, 1, columns)
+    SCATTER = 10  #: and scatter-adds (1, rows, 1, columns)
+    SORT = 11  #: sorts (1, rows, 1, columns)
+    OPTIMIZER = 12  #: an optimizer's update of a parameter: element-wise over several arrays
+    RANDOM = 13  #: draws of random numbers
+    UNPRICED = 14  #: nothing is known of its work
+    DECLARED = 15  #: written by hand: flops and bytes as declared (1, transcendentals, 1, 1)
+    FFT = 16  #: Fourier transforms (outer axes, transforms, 1, last axis)
+    TOP_K = 17  #: the k largest of each row (1, rows, 1, columns)
+    HOST_COPY = 18  #: to or from the memory of the host: bytes over the chip's link
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """Kernels in columns of one length.
+
+    | column | meaning |
+    |---|---|
+    | kind | `KernelKind` |
+    | dtype | index into `dtypes` (StableHLO's names) of what it calculates with |
+    | dims | (batch, m, n, k), see `KernelKind`; 0 where a kind has none |
+    | flops | of one execution; of causal attention, the half that is calculated |
+    | read_bytes, written_bytes | what crosses the edge of the kernel |
+    | elements | number of elements of its largest result |
+    | arrays | number of arrays that it reads and writes |
+    | causal | whether an attention kernel leaves out the upper half |
+    """
+
+    kind: NDArray[np.uint8]
+    dtype: NDArray[np.uint8]
+    dims: Int64s
+    flops: Int64s
+    read_bytes: Int64s
+    written_bytes: Int64s
+    elements: Int64s
+    arrays: Int64s
+    causal: NDArray[np.bool_]
+    dtypes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def moved_bytes(self) -> Int64s:
+        """Bytes read and written."""
+        return self.read_bytes + self.written_bytes
+
+    def select(self, rows: NDArray[np.bool_] | Int64s) -> Kernels:
+        """Some of the kernels, by mask or index."""
+        columns = {name: value[rows] for name, value in vars(self).items() if name != "dtypes"}
+        return Kernels(**columns, dtypes=self.dtypes)

@@ -1,0 +1,61 @@
+"""What the models read of a chip with systolic arrays, as plain numbers per nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.chips.peaks import peak_flops_per_ns
+from flint.backends.cost.chips.systolic.constants import constants_of, systolic_of
+from flint.cluster.models import Chip
+
+Float64s = NDArray[np.float64]
+#: Bytes of an element, by the beginning of StableHLO's name.
+_BYTES = (("f8", 1), ("i8", 1), ("ui8", 1), ("f4", 1), ("i4", 1), ("f64", 8), ("f32", 4))
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A chip in nanoseconds and bytes. `arrays` and `vmem_bytes` are those of all its cores."""
+
+    chip: Chip
+    constants: Mapping[str, float]
+    arrays: float
+    rows: float
+    columns: float
+    cycles_per_ns: float
+    vmem_bytes: float
+    memory_bytes_per_ns: float
+
+    @property
+    def vector_cycles_per_ns(self) -> float:
+        """Cycles of the vector units of all cores, which share the work."""
+        cores = self.chip.systolic.cores.value if self.chip.systolic else 1.0
+        return self.constants["vector.clock_ghz"] * cores
+
+    def peak_flops_per_ns(self, dtype: str) -> float:
+        """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
+        return peak_flops_per_ns(self.chip, dtype)
+
+
+def hardware_of(chip: Chip, constants: Mapping[str, float] | None = None) -> Hardware:
+    """Read a chip, with its constants or the given ones. Raises FL705 without arrays."""
+    systolic = systolic_of(chip)
+    return Hardware(
+        chip=chip,
+        constants=constants_of(chip) if constants is None else constants,
+        arrays=systolic.cores.value * systolic.arrays.value,
+        rows=systolic.rows.value,
+        columns=systolic.columns.value,
+        cycles_per_ns=systolic.clock_hz.value * 1e-9,
+        vmem_bytes=systolic.cores.value * systolic.vmem_bytes.value,
+        memory_bytes_per_ns=chip.memory_bandwidth_bytes_per_s.value * 1e-9,
+    )
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element; 2 for types that the table does not name."""
+    return next((size for start, size in _BYTES if dtype.startswith(start)), 2)

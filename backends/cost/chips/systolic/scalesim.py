@@ -1,0 +1,77 @@
+"""SCALE-Sim's cycle counts of a product of matrices on one array, in closed form.
+
+With an array of R x C, exactly what SCALE-Sim 3.0.0 reports without a bandwidth limit:
+
+| dataflow | stationary tile | cycles |
+|---|---|---|
+| os | m x n | ceil(m/R) ceil(n/C) (R + C + k - 2) - 1 |
+| ws | k x n | ceil(k/R) ceil(n/C) (2R + C + m - 2) - 1 |
+| is | k x m | ceil(k/R) ceil(m/C) (2R + C + n - 2) - 1 |
+
+Every fold is loaded, filled and drained before the next one; a partial tile costs a whole one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flint.backends.cost.chips.kernels import Kernels
+from flint.backends.cost.chips.systolic.constants import systolic_of
+from flint.backends.cost.chips.systolic.hardware import Float64s, Hardware, element_bytes
+from flint.backends.cost.chips.systolic.scalesim_reads import dram_words
+
+#: Dataflows by the names of chip files.
+DATAFLOWS = ("os", "ws", "is")
+
+
+def folds(
+    m: ArrayLike, n: ArrayLike, k: ArrayLike, rows: ArrayLike, columns: ArrayLike, dataflow: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many tiles a product has, and the cycles of each. ValueError for another dataflow."""
+    m, n, k, r, c = (np.asarray(x, np.int64) for x in (m, n, k, rows, columns))
+    if dataflow == "os":
+        return _whole(m, r) * _whole(n, c), r + c + k - 2
+    if dataflow == "ws":
+        return _whole(k, r) * _whole(n, c), 2 * r + c + m - 2
+    if dataflow == "is":
+        return _whole(k, r) * _whole(m, c), 2 * r + c + n - 2
+    raise ValueError(f"dataflow '{dataflow}' is none of {', '.join(DATAFLOWS)}")
+
+
+def cycles(
+    m: ArrayLike, n: ArrayLike, k: ArrayLike, rows: ArrayLike, columns: ArrayLike, dataflow: str
+) -> NDArray[np.int64]:
+    """Cycles of m x k times k x n with unlimited bandwidth, as SCALE-Sim counts them."""
+    count, each = folds(m, n, k, rows, columns, dataflow)
+    return np.asarray(count * each - 1, np.int64)
+
+
+def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
+    """Products on all arrays of a chip: tiles are dealt out evenly, each array is SCALE-Sim's.
+
+    A third of VMEM is the double buffer of each operand and of the result; what they read comes at
+    the bandwidth of memory (`scalesim_reads.py`) while arrays work. One array without that limit
+    has exactly `cycles`. Types that the arrays multiply faster than bf16 take so much less time.
+    """
+    systolic = systolic_of(hardware.chip)
+    batch, m, n, k = np.maximum(kernels.dims.T, 1)
+    shape = (int(hardware.rows), int(hardware.columns))
+    count, each = folds(m, n, k, *shape, systolic.dataflow)
+    alone = np.ceil(batch * count / hardware.arrays) * each - np.where(
+        hardware.arrays > 1, 1, batch
+    )
+    peak = hardware.peak_flops_per_ns(dtype)
+    usual = hardware.chip.peak_flops_per_s.get("bf16")
+    faster = max(peak / (usual.value * 1e-9), 1.0) if usual else 1.0
+    working = alone / hardware.cycles_per_ns / faster
+    size = element_bytes(dtype)
+    half = hardware.vmem_bytes / 3 / 2 / size
+    words = batch * (dram_words(m, n, k, *shape, systolic.dataflow, half) + m * n)
+    moved = np.maximum(kernels.moved_bytes, words * size)
+    result: Float64s = np.maximum(working, moved / hardware.memory_bytes_per_ns)
+    return result
+
+
+def _whole(extent: NDArray[np.int64], tile: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.asarray(-(-extent // tile), np.int64)

@@ -1,0 +1,21 @@
+"""Members that have a link to each other member."""
+
+from __future__ import annotations
+
+from flint.backends.cost.collectives.ring import total_bytes
+from flint.backends.cost.collectives.schedule import Schedule
+from flint.ir.program import Collective
+
+
+def fully_connected(collective: Collective, comm_bytes: float, size: int, domain: int) -> Schedule:
+    """All at once over the links between the `size` members, of the `domain` that they are in.
+
+    A member has `domain` - 1 links and uses those to the group.
+    """
+    total = total_bytes(collective, comm_bytes, size)
+    links = (size - 1) / (max(domain, size) - 1)
+    if collective is Collective.BROADCAST:  # each member passes a part on to all others
+        return Schedule("direct", 2, total, links=links)
+    rounds = 2 if collective is Collective.ALL_REDUCE else 1
+    part = total / size
+    return Schedule("direct", rounds, rounds * part * (size - 1), part, links)

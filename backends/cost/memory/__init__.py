@@ -1,0 +1,1 @@
+"""What a device holds over a step."""

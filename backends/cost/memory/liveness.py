@@ -1,0 +1,349 @@
+"""Which buffers a program needs on a device, and from when to when each is in use.
+
+Rows run in program order; the body of a loop stands for each of its turns. A moment is twice the
+number of a row: a result is there from moment 2i to that of its last reader. What a loop reads
+from outside is there until the loop has ended, at moment 2 * stop - 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.memory.eager_updates import EAGER, eager_updates
+from flint.backends.cost.memory.nesting import Carry
+from flint.backends.cost.memory.sharing import Storage
+from flint.backends.cost.memory.values import Values, values
+from flint.ir.opcodes import ELEMENTWISE, RESULT, opcode_mask
+from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
+from flint.passes.rewrites.result_sizes import whole_bytes
+from flint.passes.work.host_copies import ON_HOST
+
+#: Operations that may write over an operand of the same size that nothing reads after them.
+OVERWRITING = ELEMENTWISE | {"fusion", "fusion.optimizer", "fusion.loop"}
+#: Those of XLA for CPUs write over operands of their shape and type only.
+_ALIKE = frozenset({"fusion.loop"})
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """Memory of one rank class: buffer b takes `num_bytes[b]` from moment `born[b]` to `dies[b]`.
+
+    `first[b]` is the row that it was made for. `of_row[i]` is the buffer that holds the value of
+    row i: a view has that of what it views. `reads` says of each entry of `Program.deps` whether
+    its row reads that value; others only say what comes first. `on_host` are the buffers in the
+    memory of the host.
+    """
+
+    first: Int64s
+    num_bytes: Int64s
+    born: Int64s
+    dies: Int64s
+    of_row: Int64s
+    moments: int
+    reads: NDArray[np.bool_]
+    on_host: NDArray[np.bool_]
+
+    @cached_property
+    def live_bytes(self) -> Int64s:
+        """Bytes in use at each moment."""
+        change = np.zeros(self.moments + 1, dtype=np.int64)
+        np.add.at(change, self.born, self.num_bytes)
+        np.subtract.at(change, self.dies + 1, self.num_bytes)
+        return np.cumsum(change[:-1])
+
+    def of(self, chosen: NDArray[np.bool_]) -> Buffers:
+        """The same with the other buffers empty."""
+        return replace(self, num_bytes=np.where(chosen, self.num_bytes, 0))
+
+    def at(self, moment: int) -> NDArray[np.int64]:
+        """The buffers in use at a moment."""
+        return np.flatnonzero((self.born <= moment) & (moment <= self.dies) & (self.num_bytes > 0))
+
+
+def buffers(program: Program) -> Buffers:
+    """Lay out the values of a program in buffers.
+
+    Views have none of their own. An update in place, and an element-wise operation, writes over an
+    operand of its size that it reads last. A loop makes the next value of what it carries where the
+    last one was, if that is not read any more by then, and takes over an initial value that nobody
+    else reads. Arguments are there all step long; donated ones are written over, by results of
+    their shape and type too, others and constants never.
+    """
+    return _Layout(program).buffers()
+
+
+def donated(program: Program) -> NDArray[np.bool_]:
+    """Arguments whose memory the step may use for its results.
+
+    A step of a pipeline that has an optimizer updates what it holds, without saying so.
+    """
+    arguments = program.kind == Kind.PARAMETER
+    said = arguments & ((program.flags & Flag.DONATED) != 0)
+    if "pipeline.turn" not in program.opcodes or not (program.phase == Phase.OPTIMIZER).any():
+        return np.asarray(said)
+    floats = np.array(["float" in dtype for dtype in program.dtypes], dtype=np.bool_)
+    return np.asarray(said | (arguments & floats[program.dtype]))
+
+
+def on_host(program: Program) -> NDArray[np.bool_]:
+    """For each row whether what it makes lies in the memory of the host."""
+    return opcode_mask(program, ON_HOST)
+
+
+def value_bytes(program: Program) -> Int64s:
+    """Bytes of each row's value: of an update in place all of them, not those that change."""
+    shares = (program.alias >= 0) | ((program.flags & Flag.IN_PLACE) != 0)
+    whole = np.maximum(program.result_bytes, whole_bytes(program))
+    return np.where(program.trips > 0, np.where(shares, whole, program.result_bytes), 0)
+
+
+def _updated_in_place(program: Program) -> dict[int, int]:
+    """What each row that updates in place updates: its alias, or what it reads of its own type."""
+    found = {}
+    for row in np.flatnonzero((program.flags & Flag.IN_PLACE) != 0).tolist():
+        reads = program.dependencies(row)
+        alike = (program.shape[reads] == program.shape[row]) & (
+            program.dtype[reads] == program.dtype[row]
+        )
+        if program.alias[row] >= 0:
+            found[row] = int(program.alias[row])
+        elif alike.any():
+            found[row] = int(reads[alike][0])
+    return found
+
+
+class _Layout:
+    """A layout on its way: who reads each value last, then what shares memory."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.count = len(program)
+        self.region: list[int] = program.region.tolist()
+        self.updated = _updated_in_place(program)
+        self.values: Values = values(program)
+        self.eager = eager_updates(program, self.values, value_bytes(program))
+        self.last, self.reader = self._readers()
+        self.storage = self._storage()
+        self.whole: list[int] = whole_bytes(program).tolist()
+        #: Of operators that change several tensors, the values that these were.
+        self.held: dict[int, set[int]] = {}
+
+    def buffers(self) -> Buffers:
+        for carry in self.values.changing:
+            self._carry(carry)
+        self._overwrite()
+        self._return_in_donated()
+        return self._collect()
+
+    # who reads what ------------------------------------------------------------------------------
+
+    def _readers(self) -> tuple[list[int], list[int]]:
+        """For each value when it is read last, and the row that does."""
+        program, values = self.program, self.values
+        last = [2 * row for row in range(self.count)]
+        last += [self._end(c) for c in values.changing]
+        reader = [-1] * len(last)
+        alive = (program.trips > 0).tolist()
+        owners, targets = program.dep_owner.tolist(), program.deps.tolist()
+        reads = self.eager.reads.tolist()
+        for row, target, used in zip(owners, targets, reads, strict=True):
+            if not used or not alive[row] or values.of_row[row] != row:
+                continue  # to see a value in another way is no use of it
+            value = values.read(target, self._reads_in(row))
+            moment = self._last_moment(row, value)
+            if moment >= last[value]:
+                last[value], reader[value] = moment, row
+        for carry in values.changing:
+            made = values.read(carry.produced, carry.region)
+            if self._end(carry) > last[made]:
+                last[made], reader[made] = self._end(carry), -1
+        return last, reader
+
+    def _reads_in(self, row: int) -> int:
+        """The region from which a row reads. A carried value begins outside of its loop."""
+        if row in self.values.last_of:
+            return self.program.regions[self.region[row]].parent
+        return self.region[row]
+
+    def _last_moment(self, row: int, value: int) -> int:
+        inside = self._reads_in(row)
+        return self.values.nesting.last_moment(row, inside, self.values.born_region(value))
+
+    def _end(self, carry: Carry) -> int:
+        return 2 * self.program.regions[carry.region].stop - 1
+
+    def _storage(self) -> Storage:
+        program, values = self.program, self.values
+        own = np.array(values.of_row, dtype=np.int64) == np.arange(self.count)
+        size = np.where(own, value_bytes(program), 0).tolist()
+        size += [size[c.row] for c in values.changing]
+        born = [2 * row for row in range(self.count)] + [self._end(c) for c in values.changing]
+        kept = (program.kind == Kind.PARAMETER) & ~donated(program)
+        constants = np.array(["constant" in o for o in program.opcodes], dtype=np.bool_)
+        kept |= constants[program.opcode] & (program.kind == Kind.VALUE)
+        fixed = kept.tolist() + [False] * len(values.changing)
+        return Storage(size, list(zip(born, self.last, strict=True)), fixed)
+
+    # what shares memory --------------------------------------------------------------------------
+
+    def _carry(self, carry: Carry) -> None:
+        """A loop makes what it carries where it was, if that is free by then; else it copies it."""
+        end = self._end(carry)
+        self.storage.share(carry.row, self.values.last_of[carry.row])
+        made = self.values.read(carry.produced, carry.region)
+        born = self.storage.span(made)[0]
+        inside = born >= 2 * self.program.regions[carry.region].start
+        held = self.last[carry.row]
+        if inside and (held < born or (held == born and self._takes_over(born // 2, carry.row))):
+            self.storage.share(carry.row, made)
+        self.storage.reserve(carry.row, end)
+
+    def _takes_over(self, row: int, value: int) -> bool:
+        """Whether `row` may write over a value that it reads and that nothing reads after it."""
+        if self.reader[value] != row or self.last[value] != 2 * row:
+            return False
+        if row in self.values.last_of or self.may_overwrite[row]:
+            return not self.alike[row] or self._is_alike(row, value)
+        return row in self.updated and self._before(row) == value
+
+    def _before(self, row: int) -> int:
+        """The value that `row` updates in place."""
+        return self.values.read(self.updated[row], self.region[row])
+
+    @cached_property
+    def may_overwrite(self) -> list[bool]:
+        """Rows whose result can take the place of any operand of equal size."""
+        program = self.program
+        names = frozenset(
+            o for o in program.opcodes if o in OVERWRITING and not o.startswith(EAGER)
+        )
+        rows = opcode_mask(program, names) & (program.kind == Kind.COMPUTE)
+        summed = program.collective == Collective.ALL_REDUCE
+        return (rows | summed | np.array(self.several)).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def alike(self) -> list[bool]:
+        """Kernels that may write only over what has their shape and type."""
+        return opcode_mask(self.program, _ALIKE).tolist()  # type: ignore[no-any-return]
+
+    def _is_alike(self, row: int, value: int) -> bool:
+        program = self.program
+        made = value if value < self.count else self.values.changing[value - self.count].row
+        same = program.shape[made] == program.shape[row]
+        return bool(same and program.dtype[made] == program.dtype[row])
+
+    @cached_property
+    def several(self) -> list[bool]:
+        """Kernels with more results than their first."""
+        program = self.program
+        kernels = np.array([o.startswith("fusion") for o in program.opcodes], dtype=np.bool_)
+        more = program.result_bytes > whole_bytes(program)
+        return (kernels[program.opcode] & more).tolist()  # type: ignore[no-any-return]
+
+    def _overwrite(self) -> None:
+        """In row order: rows write over what they read last, loops over what they begin with."""
+        values, storage = self.values, self.storage
+        for row in range(self.count):
+            if values.of_row[row] != row or self._changes(row):
+                continue
+            given = [v for v in self._candidates(row) if self._takes_over(row, v)]
+            if not any(storage.share(row, v, resize=row in self.updated) for v in given):
+                self._absorb(row, given)
+
+    def _changes(self, row: int) -> bool:
+        """Whether an operator of PyTorch changes what another made: its memory, whoever reads it.
+
+        An operator that changes several tensors stands for all of them from then on: they are
+        there as long as its result. One with a result larger than what it changes makes that anew.
+        """
+        if row not in self.eager.changes:
+            return False
+        before, storage = self.eager.changes[row], self.storage
+        if self.whole[row] > storage.size[storage.root(before)]:
+            return False
+        changed = self.held.get(before, set()) | {before}
+        if self.program.result_bytes[row] > self.whole[row]:
+            changed |= {self.values.read(d, self.region[row]) for d in self._reads(row)}
+        for value in changed:
+            storage.reserve(value, self.last[row])
+        self.held[row] = changed
+        storage.join(before, row)
+        return True
+
+    def _reads(self, row: int) -> list[int]:
+        """The dependencies of a row that are more than an order."""
+        start, stop = self.program.dep_start[row : row + 2].tolist()
+        read = self.program.deps[start:stop][self.eager.reads[start:stop]]
+        return read.tolist()  # type: ignore[no-any-return]
+
+    def _absorb(self, row: int, given: list[int]) -> None:
+        """A kernel with several results writes some of them over operands."""
+        if self.several[row]:
+            for value in given:
+                self.storage.absorb(row, value)
+
+    def _candidates(self, row: int) -> list[int]:
+        """Values that `row` might write over."""
+        if row in self.values.last_of:
+            initial = self.values.nesting.carries[row].initial
+            return [] if initial < 0 else [self.values.read(initial, self._reads_in(row))]
+        if row in self.updated:
+            return [self._before(row)]
+        if self.may_overwrite[row]:
+            dependencies = self.program.dependencies(row).tolist()
+            return [self.values.read(d, self.region[row]) for d in dependencies]
+        return []
+
+    def _return_in_donated(self) -> None:
+        """What the step returns takes the place of donated arguments of its shape and type."""
+        program, storage = self.program, self.storage
+        free: dict[tuple[int, bool], list[int]] = {}
+        away = [*on_host(program).tolist(), *(False for _ in self.values.changing)]
+        arguments = np.flatnonzero(program.kind == Kind.PARAMETER).tolist()
+        held = {storage.root(row) for row in arguments}
+        returned = self._returned()
+        taken = {storage.root(value) for value in returned}
+        for row in np.flatnonzero(donated(program)).tolist():
+            if storage.root(row) not in taken:
+                root = storage.root(row)
+                free.setdefault((storage.size[root], away[row]), []).append(row)
+        for value in returned:
+            if storage.root(value) in held:
+                continue
+            root = storage.root(value)
+            places = free.get((storage.size[root], away[value]), [])
+            place = next((row for row in places if storage.share(row, value, apart=True)), None)
+            if place is not None:
+                places.remove(place)
+
+    def _returned(self) -> list[int]:
+        """Values that the step returns, in the order in which they are made."""
+        program = self.program
+        found: set[int] = set()
+        results = opcode_mask(program, RESULT) & (program.region == -1)
+        for row in np.flatnonzero(results).tolist():
+            found.update(self.values.read(d, -1) for d in program.dependencies(row).tolist())
+        return sorted(found)
+
+    def _collect(self) -> Buffers:
+        program, storage = self.program, self.storage
+        end = 2 * self.count - 1
+        for row in np.flatnonzero(program.kind == Kind.PARAMETER).tolist():
+            storage.reserve(row, end)
+        roots = sorted({storage.root(value) for value in range(len(self.values))})
+        number = {root: b for b, root in enumerate(roots)}
+        spans = [storage.span(root) for root in roots]
+        return Buffers(
+            first=np.array([born // 2 for born, _ in spans], dtype=np.int64),
+            num_bytes=np.array([storage.size[root] for root in roots], dtype=np.int64),
+            born=np.array([born for born, _ in spans], dtype=np.int64),
+            dies=np.array([min(dies, end) for _, dies in spans], dtype=np.int64),
+            of_row=np.array([number[storage.root(v)] for v in self.values.of_row], dtype=np.int64),
+            moments=2 * self.count,
+            reads=self.eager.reads,
+            on_host=on_host(program)[[born // 2 for born, _ in spans]],
+        )

@@ -1,0 +1,92 @@
+"""Communication that runs at the same time over the same tier, and so slows itself down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.price import spans_of_row
+from flint.backends.cost.simulate.exposure import labels_of
+from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
+from flint.ir.program import Kind, Program
+from flint.units import format_duration
+
+Floats = NDArray[np.float64]
+#: Shares of the step below which nothing is said.
+LEAST_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Congestion:
+    """For `time_ns` of a step `one` and `other` both use the tier; each is priced as if alone."""
+
+    tier: str
+    one: str
+    other: str
+    time_ns: float
+
+
+def congestion_notes(timeline: Timeline, placement: Placement) -> list[str]:
+    """A note for each pair of streams of the class that ends last that matters."""
+    if not timeline.total_ns:
+        return []
+    slowest = max(timeline.classes, key=lambda c: c.total_ns)
+    return [
+        f"{c.tier} carries {c.one} and {c.other} at the same time for {format_duration(c.time_ns)} "
+        f"({c.time_ns / timeline.total_ns:.1%} of the step); each is priced as if it were alone"
+        for c in congestion(slowest, placement)
+        if c.time_ns >= LEAST_SHARE * timeline.total_ns
+    ]
+
+
+def congestion(track: ClassTimeline, placement: Placement) -> Iterator[Congestion]:
+    """Every pair of streams of a class that are busy on one tier at the same time."""
+    program, row = track.work.program, track.work.nodes.row
+    labels = labels_of(program)
+    for tier, users in _users(program, placement).items():
+        here = np.isin(row, users)
+        streams = np.unique(track.work.stream[users]).tolist()
+        busy = {s: np.flatnonzero(here & (track.work.stream[row] == s)) for s in streams if s}
+        for one, other in combinations(sorted(busy), 2):
+            time_ns = _together(track, busy[one], busy[other])
+            if time_ns > 0:
+                names = [_longest(track, labels, busy[s]) for s in (one, other)]
+                name = placement.cluster.network[tier].name
+                yield Congestion(name, names[0], names[1], time_ns)
+
+
+def _users(program: Program, placement: Placement) -> dict[int, list[int]]:
+    """The rows that send over each tier."""
+    found: dict[int, list[int]] = {}
+    sends = (program.kind == Kind.COLLECTIVE) | (program.kind == Kind.SEND)
+    for row in np.flatnonzero(sends).tolist():
+        for span in spans_of_row(program, row, placement):
+            if span.size > 1:
+                found.setdefault(span.tier, []).append(row)
+    return found
+
+
+def _together(track: ClassTimeline, one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """How long nodes of both run. Nodes of each follow each other."""
+    starts, ends = np.sort(track.start_ns[one]), np.sort(track.end_ns[one])
+    edges = np.stack((starts, ends), axis=1).ravel()
+    busy = np.concatenate(([0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))))
+    until = np.interp(track.end_ns[other], edges, busy)
+    return float((until - np.interp(track.start_ns[other], edges, busy)).sum())
+
+
+def _longest(
+    track: ClassTimeline, labels: list[tuple[str, str, str]], nodes: NDArray[np.int64]
+) -> str:
+    """The kind of communication that takes most of the time of some nodes."""
+    total: dict[str, float] = {}
+    for node in nodes.tolist():
+        kind, over, _ = labels[int(track.work.nodes.row[node])]
+        name = f"{kind} over {over}"
+        total[name] = total.get(name, 0.0) + float(track.end_ns[node] - track.start_ns[node])
+    return max(total, key=lambda name: total[name])

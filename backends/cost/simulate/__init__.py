@@ -1,0 +1,1 @@
+"""When each rank class does what, and where the time goes."""

@@ -1,0 +1,167 @@
+"""Where the time of a rank class goes: what computes, what communicates unseen, what waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
+from flint.ir.program import Collective, Int64s, Kind, Phase, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Time of one kind of work in one step of a rank class, in nanoseconds.
+
+    `busy_ns` is how long it runs, `exposed_ns` how much of that nothing is computed meanwhile.
+    """
+
+    kind: str  #: of a kernel (`gemm`, `elementwise`), of a collective, `message`, `host` or `wait`
+    over: str  #: mesh axes of communication; "" for kernels
+    phase: str
+    count: int
+    busy_ns: float
+    exposed_ns: float
+
+
+def shares(timeline: ClassTimeline) -> list[Share]:
+    """The shares of a class. Exposed times of all, with computation, add up to the step.
+
+    Each gap in the compute stream belongs to what the kernel after it waited for last: a
+    collective or message while it runs, before that what the stream of these was busy with, and
+    `wait` for other ranks. Where nothing of that holds it back any more, its `host` has not launched
+    it.
+    """
+    found: dict[tuple[str, str, str], list[float]] = {}
+
+    def add(key: tuple[str, str, str], count: int, busy: float, exposed: float) -> None:
+        entry = found.setdefault(key, [0, 0.0, 0.0])
+        entry[0] += count
+        entry[1] += busy
+        entry[2] += exposed
+
+    program, rows = timeline.work.program, timeline.work.nodes.row
+    labels = labels_of(program)
+    counts = np.bincount(rows, minlength=len(program))
+    busy = np.bincount(rows, timeline.end_ns - timeline.start_ns, minlength=len(program))
+    exposed = np.where(timeline.work.stream == 0, busy, 0.0)
+    for row in np.flatnonzero((counts > 0) & (program.kind != Kind.RECV)).tolist():
+        add(labels[row], int(counts[row]), float(busy[row]), float(exposed[row]))
+    previous = previous_on(timeline.work.stream[rows])
+    for node, start, end in _gaps(timeline):
+        for key, length in _blame(timeline, previous, labels, node, start, end):
+            add(key, 0, 0.0, length)
+    return [
+        Share(*key, int(count), round(b, 3), round(e, 3))
+        for key, (count, b, e) in sorted(found.items())
+    ]
+
+
+def _gaps(timeline: ClassTimeline) -> list[tuple[int, float, float]]:
+    """(node that ends it, start, end) of each time in which nothing is computed; -1 at the end."""
+    nodes = np.flatnonzero(timeline.work.stream[timeline.work.nodes.row] == 0)
+    starts, ends = timeline.start_ns[nodes], timeline.end_ns[nodes]
+    before = np.concatenate(([0.0], ends[:-1])) if len(nodes) else np.zeros(0)
+    gaps = [
+        (int(nodes[i]), float(before[i]), float(starts[i]))
+        for i in np.flatnonzero(starts > before + 1e-6).tolist()
+    ]
+    last = float(ends[-1]) if len(nodes) else 0.0
+    if timeline.total_ns > last + 1e-6:
+        gaps.append((-1, last, timeline.total_ns))
+    return gaps
+
+
+def _blame(
+    timeline: ClassTimeline,
+    previous: list[int],
+    labels: list[tuple[str, str, str]],
+    node: int,
+    start: float,
+    end: float,
+) -> list[tuple[tuple[str, str, str], float]]:
+    """A gap from `start` to `end`, split over what the node after it waited for, last first."""
+    work, parts = timeline.work, []
+    launchable = max(start, _launchable(timeline, node)) if work.launch_ns else end
+    if launchable < end - 1e-6:
+        parts.append((("host", "", labels[int(work.nodes.row[node])][2]), end - launchable))
+        end = launchable
+    cause = _cause(timeline, node, end)
+    while end > start + 1e-6 and cause >= 0:
+        row = int(work.nodes.row[cause])
+        since = max(start, float(timeline.start_ns[cause]))
+        if _is_receive(work.program, row):
+            arrival = max(start, float(timeline.end_ns[cause]) - float(work.duration_ns[row]))
+            parts.append((labels[row], end - arrival))
+            end = min(end, arrival)
+            break
+        if since < end:
+            parts.append((labels[row], end - since))
+            end = since
+        cause = _cause(timeline, cause, end, previous[cause])
+    if end > start + 1e-6:
+        phase = labels[int(work.nodes.row[node])][2] if node >= 0 else ""
+        parts.append((("wait", "", phase), end - start))
+    return parts
+
+
+def _launchable(timeline: ClassTimeline, node: int) -> float:
+    """When all that `node` depends on had ended; for -1, the end of the step, when all had."""
+    if node < 0:
+        return timeline.total_ns
+    ends = timeline.end_ns[timeline.work.nodes.dependencies(node)]
+    return float(ends.max()) if len(ends) else 0.0
+
+
+def _cause(timeline: ClassTimeline, node: int, moment: float, before: int = -1) -> int:
+    """The node that ended last of those that `node` waited for; -1 if none explains `moment`.
+
+    `before` is the one before it on its stream.
+    """
+    if node < 0:
+        return int(np.argmax(timeline.end_ns))
+    deps = timeline.work.nodes.dependencies(node)
+    deps = deps if before < 0 else np.append(deps, before)
+    if not len(deps):
+        return -1
+    last = int(deps[np.argmax(timeline.end_ns[deps])])
+    computes = timeline.work.stream[timeline.work.nodes.row[last]] == 0
+    return -1 if computes or timeline.end_ns[last] < moment - 1e-3 else last
+
+
+def labels_of(program: Program) -> list[tuple[str, str, str]]:
+    """For each row: kind of work, axes, phase."""
+    kernels, rows = kernels_of(program)
+    kernel: Int64s = np.full(len(program), -1, dtype=np.int64)
+    kernel[rows] = kernels.kind
+    known: dict[tuple[int, ...], tuple[str, str, str]] = {}
+    found = []
+    columns = (kernel, program.kind, program.collective, program.group, program.route)
+    for key in zip(*(c.tolist() for c in (*columns, program.phase)), strict=True):
+        if key not in known:
+            known[key] = _label(program, *key)
+        found.append(known[key])
+    return found
+
+
+def _label(
+    program: Program, kernel: int, kind: int, collective: int, group: int, route: int, phase: int
+) -> tuple[str, str, str]:
+    what, over = "", ""
+    if kernel >= 0:
+        what = KernelKind(kernel).name.lower()
+    elif kind == Kind.COLLECTIVE:
+        what = Collective(collective).name.lower()
+    elif kind > Kind.COLLECTIVE:
+        what = "message"
+    if kind >= Kind.COLLECTIVE:
+        axes = program.groups[group] if group >= 0 else program.routes[route]
+        over = ",".join(a.name for a in axes.axes) or str(axes)
+    return what, over, "" if phase == Phase.UNKNOWN else Phase(phase).name.lower()
+
+
+def _is_receive(program: Program, row: int) -> bool:
+    return int(program.kind[row]) == Kind.RECV

@@ -1,0 +1,1 @@
+"""Chips and networks: TOML files, presets, and what may stand in them."""

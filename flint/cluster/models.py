@@ -1,0 +1,245 @@
+"""Cluster and Chip: what a step is estimated on, read from TOML, every number with its source."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from flint.cluster.base import document_of
+from flint.cluster.errors import changed_error, cluster_error, wrong
+from flint.cluster.load import find_cluster_file, preset_names
+from flint.cluster.quantity import (
+    MOST,
+    Count,
+    Model,
+    NotNegative,
+    Positive,
+    Quantity,
+    Share,
+    SourceKind,
+)
+from flint.cluster.tables import GpuConstants, Like, NetworkConstants, Peaks, SystolicConstants
+
+__all__ = [  # Quantity and SourceKind too: models are made of them
+    "Chip",
+    "Cluster",
+    "Gpu",
+    "Network",
+    "NetworkKind",
+    "Quantity",
+    "SourceKind",
+    "Systolic",
+]
+
+#: No network connects more chips.
+MOST_CHIPS = 2**40
+
+
+class Gpu(Model):
+    """What a GPU's latency model needs beside peak and memory."""
+
+    sms: Count
+    clock_hz: Positive
+    l2_bytes: Positive
+    l2_bandwidth_bytes_per_s: Positive | None = None
+    #: Fitted constants of the kernel models by "model.constant" (`gemm.efficiency`), see
+    #: backends/cost/chips/gpu. Missing ones are scaled from the chip named `like`.
+    constants: GpuConstants = Field(default_factory=dict)
+    like: Like = ""
+
+
+class Systolic(Model):
+    """Systolic arrays: `cores` cores, each with `arrays` arrays of `rows` x `columns`.
+
+    `vmem_bytes` is of one core. Arrays, size and clock give the peak: one multiplication and one
+    addition per cell and cycle.
+    """
+
+    cores: Count
+    arrays: Count
+    rows: Count
+    columns: Count
+    clock_hz: Positive
+    vmem_bytes: Positive
+    #: "tpu" (pipelined folds, the default) or "scalesim" (SCALE-Sim's cycles, exactly).
+    mode: Literal["tpu", "scalesim"] = "tpu"
+    dataflow: Literal["ws", "os", "is"] = "ws"
+    constants: SystolicConstants = Field(default_factory=dict)
+
+
+class Chip(Model):
+    """One accelerator. At most one of `gpu` and `systolic` is given; without either, a roofline.
+
+    `peak_flops_per_s` is dense, by StableHLO element type ("bf16", "f32", "f8E4M3FN" ...); "f32"
+    of a GPU is that of its CUDA cores, "tf32" that of its Tensor Cores on f32 operands.
+    `host_link_bytes_per_s` is how fast one chip copies to or from the memory of its host, in one
+    direction while the other is busy too; without it such copies have no price.
+    """
+
+    name: str = Field(min_length=1)
+    peak_flops_per_s: Peaks = Field(min_length=1)
+    memory_bytes: Positive
+    memory_bandwidth_bytes_per_s: Positive
+    host_link_bytes_per_s: Positive | None = None
+    gpu: Gpu | None = None
+    systolic: Systolic | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.gpu and self.systolic:
+            raise ValueError("has both a gpu and a systolic table: a chip is one of them")
+        return self
+
+
+class NetworkKind(StrEnum):
+    """How the members of a tier are connected."""
+
+    SWITCH = "switch"  #: every member at full bandwidth to every other
+    RING = "ring"  #: two neighbours each
+    MESH = "fully-connected"  #: a link to every other member
+    TORUS = "torus"  #: a ring in each of several dimensions
+
+
+def _can_be_mapped(name: str) -> str:
+    if name != name.strip() or "," in name or "=" in name:
+        raise ValueError("should have no comma, equals sign or space around it: --map names it")
+    return name
+
+
+class Network(Model):
+    """One tier of the network, per chip.
+
+    `size` chips are in one domain of the tier (0: no limit). `bandwidth_bytes_per_s` is what one
+    chip sends in one direction over all its links of the tier; of a torus it is that of one link,
+    and each of `torus_dimensions` has two links. `latency_ns` is of one message between members.
+    `oversubscription` divides the bandwidth when all chips of a domain send out of it.
+
+    `torus_shape` is that of a whole pod. A slice of it has a ring in those dimensions whose size
+    is a multiple of `torus_wrap_multiple`, and a line in the others; with `torus_wraps_together`
+    it has rings only if all its dimensions are multiples.
+
+    `measured_members` is the largest group whose measured collectives the constants stand for (1:
+    they are of no measurement; 0: nothing is said).
+    """
+
+    name: Annotated[str, AfterValidator(_can_be_mapped)] = Field(min_length=1)
+    kind: NetworkKind
+    size: int = Field(ge=0, le=MOST_CHIPS, strict=True)
+    bandwidth_bytes_per_s: Positive
+    latency_ns: NotNegative
+    links: int = Field(default=1, ge=1, strict=True)
+    torus_dimensions: int = Field(default=0, ge=0, le=3, strict=True)
+    torus_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = ()
+    torus_wrap_multiple: int = Field(default=1, ge=1, strict=True)
+    torus_wraps_together: bool = Field(default=False, strict=True)
+    oversubscription: float = Field(default=1.0, ge=1.0, le=MOST, strict=True, allow_inf_nan=False)
+    in_network_reduction: bool = Field(default=False, strict=True)
+    measured_members: int = Field(default=0, ge=0, strict=True)
+    #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).
+    constants: NetworkConstants = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _torus_has_a_shape(self) -> Self:
+        if self.kind is not NetworkKind.TORUS:
+            if self.torus_dimensions or self.torus_shape:
+                raise ValueError(
+                    f"is a {self.kind}: torus_dimensions and torus_shape are a torus's"
+                )
+        elif len(self.torus_shape) != self.torus_dimensions or not self.torus_shape:
+            raise ValueError("is a torus: torus_shape needs one size for each of torus_dimensions")
+        return self
+
+
+class Cluster(Model):
+    """Chips and the networks between them, inner tier first.
+
+    `derate` multiplies the speed of every kernel: real steps run slower than back-to-back
+    benchmarks. It is printed in each estimate; 1 means none. `host_launch_ns` is how often a host
+    launches a kernel where no graph does; without it a host is never late.
+    """
+
+    name: str = Field(min_length=1)
+    title: str
+    aliases: tuple[str, ...] = ()
+    base: str = ""  #: the cluster that the file of this one is a change of
+    chip: Chip
+    network: tuple[Network, ...] = Field(min_length=1)
+    derate: Share
+    host_launch_ns: NotNegative | None = None
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _tiers_are_named_and_nested(self) -> Self:
+        names = [n.name for n in self.network]
+        for i, network in enumerate(self.network):
+            if said := self._wrong_in(i, network, names[:i]):
+                raise wrong(said, "network", i)
+        return self
+
+    def _wrong_in(self, at: int, network: Network, before: list[str]) -> str:
+        """What is wrong with a tier beside those inside of it; "" if nothing is."""
+        if network.name in before:
+            return f"has the name of another network, '{network.name}'"
+        if network.size == 0 and at + 1 < len(self.network):
+            return f"is without limit (size 0): '{network.name}' is not the outermost network"
+        inside = self._inside(network)
+        members = network.size // inside
+        if network.size and members * inside != network.size:
+            return f"has a size of {network.size}, no multiple of the {inside} chips inside of it"
+        if network.torus_shape and math.prod(network.torus_shape) != members:
+            shape = "x".join(map(str, network.torus_shape))
+            if not network.size:
+                return f"has a torus_shape of {shape}, but is without limit (size 0)"
+            beside = f"{network.size} chips" if inside == 1 else f"{members} domains of {inside}"
+            return f"has a torus_shape of {shape}, that is not its size of {beside}"
+        return ""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """By tier: how many chips, or domains of the tier inside, a domain connects; 0: any."""
+        return tuple(n.size // self._inside(n) for n in self.network)
+
+    def _inside(self, network: Network) -> int:
+        """Chips in one member of a tier."""
+        at = self.network.index(network)
+        return self.network[at - 1].size if at else 1
+
+    @classmethod
+    def load(cls, name_or_path: str | Path | Cluster) -> Cluster:
+        """The cluster of a preset's name ("h100-dgx", "v5p") or of a TOML file.
+
+        A file may name another as its `base` (see `cluster_base`). Raises FlintError FL701 for a
+        file with an unknown or missing key or an impossible value and FL702 for an unknown name. A
+        cluster is returned as it is.
+        """
+        if isinstance(name_or_path, Cluster):
+            return name_or_path
+        return cls.model_validate(document_of(find_cluster_file(name_or_path), cls._check))
+
+    @classmethod
+    def _check(cls, document: dict[str, Any], path: Path, text: str) -> None:
+        try:
+            cls.model_validate(document)
+        except ValidationError as error:
+            raise cluster_error(error, cls, path, text, document) from error
+
+    def checked(self) -> Cluster:
+        """This cluster. Raises FlintError FL701 for a copy (`model_copy`) that cannot be."""
+        try:
+            type(self).model_validate(self.model_dump(warnings=False))
+        except ValidationError as error:
+            raise changed_error(error, type(self), str(self.name)) from error
+        return self
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of the clusters that come with Flint, sorted."""
+        return preset_names()
+
+    def tier(self, name: str) -> int:
+        """Index into `network` of the tier called `name`; -1 if there is none."""
+        return next((i for i, n in enumerate(self.network) if n.name == name), -1)

@@ -1,0 +1,353 @@
+"""ProgramBuilder: rows go in one at a time, a frozen Program comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.ir.mesh import Group, Mesh, Route
+from flint.ir.program import (
+    COLUMN_TYPES,
+    COLUMNS,
+    MOST_INT64,
+    MOST_NESTED_REGIONS,
+    Collective,
+    Flag,
+    Kind,
+    Phase,
+    Program,
+    Region,
+    RegionKind,
+)
+
+T = TypeVar("T", bound=Hashable)
+# Places in the tuple that `add` appends.
+_OPCODE, _DTYPE, _SHAPE, _RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _DIMS = 0, 2, 3, 4, 5, 6, 7
+_COMM_BYTES, _NAME, _SCOPE, _LOCATION, _REGION, _ALIAS = 11, 15, 16, 17, 21, 22
+_QUANTITIES = (
+    (_RESULT_BYTES, "result_bytes"),
+    (_OPERAND_BYTES, "operand_bytes"),
+    (_FLOPS, "flops"),
+    (_COMM_BYTES, "comm_bytes"),
+)
+#: More rows than this are a program whose calls multiply: they take a gigabyte.
+MOST_ROWS = 1 << 21
+
+
+class Table(dict[T, int]):
+    """Values in order of first use; `table.index(value)` gives their number."""
+
+    def index(self, value: T) -> int:
+        """Number of `value`, appended if it is new."""
+        found = self.get(value)
+        if found is None:
+            found = self[value] = len(self)
+        return found
+
+
+@dataclass
+class _OpenRegion:
+    index: int
+    kind: RegionKind
+    start: int
+    trip_count: int
+    parent: int
+    name: str
+    location: str
+    choice: int
+    barrier: bool
+    carries: list[tuple[int, int]] = field(default_factory=list)
+
+
+def _of(name: str, value: int) -> str:
+    return f"has {name.replace('_', ' ')} of {float(value):.3g}"
+
+
+class ProgramBuilder:
+    """Collects rows in program order and interns the tables of a Program."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._rows: list[tuple[Any, ...]] = []
+        self._deps: list[int] = []
+        self._dep_start: list[int] = [0]
+        self._opcodes: Table[str] = Table()
+        self._dtypes: Table[str] = Table()
+        self._shapes: Table[tuple[int, ...]] = Table()
+        self._groups: Table[Group] = Table()
+        self._routes: Table[Route] = Table()
+        self._strings: Table[str] = Table({"": 0})
+        self._streams: Table[str] = Table({"compute": 0})
+        self._products: Table[str] = Table({"": 0})
+        self._regions: list[_OpenRegion | Region] = []
+        self._open: list[_OpenRegion] = []
+        self._sums: dict[int, int] = {at: 0 for at, _ in _QUANTITIES}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(
+        self,
+        opcode: str,
+        kind: Kind = Kind.COMPUTE,
+        *,
+        deps: Iterable[int] = (),
+        dtype: str = "",
+        shape: tuple[int, ...] = (),
+        result_bytes: int = 0,
+        operand_bytes: int = 0,
+        flops: int = 0,
+        dims: tuple[int, int, int, int] = (0, 0, 0, 0),
+        product: str = "",
+        collective: Collective = Collective.NONE,
+        group: Group | None = None,
+        comm_bytes: int = 0,
+        route: Route | None = None,
+        channel: int = -1,
+        stream: str = "compute",
+        name: str = "",
+        scope: str = "",
+        location: str = "",
+        cause: str = "",
+        phase: Phase = Phase.UNKNOWN,
+        flags: Flag | int = 0,
+        alias: int = -1,
+    ) -> int:
+        """Append one row (see the columns of `Program`) and return its index.
+
+        `deps` may repeat and come in any order; negative entries are dropped.
+        """
+        text = self._strings.index
+        self._append(
+            (
+                self._opcodes.index(opcode),
+                int(kind),
+                self._dtypes.index(dtype),
+                self._shapes.index(shape),
+                result_bytes,
+                operand_bytes,
+                flops,
+                dims,
+                self._products.index(product),
+                int(collective),
+                -1 if group is None else self._groups.index(group),
+                comm_bytes,
+                -1 if route is None else self._routes.index(route),
+                channel,
+                self._streams.index(stream),
+                text(name),
+                text(scope),
+                text(location),
+                text(cause),
+                int(phase),
+                int(flags),
+                self._open[-1].index if self._open else -1,
+                alias,
+            )
+        )
+        self._deps.extend(sorted({d for d in deps if d >= 0}))
+        self._dep_start.append(len(self._deps))
+        return len(self._rows) - 1
+
+    def _append(self, row: tuple[Any, ...]) -> None:
+        """Append a row. Raises FlintError FL407 with it where the program becomes too large."""
+        self._rows.append(row)
+        for at, name in _QUANTITIES:
+            self._sums[at] += row[at]
+            if self._sums[at] > MOST_INT64:
+                self._too_large(
+                    f"{_of(name, row[at])}; {name.replace('_', ' ')} of all operations together "
+                    f"have to be below 2^63 ({MOST_INT64:.2g})"
+                )
+        if max(row[_DIMS]) > MOST_INT64:
+            self._too_large(_of("dims", max(row[_DIMS])))
+        if len(self._rows) > MOST_ROWS:
+            self._too_large(f"comes after {MOST_ROWS:,} others, with every call written out")
+
+    def _too_large(self, what: str) -> NoReturn:
+        row = self._rows[-1]
+        shape = ",".join(map(str, list(self._shapes)[row[_SHAPE]]))
+        strings = list(self._strings)
+        location = strings[row[_LOCATION]] or strings[row[_NAME]]
+        dtype = list(self._dtypes)[row[_DTYPE]]
+        typed = f"{dtype}[{shape}]" if dtype else ""
+        raise FlintError(
+            "FL407",
+            f"{list(self._opcodes)[row[_OPCODE]]} {what}",
+            place=f"{location}  {typed}".strip(),
+            help="is a size wrong by some orders of magnitude?",
+        )
+
+    def begin_region(
+        self,
+        kind: RegionKind,
+        trip_count: int,
+        *,
+        name: str = "",
+        location: str = "",
+        choice: int = -1,
+        barrier: bool = False,
+    ) -> int:
+        """Open a region: rows added until `end_region` belong to it. Returns its index.
+
+        Raises FlintError FL407 for loops nested too deeply, or whose rows run too often.
+        """
+        times = math.prod(r.trip_count for r in self._open) * trip_count
+        if times > MOST_INT64 or len(self._open) >= MOST_NESTED_REGIONS:
+            wrong = f"would run {times:.2g} times in a step"
+            if times <= MOST_INT64:
+                wrong = f"is inside {len(self._open)} other loops and branches"
+            raise FlintError("FL407", f"loop '{name}' {wrong}", place=location or None)
+        index = len(self._regions)
+        parent = self._open[-1].index if self._open else -1
+        opened = _OpenRegion(
+            index, kind, len(self), trip_count, parent, name, location, choice, barrier
+        )
+        self._regions.append(opened)
+        self._open.append(opened)
+        return index
+
+    def end_region(self, carries: Sequence[tuple[int, int]] = ()) -> None:
+        """Close the innermost region. `carries` are (carried row, produced row) pairs."""
+        r = self._open.pop()
+        self._regions[r.index] = Region(
+            r.kind,
+            r.start,
+            len(self),
+            r.trip_count,
+            r.parent,
+            r.name,
+            r.location,
+            tuple(carries),
+            r.choice,
+            r.barrier,
+        )
+
+    def barrier(self) -> None:
+        """Note that the innermost region has an optimization barrier; outside of all, nothing."""
+        if self._open:
+            self._open[-1].barrier = True
+
+    def take_heaviest(self, regions: Sequence[int]) -> None:
+        """Of the closed BRANCH regions of one choice, take the one with most flops, then bytes.
+
+        The others get trip count 0: they stay readable and cost nothing.
+        """
+
+        def weight(index: int) -> tuple[int, int, int]:
+            flops, moved = self._work_of(index)
+            return (flops, moved, -index)
+
+        taken = max(regions, key=weight)
+        for index in regions:
+            region = self._regions[index]
+            assert isinstance(region, Region), "a branch is still open"
+            self._regions[index] = replace(region, trip_count=int(index == taken))
+
+    def _work_of(self, index: int) -> tuple[int, int]:
+        """Flops and bytes (communication included) of one run of a closed region."""
+        region = self._regions[index]
+        assert isinstance(region, Region)
+        flops = moved = 0
+        for row in self._rows[region.start : region.stop]:
+            times = self._times(row[_REGION], index)
+            flops += times * row[_FLOPS]
+            moved += times * (row[_RESULT_BYTES] + row[_OPERAND_BYTES] + row[_COMM_BYTES])
+        return flops, moved
+
+    def _times(self, inner: int, outer: int) -> int:
+        times = 1
+        while inner != outer:
+            region = self._regions[inner]
+            times *= region.trip_count
+            inner = region.parent
+        return times
+
+    def repeat(
+        self, start: int, stop: int, arguments: Sequence[int], scopes: tuple[str, str] = ("", "")
+    ) -> None:
+        """Append a copy of rows `start:stop`, all of one region level, with other inputs.
+
+        Row `start + i` for i < len(arguments) stands for argument i: its copy depends on
+        `arguments[i]`. Dependencies inside the range move with it; regions inside are copied.
+        Scopes that begin with the first of `scopes` begin with the second in the copy.
+        """
+        offset = len(self) - start
+        renamed = self._renamed(start, stop, *scopes)
+        outer = self._open[-1].index if self._open else -1
+        regions = self._copy_regions(start, stop, offset, outer)
+        for number, row in enumerate(range(start, stop)):
+            values = list(self._rows[row])
+            values[_REGION] = regions.get(values[_REGION], outer)
+            values[_SCOPE] = renamed.get(values[_SCOPE], values[_SCOPE])
+            if number < len(arguments):
+                deps: Iterable[int] = (arguments[number],)
+                values[_ALIAS] = arguments[number]
+            else:
+                values[_ALIAS] += offset if values[_ALIAS] >= 0 else 0
+                old = self._deps[self._dep_start[row] : self._dep_start[row + 1]]
+                assert not old or old[0] >= start, "a row depends on one outside the copied range"
+                deps = (d + offset for d in old)
+            self._append(tuple(values))
+            self._deps.extend(deps)
+            self._dep_start.append(len(self._deps))
+
+    def _renamed(self, start: int, stop: int, old: str, new: str) -> dict[int, int]:
+        """By index, the scopes of `start:stop` under `old`, as they are under `new`."""
+        if old == new:
+            return {}
+        strings = list(self._strings)
+        found = {}
+        for index in sorted({row[_SCOPE] for row in self._rows[start:stop]}):
+            scope = strings[index]
+            if scope == old or scope.startswith(f"{old}/"):
+                found[index] = self._strings.index(new + scope[len(old) :])
+        return found
+
+    def _copy_regions(self, start: int, stop: int, offset: int, outer: int) -> dict[int, int]:
+        """Copy the regions inside `start:stop`; returns old index to new index."""
+        copies: dict[int, int] = {}
+        for index, region in enumerate(self._regions[:]):
+            if isinstance(region, Region) and start <= region.start and region.stop <= stop:
+                copies[index] = len(self._regions)
+                self._regions.append(
+                    replace(
+                        region,
+                        start=region.start + offset,
+                        stop=region.stop + offset,
+                        parent=copies.get(region.parent, outer),
+                        carries=tuple((a + offset, b + offset) for a, b in region.carries),
+                    )
+                )
+        return copies
+
+    def build(self) -> Program:
+        """Return the Program. Regions must be closed; the result is not verified here."""
+        assert not self._open, "a region is still open"
+        row_columns = [c for c in COLUMNS if c not in ("dep_start", "deps")]
+        values = list(zip(*self._rows, strict=True)) or [() for _ in row_columns]
+        columns = {
+            name: np.array(v, dtype=COLUMN_TYPES[name])
+            for name, v in zip(row_columns, values, strict=True)
+        }
+        columns["dims"] = columns["dims"].reshape(len(self._rows), 4)
+        columns["dep_start"] = np.array(self._dep_start, dtype=np.int64)
+        columns["deps"] = np.array(self._deps, dtype=np.int32)
+        return Program(
+            mesh=self.mesh,
+            **columns,
+            opcodes=tuple(self._opcodes),
+            dtypes=tuple(self._dtypes),
+            shapes=tuple(self._shapes),
+            groups=tuple(self._groups),
+            routes=tuple(self._routes),
+            strings=tuple(self._strings),
+            streams=tuple(self._streams),
+            products=tuple(self._products),
+            regions=tuple(r for r in self._regions if isinstance(r, Region)),
+        )

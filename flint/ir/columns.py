@@ -1,0 +1,207 @@
+"""Rewriting a Program in columns: who reads a row, dropping rows, and the tables that are left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.program import COLUMN_TYPES, COLUMNS, Int32s, Program, Region
+
+T = TypeVar("T")
+Mask = NDArray[np.bool_]
+Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+#: Columns with one entry per row; `dims` has four, `deps` and `dep_start` are not among them.
+ROW_COLUMNS: tuple[str, ...] = tuple(c for c in COLUMNS if c not in ("dep_start", "deps"))
+#: Each lookup table, the columns that index it, and how many of its first entries always stay.
+_TABLE_USERS: dict[str, tuple[tuple[str, ...], int]] = {
+    "opcodes": (("opcode",), 0),
+    "dtypes": (("dtype",), 0),
+    "shapes": (("shape",), 0),
+    "groups": (("group",), 0),
+    "routes": (("route",), 0),
+    "strings": (("name", "scope", "location", "cause"), 1),
+    "streams": (("stream",), 1),
+    "products": (("product",), 1),
+}
+
+
+def consumers(program: Program) -> tuple[NDArray[np.int64], Int32s]:
+    """Who reads each row, as (start, rows): row i is read by rows[start[i]:start[i + 1]]."""
+    start = np.zeros(len(program) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(program.deps, minlength=len(program)), out=start[1:])
+    return start, program.dep_owner[np.argsort(program.deps, kind="stable")]
+
+
+def yielded(program: Program) -> Mask:
+    """For each row, whether a loop takes it as a value for its next iteration."""
+    mask = np.zeros(len(program), dtype=np.bool_)
+    mask[[produced for r in program.regions for _, produced in r.carries]] = True
+    return mask
+
+
+def carried(program: Program) -> Mask:
+    """For each row, whether it stands for a value that a loop carries."""
+    mask = np.zeros(len(program), dtype=np.bool_)
+    mask[[row for r in program.regions for row, _ in r.carries]] = True
+    return mask
+
+
+def use_counts(program: Program) -> NDArray[np.int64]:
+    """For each row, how many rows read it; a loop that carries it on counts as one more."""
+    counts = np.bincount(program.deps, minlength=len(program))
+    return counts + yielded(program)
+
+
+def edges(program: Program) -> Edges:
+    """Every dependency as (rows that read, rows that are read)."""
+    return program.dep_owner.astype(np.int64), program.deps.astype(np.int64)
+
+
+def read_at_home(program: Program) -> Mask:
+    """Rows that only rows of their own region and stream read, and no loop yields."""
+    owner, target = edges(program)
+    away = program.region[owner] != program.region[target]
+    away |= program.stream[owner] != program.stream[target]
+    home = ~yielded(program)
+    home[target[away]] = False
+    return home
+
+
+def with_value(table: tuple[T, ...], value: T) -> tuple[tuple[T, ...], int]:
+    """The table with `value` in it, appended if it is new, and the index of `value`."""
+    if value in table:
+        return table, table.index(value)
+    return (*table, value), len(table)
+
+
+def changed(program: Program, rows: NDArray[Any], **values: Any) -> Program:
+    """A copy in which `rows` of the named columns hold `values` (one value, or one per row)."""
+    columns = {}
+    for name, value in values.items():
+        column = getattr(program, name).copy()
+        column[rows] = value
+        columns[name] = column
+    return replace(program, **columns)
+
+
+def permuted(program: Program, source: NDArray[np.int64]) -> Program:
+    """A copy in which row i has the columns of row source[i]; regions and dependencies stay."""
+    names = [c for c in ROW_COLUMNS if c not in ("region", "alias")]
+    columns = {name: getattr(program, name)[source] for name in names}
+    stayed = source == np.arange(len(program))
+    columns["alias"] = np.where(stayed, program.alias, -1).astype(np.int32)
+    return replace(program, **columns)
+
+
+def rewired(program: Program, links: Edges) -> Program:
+    """A copy whose dependencies are `links` (any order, repeats allowed).
+
+    A row that no longer reads what it shared storage with shares it with none.
+    """
+    n = max(len(program), 1)
+    keys = np.unique(links[0] * n + links[1])
+    start = np.zeros(len(program) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(keys // n, minlength=len(program)), out=start[1:])
+    owner, deps = keys // n, (keys % n).astype(np.int32)
+    shares = np.zeros(len(program), dtype=np.bool_)
+    shares[owner[program.alias[owner] == deps]] = True
+    alias = np.where(shares, program.alias, -1).astype(np.int32)
+    return replace(program, dep_start=start, deps=deps, alias=alias)
+
+
+def forwarded(program: Program, gone: Mask) -> Program:
+    """A copy in which readers of `gone` rows read what those rows read, through any chain.
+
+    Each round replaces a link by two-step links of the round before, so that a chain of n gone
+    rows takes log2(n) rounds.
+    """
+    owner, target = edges(program)
+    while (through := gone[target]).any():
+        start, deps = program.dep_start, program.deps
+        width = start[target[through] + 1] - start[target[through]]
+        inner = np.repeat(start[target[through]] - (np.cumsum(width) - width), width)
+        reached = deps[inner + np.arange(len(inner))].astype(np.int64)
+        readers = np.repeat(owner[through], width)
+        program = rewired(
+            program,
+            (np.append(owner[~through], readers), np.append(target[~through], reached)),
+        )
+        owner, target = edges(program)
+    return program
+
+
+def kept(program: Program, keep: Mask) -> Program:
+    """The rows of `keep`, renumbered, with only the regions and table entries that they need.
+
+    No kept row may read a dropped one. A carried value that is dropped leaves its loop; one that
+    stays must keep the row that produces it. An empty region disappears.
+    """
+    before = np.zeros(len(program) + 1, dtype=np.int64)
+    np.cumsum(keep, out=before[1:])
+    owner, target = edges(program)
+    stays = keep[owner]
+    assert keep[target[stays]].all(), "a kept row reads a dropped row"
+    columns = {name: getattr(program, name)[keep] for name in ROW_COLUMNS}
+    regions, number = _regions_left(program.regions, keep, before)
+    columns["region"] = number[columns["region"]]
+    columns["alias"] = _renumbered(columns["alias"], keep, before)
+    short = replace(
+        program,
+        **columns,
+        regions=regions,
+        dep_start=np.zeros(int(before[-1]) + 1, dtype=np.int64),
+        deps=np.zeros(0, dtype=np.int32),
+    )
+    return compact_tables(rewired(short, (before[owner[stays]], before[target[stays]])))
+
+
+def _renumbered(rows: Int32s, keep: Mask, before: NDArray[np.int64]) -> Int32s:
+    """New numbers of rows; -1 for those that are gone and for -1."""
+    stays = (rows >= 0) & keep[rows]
+    return np.where(stays, before[rows], -1).astype(np.int32)
+
+
+def _regions_left(
+    regions: tuple[Region, ...], keep: Mask, before: NDArray[np.int64]
+) -> tuple[tuple[Region, ...], Int32s]:
+    """Regions that still hold rows, and the new number of each old one (-1 stays -1)."""
+    left: list[Region] = []
+    number = np.full(len(regions) + 1, -1, dtype=np.int32)
+    for i, region in enumerate(regions):
+        start, stop = int(before[region.start]), int(before[region.stop])
+        if start == stop:
+            continue
+        number[i] = len(left)
+        assert all(keep[to] for of, to in region.carries if keep[of]), "a loop lost a yielded row"
+        carries = tuple(
+            (int(before[value]), int(before[produced]))
+            for value, produced in region.carries
+            if keep[value]
+        )
+        parent = int(number[region.parent])
+        left.append(replace(region, start=start, stop=stop, parent=parent, carries=carries))
+    return tuple(left), number
+
+
+def compact_tables(program: Program) -> Program:
+    """A copy whose tables hold only entries that a row uses, in the order they had."""
+    new: dict[str, Any] = {}
+    for table_name, (users, always) in _TABLE_USERS.items():
+        table = getattr(program, table_name)
+        used = np.zeros(len(table) + 1, dtype=np.bool_)  # the last entry answers for -1
+        used[:always] = True
+        for user in users:
+            used[getattr(program, user)] = True
+        used[-1] = False
+        if used[:-1].all():
+            continue
+        number = np.full(len(table) + 1, -1, dtype=np.int64)
+        number[used] = np.arange(int(used.sum()))
+        new[table_name] = tuple(v for v, u in zip(table, used, strict=False) if u)
+        for user in users:
+            new[user] = number[getattr(program, user)].astype(COLUMN_TYPES[user])
+    return replace(program, **new)

@@ -1,0 +1,348 @@
+"""Program: what one rank class does, as a graph in columns.
+
+Row i of every column is operation i. Rows are in program order and in topological order: each
+dependency points to a smaller row. Loops stay loops (see `Region`), devices and groups stay
+symbolic (see `flint.ir.mesh.Group`), and nothing is expanded before a backend writes a rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum, IntFlag
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.mesh import Group, Mesh, Route
+
+#: The largest number that a column of int64 holds.
+MOST_INT64 = (1 << 63) - 1
+#: Regions in regions at most: code that follows them calls itself for each.
+MOST_NESTED_REGIONS = 100
+
+Int64s: TypeAlias = NDArray[np.int64]
+Int32s: TypeAlias = NDArray[np.int32]
+
+
+class Kind(IntEnum):
+    """What a row is to the machine that runs it."""
+
+    PARAMETER = 0  #: an argument of the step: no work, but it holds memory
+    VALUE = 1  #: no work: constants, reshapes, tuples, loop-carried values, branch joins
+    COMPUTE = 2  #: one operation or kernel on the device
+    COLLECTIVE = 3  #: a collective over `group`; PERMUTE goes along `route`
+    SEND = 4  #: point-to-point along `route`
+    RECV = 5  #: point-to-point against `route`
+
+
+class Collective(IntEnum):
+    """Kind of a COLLECTIVE row. `comm_bytes` is always the bytes of the rank's input."""
+
+    NONE = 0
+    ALL_REDUCE = 1
+    ALL_GATHER = 2
+    REDUCE_SCATTER = 3
+    ALL_TO_ALL = 4
+    PERMUTE = 5
+    BROADCAST = 6
+
+
+class Phase(IntEnum):
+    """Which part of a training step a row belongs to."""
+
+    UNKNOWN = 0
+    FORWARD = 1
+    BACKWARD = 2
+    REMAT = 3
+    OPTIMIZER = 4
+
+
+class Flag(IntFlag):
+    """Facts about a row that are either true or not."""
+
+    UNPRICED = 1  #: Flint knows shapes and bytes of this operation but not its work
+    ASYNC = 2  #: the compiler said start/done: it overlaps whatever does not depend on it
+    DONATED = 4  #: a parameter whose buffer the step may overwrite
+    IN_PLACE = 8  #: the result is written into the storage of `alias`
+    VIEW = 16  #: the result is `alias` seen differently: no bytes move
+    DOUBTFUL = 32  #: shardings around the operation contradict its rule: see its `cause`
+    TURNED_FIRST = 64  #: a product whose first dependency is not as (batch, m, k) or (batch, k, n)
+    TURNED_LAST = 128  #: a product whose last dependency is not
+
+
+class RegionKind(IntEnum):
+    """Why rows are nested."""
+
+    LOOP = 0
+    BRANCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Rows `start:stop`, run `trip_count` times. Regions nest and never overlap otherwise.
+
+    A LOOP carries values: its body starts with one VALUE row per carried value (`carries[k][0]`,
+    depending on the initial value outside), and `carries[k][1]` is the row inside the region that
+    produces the value for the next iteration. In iteration 0 the first row stands for the initial
+    value, in iteration j for row `carries[k][1]` of iteration j - 1. A dependency from after the
+    loop on a row inside means that row in the last iteration.
+
+    A BRANCH runs once or never (`trip_count` 1 or 0): of the branches of one `case`, all with the
+    same `choice`, one is taken.
+
+    `barrier`: the program has an optimization barrier in it (JAX's checkpointing sets one before
+    what it computes again). It is no work, but compilers do not fuse across it.
+    """
+
+    kind: RegionKind
+    start: int
+    stop: int
+    trip_count: int
+    parent: int = -1
+    name: str = ""
+    location: str = ""
+    carries: tuple[tuple[int, int], ...] = ()
+    choice: int = -1
+    barrier: bool = False
+
+
+class Row(NamedTuple):
+    """One row, readable. Made when one is looked at and never kept."""
+
+    number: int
+    opcode: str
+    kind: Kind
+    dtype: str
+    shape: tuple[int, ...]
+    result_bytes: int
+    operand_bytes: int
+    flops: int
+    dims: tuple[int, int, int, int]
+    product: str
+    collective: Collective
+    group: Group | None
+    comm_bytes: int
+    route: Route | None
+    channel: int
+    stream: str
+    name: str
+    scope: str
+    location: str
+    cause: str
+    phase: Phase
+    flags: Flag
+    region: int
+    alias: int
+    deps: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The work of one rank class. Columns are read-only numpy arrays of equal length.
+
+    | column | meaning |
+    |---|---|
+    | opcode | index into `opcodes` (`stablehlo.dot_general`, `sdy.all_gather`, ...) |
+    | kind | `Kind` |
+    | dtype, shape | of the first result, local to the device; indices into `dtypes`, `shapes` |
+    | result_bytes, operand_bytes | bytes written and read by one execution on one device |
+    | flops | of one execution on one device; a multiply-add counts 2 |
+    | dims | (batch, m, n, k): product of two matrices; (1, rows, 1, reduced) for reductions; |
+    |      | (how many wait in the stash, chunk, number, 0) of `pipeline.saved`; else 0 |
+    | product | index into `products`: what a product multiplies, see `flint.ir.product_types` |
+    | collective, group, comm_bytes | kind, index into `groups` (or -1), bytes of the rank's input |
+    | route | index into `routes` (or -1) for PERMUTE, SEND and RECV |
+    | channel | number shared by the SEND and RECV rows of one message, else -1 |
+    | stream | index into `streams`; stream 0 is compute |
+    | name, scope, location, cause | indices into `strings`: parameter name (pytree path), source |
+    |      | scope (`layers/attention`), `file:line`, and why a collective exists |
+    | phase, flags | `Phase`, `Flag` |
+    | region | index into `regions` of the innermost region, or -1 |
+    | alias | dependency whose storage the result shares (a view, an update in place), or -1 |
+    | dep_start, deps | row i reads rows `deps[dep_start[i]:dep_start[i + 1]]`, ascending, unique |
+    """
+
+    mesh: Mesh
+    opcode: NDArray[np.uint16]
+    kind: NDArray[np.uint8]
+    dtype: NDArray[np.uint8]
+    shape: Int32s
+    result_bytes: Int64s
+    operand_bytes: Int64s
+    flops: Int64s
+    dims: Int64s
+    product: NDArray[np.uint8]
+    collective: NDArray[np.uint8]
+    group: Int32s
+    comm_bytes: Int64s
+    route: Int32s
+    channel: Int32s
+    stream: NDArray[np.uint8]
+    name: Int32s
+    scope: Int32s
+    location: Int32s
+    cause: Int32s
+    phase: NDArray[np.uint8]
+    flags: NDArray[np.uint8]
+    region: Int32s
+    alias: Int32s
+    dep_start: Int64s
+    deps: Int32s
+    opcodes: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    groups: tuple[Group, ...]
+    routes: tuple[Route, ...]
+    strings: tuple[str, ...]
+    streams: tuple[str, ...] = ("compute",)
+    products: tuple[str, ...] = ("",)
+    regions: tuple[Region, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in COLUMNS:
+            getattr(self, name).setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.opcode)
+
+    def row(self, index: int) -> Row:
+        """Row `index` as a readable object."""
+        at = int(index)
+
+        def text(column: Int32s) -> str:
+            return self.strings[int(column[at])]
+
+        group, route = int(self.group[at]), int(self.route[at])
+        b, m, n, k = (int(d) for d in self.dims[at])
+        return Row(
+            number=at,
+            opcode=self.opcodes[self.opcode[at]],
+            kind=Kind(int(self.kind[at])),
+            dtype=self.dtypes[self.dtype[at]],
+            shape=self.shapes[self.shape[at]],
+            result_bytes=int(self.result_bytes[at]),
+            operand_bytes=int(self.operand_bytes[at]),
+            flops=int(self.flops[at]),
+            dims=(b, m, n, k),
+            product=self.products[self.product[at]],
+            collective=Collective(int(self.collective[at])),
+            group=self.groups[group] if group >= 0 else None,
+            comm_bytes=int(self.comm_bytes[at]),
+            route=self.routes[route] if route >= 0 else None,
+            channel=int(self.channel[at]),
+            stream=self.streams[self.stream[at]],
+            name=text(self.name),
+            scope=text(self.scope),
+            location=text(self.location),
+            cause=text(self.cause),
+            phase=Phase(int(self.phase[at])),
+            flags=Flag(int(self.flags[at])),
+            region=int(self.region[at]),
+            alias=int(self.alias[at]),
+            deps=tuple(int(d) for d in self.dependencies(at)),
+        )
+
+    def dependencies(self, index: int) -> Int32s:
+        """Rows that row `index` reads."""
+        return self.deps[self.dep_start[index] : self.dep_start[index + 1]]
+
+    @cached_property
+    def dep_owner(self) -> Int32s:
+        """For each entry of `deps`, the row that has the dependency."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.dep_start))
+
+    @cached_property
+    def region_trips(self) -> tuple[int, ...]:
+        """For each region, how often its body runs in one step: the product up to the root."""
+        trips: list[int] = []
+        for region in self.regions:
+            outer = trips[region.parent] if region.parent >= 0 else 1
+            trips.append(outer * region.trip_count)
+        return tuple(trips)
+
+    @cached_property
+    def trips(self) -> Int64s:
+        """For each row, how often it runs in one step."""
+        table = np.array([*self.region_trips, 1], dtype=np.int64)
+        return table[self.region]
+
+    def with_rows(self, **columns: Any) -> Program:
+        """Return a copy with some columns or tables replaced."""
+        return replace(self, **columns)
+
+    def verify(self) -> None:
+        """Raise AssertionError, with the row, unless every invariant that passes rely on holds.
+
+        The list of invariants is `flint.ir.verify.INVARIANTS`.
+        """
+        from flint.ir.verify import verify_program
+
+        verify_program(self)
+
+
+#: Names of the array columns, in the order in which they are stored.
+COLUMNS: tuple[str, ...] = (
+    "opcode",
+    "kind",
+    "dtype",
+    "shape",
+    "result_bytes",
+    "operand_bytes",
+    "flops",
+    "dims",
+    "product",
+    "collective",
+    "group",
+    "comm_bytes",
+    "route",
+    "channel",
+    "stream",
+    "name",
+    "scope",
+    "location",
+    "cause",
+    "phase",
+    "flags",
+    "region",
+    "alias",
+    "dep_start",
+    "deps",
+)
+#: numpy type of each column.
+COLUMN_TYPES: dict[str, str] = {
+    "opcode": "uint16",
+    "kind": "uint8",
+    "dtype": "uint8",
+    "product": "uint8",
+    "collective": "uint8",
+    "stream": "uint8",
+    "phase": "uint8",
+    "flags": "uint8",
+    "result_bytes": "int64",
+    "operand_bytes": "int64",
+    "flops": "int64",
+    "dims": "int64",
+    "comm_bytes": "int64",
+    "dep_start": "int64",
+} | dict.fromkeys(
+    [
+        "shape",
+        "group",
+        "route",
+        "channel",
+        "name",
+        "scope",
+        "location",
+        "cause",
+        "region",
+        "alias",
+        "deps",
+    ],
+    "int32",
+)
+#: Names of the lookup tables, in the order in which they are stored.
+TABLES: tuple[str, ...] = tuple(
+    f.name for f in fields(Program) if f.name not in COLUMNS and f.name != "mesh"
+)

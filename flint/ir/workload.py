@@ -1,0 +1,109 @@
+"""Workload: a mesh, the programs of its rank classes, and which ranks run which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.io.bounded import FileKind, read_bounded
+from flint.ir.mesh import Mesh
+from flint.ir.program import Program
+from flint.kept import Kept
+
+
+@dataclass(frozen=True)
+class RankClass:
+    """Ranks that run the same program.
+
+    `where` restricts axes to coordinates (`{"pipe": (2,)}`); an axis that is not named is free.
+    `{}` is the whole mesh. `ranks` lists ranks explicitly where coordinates cannot say it.
+    """
+
+    name: str
+    program: int
+    where: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+
+    def mask(self, mesh: Mesh) -> NDArray[np.bool_]:
+        """For each rank of the mesh, whether it is in this class."""
+        if self.ranks:
+            inside = np.zeros(mesh.size, dtype=np.bool_)
+            inside[list(self.ranks)] = True
+            return inside
+        grid = np.ones(mesh.sizes, dtype=np.bool_)
+        for axis, coordinates in self.where.items():
+            keep = np.zeros(mesh.axis_size(axis), dtype=np.bool_)
+            keep[list(coordinates)] = True
+            shape = [1] * len(mesh.sizes)
+            shape[mesh.names.index(axis)] = -1
+            grid = grid & keep.reshape(shape)
+        return grid.reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What every device of a mesh does.
+
+    `metadata` is JSON: producer, source, options. It holds no times and no paths of the machine,
+    so that equal input gives equal bytes. `kept` holds what was last made of the workload (its
+    kernels for a target profile, ...) and is no part of it.
+    """
+
+    mesh: Mesh
+    programs: tuple[Program, ...]
+    classes: tuple[RankClass, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept, init=False, repr=False)
+
+    @classmethod
+    def single(cls, program: Program, metadata: Mapping[str, Any] | None = None) -> Workload:
+        """One program that every rank of its mesh runs."""
+        return cls(program.mesh, (program,), (RankClass("all", 0),), dict(metadata or {}))
+
+    def class_of_ranks(self) -> NDArray[np.int16]:
+        """For each rank, the index of its class. Computed; two bytes per device."""
+        found = np.full(self.mesh.size, -1, dtype=np.int16)
+        for i, c in enumerate(self.classes):
+            found[c.mask(self.mesh)] = i
+        return found
+
+    def program_of(self, rank: int) -> Program:
+        """The program that `rank` runs."""
+        return self.programs[self.classes[int(self.class_of_ranks()[rank])].program]
+
+    def verify(self) -> None:
+        """Raise AssertionError unless each rank is in exactly one class and programs verify."""
+        from flint.ir.verify import verify_workload
+
+        verify_workload(self)
+
+    def to_bytes(self) -> bytes:
+        """The `.flint` file as bytes: a zip of manifest.json and one npz of columns a program."""
+        from flint.ir.workload_file import to_bytes
+
+        return to_bytes(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write a `.flint` file, atomically. Raises FlintError FL502 if it cannot be written."""
+        from flint.io.files import write_atomically
+
+        write_atomically(Path(path), self.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str = "workload") -> Workload:
+        """Read what `to_bytes` wrote. Raises FlintError FL304 for anything else."""
+        from flint.ir.workload_file import from_bytes
+
+        return from_bytes(data, source)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Workload:
+        """Read a `.flint` file. Raises FlintError FL301 (cannot read) or FL304 (not one)."""
+        help_ = "give a directory that flint capture wrote, or a .flint file"
+        data = read_bounded(Path(path), FileKind.WORKLOAD, "FL301", help_)
+        return cls.from_bytes(data, str(path))

@@ -1,0 +1,1 @@
+"""What a user hands over: steps, pipelines, pools, model files and their options."""

@@ -1,0 +1,222 @@
+"""What a model file hands to Flint: a step, and `entry` to mark the function that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from flint.ir.axis_types import AxisType, axis_types_from
+from flint.steps.fields import (
+    ANYTHING,
+    BOOLEAN,
+    FUNCTION,
+    NAMED,
+    PLACEMENTS,
+    POSITIONS,
+    POSITIVE,
+    SEQUENCE,
+    SHARDINGS,
+    TEXT,
+    TEXTS,
+    TRIP_COUNTS,
+    Allowed,
+    check_fields,
+    check_value,
+    count,
+    one_of,
+    optional,
+)
+from flint.steps.pipeline import Pipeline
+from flint.steps.pools import Disaggregated
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__flint_entry__"
+#: A step that is handed over with a field that holds something else.
+_FIELD = "FL219"
+_ARGUMENTS = Allowed(SEQUENCE.words, SEQUENCE.holds, "args=(x,), with a comma, for one argument")
+_MODULE = Allowed(
+    "a torch.nn.Module",
+    lambda v: callable(v) and hasattr(v, "named_parameters") and not isinstance(v, type),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A function and the abstract arguments to trace it with.
+
+    `args` and `kwargs` are pytrees of `jax.ShapeDtypeStruct` (arrays do too: only their shape and
+    dtype are used). Shardings come with the arguments or as `in_shardings`, a pytree prefix of
+    `args` of `NamedSharding` or `PartitionSpec`. `trip_counts` names loops whose bound is not
+    static: `{"decode_loop": 128}`. `donate_argnums` and `static_argnums` are what `jax.jit` takes: a
+    position or several, negative ones from the end.
+
+    Raises FlintError FL219 for a field that holds something else.
+    """
+
+    fn: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    in_shardings: Any = None
+    out_shardings: Any = None
+    donate_argnums: int | Sequence[int] = ()
+    static_argnums: int | Sequence[int] = ()
+    trip_counts: Mapping[str, int] = field(default_factory=dict)
+    platform: str = "cuda"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            _FIELD,
+            fn=FUNCTION,
+            args=_ARGUMENTS,
+            kwargs=NAMED,
+            in_shardings=SHARDINGS,
+            out_shardings=SHARDINGS,
+            donate_argnums=POSITIONS,
+            static_argnums=POSITIONS,
+            trip_counts=TRIP_COUNTS,
+            platform=TEXT,
+            name=TEXT,
+        )
+
+
+@dataclass(frozen=True)
+class TorchStep:
+    """A PyTorch module written for one device, what a step does with it, and how it is sharded.
+
+    `args` and `kwargs` are tensors on the `meta` device (of others, only shape and dtype are used).
+    The step is inference unless `loss`, `optimizer` or `backward` says otherwise: then it is the
+    forward pass, `loss(output, *loss_args)` (without `loss`, the output itself, or its `.loss`),
+    the backward pass to the parameters that require gradients, and the optimizer: "adamw", "sgd",
+    a `torch.optim.Optimizer` over parameters of the module, or a function from a list of parameters
+    to one. `clip_norm` clips the global norm of the gradients first.
+
+    `shardings` maps globs over parameter, buffer and argument names (`layers.*.wq.weight`) to
+    placements: a tuple with one entry per dimension (an axis, a tuple of axes or None), DTensor
+    placements with one entry per mesh axis, or a HuggingFace tensor-parallel plan under the key
+    "tp_plan" or ("tp_plan", axis). `activations` maps globs over module paths to placements of what the modules
+    return. `fsdp` names the axes over which parameters, gradients and optimizer state are sharded
+    at rest and gathered at use (ZeRO-3).
+
+    Raises FlintError FL219 for a field that holds something else.
+    """
+
+    module: Any
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    loss: Callable[..., Any] | None = None
+    loss_args: Sequence[Any] = ()
+    backward: bool = False
+    optimizer: Any = None
+    clip_norm: float | None = None
+    shardings: Mapping[str, Any] | Mapping[str | tuple[str, str], Any] = field(default_factory=dict)
+    activations: Mapping[str, Any] = field(default_factory=dict)
+    fsdp: str | Sequence[str] = ()
+    platform: str = "cuda"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            _FIELD,
+            module=_MODULE,
+            args=_ARGUMENTS,
+            kwargs=NAMED,
+            loss=optional(FUNCTION),
+            loss_args=SEQUENCE,
+            backward=BOOLEAN,
+            optimizer=ANYTHING,
+            clip_norm=optional(POSITIVE),
+            shardings=PLACEMENTS,
+            activations=NAMED,
+            fsdp=one_of(TEXT, TEXTS),
+            platform=TEXT,
+            name=TEXT,
+        )
+
+    @property
+    def trains(self) -> bool:
+        """Whether the step has a backward pass."""
+        return self.backward or self.loss is not None or self.optimizer is not None
+
+
+@dataclass(frozen=True)
+class WorldStep:
+    """A function that trains or serves as one rank of a distributed PyTorch program.
+
+    `fn(*args, **kwargs)` does what a torchrun script does: `init_process_group`,
+    `init_device_mesh`, steps. `hints` gives values that depend on data, see
+    docs/torch-distributed.md. `steps` is the number of the optimizer step that ends the recorded
+    one: 2 leaves out the first, which sets up.
+
+    Raises FlintError FL219 for a field that holds something else.
+    """
+
+    fn: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 2
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            _FIELD,
+            fn=FUNCTION,
+            args=_ARGUMENTS,
+            kwargs=NAMED,
+            hints=NAMED,
+            steps=count(0),
+            name=TEXT,
+        )
+
+
+#: Whatever an entry may return.
+AnyStep = Step | TorchStep | WorldStep | Pipeline | Disaggregated
+
+
+@dataclass(frozen=True)
+class EntryMark:
+    """What `entry` leaves on a function: the names of the mesh axes that it expects.
+
+    `default` marks the entry that is meant where a file has several and none is named;
+    `axis_types` has one entry for each of `axes`, or none.
+    """
+
+    axes: tuple[str, ...]
+    default: bool = False
+    axis_types: tuple[AxisType, ...] = ()
+
+
+def entry(
+    *, axes: Sequence[str] = (), default: bool = False, axis_types: object = ()
+) -> Callable[[F], F]:
+    """Mark a function of a mesh that returns a step, so that `flint capture FILE` finds it.
+
+    The function receives a `jax.sharding.AbstractMesh` (its axes named `axes`) and the options
+    given with `--set NAME=VALUE` as keyword arguments. It returns a `Step`, `TorchStep`,
+    `WorldStep`, `Pipeline` or `Disaggregated`. Of several entries in a file the one marked `default` is taken where none is
+    named. `axis_types` are the types of the axes, in their order, as JAX's `AxisType` or by name:
+    "auto" (without it, all are) or "explicit"; one stands for all.
+
+    Raises FlintError FL101 for other types, or another number of them, FL219 for other arguments.
+    """
+    names = Allowed(TEXTS.words, TEXTS.holds, 'axes=("data", "model")')
+    check_value(axes, names, _FIELD, "axes of flint.entry")
+    check_value(default, BOOLEAN, _FIELD, "default of flint.entry")
+    types = axis_types_from(axis_types, tuple(axes))
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, EntryMark(tuple(axes), default, types))
+        return function
+
+    return mark
+
+
+def entry_mark(function: object) -> EntryMark | None:
+    """The mark that `entry` left on `function`, or None."""
+    found = getattr(function, _MARK, None)
+    return found if isinstance(found, EntryMark) else None

@@ -1,0 +1,89 @@
+"""StableHLO files in: text, MLIR bytecode, or the portable artifacts of jax.export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flint.errors import FlintError
+from flint.ir.mesh import Mesh
+from flint.ir.trip_counts import TripCounts
+from flint.passes.partition.worker import the_worker
+from flint.steps.captured import Captured
+
+_MLIR_BYTECODE = b"ML\xefR"
+_PORTABLE_ARTIFACT = _MLIR_BYTECODE + b"\rStableHLO_v"
+
+
+def capture_stablehlo(
+    data: bytes,
+    mesh: Mesh | None,
+    name: str,
+    trip_counts: Mapping[str, int] | None = None,
+) -> Captured:
+    """Read a StableHLO module whose shardings, if any, are Shardy's.
+
+    `mesh` may be None when the module holds one. Raises FlintError FL302 for bytes that are no
+    StableHLO, FL105 when the meshes differ or there is none.
+    """
+    try:
+        facts, bytecode = the_worker().request(
+            "import", _artifact(data), {"source": name}, seconds=_time_limit(data)
+        )
+    except FlintError as error:
+        if error.code != "FL401":
+            raise
+        raise FlintError(
+            "FL302",
+            f"{name} is not a StableHLO module: reading it made the MLIR parser crash or hang",
+            help="it may be truncated or damaged; write it again",
+        ) from error
+    return Captured(
+        bytecode,
+        _agreed_mesh(facts.get("mesh"), mesh, name),
+        name,
+        name,
+        TripCounts.of(trip_counts),
+        warnings=tuple(facts.get("warnings", ())),
+    )
+
+
+def _time_limit(data: bytes) -> float:
+    """Seconds to wait for the parser, which never ends on some damaged files.
+
+    Sound files parse at 10 MB/s or more; this waits twenty times as long, and at least 10 s.
+    """
+    return 10 + len(data) / 500_000
+
+
+def _artifact(data: bytes) -> bytes:
+    """The portable artifact inside what `jax.export.Exported.serialize` returns, else `data`.
+
+    That is a FlatBuffer, in which a vector of bytes follows its length (32 bits, little endian).
+    """
+    start = data.find(_PORTABLE_ARTIFACT, 4)
+    if start < 0 or data.startswith(_MLIR_BYTECODE):
+        return data
+    length = int.from_bytes(data[start - 4 : start], "little")
+    return data[start : start + length]
+
+
+def _agreed_mesh(own: dict[str, int] | None, given: Mesh | None, name: str) -> Mesh:
+    if own is None and given is None:
+        raise FlintError(
+            "FL105",
+            f"{name} holds no mesh and none was given",
+            help="say which mesh it is for: --mesh data=64,model=8",
+        )
+    if own is None:
+        assert given is not None
+        return given
+    mesh = Mesh.parse(own)
+    if given is not None and given.sizes == mesh.sizes:
+        return mesh  # "64x8" says sizes only; the names are the module's
+    if given is not None:
+        raise FlintError(
+            "FL105",
+            f"{name} was lowered for the mesh {mesh}, not for {given}",
+            help="leave --mesh out, or lower the program again for the other mesh",
+        )
+    return mesh

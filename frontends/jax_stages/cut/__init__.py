@@ -1,0 +1,1 @@
+"""A whole JAX model, cut into the functions of its pipeline stages."""

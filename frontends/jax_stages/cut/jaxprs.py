@@ -1,0 +1,345 @@
+"""Reading and rewriting jaxprs for cutting: scopes, places, work, equality, inlining."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from flint.frontends.jax_stages.cut.identity import identity
+from flint.frontends.user_code import is_users
+
+#: Calls of a jitted function. Every other equation with a body is kept whole, except a scan that
+#: is cut between its iterations.
+_JIT = ("jit", "pjit", "closed_call", "core_call")
+
+
+def is_variable(atom: Any) -> bool:
+    """Whether an operand is a variable of a jaxpr, not a literal."""
+    from jax.extend import core
+
+    return not isinstance(atom, core.Literal)
+
+
+def reads(equation: Any) -> list[Any]:
+    """The variables that an equation reads."""
+    return [a for a in equation.invars if is_variable(a)]
+
+
+def is_dropped(variable: Any) -> bool:
+    """Whether a result of an equation is one that nothing can read."""
+    from jax.extend import core
+
+    return isinstance(variable, core.DropVar)
+
+
+def scope(equation: Any) -> tuple[str, ...]:
+    """The parts of an equation's scope, outermost first."""
+    return tuple(p for p in str(equation.source_info.name_stack).split("/") if p)
+
+
+def place(equation: Any) -> str | None:
+    """`file.py:line` of the user's code that made an equation, or None."""
+    traceback = getattr(equation.source_info, "traceback", None)
+    for frame in traceback.frames if traceback is not None else ():
+        if is_users(frame.file_name):
+            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
+    return None
+
+
+def is_call(equation: Any) -> bool:
+    """Whether an equation calls a jitted or rematerialised function."""
+    return equation.primitive.name in (*_JIT, "checkpoint", "remat", "remat2")
+
+
+def scan_operands(equation: Any) -> tuple[int, int]:
+    """How many operands of a scan are constants, and how many it carries; the rest are stacked."""
+    params = equation.params
+    if "num_consts" in params:
+        return int(params["num_consts"]), int(params["num_carry"])
+    constants, carried, _ = params["ft_in"].unpack()  # since JAX 0.11
+    return len(constants), len(carried)
+
+
+def bodies(equation: Any) -> list[Any]:
+    """The jaxprs inside an equation, without their constants."""
+    from jax.extend import core
+
+    found = []
+    for value in equation.params.values():
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, core.ClosedJaxpr):
+                found.append(item.jaxpr)
+            elif isinstance(item, core.Jaxpr):
+                found.append(item)
+    return found
+
+
+# work -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Work:
+    """Estimated FLOPs of equations: of matrix products and convolutions, loops multiplied.
+
+    Each body is read once, however often it is called.
+    """
+
+    _known: dict[int, int] = field(default_factory=dict)
+
+    def of(self, equations: Iterable[Any]) -> int:
+        """FLOPs of these equations together, on the whole mesh."""
+        return sum(map(self.of_one, equations))
+
+    def of_one(self, equation: Any) -> int:
+        """FLOPs of one equation."""
+        name = equation.primitive.name
+        if name == "dot_general":
+            return _dot_flops(equation)
+        if name == "conv_general_dilated":
+            return _convolution_flops(equation)
+        if name.startswith("ragged_dot"):
+            rows, inner = equation.invars[0].aval.shape[-2:]
+            return 2 * int(rows) * int(inner) * int(equation.outvars[0].aval.shape[-1])
+        inside = [self._of_body(b) for b in bodies(equation)]
+        if not inside:
+            return 0
+        if name == "cond":
+            return max(inside)
+        return sum(inside) * int(equation.params.get("length", 1) if name == "scan" else 1)
+
+    def _of_body(self, jaxpr: Any) -> int:
+        if id(jaxpr) not in self._known:
+            self._known[id(jaxpr)] = self.of(jaxpr.eqns)
+        return self._known[id(jaxpr)]
+
+
+def _dot_flops(equation: Any) -> int:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    inner = math.prod(int(equation.invars[0].aval.shape[d]) for d in contracted)
+    return 2 * inner * math.prod(map(int, equation.outvars[0].aval.shape))
+
+
+def _convolution_flops(equation: Any) -> int:
+    kernel = equation.invars[1].aval.shape
+    features = equation.params["dimension_numbers"].rhs_spec[0]
+    per_output = math.prod(map(int, kernel)) // int(kernel[features])
+    return 2 * per_output * math.prod(map(int, equation.outvars[0].aval.shape))
+
+
+# equality -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Digests:
+    """Numbers of jaxprs: equal numbers for equal programs, whatever their variables are called.
+
+    Numbers in scopes (`layers/3`) do not count, and neither do places in the source.
+    """
+
+    _by_id: dict[int, int] = field(default_factory=dict)
+    _by_content: dict[Any, int] = field(default_factory=dict)
+    _objects: list[Any] = field(default_factory=list)
+    _texts: dict[int, Any] = field(default_factory=dict)
+
+    def of_body(self, jaxpr: Any) -> int:
+        """The number of a jaxpr inside an equation."""
+        if id(jaxpr) not in self._by_id:
+            arguments = [*jaxpr.constvars, *jaxpr.invars]
+            content = self.of(arguments, jaxpr.eqns, jaxpr.outvars)
+            self._by_id[id(jaxpr)] = content
+            self._objects.append(jaxpr)
+        return self._by_id[id(jaxpr)]
+
+    def of(self, arguments: Sequence[Any], equations: Sequence[Any], results: Any) -> int:
+        """The number of a program with these arguments, equations and results."""
+        numbers = {v: i for i, v in enumerate(arguments)}
+        content: list[Any] = [self._type(v) for v in arguments]
+        for equation in equations:
+            content.append(self._equation(equation, numbers))
+            for variable in equation.outvars:
+                numbers[variable] = len(numbers)
+        content.append(tuple(self._atom(a, numbers) for a in results))
+        return self._by_content.setdefault(tuple(content), len(self._by_content))
+
+    def of_call(self, equation: Any) -> int:
+        """The number of an equation alone: equal for calls of equal functions."""
+        return self.of(equation.invars, [equation], equation.outvars)
+
+    def _equation(self, equation: Any, numbers: dict[Any, int]) -> tuple[Any, ...]:
+        return (
+            equation.primitive.name,
+            re.sub(r"\d+", "#", str(equation.source_info.name_stack)),
+            tuple(self._atom(a, numbers) for a in equation.invars),
+            tuple(self._type(v) for v in equation.outvars),
+            tuple((k, self._parameter(v)) for k, v in equation.params.items()),
+        )
+
+    def _atom(self, atom: Any, numbers: dict[Any, int]) -> Any:
+        if is_variable(atom):
+            return numbers[atom]
+        return ("literal", repr(atom.val), self._type(atom))
+
+    def _type(self, atom: Any) -> Any:
+        return self._text(atom.aval)
+
+    def _parameter(self, value: Any) -> Any:
+        from jax.extend import core
+
+        if isinstance(value, core.ClosedJaxpr):
+            return ("body", self.of_body(value.jaxpr), tuple(map(id, value.consts)))
+        if isinstance(value, core.Jaxpr):
+            return ("body", self.of_body(value))
+        if isinstance(value, list | tuple) and bodies_in(value):
+            return tuple(map(self._parameter, value))
+        return self._text(value)
+
+    def _text(self, value: Any) -> Any:
+        if isinstance(value, str | int | float | bool | None):
+            return repr(value)
+        if id(value) not in self._texts:
+            self._texts[id(value)] = identity(value)
+            self._objects.append(value)
+        return self._texts[id(value)]
+
+
+def bodies_in(values: Iterable[Any]) -> bool:
+    """Whether jaxprs are among these parameters of an equation."""
+    from jax.extend import core
+
+    return any(isinstance(v, core.Jaxpr | core.ClosedJaxpr) for v in values)
+
+
+# rewriting ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Program:
+    """A jaxpr as its parts: `constants` are the values of variables that are closed over."""
+
+    arguments: tuple[Any, ...]
+    constants: dict[Any, Any]
+    equations: tuple[Any, ...]
+    results: tuple[Any, ...]
+
+
+def opened(closed: Any) -> Program:
+    """The parts of a closed jaxpr."""
+    constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    jaxpr = closed.jaxpr
+    return Program(tuple(jaxpr.invars), constants, tuple(jaxpr.eqns), tuple(jaxpr.outvars))
+
+
+def inlined(program: Program, chosen: Callable[[Any], bool]) -> Program:
+    """`program` with the jitted calls that `chosen` picks replaced by what they call, once.
+
+    It is `program` itself if there are none.
+    """
+    calls = [e for e in program.equations if e.primitive.name in _JIT and chosen(e)]
+    if not calls:
+        return program
+    picked = set(map(id, calls))
+    constants, equations = dict(program.constants), list[Any]()
+    renamed: dict[Any, Any] = {}
+
+    def current(atom: Any) -> Any:
+        return renamed.get(atom, atom) if is_variable(atom) else atom
+
+    for equation in program.equations:
+        inputs = [current(a) for a in equation.invars]
+        if id(equation) not in picked:
+            equations.append(equation.replace(invars=inputs))
+            continue
+        inner, results = _called(equation, inputs, constants)
+        equations += inner
+        for variable, result in zip(equation.outvars, results, strict=True):
+            renamed[variable] = result
+    found = tuple(current(a) for a in program.results)
+    return Program(program.arguments, constants, tuple(equations), found)
+
+
+def _called(
+    equation: Any, inputs: Sequence[Any], constants: dict[Any, Any]
+) -> tuple[list[Any], list[Any]]:
+    """The equations of a call with new variables, and its results; shardings become constraints."""
+    params = equation.params
+    body = params.get("jaxpr", params.get("call_jaxpr"))
+    outer = equation.source_info
+    made: list[Any] = []
+    inputs = _constrained(inputs, params.get("in_shardings", ()), outer, made)
+    inner, results = copied(opened(body), inputs, outer, constants)
+    made += inner
+    return made, _constrained(results, params.get("out_shardings", ()), outer, made)
+
+
+def copied(
+    program: Program, inputs: Sequence[Any], outer: Any, constants: dict[Any, Any]
+) -> tuple[list[Any], list[Any]]:
+    """The equations of `program` on `inputs` with variables of their own, and its results.
+
+    `outer` is the source of the call: its scope goes before theirs. `constants` is added to.
+    """
+    from jax.extend import core
+
+    new = core.gensym()
+    names: dict[Any, Any] = dict(zip(program.arguments, inputs, strict=True))
+    for variable, value in program.constants.items():
+        names[variable] = new(variable.aval)
+        constants[names[variable]] = value
+
+    def current(atom: Any) -> Any:
+        return names[atom] if is_variable(atom) else atom
+
+    made = []
+    for equation in program.equations:
+        operands = [current(a) for a in equation.invars]
+        for variable in equation.outvars:
+            names[variable] = variable if is_dropped(variable) else new(variable.aval)
+        info = equation.source_info
+        info = info.replace(name_stack=outer.name_stack + info.name_stack)
+        results = [names[v] for v in equation.outvars]
+        made.append(equation.replace(invars=operands, outvars=results, source_info=info))
+    return made, [current(a) for a in program.results]
+
+
+def _constrained(
+    atoms: Sequence[Any], shardings: Sequence[Any], outer: Any, made: list[Any]
+) -> list[Any]:
+    """`atoms` with the shardings that a jitted function was given for them."""
+    import jax
+
+    found = list(atoms)
+    for number, sharding in enumerate(shardings):
+        if isinstance(sharding, jax.sharding.NamedSharding) and is_variable(found[number]):
+            constrain = partial(jax.lax.with_sharding_constraint, shardings=sharding)
+            found[number] = applied(constrain, [found[number]], outer, made)
+    return found
+
+
+def applied(function: Callable[..., Any], atoms: Sequence[Any], outer: Any, made: list[Any]) -> Any:
+    """The variable `function(*atoms)`; its equations are added to `made`, with source `outer`."""
+    import jax
+
+    structs = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in atoms]
+    program = opened(jax.make_jaxpr(function)(*structs))
+    inner, (result,) = copied(program, atoms, outer, {})
+    made += [e.replace(source_info=outer) for e in inner]
+    return result
+
+
+def renamed(program: Program, names: Mapping[Any, Any]) -> Program:
+    """`program` in which equations and results read `names[v]` instead of variable v."""
+
+    def current(atom: Any) -> Any:
+        return names.get(atom, atom) if is_variable(atom) else atom
+
+    equations = tuple(
+        e.replace(invars=[current(a) for a in e.invars]) if any(v in names for v in reads(e)) else e
+        for e in program.equations
+    )
+    results = tuple(current(a) for a in program.results)
+    return replace(program, equations=equations, results=results)

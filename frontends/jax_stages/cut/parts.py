@@ -1,0 +1,122 @@
+"""The stages of a program that was cut between equations: what each reads, computes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from flint.frontends.jax_stages.cut.flow import Flow
+from flint.frontends.jax_stages.cut.jaxprs import is_variable, reads, scope
+from flint.frontends.jax_stages.cut.trace import Traced
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """A program, and the equation at which each stage but the first begins.
+
+    `content` are, by an equation's first result, the layers that it is: (name, first, last).
+    """
+
+    traced: Traced
+    starts: tuple[int, ...]
+    content: Mapping[Any, tuple[str, int, int]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stage as variables of the program: what it reads, its equations and what it gives."""
+
+    number: int
+    arguments: tuple[Any, ...]
+    constants: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    equations: tuple[Any, ...]
+    results: tuple[Any, ...]
+    label: str
+
+
+def parts_of(cutting: Cutting, flow: Flow) -> tuple[Part, ...]:
+    """One part for each stage; `flow` is that of the program that was cut."""
+    edges = (0, *cutting.starts, len(flow.program.equations))
+    crossing = [tuple(flow.crossing(p)) for p in cutting.starts]
+    parts = []
+    for number, span in enumerate(pairwise(edges)):
+        label = _label(cutting, flow, *span) or f"stage {number}"
+        inputs = crossing[number - 1] if number else ()
+        results = crossing[number] if number < len(crossing) else flow.program.results
+        parts.append(_part(number, flow, span, inputs, results, label))
+    return tuple(parts)
+
+
+def _part(
+    number: int,
+    flow: Flow,
+    span: tuple[int, int],
+    inputs: tuple[Any, ...],
+    results: tuple[Any, ...],
+    label: str,
+) -> Part:
+    """The anchored equations of `span`, and all others that they and `results` need."""
+    program, known = flow.program, set(inputs)
+    chosen = {i for i in range(*span) if flow.anchored[i] and flow.live[i]}
+    needed = [v for i in chosen for v in reads(program.equations[i])]
+    needed += [r for r in results if is_variable(r)]
+    leaves: set[Any] = set()
+    while needed:
+        variable = needed.pop()
+        made = flow.maker.get(variable)
+        if variable in known or made is None:
+            leaves.add(variable)
+        elif made not in chosen:
+            chosen.add(made)
+            needed += reads(program.equations[made])
+    return Part(
+        number,
+        tuple(v for v in program.arguments if v in leaves),
+        tuple(v for v in program.constants if v in leaves),
+        inputs,
+        tuple(program.equations[i] for i in sorted(chosen)),
+        results,
+        label,
+    )
+
+
+# labels ---------------------------------------------------------------------------------------
+
+
+def _label(cutting: Cutting, flow: Flow, start: int, end: int) -> str:
+    """`embed, layers 0-19`: outermost scopes and layers of a stage's equations, in order."""
+    found: list[tuple[str, int, int]] = []
+    layers = {name for name, _, _ in cutting.content.values()}
+    for index in range(start, end):
+        if not (flow.anchored[index] and flow.live[index]):
+            continue
+        equation = flow.program.equations[index]
+        here = cutting.content.get(equation.outvars[0])
+        if here is None:
+            parts = scope(equation)
+            here = (parts[0], -1, -1) if parts and parts[0] not in layers else None
+        if here is not None:
+            _add(found, here)
+    return ", ".join(_texts(found))
+
+
+def _add(found: list[tuple[str, int, int]], here: tuple[str, int, int]) -> None:
+    last = found[-1] if found else None
+    if last is None or last[0] != here[0] or (last[1] < 0) != (here[1] < 0):
+        if here not in found:
+            found.append(here)
+    elif here[2] > last[2]:
+        found[-1] = (last[0], last[1], here[2])
+
+
+def _texts(found: Iterable[tuple[str, int, int]]) -> list[str]:
+    texts = []
+    for name, first, last in found:
+        if first < 0:
+            texts.append(name)
+        else:
+            texts.append(f"{name} {first}" if first == last else f"{name} {first}-{last}")
+    return texts

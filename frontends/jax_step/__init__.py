@@ -1,0 +1,1 @@
+"""A JAX function in: traced and lowered for an abstract mesh."""

@@ -1,0 +1,127 @@
+"""The meshes of a JAX step: the types of their axes, and whether a lowered module is over the mesh
+that it is captured for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flint.errors import FlintError
+from flint.ir.axis_types import AxisType, axis_types_of
+from flint.ir.mesh import Mesh
+from flint.steps.step import Step
+
+
+def with_types_of(mesh: Mesh, step: Step) -> Mesh:
+    """`mesh` with a type for each axis: explicit where it, or a mesh that the step uses, says so.
+
+    The step uses the meshes of the shardings of its arguments and results, those of its own
+    `jax.jit`, and without any of them the mesh that `jax.set_mesh` has set.
+    """
+    said = [mesh.axis_types, *(_by_name(mesh, other) for other in _meshes_of(step))]
+    if not any(said):
+        said.append(_by_name(mesh, _current_mesh()))
+    return replace(mesh, axis_types=_strongest(said, len(mesh.names)))
+
+
+def as_auto(mesh: Mesh) -> Mesh:
+    """`mesh` whose axes the partitioner is free to use."""
+    return replace(mesh, axis_types=(AxisType.AUTO,) * len(mesh.names))
+
+
+def _strongest(said: Iterable[Sequence[AxisType]], count: int) -> tuple[AxisType, ...]:
+    order = (AxisType.AUTO, AxisType.PERHAPS_EXPLICIT, AxisType.EXPLICIT)
+    found = [AxisType.AUTO] * count
+    for types in said:
+        found = [max(a, b, key=order.index) for a, b in zip(found, types or found, strict=True)]
+    return tuple(found)
+
+
+def _by_name(mesh: Mesh, other: Any) -> tuple[AxisType, ...]:
+    """What a JAX mesh says of the axes of `mesh`; nothing if it has other axes."""
+    names = tuple(map(str, getattr(other, "axis_names", ())))
+    if sorted(names) != sorted(mesh.names):
+        return ()
+    types = dict(zip(names, axis_types_of(other), strict=False))
+    return tuple(types.get(n, AxisType.AUTO) for n in mesh.names)
+
+
+def _meshes_of(step: Step) -> Iterator[Any]:
+    import jax
+
+    from flint.frontends.jax_step.program import own_sharding
+
+    own = getattr(step.fn, "_jit_info", None)
+    given = (
+        *(step.args, step.kwargs, step.in_shardings, step.out_shardings),
+        *(getattr(own, name, ()) for name in ("in_shardings_leaves", "out_shardings_leaves")),
+    )
+
+    def is_leaf(value: object) -> bool:
+        return isinstance(value, jax.sharding.Sharding)
+
+    for leaf in jax.tree.leaves(given, is_leaf=is_leaf):
+        sharding = leaf if is_leaf(leaf) else own_sharding(leaf)
+        if isinstance(sharding, jax.sharding.NamedSharding):
+            yield sharding.mesh
+
+
+def _current_mesh() -> Any:
+    import jax
+
+    return jax.sharding.get_abstract_mesh()
+
+
+def check_meshes(module: Any, abstract: Any, place: str | None) -> tuple[str, ...]:
+    """Raise FlintError FL107 where shardings are over another mesh than `abstract`.
+
+    Meshes whose axes all have size 1 shard nothing: they are let through, with a sentence each.
+    """
+    from jaxlib.mlir.dialects import sdy
+
+    said = []
+    for op in module.body.operations:
+        if op.operation.name != "sdy.mesh":
+            continue
+        axes = [sdy.MeshAxisAttr(a) for a in sdy.MeshAttr(op.attributes["mesh"]).axes]
+        found = {a.name: int(a.size) for a in axes}
+        if not found or found == dict(abstract.shape):
+            continue
+        if all(size == 1 for size in found.values()):
+            said.append(
+                f"some shardings are over a mesh of {_show(found)}, not over the one that the "
+                f"program is captured for ({_show(abstract.shape)}): they shard nothing"
+            )
+        else:
+            raise FlintError(
+                "FL107",
+                f"the program shards over a mesh of {_show(found)}, the mesh is "
+                f"{_show(abstract.shape)}",
+                place=place,
+                help="make shardings from the mesh that the program is captured for (an entry is "
+                "called with it; jax.sharding.get_abstract_mesh() while it is traced)",
+            )
+    return tuple(said)
+
+
+def with_mesh_help(error: FlintError, abstract: Any) -> FlintError:
+    """`error` with more help if JAX refused a mesh because it is not the one of the program."""
+    if "context mesh" not in error.message.lower():
+        return error
+    kinds = ", ".join(
+        f"{n}: {t.name}" for n, t in zip(abstract.axis_names, abstract.axis_types, strict=True)
+    )
+    return FlintError(
+        error.code,
+        error.message,
+        place=error.place,
+        help=f"the mesh is {_show(abstract.shape)} with axes of type {kinds}: give this call a mesh "
+        "of the same names, sizes and types (jax.sharding.get_abstract_mesh() is it), or none; "
+        "which devices it has does not matter",
+    )
+
+
+def _show(axes: Any) -> str:
+    return ",".join(f"{name}={size}" for name, size in axes.items())

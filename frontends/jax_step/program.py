@@ -1,0 +1,444 @@
+"""JAX functions in: traced and lowered for an abstract mesh, with no device and no data."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from flint.errors import FlintError, nearest
+from flint.frontends.jax_step.gpu_kernels import lowering_parameters
+from flint.frontends.jax_step.meshes import as_auto, check_meshes, with_mesh_help, with_types_of
+from flint.frontends.jax_step.settings import capturing_on
+from flint.frontends.jax_step.specs import check_axes, check_spec, show_spec
+from flint.frontends.user_code import user_error
+from flint.ir.axis_types import AxisType
+from flint.ir.mesh import Mesh
+from flint.passes.mlir import missing_jax
+from flint.passes.partition.prepare.attention import attach_attention_rules
+from flint.passes.partition.prepare.gspmd import refuse_gspmd
+from flint.steps.captured import Captured
+from flint.steps.fields import shown
+from flint.steps.step import Step
+from flint.units import plural
+
+#: A closed-over array larger than this is refused: its values would be copied into the program.
+MAX_CONSTANT_BYTES = 256 * 2**20
+#: Platforms that a step can be lowered for, and JAX's names of them.
+PLATFORMS = {"cuda": "cuda", "gpu": "cuda", "rocm": "rocm", "tpu": "tpu", "cpu": "cpu"}
+
+
+def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
+    """Trace and lower a step for `mesh`. Nothing of it is executed.
+
+    Raises FlintError: FL102 (unknown axis), FL103 (a sharding that does not divide), FL104 (an
+    argument that is no array), FL203 (the function raised), FL204 (host callbacks), FL205 (a huge
+    closed-over array), FL206 (jax is not installed), FL106 (an axis twice in one sharding),
+    FL207 (unknown platform), FL208 (a symbolic dimension), FL107 (shardings that are
+    not over this mesh, or not Shardy's).
+    """
+    mesh = with_types_of(mesh, step)
+    if AxisType.PERHAPS_EXPLICIT not in mesh.axis_types:
+        return _capture_on(mesh, step, source)
+    explicit = replace(mesh, axis_types=(AxisType.EXPLICIT,) * len(mesh.names))
+    try:
+        return _capture_on(explicit, step, source)
+    except FlintError as error:
+        if error.code != "FL203":
+            raise
+        try:
+            found = _capture_on(as_auto(mesh), step, source)
+        except FlintError:
+            raise error from None
+        return replace(found, warnings=(*found.warnings, _taken_as_auto(error)))
+
+
+def _taken_as_auto(error: FlintError) -> str:
+    where = f" ({error.place.split('  ')[0]})" if error.place else ""
+    return (
+        "the axes of the mesh are explicit, as JAX makes them where nothing is said, and with "
+        f"explicit axes {error.message.rstrip('.')}{where}: captured with axes of type Auto; say "
+        "axis_types=(AxisType.Auto,) * n where the mesh is made"
+    )
+
+
+def _capture_on(mesh: Mesh, step: Step, source: str) -> Captured:
+    platform = platform_name(step.platform)
+    abstract = abstract_mesh(mesh)
+    place = definition(step.fn)
+    args, kwargs = _abstract_arguments(step, abstract, mesh, place)
+    function = _jitted(step, abstract, mesh, place)
+    name = step.name or getattr(step.fn, "__name__", "step")
+    module = lower_jax(function, args, kwargs, abstract, platform, name, place)
+    warnings = check_meshes(module, abstract, place)
+    written = bytecode(module)
+    refuse_gspmd(module, written, "FL107", name)
+    return Captured(written, mesh, name, source, step.trip_counts, warnings)
+
+
+def lower_jax(
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    abstract: Any,
+    platform: str,
+    name: str,
+    place: str | None,
+) -> Any:
+    """The StableHLO module of a jitted function, ready for a partitioner.
+
+    `args` and `kwargs` are abstract arrays on the mesh `abstract`, `platform` is JAX's name of it.
+    Raises FlintError FL203, FL204 or FL205.
+    """
+    with capturing_on(abstract):
+        try:
+            traced = function.trace(*args, **kwargs)
+        except FlintError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise with_mesh_help(user_error(error, f"tracing {name}", place), abstract) from error
+        _refuse_callbacks(traced.jaxpr)
+        _refuse_huge_constants(traced.jaxpr, place)
+        try:
+            lowered = traced.lower(
+                lowering_platforms=(platform,), _private_parameters=lowering_parameters(platform)
+            )
+        except (Exception, SystemExit) as error:
+            raise user_error(error, f"lowering {name} for {platform}", place) from error
+        module = lowered.compiler_ir("stablehlo")
+    attach_attention_rules(module)
+    return module
+
+
+def bytecode(module: Any) -> bytes:
+    """A module as MLIR bytecode, with its locations."""
+    out = io.BytesIO()
+    module.operation.write_bytecode(out)
+    return out.getvalue()
+
+
+def platform_name(name: str) -> str:
+    """JAX's name of a platform. Raises FlintError FL207 for one that JAX does not lower for."""
+    if name not in PLATFORMS:
+        raise FlintError(
+            "FL207",
+            f"there is no platform '{name}'{nearest(name, list(PLATFORMS))}",
+            help=f"choose one of {', '.join(PLATFORMS)}",
+        )
+    return PLATFORMS[name]
+
+
+def abstract_mesh(mesh: Mesh) -> Any:
+    """The `jax.sharding.AbstractMesh` with the axes of `mesh`: Auto unless it says explicit."""
+    jax = _import_jax()
+    kinds = jax.sharding.AxisType
+    types = mesh.axis_types or (AxisType.AUTO,) * len(mesh.names)
+    return jax.sharding.AbstractMesh(
+        mesh.sizes,
+        mesh.names,
+        tuple(kinds.Explicit if t is AxisType.EXPLICIT else kinds.Auto for t in types),
+    )
+
+
+def _import_jax() -> Any:
+    try:
+        import jax
+    except ImportError as error:
+        raise missing_jax("jax") from error
+    return jax
+
+
+def definition(function: Any) -> str | None:
+    """`file.py:line` where the user defined a function, or None."""
+    import inspect
+    from functools import partial
+
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return None
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+# arguments ------------------------------------------------------------------------------------
+
+
+def _abstract_arguments(
+    step: Step, abstract: Any, mesh: Mesh, place: str | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as ShapeDtypeStruct with shardings on `abstract`; static ones stay as they are."""
+    static = set(positions(step.static_argnums, len(step.args), "static_argnums", place))
+    names = argument_names(step.fn, len(step.args))
+    shardings = _in_shardings(step)
+
+    def convert(value: Any, prefix: str, sharding: Any) -> Any:
+        return abstract_tree(value, prefix, sharding, abstract, mesh, place)
+
+    args = tuple(
+        value if i in static else convert(value, names[i], shardings[i])
+        for i, value in enumerate(step.args)
+    )
+    return args, {k: convert(v, k, None) for k, v in step.kwargs.items()}
+
+
+def argument_names(function: Any, count: int) -> list[str]:
+    """What a function calls its first `count` positional arguments."""
+    import inspect
+
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "arg")
+    names += [f"{rest}[{i - len(names)}]" for i in range(len(names), count)]
+    return names[:count]
+
+
+def positions(
+    given: int | Sequence[int], arguments: int, field: str, place: str | None
+) -> tuple[int, ...]:
+    """`donate_argnums` or `static_argnums` as JAX reads them: one or several, negative from the end.
+
+    Raises FlintError FL219 for a position that none of the `arguments` has.
+    """
+    found = []
+    for position in (given,) if isinstance(given, int) else given:
+        if not -arguments <= position < arguments:
+            raise FlintError(
+                "FL219",
+                f"{field} has {position}, the step has {plural(arguments, 'positional argument')}",
+                place=place,
+                help="positions count from 0; keyword arguments have none",
+            )
+        found.append(position % arguments)
+    return tuple(dict.fromkeys(found))
+
+
+def _in_shardings(step: Step) -> list[Any]:
+    given = step.in_shardings
+    if given is None or not isinstance(given, list | tuple) or _is_sharding(given):
+        return [given] * len(step.args)
+    if len(given) != len(step.args):
+        raise FlintError(
+            "FL104",
+            f"in_shardings has {len(given)} entries for {len(step.args)} arguments",
+            place=definition(step.fn),
+            help="give one entry per positional argument, None where there is no sharding",
+        )
+    return list(given)
+
+
+def _is_sharding(value: Any) -> bool:
+    jax = _import_jax()
+    return isinstance(value, jax.sharding.Sharding | jax.sharding.PartitionSpec)
+
+
+def abstract_tree(
+    value: Any, prefix: str, sharding: Any, abstract: Any, mesh: Mesh, place: str | None
+) -> Any:
+    """A pytree of arrays as ShapeDtypeStruct with shardings on `abstract`, all of them checked.
+
+    `sharding` is a pytree prefix of shardings, which go before the leaves' own. Plain numbers stay
+    as they are. Raises FlintError FL102, FL103, FL104, FL106 or FL208.
+    """
+    jax = _import_jax()
+    leaves, tree = jax.tree_util.tree_flatten_with_path(value)
+    given = _broadcast(sharding, value, len(leaves), prefix, place)
+    converted = []
+    for (path, leaf), leaf_sharding in zip(leaves, given, strict=True):
+        name = prefix + jax.tree_util.keystr(path)
+        if isinstance(leaf, bool | int | float | complex):
+            converted.append(leaf)  # a weakly typed scalar, or static for the user's own jit
+            continue
+        chosen = leaf_sharding if leaf_sharding is not None else own_sharding(leaf)
+        spec = _spec_of(chosen)
+        shape, dtype = _shape_and_dtype(leaf, name, place)
+        check_spec(spec, shape, dtype, name, mesh, place)
+        on_mesh = _on_mesh(abstract, spec, chosen) if spec is not None else None
+        weak = bool(getattr(leaf, "weak_type", False))
+        converted.append(jax.ShapeDtypeStruct(shape, dtype, sharding=on_mesh, weak_type=weak))
+    return jax.tree_util.tree_unflatten(tree, converted)
+
+
+def _broadcast(sharding: Any, value: Any, count: int, prefix: str, place: str | None) -> list[Any]:
+    """Spread a pytree prefix of shardings over the leaves of an argument."""
+    jax = _import_jax()
+    if sharding is None or _is_sharding(sharding):
+        return [sharding] * count
+    _require_shardings(sharding, f"in_shardings of {prefix}", place)
+    try:
+        full = jax.tree.map(
+            lambda s, sub: [s] * len(jax.tree.leaves(sub)),
+            sharding,
+            value,
+            is_leaf=lambda s: s is None or _is_sharding(s),
+        )
+    except ValueError as error:
+        raise FlintError(
+            "FL104",
+            f"in_shardings of {prefix} is not a prefix of the argument: "
+            f"{str(error).splitlines()[0]}",
+            place=place,
+        ) from error
+    leaves: list[Any] = jax.tree.leaves(full, is_leaf=lambda s: s is None or _is_sharding(s))
+    return leaves
+
+
+def _require_shardings(tree: Any, what: str, place: str | None) -> None:
+    """Raise FlintError FL104 if a leaf of a tree of shardings is none: JAX would say so later."""
+    jax = _import_jax()
+    for leaf in jax.tree.leaves(tree, is_leaf=_is_sharding):
+        if not _is_sharding(leaf):
+            raise FlintError(
+                "FL104",
+                f"{what} holds {shown(leaf)}, which is no sharding",
+                place=place,
+                help="give PartitionSpecs, NamedShardings, or None where there is no sharding",
+            )
+
+
+def own_sharding(leaf: Any) -> Any:
+    """What an argument is sharded by. JAX resolves a bare PartitionSpec only inside a mesh."""
+    jax = _import_jax()
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf._sharding
+    return getattr(leaf, "sharding", None)
+
+
+def _spec_of(sharding: Any) -> Any:
+    """The PartitionSpec of whatever an argument carries; None where it says nothing of a mesh."""
+    jax = _import_jax()
+    if isinstance(sharding, jax.sharding.PartitionSpec):
+        return sharding
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return sharding.spec
+    return None
+
+
+def _refuse_symbolic(leaf: Any, name: str, place: str | None) -> None:
+    for size in leaf.shape:
+        if not isinstance(size, int | np.integer):
+            raise FlintError(
+                "FL208",
+                f"argument {name} has a symbolic dimension ({size})",
+                place=f"{place or name}  {leaf.dtype}[{','.join(map(str, leaf.shape))}]",
+                help="give every dimension a size: work and bytes depend on it",
+            )
+
+
+def _shape_and_dtype(leaf: Any, name: str, place: str | None) -> tuple[tuple[int, ...], Any]:
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        _refuse_symbolic(leaf, name, place)
+        return tuple(leaf.shape), leaf.dtype
+    raise FlintError(
+        "FL104",
+        f"argument {name} is {type(leaf).__name__}, not an array",
+        place=place,
+        help="pass jax.ShapeDtypeStruct(shape, dtype), or name it in static_argnums",
+    )
+
+
+# the function ---------------------------------------------------------------------------------
+
+
+def _jitted(step: Step, abstract: Any, mesh: Mesh, place: str | None) -> Any:
+    jax = _import_jax()
+    donated = positions(step.donate_argnums, len(step.args), "donate_argnums", place)
+    static = positions(step.static_argnums, len(step.args), "static_argnums", place)
+    plain = step.out_shardings is None and not donated and not static
+    if plain and hasattr(step.fn, "trace") and hasattr(step.fn, "lower"):
+        return step.fn
+    options: dict[str, Any] = {}
+    if step.out_shardings is not None:
+        _require_shardings(step.out_shardings, "out_shardings", place)
+        options["out_shardings"] = jax.tree.map(
+            lambda s: _out_sharding(s, abstract, mesh, place),
+            step.out_shardings,
+            is_leaf=lambda s: s is None or _is_sharding(s),
+        )
+    if donated:
+        options["donate_argnums"] = donated
+    if static:
+        options["static_argnums"] = static
+    try:
+        return jax.jit(step.fn, **options)
+    except TypeError as error:  # what it takes for no function: a generator, for one
+        raise user_error(error, "jitting the step", place) from error
+
+
+def _out_sharding(sharding: Any, abstract: Any, mesh: Mesh, place: str | None) -> Any:
+    spec = _spec_of(sharding)
+    if spec is None:
+        return None
+    where = f"{place or 'out_shardings'}  out_shardings {show_spec(spec)}"
+    check_axes(spec, "a result", mesh, where)
+    return _on_mesh(abstract, spec, sharding)
+
+
+def _on_mesh(abstract: Any, spec: Any, given: Any) -> Any:
+    """A sharding on the abstract mesh, in the kind of memory that the given one names."""
+    kind = getattr(given, "memory_kind", None)
+    return _import_jax().sharding.NamedSharding(abstract, spec, memory_kind=kind)
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr and of all jaxprs inside it, each jaxpr once."""
+    from jax.extend import core
+
+    todo, seen = [jaxpr], set()
+    while todo:
+        current = todo.pop()
+        current = getattr(current, "jaxpr", current)
+        if id(current) in seen or not hasattr(current, "eqns"):
+            continue
+        seen.add(id(current))
+        for equation in current.eqns:
+            yield equation
+            for value in equation.params.values():
+                items = value if isinstance(value, list | tuple) else (value,)
+                todo += [v for v in items if isinstance(v, core.Jaxpr | core.ClosedJaxpr)]
+
+
+def _refuse_callbacks(jaxpr: Any) -> None:
+    for equation in _equations(jaxpr):
+        name = equation.primitive.name
+        if "callback" in name or name in ("debug_print", "infeed", "outfeed"):
+            raise FlintError(
+                "FL204",
+                f"the step calls back into Python on the host ({name}), which no device trace "
+                "can hold",
+                place=_equation_place(equation),
+                help="remove jax.debug.print, pure_callback and io_callback from the step, for "
+                "instance behind a flag",
+            )
+
+
+def _equation_place(equation: Any) -> str | None:
+    from flint.frontends.user_code import is_users
+
+    traceback = getattr(equation.source_info, "traceback", None)
+    for frame in traceback.frames if traceback is not None else ():
+        if is_users(frame.file_name):
+            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
+    return None
+
+
+def _refuse_huge_constants(jaxpr: Any, place: str | None) -> None:
+    total = 0
+    for constant in getattr(jaxpr, "consts", ()):
+        size = int(getattr(constant, "nbytes", 0))
+        total += size
+        if total > MAX_CONSTANT_BYTES:
+            raise FlintError(
+                "FL205",
+                f"the step closes over a concrete array {constant.dtype}{list(constant.shape)} of "
+                f"{size / 1e9:.1f} GB",
+                place=place,
+                help="pass it as an argument (jax.ShapeDtypeStruct): values are not needed",
+            )

@@ -1,0 +1,110 @@
+"""JAX as a capture needs it, whatever the user has set; afterwards it is as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from flint.frontends.jax_step.gpu_kernels import without_gpu
+
+
+@contextmanager
+def capturing_on(abstract: Any) -> Iterator[None]:
+    """Trace and lower for `abstract`, a `jax.sharding.AbstractMesh`, and for no other mesh.
+
+    Shardy is on (without it, JAX writes shardings that no partitioner here reads), jitted functions
+    are traced whole, a backend starts, kernels of GPUs need none, and a mesh that was set around
+    the call (`jax.set_mesh`) is not seen. What changes numbers (64 bits, the precision of products,
+    random numbers) stays as the user set it. Only this thread sees the difference, except that JAX
+    keeps running on the CPU where it could not start before.
+    """
+    import jax
+    from jax._src import config
+
+    start_backend()
+    with ExitStack() as stack:
+        # A release without one of these switches behaves as if it was set so.
+        for name, value in (("use_shardy_partitioner", True), ("disable_jit", False)):
+            if hasattr(config, name):
+                stack.enter_context(getattr(config, name)(value))
+        stack.enter_context(jax.set_mesh(None))
+        stack.enter_context(_MESHES.alike())
+        stack.enter_context(jax.sharding.use_abstract_mesh(abstract))
+        stack.enter_context(without_gpu())
+        yield
+
+
+def start_backend() -> None:
+    """Start JAX, on the CPU where none of the platforms that the user named has a device here.
+
+    `JAX_PLATFORMS=cuda` is common in containers, and lowering asks for a default backend.
+    """
+    import jax
+
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError):
+        named = jax.config.jax_platforms
+        jax.config.update("jax_platforms", "cpu")
+        try:
+            jax.devices()
+        finally:
+            jax.config.update("jax_platforms", named)
+
+
+class _Meshes:
+    """Makes meshes equal that differ in their devices alone, for threads that capture.
+
+    JAX compares the mesh of a `shard_map` or of explicit axes with the one of the program, the kind
+    of device included. A mesh of real CPU devices, of the same axes, means the virtual one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._thread = threading.local()
+        self._originals: dict[Any, Any] = {}
+
+    @contextmanager
+    def alike(self) -> Iterator[None]:
+        """Active in this thread, until the last of nested uses ends."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._start()
+        depth = getattr(self._thread, "depth", 0)
+        self._thread.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._thread.depth = depth
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._stop()
+
+    def _start(self) -> None:
+        from jax.sharding import AbstractMesh, Mesh
+
+        for kind in (Mesh, AbstractMesh):
+            self._originals[kind] = kind.__dict__["abstract_mesh"]
+            kind.abstract_mesh = property(self._abstract_mesh(self._originals[kind]))
+
+    def _stop(self) -> None:
+        for kind, original in self._originals.items():
+            kind.abstract_mesh = original
+        self._originals.clear()
+
+    def _abstract_mesh(self, original: Any) -> Any:
+        def abstract_mesh(mesh: Any) -> Any:
+            found = original.__get__(mesh, type(mesh))
+            if getattr(self._thread, "depth", 0) and found.abstract_device is not None:
+                return found.update(abstract_device=None)
+            return found
+
+        return abstract_mesh
+
+
+_MESHES = _Meshes()

@@ -1,0 +1,1 @@
+"""What a PyTorch optimizer does to the parameters of a module, in JAX."""

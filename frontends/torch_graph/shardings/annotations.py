@@ -1,0 +1,182 @@
+"""What the user said about shardings, written into an exported graph as operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from flint.frontends.torch_graph.constraints import FREE, text_of
+from flint.frontends.torch_graph.export import Exported
+from flint.frontends.torch_graph.flattened import unflatten_products
+from flint.frontends.torch_graph.names import module_path, without_root
+from flint.frontends.torch_graph.shardings.placements import entry_axes, spec_axes
+from flint.frontends.torch_graph.shardings.tensors import NamedTensor, Shardings
+from flint.frontends.torch_ops.nn.attention import scaled_dot_product_attention
+from flint.frontends.torch_ops.nn.recurrent import WHOLE as WHOLE_LAYERS
+from flint.frontends.torch_ops.tensors.products import WHOLE, linear
+from flint.frontends.torch_ops.types import jax_dtype
+
+
+def tensors_of(exported: Exported) -> dict[str, Any]:
+    """What `plan_shardings` asks about a module: its tensors by kind, and its modules."""
+    nodes = [n for n in exported.graph_module.graph.nodes if n.op == "placeholder"]
+    aliases = _aliases(exported.module)
+    kinds: dict[str, list[NamedTensor]] = {"parameter": [], "buffer": [], "input": []}
+    for described, node in zip(exported.inputs, nodes, strict=True):
+        value = node.meta["val"]
+        names = aliases.get(described.name, (described.name,))
+        tensor = NamedTensor(
+            names, tuple(value.shape), jax_dtype(value.dtype).name, value.dtype.is_floating_point
+        )
+        if described.kind in kinds:
+            kinds[described.kind].append(tensor)
+    return {
+        "parameters": kinds["parameter"],
+        "buffers": kinds["buffer"],
+        "inputs": kinds["input"],
+        "modules": [name for name, _ in exported.module.named_modules()],
+    }
+
+
+def _aliases(module: torch.nn.Module) -> dict[str, tuple[str, ...]]:
+    """By first name, all names of tensors that several modules share."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ):
+        names.setdefault(id(tensor), []).append(name)
+    return {n[0]: tuple(n) for n in names.values()}
+
+
+def annotate(exported: Exported, shardings: Shardings) -> None:
+    """Keep attention and products whole, constrain parameters in use and what modules return."""
+    graph = exported.graph_module.graph
+    unflatten_products(exported.graph_module)
+    _keep_whole(exported.graph_module)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    weights: dict[Any, Any] = {}
+    for described, node in zip(exported.inputs, placeholders, strict=True):
+        if described.kind == "parameter":
+            weights |= _at_use(graph, node, described.name, shardings)
+    _activations(graph, shardings, weights)
+    exported.graph_module.recompile()
+
+
+_WHOLE = {
+    torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+    **WHOLE,
+    **WHOLE_LAYERS,
+}
+
+
+def _keep_whole(graph_module: torch.fx.GraphModule) -> None:
+    for part in graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                node.target = _WHOLE.get(node.target, node.target)
+
+
+def _at_use(graph: Any, parameter: Any, name: str, shardings: Shardings) -> dict[Any, Any]:
+    """One constraint for each module that uses a parameter; its gradient is constrained too.
+
+    Returns the nodes that stand for the parameter, each with the PartitionSpec it is used with.
+    """
+    shape = tuple(parameter.meta["val"].shape)
+    spec = shardings.at_use(name, shape)
+    if spec is None:
+        return {parameter: shardings.argument(name, shape)}
+    use, gradient = text_of(spec), text_of(shardings.gradient(name, shape))
+    made: dict[str, Any] = {}
+    for user in list(parameter.users):
+        path = module_path(user)
+        if path not in made:
+            with graph.inserting_before(user):
+                made[path] = _constraint(graph, parameter, use, gradient, user)
+        user.replace_input_with(parameter, made[path])
+    return dict.fromkeys(made.values(), spec)
+
+
+def _constraint(graph: Any, value: Any, spec: str, gradient: str, like: Any) -> Any:
+    node = graph.call_function(torch.ops.flint.constrain.default, (value, spec, gradient))
+    node.meta = {
+        k: v for k, v in like.meta.items() if k in ("nn_module_stack", "stack_trace", "custom")
+    }
+    node.meta["val"] = value.meta["val"]
+    return node
+
+
+def _activations(graph: Any, shardings: Shardings, weights: Mapping[Any, Any]) -> None:
+    """Constrain what modules return: the values that leave them, in the order they are made."""
+    wanted = {path for path, _ in shardings.outputs}
+    if not wanted:
+        return
+    left: dict[tuple[str, str], list[Any]] = {}
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack") or {}
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        for key, (full_path, _) in stack.items():
+            path = without_root(full_path)
+            if full_path and path in wanted and any(_outside(u, key) for u in node.users):
+                left.setdefault((key, path), []).append(node)
+    for (key, path), nodes in left.items():
+        for index, node in enumerate(nodes):
+            spec = shardings.activation(path, index, tuple(node.meta["val"].shape))
+            if spec is not None:
+                _constrain_outside(graph, node, key, text_of(spec))
+                _gather_for_product(graph, node, spec, weights)
+
+
+def _outside(user: Any, key: str) -> bool:
+    return key not in (user.meta.get("nn_module_stack") or {})
+
+
+def _constrain_outside(graph: Any, node: Any, key: str, spec: str) -> None:
+    users = [u for u in node.users if _outside(u, key)]
+    with graph.inserting_after(node):
+        constrained = _constraint(graph, node, spec, spec, node)
+    for user in users:
+        user.replace_input_with(node, constrained)
+
+
+def _gather_for_product(graph: Any, node: Any, spec: Any, weights: Mapping[Any, Any]) -> None:
+    """Gather the gradient of a product or look-up over the axes that its weight is sharded over.
+
+    A product whose result is scattered over them (sequence parallelism) gets a gradient scattered
+    likewise. Both products of the backward pass want the gradient whole and the weight sharded;
+    propagation would gather the weight instead, and reduce the gradient of a whole table.
+    """
+    product = _product_behind(node)
+    weight = product.args[_WEIGHT[product.target]] if product else None
+    axes = spec_axes(weights[weight]) if weight in weights else set()
+    rank = len(node.meta["val"].shape)
+    rows = [entry_axes(e) for e in spec][: rank - 1]  # the last dimension is the weight's own
+    whole = [tuple(a for a in entry if a not in axes) for entry in rows]
+    if whole == rows:
+        return
+    gradient = text_of([e or None for e in [*whole, *spec[rank - 1 :]]])
+    # Left free, a look-up in a sharded table is done in the whole one, for each part of the rows.
+    forward = FREE if product.target is linear else gradient
+    with graph.inserting_after(product):
+        gathered = _constraint(graph, product, forward, gradient, product)
+    product.replace_all_uses_with(gathered, delete_user_cb=lambda user: user is not gathered)
+
+
+#: Which argument of an operator is its weight.
+_WEIGHT = {linear: 1, torch.ops.aten.embedding.default: 0}
+
+
+def _product_behind(node: Any) -> Any:
+    """The product or look-up that a value is, but for operators of one tensor on it; or None."""
+    while node.target not in _WEIGHT:
+        shape = node.meta["val"].shape
+        inputs = [
+            i for i in node.all_input_nodes if getattr(i.meta.get("val"), "shape", None) == shape
+        ]
+        if node.op == "placeholder" or len(inputs) != 1:
+            return None
+        [node] = inputs
+    return node

@@ -1,0 +1,1 @@
+"""A PyTorch step in stages: cut, each different stage as one JAX function."""

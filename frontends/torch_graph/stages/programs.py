@@ -1,0 +1,260 @@
+"""A PyTorch step in stages, as JAX functions: each different stage once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flint.errors import FlintError
+from flint.frontends.torch_graph.block_calls import TracedBlocks, traced_blocks
+from flint.frontends.torch_graph.blocks import graph_fingerprint, plain_arguments, tensor_type
+from flint.frontends.torch_graph.export import Exported, export_step
+from flint.frontends.torch_graph.names import module_path
+from flint.frontends.torch_graph.optimizer.update import optimizer_update
+from flint.frontends.torch_graph.program import not_split
+from flint.frontends.torch_graph.shardings.annotations import annotate, tensors_of
+from flint.frontends.torch_graph.shardings.packed import split_by_shards
+from flint.frontends.torch_graph.shardings.tensors import Shardings, plan_shardings
+from flint.frontends.torch_graph.stages.boundary import Boundary, refuse_axis
+from flint.frontends.torch_graph.stages.cut_modules import first_modules
+from flint.frontends.torch_graph.stages.graphs import Rules, StageGraph, split_graph
+from flint.frontends.torch_graph.stages.microbatch import batch_size, one_microbatch
+from flint.frontends.torch_graph.stages.step import PortedProgram, StageStep, stage_step
+from flint.frontends.torch_graph.stages.update import StageOptimizer
+from flint.frontends.torch_ops.table import load_table
+from flint.ir.mesh import Mesh
+from flint.steps.pipeline import Pipeline
+from flint.steps.step import TorchStep
+
+
+class Renumbered:
+    """Names of modules and parameters with numbers that begin at 0 in each list of a stage.
+
+    >>> name = Renumbered()
+    >>> name("layers.8.wq.weight"), name("layers.9.wq.weight")
+    ('layers.0.wq.weight', 'layers.1.wq.weight')
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, dict[str, int]] = {}
+
+    def __call__(self, name: str) -> str:
+        parts = name.split(".")
+        found: list[str] = []
+        for depth, part in enumerate(parts):
+            if part.isdecimal():
+                known = self._numbers.setdefault(".".join(parts[:depth]), {})
+                part = str(known.setdefault(part, len(known)))
+            found.append(part)
+        return ".".join(found)
+
+
+def stage_key(stage: StageGraph) -> Any:
+    """Equal for stages that compute the same from arguments that are sharded alike."""
+    name = Renumbered()
+    inputs = tuple(
+        (i.port.role, name(i.port.name), i.port.number, i.kind, str(i.spec), i.trainable)
+        for i in stage.inputs
+    )
+    nodes = list(stage.graph_module.graph.nodes)
+    numbers = {n: i for i, n in enumerate(nodes)}
+    steps = []
+    for node in nodes:
+        target = "" if node.op in ("placeholder", "output") else node.target
+        if node.op == "get_attr":
+            target = graph_fingerprint(getattr(stage.graph_module, node.target))
+        arguments = plain_arguments((node.args, node.kwargs), numbers)
+        if node.op == "placeholder":
+            arguments = ()
+        kind = tensor_type(node.meta.get("val"))
+        steps.append((node.op, target, arguments, kind, name(module_path(node))))
+    return inputs, tuple(steps), stage.outputs, tuple(map(str, stage.boundary))
+
+
+def stage_label(stage: StageGraph, begins: Sequence[str], loss: bool) -> str:
+    """`tok_embeddings, layers 0-7`: the modules of a stage, those in lists by their numbers.
+
+    A module is named at the depth at which it parts from the lists that the cut lies in.
+    """
+    lists = [begin.split(".")[:-1] for begin in begins] or [[]]
+    units = [u for u in dict.fromkeys(_unit(path, lists) for path in stage.paths) if u]
+    shown: list[str] = []
+    while units:
+        name, number = units.pop(0)
+        last = number
+        while last is not None and units and units[0] == (name, last + 1):
+            _, last = units.pop(0)
+        shown.append(name if number is None else f"{name or 'modules'} {_range(number, last)}")
+    return ", ".join([*shown, *(["loss"] if loss else [])])
+
+
+def _unit(path: str, lists: Sequence[Sequence[str]]) -> tuple[str, int | None] | None:
+    """A module by name, or by list and number; None for one that holds a list."""
+    parts = path.split(".")
+    depth = max(len(os.path.commonprefix([parts, list(of)])) for of in lists)
+    if len(parts) <= depth:
+        return None
+    if parts[depth].isdecimal():
+        return ".".join(parts[:depth]), int(parts[depth])
+    return ".".join(parts[: depth + 1]), None
+
+
+def _range(first: int, last: int | None) -> str:
+    return str(first) if last == first else f"{first}-{last}"
+
+
+@dataclass(frozen=True)
+class StagePrograms:
+    """What `staged.StageBodies` is, before it is lowered."""
+
+    step: PortedProgram
+    norm: PortedProgram | None = None
+    update: PortedProgram | None = None
+
+
+@dataclass(frozen=True)
+class StagedModel:
+    """The different stages of a model, which stage is which, and parameters in two stages.
+
+    The fields are those of `CapturedPipeline`. A parameter in `tied` is called as in the body of
+    its stage, whose names are those of the first stage that has it.
+    """
+
+    bodies: tuple[StagePrograms, ...]
+    stages: tuple[int, ...]
+    labels: tuple[str, ...]
+    tied: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
+    warnings: tuple[str, ...]
+
+
+def staged_model(pipeline: Pipeline, mesh: Mesh) -> StagedModel:
+    """Export the module on one microbatch, cut it, and differentiate each different stage.
+
+    Raises FlintError: FL240 to FL244 as `capture_torch_pipeline`, and what `torch_program` raises.
+    """
+    load_table()
+    step: TorchStep = one_microbatch(pipeline.model, pipeline.microbatches)
+    count = mesh.axis_size(pipeline.axis) * pipeline.chunks
+    exported = export_step(step)
+    begins = first_modules(pipeline.cut, exported, count)
+    shardings = _planned(step, mesh, exported, pipeline.microbatches)
+    moved = split_by_shards(exported.graph_module, shardings.packed)
+    annotate(exported, shardings)
+    refuse_axis(exported, shardings, pipeline.axis)
+    boundary = Boundary(pipeline, mesh, exported, shardings, batch_size(step))
+    rules = Rules(pipeline.crossing, boundary.spec, boundary.argument)
+    graphs = split_graph(exported, begins, rules, step.trains)
+    labels = tuple(stage_label(g, begins, g is graphs[-1] and step.trains) for g in graphs)
+    builder = _Builder(graphs, shardings, _optimizer(pipeline, step, graphs, shardings))
+    with traced_blocks() as traced:
+        bodies, stages = builder.build(traced)
+    written = sorted({name for s in builder.steps for name in s.written})
+    warnings = (
+        *shardings.warnings,
+        *boundary.whole_batch(step.fsdp),
+        *map(not_split, sorted(moved)),
+        *map(_kept_once, written),
+    )
+    return StagedModel(bodies, stages, labels, builder.tied(stages), warnings)
+
+
+def _planned(step: TorchStep, mesh: Mesh, exported: Exported, microbatches: int) -> Shardings:
+    """The shardings; what they do not divide may be a microbatch, of which the user wrote none."""
+    try:
+        return plan_shardings(step, mesh, **tensors_of(exported))
+    except FlintError as error:
+        if error.code != "FL103" or microbatches == 1:
+            raise
+        note = f"arguments are those of one of {microbatches} microbatches"
+        shown = f"{note}; {error.help}" if error.help else note
+        raise FlintError("FL103", error.message, place=error.place, help=shown) from error
+
+
+def _kept_once(name: str) -> str:
+    return f"{name} is written in place: its memory counts once, not for every microbatch"
+
+
+def _optimizer(
+    pipeline: Pipeline, step: TorchStep, graphs: Sequence[StageGraph], shardings: Shardings
+) -> StageOptimizer | None:
+    if step.optimizer is None:
+        return None
+    used = {name for graph in graphs for name in _trained(graph)}
+    named = {n: p for n, p in step.module.named_parameters() if n in used}
+    clip_norm = step.clip_norm if pipeline.clip_norm is None else pipeline.clip_norm
+    update = optimizer_update(step.optimizer, named)
+    return StageOptimizer(update, shardings, clip_norm, pipeline.gradient_dtype)
+
+
+def _trained(graph: StageGraph) -> list[str]:
+    return [i.port.name for i in graph.inputs if i.trainable]
+
+
+class _Builder:
+    """Traces stages in order, equal ones once."""
+
+    def __init__(
+        self,
+        graphs: Sequence[StageGraph],
+        shardings: Shardings,
+        optimizer: StageOptimizer | None,
+    ) -> None:
+        self.graphs, self.shardings, self.optimizer = graphs, shardings, optimizer
+        self.steps: list[StageStep] = []
+        self.firsts: list[StageGraph] = []
+
+    def build(self, traced: TracedBlocks) -> tuple[tuple[StagePrograms, ...], tuple[int, ...]]:
+        """The programs of each different stage, and which stage has which."""
+        known: dict[Any, int] = {}
+        stages: list[int] = []
+        programs: list[StagePrograms] = []
+        seen: set[str] = set()
+        gradients: frozenset[int] = frozenset()
+        for graph in self.graphs:
+            repeated = [name in seen for name in _trained(graph)]
+            seen.update(_trained(graph))
+            key = (stage_key(graph), gradients, tuple(repeated), self._update_key(graph))
+            if key not in known:
+                known[key] = len(programs)
+                self.steps.append(stage_step(graph, self.shardings, gradients, traced))
+                self.firsts.append(graph)
+                programs.append(self._programs(graph, self.steps[-1], repeated))
+            stages.append(known[key])
+            gradients = self.steps[known[key]].differentiable
+        return tuple(programs), tuple(stages)
+
+    def _update_key(self, graph: StageGraph) -> Any:
+        """Equal for stages whose parameters, in order, the optimizer treats alike."""
+        if self.optimizer is None:
+            return None
+        update = self.optimizer.update
+        return tuple(
+            (id(update.steps.get(name)), str(update.state_specs.get(name)))
+            for name in _trained(graph)
+        )
+
+    def _programs(
+        self, graph: StageGraph, step: StageStep, repeated: Sequence[bool]
+    ) -> StagePrograms:
+        optimizer = self.optimizer
+        if optimizer is None:
+            return StagePrograms(step.program)
+        norm = None
+        if optimizer.clip_norm is not None:
+            # A parameter of several stages has the same gradient in each: it counts in the first.
+            skipped = {n for n, again in zip(_trained(graph), repeated, strict=True) if again}
+            norm = optimizer.norm_program([p for p in step.trained if p.name not in skipped])
+        return StagePrograms(step.program, norm, optimizer.update_program(step.trained))
+
+    def tied(self, stages: Sequence[int]) -> tuple[tuple[tuple[int, str], tuple[int, str]], ...]:
+        """Every parameter of several stages: the first of them with each of the others."""
+        ends: dict[str, list[tuple[int, str]]] = {}
+        for number, body in enumerate(stages):
+            with_gradient = {p.name for p in self.steps[body].trained}
+            own, shown = _trained(self.graphs[number]), _trained(self.firsts[body])
+            for name, port in zip(own, shown, strict=True):
+                if port in with_gradient:
+                    ends.setdefault(name, []).append((number, port))
+        return tuple((of[0], other) for of in ends.values() for other in of[1:])

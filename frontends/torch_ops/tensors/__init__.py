@@ -1,0 +1,1 @@
+"""Operators on tensors: arithmetic, shapes, products, indices."""

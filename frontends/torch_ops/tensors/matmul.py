@@ -1,0 +1,238 @@
+"""Products of matrices and vectors. A result has the type of its operands, as PyTorch's kernels
+give it: bfloat16 products are one `dot_general` of bfloat16, without conversions around it. Products in groups of uneven sizes are the experts of a mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from flint.frontends.torch_ops.registry import torch_op
+from flint.frontends.torch_ops.types import cast, jax_dtype
+
+
+def _dot(a: Any, b: Any, contract: tuple[int, int], batch: int = 0, dtype: Any = None) -> Any:
+    """One `dot_general` over one dimension of each operand, and `batch` leading ones."""
+    same = tuple(range(batch))
+    numbers = (((contract[0],), (contract[1],)), (same, same))
+    wanted = None if dtype is None else jax_dtype(dtype)
+    return lax.dot_general(a, b, numbers, preferred_element_type=wanted)
+
+
+def _scaled(x: Any, factor: Any) -> Any:
+    return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
+
+
+def _plus(added: Any, product: Any, beta: Any, alpha: Any) -> Any:
+    """beta * added + alpha * product; with beta 0 even NaN is not added."""
+    product = _scaled(product, alpha)
+    return product if beta == 0 else _scaled(added, beta).astype(product.dtype) + product
+
+
+@torch_op("aten::mm")
+def mm(a: Any, b: Any) -> Any:
+    """(m, k) x (k, n)."""
+    return _dot(a, b, (1, 0))
+
+
+@torch_op("aten::mm.dtype")
+def mm_dtype(a: Any, b: Any, out_dtype: torch.dtype) -> Any:
+    """(m, k) x (k, n), stored in another type."""
+    return _dot(a, b, (1, 0), dtype=out_dtype)
+
+
+@torch_op("aten::bmm")
+def bmm(a: Any, b: Any) -> Any:
+    """(b, m, k) x (b, k, n)."""
+    return _dot(a, b, (2, 1), batch=1)
+
+
+@torch_op("aten::bmm.dtype")
+def bmm_dtype(a: Any, b: Any, out_dtype: torch.dtype) -> Any:
+    """(b, m, k) x (b, k, n), stored in another type."""
+    return _dot(a, b, (2, 1), batch=1, dtype=out_dtype)
+
+
+@torch_op("aten::addmm")
+def addmm(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * added + alpha * (a x b)."""
+    return _plus(added, mm(a, b), beta, alpha)
+
+
+@torch_op("aten::addmm.dtype")
+def addmm_dtype(
+    added: Any, a: Any, b: Any, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+) -> Any:
+    """beta * added + alpha * (a x b), stored in another type."""
+    return _plus(added, mm_dtype(a, b, out_dtype), beta, alpha)
+
+
+@torch_op("aten::baddbmm")
+def baddbmm(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * added + alpha * (a x b), for each of a batch."""
+    return _plus(added, bmm(a, b), beta, alpha)
+
+
+@torch_op("aten::baddbmm.dtype")
+def baddbmm_dtype(
+    added: Any, a: Any, b: Any, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+) -> Any:
+    """beta * added + alpha * (a x b), for each of a batch, stored in another type."""
+    return _plus(added, bmm_dtype(a, b, out_dtype), beta, alpha)
+
+
+@torch_op("aten::addbmm")
+def addbmm(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * added + alpha * the sum over the batch of a x b."""
+    product = lax.dot_general(a, b, (((0, 2), (0, 1)), ((), ())))
+    return _plus(added, product, beta, alpha)
+
+
+@torch_op("aten::mv")
+def mv(a: Any, v: Any) -> Any:
+    """(m, k) x (k,)."""
+    return _dot(a, v, (1, 0))
+
+
+@torch_op("aten::addmv")
+def addmv(added: Any, a: Any, v: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * added + alpha * (a x v)."""
+    return _plus(added, mv(a, v), beta, alpha)
+
+
+@torch_op("aten::addr")
+def addr(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * added + alpha * the outer product."""
+    return _plus(added, outer(a, b), beta, alpha)
+
+
+@torch_op("aten::dot")
+def dot(a: Any, b: Any) -> Any:
+    """Sum of products of two vectors."""
+    return _dot(a, b, (0, 0))
+
+
+@torch_op("aten::vdot")
+def vdot(a: Any, b: Any) -> Any:
+    """Sum of products of two vectors, the first conjugated."""
+    return _dot(a.conj() if jnp.iscomplexobj(a) else a, b, (0, 0))
+
+
+@torch_op("aten::outer", "aten::ger")
+def outer(a: Any, b: Any) -> Any:
+    """Every product of an element of `a` and one of `b`."""
+    return a[:, None] * b[None, :]
+
+
+@torch_op("aten::matmul")
+def matmul(a: Any, b: Any) -> Any:
+    """The product over the last dimension of `a`; batches broadcast."""
+    return jnp.matmul(a, b)
+
+
+@torch_op("aten::linear")
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """x times the transposed weight, plus bias."""
+    out = _dot(x, weight, (x.ndim - 1, weight.ndim - 1))
+    return out if bias is None else out + bias
+
+
+@torch_op("aten::einsum")
+def einsum(equation: str, tensors: Sequence[Any], *, path: Any = None) -> Any:
+    """Einstein's sum; letters may be of both cases and `...` broadcasts, as in PyTorch."""
+    return jnp.einsum(equation.replace(" ", ""), *tensors)
+
+
+@torch_op("aten::_scaled_mm")
+def scaled_mm(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """A product of 8-bit floats, with scales of tensors, of rows and columns, or of blocks."""
+    if _blocks(scale_a, a.shape) or _blocks(scale_b, b.shape):
+        a, b = _unscaled(a, scale_a), _unscaled(b, scale_b)
+        out = _dot(a, b, (1, 0), dtype=torch.float32)
+    else:
+        out = _dot(a, b, (1, 0), dtype=torch.float32) * scale_a * scale_b
+    if bias is not None:
+        out = out + bias.astype(jnp.float32)
+    if scale_result is not None and jnp.dtype(a.dtype).itemsize == 1 and out_dtype is None:
+        out = out * scale_result
+    return out.astype(a.dtype) if out_dtype is None else cast(out, out_dtype)
+
+
+def _blocks(scale: Any, shape: tuple[int, ...]) -> bool:
+    """Whether there is more than one scale along the contracted dimension or within rows."""
+    return math.prod(scale.shape) not in (1, shape[0]) and scale.shape != (1, shape[1])
+
+
+def _unscaled(x: Any, scale: Any) -> Any:
+    """The numbers that blocks of 8-bit floats stand for."""
+    rows, columns = (n // s for n, s in zip(x.shape, scale.shape, strict=True))
+    whole = jnp.repeat(jnp.repeat(scale, rows, 0), columns, 1)
+    return x.astype(jnp.float32) * whole.astype(jnp.float32)
+
+
+@torch_op("aten::linalg_cholesky_ex")
+def linalg_cholesky_ex(a: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
+    """The Cholesky factor, and 0 for each matrix: nothing fails."""
+    lower = lax.linalg.cholesky(a)
+    factor = lower.mT.conj() if upper else lower
+    return factor, jnp.zeros(a.shape[:-2], jnp.int32)
+
+
+@torch_op("aten::linalg_solve_triangular")
+def linalg_solve_triangular(
+    a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """x of a x = b, or of x a = b, where `a` is triangular."""
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    return lax.linalg.triangular_solve(
+        a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular
+    )
+
+
+@torch_op("aten::_grouped_mm")
+def grouped_mm(
+    a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
+) -> Any:
+    """One product for each group; `offs` holds where each group ends.
+
+    Groups are along the rows of `a` (2D x 3D), the columns of `b` (3D x 2D), the contracted
+    dimension (2D x 2D), or a dimension of their own (3D x 3D).
+    """
+    wanted = jax_dtype(out_dtype) if out_dtype is not None else a.dtype
+    if a.ndim == 3 and b.ndim == 3:
+        out = lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,))), preferred_element_type=wanted)
+    else:
+        out = _ragged(a, b, _sizes(offs), wanted)
+    return out if bias is None else out + bias.astype(out.dtype)
+
+
+def _sizes(ends: Any) -> Any:
+    """Sizes of groups from where they end: ends less the ends before."""
+    zero = ends.dtype.type(0)
+    return ends - lax.pad(ends, zero, [(1, -1, 0)])
+
+
+def _ragged(a: Any, b: Any, sizes: Any, wanted: Any) -> Any:
+    if a.ndim == 2 and b.ndim == 3:  # (m, k) x (g, k, n): rows of a
+        return lax.ragged_dot(a, b, sizes, preferred_element_type=wanted)
+    if a.ndim == 3:  # (g, m, k) x (k, n): columns of b, which must be the left operand
+        numbers = lax.RaggedDotDimensionNumbers((((0,), (2,)), ((), ())), [1], [0])
+        found = lax.ragged_dot_general(b, a, sizes, numbers, preferred_element_type=wanted)
+        return found.T
+    numbers = lax.RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), [1], [])
+    return lax.ragged_dot_general(a, b, sizes, numbers, preferred_element_type=wanted)

@@ -1,0 +1,1 @@
+"""From recordings of ranks to programs of rank classes."""

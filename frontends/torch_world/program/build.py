@@ -1,0 +1,406 @@
+"""Recording -> Program: one row for each event, dependencies from the memory that events share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
+from flint.frontends.torch_world.program.memory import Memory
+from flint.frontends.torch_world.program.names import opcode_of
+from flint.frontends.torch_world.program.operands import (
+    base_storage,
+    corrected,
+    does_nothing,
+    is_view,
+    made,
+    read,
+    results,
+    written,
+)
+from flint.frontends.torch_world.program.streams import FUNCTIONAL, StreamOrder
+from flint.frontends.torch_world.program.work import work_of
+from flint.frontends.torch_world.record.host_copies import with_known_sources
+from flint.frontends.torch_world.record.recording import (
+    Comm,
+    CommKind,
+    Event,
+    HostCopy,
+    Recording,
+    TensorInfo,
+)
+from flint.ir.builder import ProgramBuilder
+from flint.ir.mesh import Group, Mesh
+from flint.ir.program import Collective, Flag, Kind, Program
+from flint.passes.extract.tensors import dtype_name
+from flint.passes.rewrites.single_member_groups import IDENTITY
+from flint.passes.work import host_copies
+from flint.passes.work.work import Work
+
+#: Opcode of the arguments of a step: memory that it finds.
+ARGUMENT = "torch.argument"
+#: Roles of memory that a step may overwrite for the next one.
+_DONATED_ROLES = ("parameter", "buffer", "optimizer")
+#: Operators that rename or wait: nothing runs on the device.
+_IDLE = frozenset(
+    f"aten.{name}"
+    for name in ("alias", "detach", "detach_", "lift", "lift_fresh", "resize_", "set_")
+) | {"_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd"}
+#: Operators that allocate: what they are given says the size, and is not read.
+_ALLOCATING = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "empty_permuted"),
+        *("new_empty", "new_empty_strided"),
+    )
+)
+_WITHOUT_WORK = _IDLE | _ALLOCATING
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program, the row of each event of its recording (-1: none), of found memory by storage."""
+
+    program: Program
+    rows: tuple[int, ...]
+    arguments: Mapping[int, int]
+
+
+def build_program(recording: Recording, mesh: Mesh, channels: Channels | None = None) -> Built:
+    """Turn a recording into a Program of `mesh`; the result is not verified here.
+
+    Memory that the step finds becomes PARAMETER rows. A row depends on the rows that last wrote
+    what it reads, on those that still read what it writes, on the events that it waits for, and
+    on what its stream waited for. `channels` are shared by the rank classes of one workload.
+    """
+    events = tuple(map(corrected, with_known_sources(recording)))
+    work = _Build(replace(recording, events=events), mesh, channels or Channels())
+    work.add_arguments()
+    for event in events:
+        work.add(event)
+    return Built(work.builder.build(), tuple(work.rows), work.arguments)
+
+
+@dataclass
+class _Build:
+    recording: Recording
+    mesh: Mesh
+    channels: Channels
+    rows: list[int] = field(default_factory=list)
+    #: For each event, the last row up to it that works on its stream.
+    ends: list[int] = field(default_factory=list)
+    last_work: dict[int, int] = field(default_factory=dict)
+    arguments: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.builder = ProgramBuilder(self.mesh)
+        self.memory = Memory()
+        self.messages = Messages(self.recording.rank, self.mesh, self.channels)
+        self.streams = stream_names(self.recording.streams)
+        self.order = StreamOrder()
+        self.groups: dict[str, Group] = {}
+
+    def add_arguments(self) -> None:
+        """PARAMETER rows for memory with a role, and for what is read before it is written."""
+        changed = {s for e in self.recording.events for s in e.writes}
+        for storage, tensor in found_memory(self.recording).items():
+            info = self.recording.storages.get(storage)
+            named = info is not None and info.name
+            role = info.role if info else "other"
+            donated = role in _DONATED_ROLES and storage in changed
+            row = self.builder.add(
+                host_copies.ARGUMENT if info is not None and info.on_host else ARGUMENT,
+                Kind.PARAMETER,
+                dtype=dtype_name(tensor.dtype),
+                shape=tensor.shape,
+                result_bytes=tensor.num_bytes,
+                name=f"{role}.{info.name}" if info and named else role,
+                flags=Flag.DONATED if donated else 0,
+            )
+            self.arguments[storage] = row
+            self.memory.provide(storage, row, tensor.num_bytes)
+
+    def add(self, event: Event) -> None:
+        """The row of one event."""
+        if event.comm is not None:
+            row = self._communication(event, event.comm)
+        elif event.host is not HostCopy.NONE:
+            row = self._host_copy(event)
+        elif does_nothing(event):
+            self._leave_waits(event)
+            row = -1
+        elif is_view(event) or opcode_of(event) in _WITHOUT_WORK:
+            row = self._value(event, opcode_of(event))
+        else:
+            row = self._compute(event)
+        self.rows.append(row)
+        self.ends.append(self.last_work.get(event.stream, -1))
+
+    def _waited(self, event: Event) -> tuple[int, ...]:
+        """Rows of other events that must be over first, those of skipped events included."""
+        rows = [self.ends[w] for w in event.waits] + self.order.take_left_over(event.stream)
+        return tuple([r for r in rows if r >= 0])
+
+    def _leave_waits(self, event: Event) -> None:
+        """What an event without work waits for, the next one of its stream waits for."""
+        if event.waits and not event.op.startswith(FUNCTIONAL):
+            self.order.leave(event.stream, [self.ends[w] for w in event.waits])
+
+    def _value(self, event: Event, opcode: str) -> int:
+        """A row without work: a view, an allocation, a wait."""
+        self._leave_waits(event)
+        if not event.outputs:
+            return -1
+        reads = () if opcode in _ALLOCATING else event.inputs
+        sources = [self.memory.row_of(t) for t in reads]
+        home = event.outputs[0].storage
+        aliased = [r for t, r in zip(reads, sources, strict=True) if t.storage == home]
+        alias = max(aliased or sources, default=-1)
+        row = self._row(
+            event,
+            opcode,
+            Kind.VALUE,
+            deps=sources,
+            stored=event.outputs[:1],
+            flags=Flag.VIEW if alias >= 0 else 0,
+            alias=alias,
+        )
+        for tensor in made(event):
+            self.memory.provide(tensor.storage, row, tensor.num_bytes)
+        for tensor in event.outputs:
+            self.memory.see(tensor, row)
+        return row
+
+    def _compute(self, event: Event) -> int:
+        work = work_of(event)
+        reads, stored = read(event), results(event)
+        operand_bytes, result_bytes = moved_bytes(work, reads, stored, self.memory.visible_bytes)
+        return self._works(
+            event,
+            opcode_of(event),
+            Kind.COMPUTE,
+            reads,
+            stored,
+            operand_bytes=operand_bytes,
+            result_bytes=result_bytes,
+            flops=work.flops,
+            dims=work.dims,
+            product=work.product,
+            flags=Flag.UNPRICED if work.unpriced else Flag(0),
+        )
+
+    def _host_copy(self, event: Event) -> int:
+        """A copy over the link of the host, on the stream that the program ran it on.
+
+        Values are converted before they are copied, so that the bytes are those of the result.
+        """
+        stored = results(event)
+        moved = sum(t.num_bytes for t in stored)
+        to_host = event.host is HostCopy.TO_HOST
+        return self._works(
+            event,
+            host_copies.STORE if to_host else host_copies.LOAD,
+            Kind.COMPUTE,
+            read(event),
+            stored,
+            operand_bytes=moved,
+            result_bytes=moved,
+            flags=Flag(0),
+        )
+
+    def _communication(self, event: Event, comm: Comm) -> int:
+        group = self._group(comm.group)
+        alone = not group.axes and not group.ranks
+        if comm.kind is CommKind.COLLECTIVE and (alone or comm.collective is Collective.NONE):
+            return self._alone(event)
+        overlaps = comm.is_async or event.op.startswith(FUNCTIONAL)
+        flags = Flag.ASYNC if overlaps else Flag(0)
+        reads, stored = read(event), results(event)
+        result_bytes = sum(t.num_bytes for t in stored)
+        if comm.kind is CommKind.COLLECTIVE:
+            return self._works(
+                event,
+                opcode_of(event),
+                Kind.COLLECTIVE,
+                reads,
+                stored,
+                collective=comm.collective,
+                group=group,
+                comm_bytes=comm.input_bytes,
+                operand_bytes=comm.input_bytes,
+                result_bytes=result_bytes,
+                flags=flags,
+            )
+        sends = comm.kind is CommKind.SEND
+        route, channel = self.messages.of(comm, group)
+        return self._works(
+            event,
+            opcode_of(event),
+            Kind.SEND if sends else Kind.RECV,
+            reads,
+            stored,
+            route=route,
+            channel=channel,
+            comm_bytes=comm.input_bytes,
+            operand_bytes=comm.input_bytes if sends else 0,
+            result_bytes=result_bytes,
+            flags=flags,
+        )
+
+    def _alone(self, event: Event) -> int:
+        """A collective of one rank: its result is its input."""
+        self._leave_waits(event)
+        sources = [self.memory.row_of(t) for t in read(event)]
+        stored = [t for t in results(event) if t.storage not in {i.storage for i in read(event)}]
+        if not stored:
+            return max(sources, default=-1)
+        alias = max(sources, default=-1)
+        flags = Flag.VIEW if alias >= 0 else 0
+        row = self._row(
+            event, IDENTITY, Kind.VALUE, deps=sources, stored=stored[:1], flags=flags, alias=alias
+        )
+        for tensor in stored:
+            self.memory.provide(tensor.storage, row, tensor.num_bytes)
+        return row
+
+    def _group(self, key: str) -> Group:
+        if key not in self.groups:
+            self.groups[key] = group_of(key, self.recording, self.mesh)
+        return self.groups[key]
+
+    def _works(
+        self,
+        event: Event,
+        opcode: str,
+        kind: Kind,
+        reads: tuple[TensorInfo, ...],
+        stored: tuple[TensorInfo, ...],
+        *,
+        flags: Flag,
+        **columns: Any,
+    ) -> int:
+        """A row that works: it reads `reads` and leaves `stored` in memory."""
+        deps = [self.memory.row_of(t) for t in reads]
+        updates = dict.fromkeys(t.storage for t in written(event)) if event.writes else ()
+        alias = -1
+        for storage in updates:
+            deps += self.memory.rows_before_write(storage)
+            alias = self.memory.writer(storage) if alias < 0 else alias
+        waited = self._waited(event)
+        deps += waited
+        row = self._row(
+            event,
+            opcode,
+            kind,
+            deps=deps + self.order.before(event, deps),
+            stored=stored or event.inputs[:1],
+            flags=flags | Flag.IN_PLACE if alias >= 0 else flags,
+            alias=alias,
+            **columns,
+        )
+        self.order.ran(event, row, bool(waited))
+        self.last_work[event.stream] = row
+        for tensor in reads:
+            self.memory.was_read(tensor.storage, row)
+        for storage in updates:
+            self.memory.was_written(storage, row)
+        for tensor in stored:
+            self.memory.made(tensor, row)
+        return row
+
+    def _row(
+        self,
+        event: Event,
+        opcode: str,
+        kind: Kind,
+        *,
+        deps: Sequence[int],
+        stored: Sequence[TensorInfo],
+        **columns: Any,
+    ) -> int:
+        if stored:
+            columns["dtype"], columns["shape"] = dtype_name(stored[0].dtype), stored[0].shape
+            if kind is Kind.VALUE:
+                columns["result_bytes"] = stored[0].num_bytes
+        row = self.builder.add(
+            opcode,
+            kind,
+            deps=deps,
+            stream=self.streams[event.stream],
+            scope=event.module.replace(".", "/"),
+            location=event.location,
+            phase=event.phase,
+            **columns,
+        )
+        self.order.placed(row, deps)
+        return row
+
+
+def moved_bytes(
+    work: Work,
+    reads: Sequence[TensorInfo],
+    stored: Sequence[TensorInfo],
+    visible_bytes: Callable[[TensorInfo], int],
+) -> tuple[int, int]:
+    """Bytes that an operator reads and writes: what its work says, or all its tensors."""
+    operand_bytes, result_bytes = work.operand_bytes, work.result_bytes
+    if operand_bytes is None:
+        operand_bytes = sum([visible_bytes(t) for t in reads])
+    if result_bytes is None:
+        result_bytes = sum([t.num_bytes for t in stored])
+    return operand_bytes, result_bytes
+
+
+def found_memory(recording: Recording) -> dict[int, TensorInfo]:
+    """Memory that the step finds, by storage, in order of first use, untouched memory last.
+
+    That with a role, and what an event reads and none before it wrote. A gradient or input counts
+    only if it is read: between steps a gradient may be gone. Memory without a name that rows are
+    put into was allocated for them.
+    """
+    found: dict[int, TensorInfo] = {}
+    known: set[int] = set()
+    seen: dict[int, TensorInfo] = {}  # an expanded view is larger than its memory
+    for event in recording.events:
+        if does_nothing(event) or is_view(event):
+            seen.update((t.storage, t) for t in event.inputs if t.storage not in seen)
+            continue
+        base = base_storage(event)
+        for tensor in read(event):
+            if tensor.storage == base and base not in recording.storages:
+                continue
+            if tensor.storage not in known:
+                known.add(tensor.storage)
+                first = seen.get(tensor.storage, tensor)
+                found[tensor.storage] = _as_found(first, recording)
+        for tensor in results(event):
+            if tensor.storage not in known and tensor.storage in recording.storages:
+                _add_persistent(tensor.storage, recording, found)
+            known.add(tensor.storage)
+    for storage in recording.storages:
+        if storage not in known:
+            _add_persistent(storage, recording, found)
+    return found
+
+
+def _add_persistent(storage: int, recording: Recording, found: dict[int, TensorInfo]) -> None:
+    info = recording.storages[storage]
+    if info.role in _DONATED_ROLES:
+        found[storage] = TensorInfo(storage, info.shape, info.dtype, info.num_bytes)
+
+
+def _as_found(tensor: TensorInfo, recording: Recording) -> TensorInfo:
+    info = recording.storages.get(tensor.storage)
+    if info is None:
+        return tensor
+    return TensorInfo(tensor.storage, info.shape, info.dtype, info.num_bytes)
+
+
+def stream_names(streams: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of a program's streams: the first is `compute`, and no two are equal."""
+    names = ["compute"]
+    for index, name in enumerate(streams[1:], start=1):
+        wanted = name or f"stream{index}"
+        names.append(f"{wanted}.{index}" if wanted in names else wanted)
+    return tuple(names)

@@ -1,0 +1,112 @@
+"""What an event reads, makes and writes: its tensors by what happens to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from flint.frontends.torch_world.program.names import base_name
+from flint.frontends.torch_world.record.recording import CommKind, Event, TensorInfo
+from flint.ir.program import Collective
+
+#: Operators that write without reading what was there.
+_OVERWRITING = frozenset(
+    ("bernoulli", "cauchy", "copy", "exponential", "fill", "geometric", "log_normal", "normal")
+    + ("random", "uniform", "zero")
+)
+#: Operators that write their first result into memory that they are given, and do not say so.
+_SILENT_WRITES = frozenset({"fsdp.all_gather_copy_in.default"})
+#: Operators that put rows into a copy of their first operand.
+_PUTTING = frozenset(
+    ("index_copy", "index_put", "_unsafe_index_put", "scatter", "select_scatter", "slice_scatter")
+)
+#: Collectives whose result takes the place of their input.
+_UPDATING = (Collective.ALL_REDUCE, Collective.BROADCAST)
+
+
+def num_elements(tensor: TensorInfo) -> int:
+    """Elements of a local tensor."""
+    return math.prod(tensor.shape)
+
+
+def total_elements(tensors: Iterable[TensorInfo]) -> int:
+    """Elements of several tensors together."""
+    return sum(map(num_elements, tensors))
+
+
+def made(event: Event) -> tuple[TensorInfo, ...]:
+    """Results in memory of their own: neither views nor updates of an input."""
+    if event.is_view or not event.outputs:
+        return ()
+    read = {t.storage for t in event.inputs}
+    return tuple([t for t in event.outputs if t.storage not in read])
+
+
+def written(event: Event) -> tuple[TensorInfo, ...]:
+    """The tensors that the event changes in place, as wide as it sees them.
+
+    An update returns what it wrote; operators that return nothing (`_foreach_add_`) wrote those
+    of their inputs that lie in the storages written.
+    """
+    changed = set(event.writes)
+    if not changed:
+        return ()
+    returned = {t.storage for t in event.outputs} & changed
+    found = [t for t in event.outputs if t.storage in returned]
+    rest = changed - returned
+    found += [t for t in event.inputs if t.storage in rest]
+    return tuple(found)
+
+
+def results(event: Event) -> tuple[TensorInfo, ...]:
+    """All that the event stores: new tensors, then updates."""
+    if not event.writes:
+        return made(event)
+    fresh = tuple(t for t in made(event) if t.storage not in event.writes)
+    return fresh + written(event)
+
+
+def corrected(event: Event) -> Event:
+    """The event with the writes that its operator leaves out."""
+    if event.op not in _SILENT_WRITES:
+        return event
+    first = event.outputs[:1]
+    return replace(event, outputs=first, writes=tuple(t.storage for t in first), is_view=False)
+
+
+def does_nothing(event: Event) -> bool:
+    """Whether the operator neither makes nor changes a tensor: questions, such as `prim.device`."""
+    return event.comm is None and not event.outputs and not event.writes
+
+
+def read(event: Event) -> tuple[TensorInfo, ...]:
+    """The tensors that the event reads: its inputs without those that it only overwrites."""
+    if not event.writes or not _overwrites(event):
+        return event.inputs
+    return tuple(t for t in event.inputs if t.storage not in event.writes)
+
+
+def base_storage(event: Event) -> int:
+    """The storage of the tensor into which an operator puts rows, or -1; it may hold no values."""
+    return event.inputs[0].storage if base_name(event.op) in _PUTTING else -1
+
+
+def _overwrites(event: Event) -> bool:
+    if event.comm is not None:
+        updates = event.comm.collective in _UPDATING and event.comm.kind is CommKind.COLLECTIVE
+        return not updates and event.comm.kind is not CommKind.SEND
+    overload = event.op.rpartition(".")[2]
+    if event.op.startswith("fsdp."):
+        return True
+    return base_name(event.op) in _OVERWRITING or overload == "out" or overload.endswith("_out")
+
+
+def is_view(event: Event) -> bool:
+    """Whether no bytes move: all results lie in memory of inputs, and nothing is written.
+
+    `aten._unsafe_view` is one, though PyTorch does not call it so.
+    """
+    if event.is_view or event.writes or event.comm is not None or not event.outputs:
+        return event.is_view
+    return not made(event)

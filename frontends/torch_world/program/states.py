@@ -1,0 +1,142 @@
+"""Memory that has a name when the step is over: parameters, buffers, gradients, optimizer state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from flint.frontends.torch_world.record.modules import ModulePaths
+from flint.frontends.torch_world.record.recorder import Recorder
+from flint.frontends.torch_world.record.recording import DeviceMeshInfo, Placement, StorageInfo
+from flint.frontends.torch_world.record.storages import dtype_name
+from flint.frontends.torch_world.runtime.device import NAME
+
+
+class States:
+    """Collects the optimizers of the recorded step and names storages at its end."""
+
+    def __init__(self, recorder: Recorder, modules: ModulePaths, meshes: list[Any]) -> None:
+        self._recorder = recorder
+        self._modules = modules
+        self._meshes = meshes
+        self._infos: list[DeviceMeshInfo] = []
+        self._mesh_indices: dict[int, int] = {}
+        self._optimizers: dict[int, Any] = {}
+        self._gradients: dict[int, tuple[Any, Any, int]] = {}
+
+    def forget(self) -> None:
+        """The recorded step starts."""
+        self._gradients.clear()
+
+    def optimizer_steps(self, optimizer: Any) -> None:
+        """Before `optimizer.step`: afterwards the gradients may be gone."""
+        self._optimizers[id(optimizer)] = optimizer
+        parameters = _parameters(optimizer)
+        if any(_local(parameter).device.type == "cpu" for parameter in parameters):
+            kind = type(optimizer).__name__
+            self._recorder.session.warnings[
+                f"{kind} updates parameters in the memory of the host: its time is not in the step"
+            ] = None
+        for parameter in parameters:
+            if parameter.grad is not None:
+                local = _local(parameter.grad)
+                if local.device.type == NAME:
+                    number = self._recorder.storages.number(local)
+                    self._gradients[number] = (parameter, local, number)
+
+    def named(self) -> dict[int, StorageInfo]:
+        """Storages by number."""
+        for mesh in self._meshes:
+            self._mesh_index(mesh)
+        parameters = self._modules.named_parameters()
+        found: dict[int, StorageInfo] = {}
+        for name, parameter in parameters.values():
+            self._name(found, parameter, "parameter", name)
+        for name, buffer in self._modules.named_buffers().items():
+            self._name(found, buffer, "buffer", name)
+        for parameter, gradient, _ in self._gradients.values():
+            name = parameters.get(id(parameter), ("", None))[0]
+            self._name(found, gradient, "gradient", name, like=parameter)
+        for optimizer in self._optimizers.values():
+            self._name_states(found, optimizer, parameters)
+        for storage, tensor in self._recorder.host_inputs.items():
+            if storage not in found:
+                found[storage] = StorageInfo(
+                    tensor.num_bytes, "input", "", tensor.shape, tensor.dtype
+                )
+        return found
+
+    def _name_states(
+        self, found: dict[int, StorageInfo], optimizer: Any, parameters: dict[int, tuple[str, Any]]
+    ) -> None:
+        for parameter, states in optimizer.state.items():
+            path = parameters.get(id(parameter), ("", None))[0]
+            for key, value in states.items() if isinstance(states, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    self._name(found, value, "optimizer", f"{path}/{key}" if path else str(key))
+
+    def _name(
+        self,
+        found: dict[int, StorageInfo],
+        tensor: Any,
+        role: str,
+        name: str,
+        like: Any = None,
+    ) -> None:
+        local = _local(tensor)
+        on_host = local.device.type != NAME
+        sources = self._recorder.host_sources
+        if on_host and not sources:
+            return
+        number = self._recorder.storages.number(local)
+        if number in found or (on_host and number not in sources):
+            return
+        found[number] = StorageInfo(
+            num_bytes=int(local.untyped_storage().nbytes()),
+            role=role,
+            name=name,
+            shape=tuple(local.shape),
+            dtype=dtype_name(local.dtype),
+            placement=self._placement(tensor if isinstance(tensor, DTensor) else like),
+            on_host=on_host,
+        )
+
+    def _placement(self, tensor: Any) -> Placement | None:
+        if not isinstance(tensor, DTensor):
+            return None
+        placements = tensor.placements
+        return Placement(
+            mesh=self._mesh_index(tensor.device_mesh),
+            global_shape=tuple(tensor.shape),
+            shards=tuple(getattr(p, "dim", -1) if not p.is_replicate() else -1 for p in placements),
+            strided=tuple(hasattr(p, "split_factor") for p in placements),
+        )
+
+    def _mesh_index(self, mesh: Any) -> int:
+        index = self._mesh_indices.get(id(mesh))
+        if index is None:
+            info = mesh_info(mesh)
+            if info not in self._infos:
+                self._infos.append(info)
+            index = self._mesh_indices[id(mesh)] = self._infos.index(info)
+        return index
+
+    def meshes(self) -> tuple[DeviceMeshInfo, ...]:
+        """All meshes of the program, each once, in the order in which they were made."""
+        return tuple(self._infos)
+
+
+def mesh_info(mesh: Any) -> DeviceMeshInfo:
+    """A DeviceMesh as plain data."""
+    names = mesh.mesh_dim_names or tuple(f"dim_{i}" for i in range(mesh.ndim))
+    return DeviceMeshInfo(tuple(names), tuple(mesh.shape), tuple(mesh.mesh.flatten().tolist()))
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _local(tensor: Any) -> Any:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,538 @@
+"""What a recorded operator costs to run: floating-point operations, GEMM dimensions, bytes.
+
+The conventions are those of `flint.passes.extract.work`, so that both PyTorch routes agree: a
+multiply-add counts 2, elementwise arithmetic 1 for each result element and operation, moving and
+converting data 0. An operator without a rule is unpriced: its bytes are known, its work is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from flint.frontends.torch_world.program.names import base_name, is_foreach
+from flint.frontends.torch_world.program.operands import num_elements, results, total_elements
+from flint.frontends.torch_world.record.recording import Event, TensorInfo
+from flint.ir.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED
+from flint.ir.product_types import product_type
+from flint.passes.work.fourier import fft_work
+from flint.passes.work.work import Dims, Work
+
+WorkRule = Callable[[Event], Work]
+#: Attribute of an event that multiplies f32: PyTorch's setting then, `ieee` or `tf32`.
+PRECISION = "fp32_precision"
+
+
+def work_of(event: Event) -> Work:
+    """The work of any event; `unpriced` is set where no rule knows it."""
+    if event.op.startswith(COPYING):
+        return Work()
+    name = base_name(event.op)
+    rule = RULES.get(name)
+    if rule is not None:
+        return rule(event)
+    if f"aten.{name}" in NO_ARITHMETIC or name in CONVERSIONS:
+        return Work()
+    if f"aten.{name}" in ELEMENTWISE or name in PER_ELEMENT:
+        return Work(flops=elements_out(event) * PER_ELEMENT.get(name, 1))
+    return Work(unpriced=bool(event.inputs or event.outputs))
+
+
+def elements_out(event: Event) -> int:
+    """Elements that an event stores; of several results of one shape, those of the first."""
+    stored = results(event)
+    if not stored:
+        return 0
+    if is_foreach(event.op):
+        return total_elements(stored)
+    return num_elements(stored[0])
+
+
+def _product(batch: int, m: int, n: int, k: int, extra: int = 0, *, product: str) -> Work:
+    flops = 2 * batch * m * n * k + extra
+    return Work(flops=flops, dims=(batch, m, n, k), product=product)
+
+
+def _multiplied(e: Event, *factors: TensorInfo) -> str:
+    """What the factors are multiplied in, as PyTorch was set when it did."""
+    return product_type([t.dtype for t in factors], str(e.attributes.get(PRECISION, "")))
+
+
+def matmul(e: Event) -> Work:
+    """2 x batch x m x n x k. With three operands the first is added: one more for each result."""
+    left, right = _factors(e)
+    *batch, m, k = left.shape if len(left.shape) > 1 else (1, *left.shape)
+    n = right.shape[-1] if len(right.shape) > 1 else 1
+    added = math.prod(batch) * m * n if base_name(e.op) in ADDED_PRODUCTS else 0
+    if len(right.shape) < 3:  # the batch is rows of one product
+        batch, m = [], math.prod(batch) * m
+    return _product(math.prod(batch), m, n, k, added, product=_multiplied(e, left, right))
+
+
+def _factors(e: Event) -> tuple[TensorInfo, TensorInfo]:
+    first = 1 if base_name(e.op) in ADDED_PRODUCTS else 0
+    return e.inputs[first], e.inputs[first + 1]
+
+
+def linear(e: Event) -> Work:
+    """Rows of the input times the transposed weight (n, k); a bias is added."""
+    rows, weight = e.inputs[:2]
+    n, k = weight.shape if len(weight.shape) > 1 else (1, *weight.shape)
+    m = num_elements(rows) // max(k, 1)
+    biases = m * n if len(e.inputs) > 2 else 0
+    return _product(1, m, n, k, biases, product=_multiplied(e, rows, weight))
+
+
+def grouped_matmul(e: Event) -> Work:
+    """Each row meets one group's matrix (m x n x k), or each group's rows make one matrix."""
+    left, right = e.inputs[:2]
+    m, k = left.shape[-2:]
+    batch = left.shape[0] if len(left.shape) == len(right.shape) == 3 else 1
+    return _product(batch, m, right.shape[-1], k, product=_multiplied(e, left, right))
+
+
+def convolution(e: Event) -> Work:
+    """As implicit GEMM: m = output positions, n = output features, k = window x input features."""
+    grid = e.inputs[0] if e.attributes.get("transposed") else e.outputs[0]
+    flops, dims = _convolution(grid, e.inputs[1], _groups(e))
+    biased = len(e.inputs) > 2
+    flops += num_elements(e.outputs[0]) if biased else 0
+    return Work(flops=flops, dims=dims, product=_multiplied(e, *e.inputs[:2]))
+
+
+def convolution_backward(e: Event) -> Work:
+    """One product for the gradient of the input, one for that of the weight, a sum for the bias."""
+    gradient, data, weight = e.inputs[:3]
+    grid = data if e.attributes.get("transposed") else gradient
+    flops, dims = _convolution(grid, weight, _groups(e))
+    mask = e.attributes.get("output_mask") or [True, True, len(e.outputs) > 2]
+    bias = num_elements(gradient) if mask[2] else 0
+    flops = flops * (bool(mask[0]) + bool(mask[1])) + bias
+    return Work(flops=flops, dims=dims, product=_multiplied(e, gradient, data))
+
+
+def _groups(e: Event) -> int:
+    return max(int(e.attributes.get("groups", 1)), 1)
+
+
+def _convolution(grid: TensorInfo, weight: TensorInfo, groups: int) -> tuple[int, Dims]:
+    """`grid` is the side with a position for each window; the weight's first size is its features."""
+    features = weight.shape[0]
+    positions = num_elements(grid) // max(features, 1)
+    k = math.prod(weight.shape[1:])
+    return 2 * positions * features * k, (groups, positions, features // groups, k)
+
+
+def attention(e: Event) -> Work:
+    """Two matrix products of queries, keys and values (batch, heads, sequence, size)."""
+    q, k, v = e.inputs[:3]
+    return _attention(e, q, k, v, k.shape[-2], backward=False)
+
+
+def attention_backward(e: Event) -> Work:
+    """Five products: the gradient of the output comes first."""
+    q, k, v = e.inputs[1:4]
+    return _attention(e, q, k, v, k.shape[-2], backward=True)
+
+
+def attention_sequence_first(e: Event) -> Work:
+    """Queries, keys and values are (batch, sequence, heads, size), or packed without a batch."""
+    q, k, v = e.inputs[:3]
+    return _attention(e, q, k, v, _packed_keys(e, k), backward=False)
+
+
+def attention_sequence_first_backward(e: Event) -> Work:
+    """The same with the gradient of the output first."""
+    q, k, v = e.inputs[1:4]
+    return _attention(e, q, k, v, _packed_keys(e, k), backward=True)
+
+
+def _packed_keys(e: Event, k: TensorInfo) -> int:
+    longest = next((e.attributes[n] for n in ("max_k", "max_seqlen_k") if n in e.attributes), None)
+    return int(longest) if longest else k.shape[-3]
+
+
+def _attention(
+    e: Event, q: TensorInfo, k: TensorInfo, v: TensorInfo, keys: int, *, backward: bool
+) -> Work:
+    """FlashAttention (arXiv 2205.14135, appendix B); masks are not credited.
+
+    A causal kernel that skips blocks does about half; its opcode says `[causal]`.
+    """
+    size, value_size = q.shape[-1], v.shape[-1]
+    queries = num_elements(q) // max(size, 1)
+    sizes = 3 * size + 2 * value_size if backward else size + value_size
+    flops = 2 * queries * keys * sizes
+    return Work(flops=flops, dims=(1, queries, keys, size), product=_multiplied(e, q, k))
+
+
+def reduction(per_element: int) -> WorkRule:
+    """So many operations for each input element; dims are (1, rows, 1, reduced)."""
+
+    def rule(e: Event) -> Work:
+        if not e.inputs or is_foreach(e.op):
+            return Work(flops=total_elements(e.inputs) * per_element)
+        elements = num_elements(e.inputs[0])
+        rows = max(num_elements(e.outputs[0]) if e.outputs else 1, 1)
+        return Work(flops=elements * per_element, dims=(1, rows, 1, max(elements // rows, 1)))
+
+    return rule
+
+
+def rowwise(per_element: int, *, at: int = 0) -> WorkRule:
+    """Reduces each row and maps it again: softmax and norms, over the last dimension of input `at`."""
+
+    def rule(e: Event) -> Work:
+        elements = num_elements(e.inputs[at])
+        row = _row_length(e, e.inputs[at])
+        return Work(flops=per_element * elements, dims=(1, elements // max(row, 1), 1, row))
+
+    return rule
+
+
+def _row_length(e: Event, tensor: TensorInfo) -> int:
+    shape = tensor.shape or (1,)
+    normalized = e.attributes.get("normalized_shape")
+    if isinstance(normalized, list | tuple):
+        return math.prod(int(n) for n in normalized)
+    dim = e.attributes.get("dim", -1)
+    return shape[dim] if isinstance(dim, int) and -len(shape) <= dim < len(shape) else shape[-1]
+
+
+def channelwise(per_element: int, *, at: int = 0) -> WorkRule:
+    """Reduces over all but dimension 1 and maps again: batch norm of input `at`."""
+
+    def rule(e: Event) -> Work:
+        shape = e.inputs[at].shape
+        elements, rows = num_elements(e.inputs[at]), shape[1] if len(shape) > 1 else 1
+        reduced = max(elements // max(rows, 1), 1)
+        return Work(flops=per_element * elements, dims=(1, rows, 1, reduced))
+
+    return rule
+
+
+def embedding(e: Event) -> Work:
+    """Reads the rows that it returns, and the indices; never the whole table."""
+    return Work(operand_bytes=e.outputs[0].num_bytes + e.inputs[-1].num_bytes)
+
+
+def embedding_bag(e: Event) -> Work:
+    """Reads one row for each index and adds it to its bag."""
+    table, indices = e.inputs[:2]
+    size = table.shape[-1]
+    rows = num_elements(indices)
+    row_bytes = table.num_bytes // max(table.shape[0], 1)
+    others = sum(t.num_bytes for t in e.inputs[1:])
+    return Work(flops=rows * size, operand_bytes=rows * row_bytes + others)
+
+
+def added_rows(e: Event) -> Work:
+    """One addition for each element of the gradient of an embedding."""
+    return Work(flops=num_elements(e.inputs[0]))
+
+
+def gather(e: Event) -> Work:
+    """Reads what it returns, and the indices."""
+    indices = sum(t.num_bytes for t in e.inputs[1:])
+    return Work(operand_bytes=sum(t.num_bytes for t in results(e)) + indices)
+
+
+def scatter(e: Event) -> Work:
+    """Reads updates and indices and writes the updates; adds only if it accumulates."""
+    update = _updates(e)
+    name = base_name(e.op)
+    adds = bool(e.attributes.get("accumulate")) or name in ("index_add", "scatter_add")
+    item_bytes = e.inputs[0].num_bytes // max(num_elements(e.inputs[0]), 1)
+    flops = update if adds or name == "scatter_reduce" else 0
+    if not e.writes:
+        return Work(flops=flops)
+    places = update * item_bytes
+    others = sum(t.num_bytes for t in e.inputs[1:])
+    return Work(
+        flops=flops,
+        operand_bytes=others + (places if flops else 0),
+        result_bytes=places,
+        in_place=True,
+    )
+
+
+def _updates(e: Event) -> int:
+    """Elements that a scatter stores; its value may be one number for all of them."""
+    target, given = e.inputs[0], e.inputs[1:]
+    update = num_elements(given[-1]) if given else 0
+    if not base_name(e.op).endswith("index_put") and "_index_put_impl" not in e.op:
+        return max(update, num_elements(given[0]) if given else 0)
+    indices = given[:-1]
+    if any(t.dtype == "i1" for t in indices):
+        return num_elements(target)  # a mask may name every element
+    rest = math.prod(target.shape[len(indices) :])
+    named = max((num_elements(t) for t in indices), default=1)
+    return max(update, named * rest)
+
+
+def random(e: Event) -> Work:
+    """About ten integer operations for each 32-bit word (Philox 4x32: 10 rounds for 4 words)."""
+    return Work(flops=10 * sum(t.num_bytes for t in results(e)) // 4, operand_bytes=0)
+
+
+def dropout(e: Event) -> Work:
+    """A random word, a comparison and two products for each element."""
+    return Work(flops=13 * num_elements(e.inputs[0]))
+
+
+def sort(e: Event) -> Work:
+    """n log2 n comparisons along the sorted dimension."""
+    length = max(_row_length(e, e.inputs[0]), 1)
+    elements = num_elements(e.inputs[0])
+    return Work(flops=elements * _doublings(length), dims=(1, elements // length, 1, length))
+
+
+def top_k(e: Event) -> Work:
+    """One comparison for each element and each doubling of k."""
+    length = max(_row_length(e, e.inputs[0]), 1)
+    k = _row_length(e, e.outputs[0]) if e.outputs else 1
+    elements = num_elements(e.inputs[0])
+    return Work(flops=elements * _doublings(k), dims=(1, elements // length, 1, length))
+
+
+def search(e: Event) -> Work:
+    """log2 of the number of boundaries for each value."""
+    boundaries = max(min(map(num_elements, e.inputs)), 1)
+    return Work(flops=elements_out(e) * _doublings(boundaries))
+
+
+def _doublings(length: int) -> int:
+    return max(math.ceil(math.log2(max(length, 2))), 1)
+
+
+def running(e: Event) -> Work:
+    """One operation for each element: running sums."""
+    return Work(flops=num_elements(e.inputs[0]))
+
+
+def nll_loss(e: Event) -> Work:
+    """Reads one value for each row, and the targets."""
+    rows = num_elements(e.inputs[1])
+    item = e.inputs[0].num_bytes // max(num_elements(e.inputs[0]), 1)
+    return Work(flops=rows, operand_bytes=rows * item + e.inputs[1].num_bytes)
+
+
+def nll_loss_backward(e: Event) -> Work:
+    """Writes zeros and one value for each row."""
+    return Work(flops=num_elements(e.inputs[2]) if len(e.inputs) > 2 else 0, operand_bytes=0)
+
+
+def pooling(e: Event) -> Work:
+    """One operation for each element of each window; without a window, for each input element."""
+    window = e.attributes.get("kernel_size")
+    if isinstance(window, int):
+        window = [window] * (len(e.outputs[0].shape) - 2)
+    if not window:
+        return Work(flops=max(map(num_elements, e.inputs)))
+    sizes = math.prod(int(w) for w in window)
+    return Work(flops=min(map(num_elements, (*e.inputs, *e.outputs))) * sizes)
+
+
+def optimizer(per_element: int, *, tensors: int) -> WorkRule:
+    """A fused optimizer over lists: parameters, gradients and state of equal shapes.
+
+    `tensors` is their number for each parameter; scalars (steps, the learning rate) do not count.
+    """
+
+    def rule(e: Event) -> Work:
+        lists = tensors + bool(e.attributes.get("amsgrad"))
+        elements = sum(num_elements(t) for t in e.inputs if t.shape)
+        return Work(flops=per_element * elements // lists)
+
+    return rule
+
+
+def sgd(e: Event) -> Work:
+    """Parameters and gradients, and one buffer if there is momentum."""
+    momentum = bool(e.attributes.get("momentum"))
+    return optimizer(4 if momentum else 2, tensors=3 if momentum else 2)(e)
+
+
+def fft(e: Event) -> Work:
+    """5 n log2 n for each transform of length n (Cooley-Tukey, split radix upper bound)."""
+    dims = e.attributes.get("dim", [-1])
+    shape = max(e.inputs[0].shape, e.outputs[0].shape, key=math.prod)
+    *outer, last = [shape[d] for d in dims] if isinstance(dims, list | tuple) else [shape[-1]]
+    return fft_work(math.prod(shape), math.prod(outer), last)
+
+
+#: Copies, and results made from nothing.
+NO_ARITHMETIC = DATA_MOVEMENT | GENERATED
+#: Operators of FSDP pack shards for collectives and unpack them; `prims.device_put` moves a tensor.
+COPYING = ("fsdp.", "prims.device_put")
+#: Changes of type, and elements at other places: no arithmetic.
+CONVERSIONS = frozenset(
+    ("to", "_to_copy", "_conj_physical", "conj_physical", "complex", "pixel_unshuffle")
+    + ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+)
+#: Products that add their result to their first operand.
+ADDED_PRODUCTS = frozenset({"addmm", "baddbmm", "addmv", "addbmm"})
+#: Operations for each element where there are several.
+PER_ELEMENT: Mapping[str, int] = {
+    "addcdiv": 3,  # self + value * (a / b)
+    "addcmul": 3,
+    "clamp": 2,
+    "binary_cross_entropy_backward": 6,
+    "elu": 3,
+    "gelu": 5,  # x * (1 + erf(x / sqrt 2)) / 2
+    "gelu_backward": 9,  # the derivative: erf, exp and their sum
+    "glu": 2,
+    "glu_backward": 6,
+    "hardswish": 4,
+    "huber_loss_backward": 6,
+    "lerp": 3,  # a + weight * (b - a)
+    "mse_loss_backward": 3,
+    "sigmoid_backward": 3,
+    "silu": 2,
+    "silu_backward": 6,  # g * s * (1 + x * (1 - s)), s = sigmoid(x)
+    "smooth_l1_loss_backward": 6,
+    "softplus": 3,
+    "tanh_backward": 3,
+    "threshold_backward": 2,
+    "upsample_bicubic2d": 40,  # 16 values, their weights and sums
+    "upsample_bilinear2d": 11,  # four values with weights, and the weights
+    "upsample_linear1d": 5,
+    "upsample_trilinear3d": 23,
+}
+#: What softmax costs for each element: maximum, difference, exponential, sum, quotient.
+_SOFTMAX, _SOFTMAX_BACKWARD = 5, 4
+#: Mean, difference, square, sum, scale, weight, bias; backward twice as much.
+_NORM, _NORM_BACKWARD = 7, 14
+#: Root mean square: square, sum, scale, weight; backward as for the products in its derivative.
+_RMS_NORM, _RMS_NORM_BACKWARD = 4, 10
+#: Adam for each element: two moving averages (3 + 4), denominator (3), update (3); decay one more.
+_ADAM, _ADAMW = 13, 14
+
+_HEADS_FIRST = tuple(
+    f"_scaled_dot_product_{kernel}"
+    for kernel in (
+        "flash_attention",
+        "flash_attention_for_cpu",
+        "efficient_attention",
+        "cudnn_attention",
+        "fused_attention_overrideable",
+    )
+)
+_SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_cudnn_attention")
+CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
+#: Operator (without `aten.`, overload and underscore) to rule.
+RULES: Mapping[str, WorkRule] = {
+    **dict.fromkeys(
+        ("mm", "bmm", "mv", "dot", "vdot", "matmul", "_scaled_mm", "_int_mm", *ADDED_PRODUCTS),
+        matmul,
+    ),
+    "linear": linear,
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), grouped_matmul),
+    "convolution": convolution,
+    "convolution_backward": convolution_backward,
+    **dict.fromkeys(_HEADS_FIRST, attention),
+    **{f"{n}_backward": attention_backward for n in _HEADS_FIRST},
+    **{f"{n}_forward": attention_sequence_first for n in _SEQUENCE_FIRST},
+    **{f"{n}_backward": attention_sequence_first_backward for n in _SEQUENCE_FIRST},
+    **dict.fromkeys(
+        ("sum", "mean", "amax", "amin", "max", "min", "prod", "any", "all", "argmax", "argmin"),
+        reduction(1),
+    ),
+    **dict.fromkeys(("aminmax", "mse_loss", "count_nonzero"), reduction(2)),
+    **dict.fromkeys(("median", "nanmedian", "kthvalue", "mode"), sort),
+    **dict.fromkeys(("smooth_l1_loss", "huber_loss"), reduction(5)),
+    "binary_cross_entropy": reduction(7),
+    "binary_cross_entropy_with_logits": reduction(8),
+    **dict.fromkeys(("var", "var_mean", "std", "std_mean"), reduction(3)),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), reduction(2)),
+    "logsumexp": reduction(4),
+    **dict.fromkeys(("_softmax", "_safe_softmax", "_log_softmax"), rowwise(_SOFTMAX)),
+    **dict.fromkeys(
+        ("_softmax_backward_data", "_log_softmax_backward_data"), rowwise(_SOFTMAX_BACKWARD)
+    ),
+    **dict.fromkeys(("native_layer_norm", "native_group_norm"), rowwise(_NORM)),
+    **dict.fromkeys(
+        ("native_layer_norm_backward", "native_group_norm_backward"), rowwise(_NORM_BACKWARD)
+    ),
+    **dict.fromkeys(("_fused_rms_norm", "rms_norm"), rowwise(_RMS_NORM)),
+    "_fused_rms_norm_backward": rowwise(_RMS_NORM_BACKWARD),
+    **dict.fromkeys(
+        (
+            "native_batch_norm",
+            "cudnn_batch_norm",
+            "_native_batch_norm_legit",
+            "_native_batch_norm_legit_functional",
+            "_native_batch_norm_legit_no_training",
+            "_batch_norm_with_update",
+        ),
+        channelwise(_NORM),
+    ),
+    **dict.fromkeys(
+        ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward"),
+        channelwise(_NORM_BACKWARD),
+    ),
+    "embedding": embedding,
+    "embedding_dense_backward": added_rows,
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), embedding_bag),
+    **dict.fromkeys(("_embedding_bag_dense_backward", "_embedding_bag_backward"), added_rows),
+    **dict.fromkeys(("index", "_unsafe_index", "index_select", "gather", "take"), gather),
+    **dict.fromkeys(
+        (
+            "index_put",
+            "_index_put_impl",
+            "_unsafe_index_put",
+            "index_add",
+            "index_copy",
+            "scatter",
+            "scatter_add",
+            "scatter_reduce",
+        ),
+        scatter,
+    ),
+    **dict.fromkeys(
+        (
+            *("bernoulli", "exponential", "normal", "rand", "rand_like", "randint"),
+            *("randint_like", "randn", "randn_like", "random", "randperm", "uniform"),
+        ),
+        random,
+    ),
+    "native_dropout": dropout,
+    "native_dropout_backward": lambda e: Work(flops=2 * num_elements(e.inputs[0])),
+    **dict.fromkeys(("sort", "argsort", "_unique2", "unique_dim"), sort),
+    "topk": top_k,
+    **dict.fromkeys(("searchsorted", "bucketize"), search),
+    **dict.fromkeys(
+        ("cumsum", "cumprod", "cummax", "cummin", "bincount", "histc", "nonzero", "col2im"), running
+    ),
+    **dict.fromkeys(
+        (f"upsample_{kind}_backward" for kind in ("bilinear2d", "bicubic2d", "trilinear3d")),
+        lambda e: Work(flops=11 * num_elements(e.inputs[0])),
+    ),
+    "logcumsumexp": lambda e: Work(flops=4 * num_elements(e.inputs[0])),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), nll_loss),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), nll_loss_backward),
+    **dict.fromkeys(
+        (
+            *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d"),
+            *("avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"),
+        ),
+        pooling,
+    ),
+    "_fused_adamw": optimizer(_ADAMW, tensors=4),
+    "_fused_adam": optimizer(_ADAM, tensors=4),
+    "_fused_adagrad": optimizer(6, tensors=3),
+    "_fused_sgd": sgd,
+    "_amp_foreach_non_finite_check_and_unscale": lambda e: Work(flops=2 * total_elements(e.inputs)),
+    "_amp_update_scale": lambda e: Work(flops=2),
+    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), fft),
+}
+#: Operators that multiply matrices; attention is among them, convolutions are not.
+PRODUCTS = frozenset(
+    name
+    for name, rule in RULES.items()
+    if rule
+    in (
+        *(matmul, linear, grouped_matmul, attention, attention_backward),
+        *(attention_sequence_first, attention_sequence_first_backward),
+    )
+)

@@ -1,0 +1,112 @@
+"""What to run as one rank of a world."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flint.errors import FlintError
+from flint.io.bounded import FileKind, read_bounded
+from flint.steps.step import WorldStep
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script or a function, and which rank of how many to run it as.
+
+    Of `script` and `function` one is set: a path with `argv`, or `file.py:name` / `module:name`
+    with its pickled `arguments`. `call` is a function that cannot be named (a lambda, a closure):
+    it is run in a fork of this process. `mesh_names` and `mesh_sizes` are the mesh that was asked
+    for. `known` is what processes of other ranks found out. `steps` is the optimizer step that ends the recorded one; 0 records to the end.
+    """
+
+    script: str = ""
+    argv: tuple[str, ...] = ()
+    function: str = ""
+    arguments: bytes = b""
+    call: Any = None
+    world_size: int = 1
+    rank: int = 0
+    mesh_names: tuple[str, ...] = ()
+    mesh_sizes: tuple[int, ...] = ()
+    steps: int = 2
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    local_world_size: int = 8
+    known: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The script's or the function's name."""
+        if self.script:
+            return Path(self.script).name
+        return self.function.rpartition(":")[2] or getattr(self.call, "__name__", "function")
+
+    @classmethod
+    def of_script(
+        cls,
+        script: str | Path,
+        argv: Sequence[str] = (),
+        *,
+        steps: int = 2,
+        hints: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """A torchrun script and its arguments. Raises FlintError FL301 if it cannot be read."""
+        if not os.path.isfile(script):
+            raise FlintError("FL301", f"cannot read {script}: there is no such file")
+        read_bounded(Path(script), FileKind.MODEL, "FL301")
+        return cls(script=str(script), argv=tuple(argv), steps=steps, hints=dict(hints or {}))
+
+    @classmethod
+    def of_function(cls, step: WorldStep) -> Job:
+        """The function of a WorldStep, by reference where another process can import it."""
+        reference = _reference(step.fn)
+        arguments = _pickled(step) if reference else b""
+        if reference and arguments:
+            return cls(
+                function=reference, arguments=arguments, steps=step.steps, hints=dict(step.hints)
+            )
+        call = _Call(step.fn, tuple(step.args), dict(step.kwargs))
+        return cls(call=call, steps=step.steps, hints=dict(step.hints))
+
+
+@dataclass(frozen=True)
+class _Call:
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def __name__(self) -> str:
+        return str(getattr(self.function, "__name__", "function"))
+
+    def __call__(self) -> Any:
+        return self.function(*self.args, **self.kwargs)
+
+
+def _reference(function: Any) -> str:
+    """`file.py:name` or `module:name`, "" for what has no name that another process can find."""
+    name = getattr(function, "__qualname__", "")
+    module = sys.modules.get(getattr(function, "__module__", "") or "")
+    if not name or "<" in name or module is None:
+        return ""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not function:
+        return ""
+    file = getattr(module, "__file__", None)
+    if file and (module.__name__ == "__main__" or "." not in module.__name__):
+        return f"{file}:{name}" if file.endswith(".py") else ""
+    return f"{module.__name__}:{name}" if module.__name__ != "__main__" else ""
+
+
+def _pickled(step: WorldStep) -> bytes:
+    try:
+        return pickle.dumps((tuple(step.args), dict(step.kwargs)))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return b""

@@ -1,0 +1,124 @@
+"""Which part of a training step runs, and when a step ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flint.ir.program import Phase
+
+
+class StepDone(BaseException):
+    """The recorded step is complete: unwinds the program, through its `finally` blocks."""
+
+
+class Phases:
+    """Follows a program from optimizer to optimizer.
+
+    A step ends where `optimizer.step` returns; several optimizers that step without a module
+    running between them are one step. The recorded step is number `steps`; what comes before the
+    first one is left out by starting at the first module that runs. With 0 everything from there
+    to the end of the program is recorded.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.done_steps = 0
+        self.recording = False
+        self.in_optimizer = 0
+        self._depths: list[int] = []
+        self._parts: list[Phase] = []
+        self._in_setup = False
+        self._after_backward = False
+        self._stepped = False
+        self.on_start: Callable[[], None] = lambda: None
+        self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
+        self.on_end: Callable[[], None] = lambda: None
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether the autograd engine runs."""
+        return bool(self._depths)
+
+    def phase(self, depth: int) -> Phase:
+        """The part of the step, where `depth` modules run."""
+        if self.in_optimizer:
+            return Phase.OPTIMIZER
+        if self._depths:
+            return Phase.REMAT if self.recomputes(depth) else Phase.BACKWARD
+        if self._parts:
+            return self._parts[-1]
+        return Phase.OPTIMIZER if self._after_backward and not depth else Phase.FORWARD
+
+    @contextmanager
+    def part(self, phase: Phase) -> Iterator[None]:
+        """What runs inside, but neither in the autograd engine nor in an optimizer, is `phase`."""
+        self._parts.append(phase)
+        try:
+            yield
+        finally:
+            self._parts.pop()
+
+    @contextmanager
+    def setup(self) -> Iterator[None]:
+        """What runs inside prepares a step and is not recorded."""
+        before = self.recording, self._in_setup
+        self.recording, self._in_setup = False, True
+        try:
+            yield
+        finally:
+            self.recording, self._in_setup = before
+
+    def recomputes(self, depth: int) -> bool:
+        """Whether the backward pass runs forward code again, where `depth` modules run."""
+        return bool(self._depths) and depth > self._depths[-1]
+
+    def module_starts(self, depth: int) -> None:
+        """A module is called, inside `depth` others. Raises StepDone."""
+        if depth or self._depths or self._in_setup:
+            return
+        self.settle()
+        self._after_backward = False
+        if not self.recording and self.done_steps == 0 and self.steps < 2:
+            self._start()
+
+    def backward_starts(self, depth: int) -> None:
+        """The autograd engine is called, inside `depth` modules. Raises StepDone."""
+        if not self._depths and not self._in_setup:
+            self.settle()
+        self._depths.append(depth)
+
+    def backward_ends(self) -> None:
+        """The autograd engine returns."""
+        self._depths.pop()
+        self._after_backward = True
+
+    def optimizer_starts(self, optimizer: Any) -> None:
+        """`optimizer.step` is called."""
+        self.in_optimizer += 1
+        self.on_optimizer(optimizer)
+
+    def optimizer_ends(self, optimizer: Any) -> None:
+        """`optimizer.step` returns: here the step ends, unless another optimizer follows."""
+        self.in_optimizer -= 1
+        if self.in_optimizer:
+            return
+        self._stepped = True
+        if self.steps and self.done_steps + 1 == self.steps:
+            self.on_end()
+        elif self.done_steps + 2 == self.steps:
+            self._start()
+
+    def settle(self) -> None:
+        """The program goes on to the next step, or ends. Raises StepDone after the recorded one."""
+        if not self._stepped:
+            return
+        self._stepped = False
+        self.done_steps += 1
+        if self.steps and self.done_steps == self.steps:
+            raise StepDone
+
+    def _start(self) -> None:
+        self.recording = True
+        self.on_start()

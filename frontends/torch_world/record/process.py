@@ -1,0 +1,227 @@
+"""Recording in processes of their own: the caller's interpreter stays as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import flint
+from flint.errors import FlintError
+from flint.frontends.torch_world.record.child import Bug, Failure, Outcome, outcome_of
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.recording import Recording
+from flint.frontends.torch_world.runtime.versions import check_version
+from flint.io.processes import (
+    IDLE_SECONDS,
+    TOTAL_SECONDS,
+    Child,
+    Patience,
+    Watch,
+    family,
+    kill_group,
+)
+
+
+class ProgramError(Exception):
+    """The traceback of the user's program, from the process that ran it."""
+
+
+def record(jobs: Sequence[Job]) -> list[Recording]:
+    """Run jobs, as many at once as there are cores, and return their recordings in order.
+
+    Raises FlintError: FL224, FL234 (PyTorch), FL230 (the program raised or died), FL231 (it never
+    stepped), FL232 (its mesh is another), FL233 (a value that depends on data), FL235, FL236.
+    """
+    _refuse_inside()
+    check_version()
+    started: list[int] = []
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
+    try:
+        if len(jobs) == 1:
+            return [_recorded(jobs[0], started)]
+        return list(pool.map(partial(_recorded, started=started), jobs))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for pid in started:
+            kill_group(pid)
+        raise
+    finally:
+        pool.shutdown(wait=True)
+
+
+def _recorded(job: Job, started: list[int]) -> Recording:
+    outcome = _forked(job) if job.call is not None else _spawned(job, started)
+    if isinstance(outcome, Recording):
+        return outcome
+    raise _error(job, outcome)
+
+
+def _error(job: Job, outcome: Failure | Bug) -> Exception:
+    if isinstance(outcome, Bug):
+        return RuntimeError(f"recording {job.name} failed\n{outcome.trace}")
+    error = FlintError(outcome.code, outcome.message, place=outcome.place, help=outcome.help)
+    error.__cause__ = ProgramError(outcome.trace) if outcome.trace else None
+    return error
+
+
+def _spawned(job: Job, started: list[int]) -> Outcome:
+    patience = Patience.from_environment()
+    with family().scratch() as folder:
+        job_file, result_file = folder / "job", folder / "result"
+        job_file.write_bytes(pickle.dumps(job))
+        child = Child(
+            [
+                sys.executable,
+                "-m",
+                "flint.frontends.torch_world.record.child",
+                str(job_file),
+                str(result_file),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**_environment(), **_caches_in(folder)},
+        )
+        started.append(child.process.pid)
+        try:
+            with child.watched(patience) as watch:
+                code = child.process.wait()
+        finally:
+            started.remove(child.process.pid)
+            child.end()
+        if watch.reason:
+            return _gave_up(job, watch)
+        return _read(result_file) or _died(job, code)
+
+
+def _environment() -> dict[str, str]:
+    """One thread: nothing is computed. Flint is found where this process found it."""
+    root = os.path.dirname(os.path.dirname(os.path.realpath(flint.__file__)))
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), _INSIDE: "1"}
+    return {**os.environ, **found}
+
+
+def _caches_in(folder: Path) -> dict[str, str]:
+    """Where PyTorch's compiler keeps what it made: in a folder that goes, unless the user says."""
+    chosen = os.environ.get(_CACHES, str(folder / "inductor"))
+    return {_CACHES: chosen}
+
+
+#: PyTorch's environment variable for torchinductor_<user> in the temporary directory.
+_CACHES = "TORCHINDUCTOR_CACHE_DIR"
+#: Set in the environment of a process that captures.
+_INSIDE = "FLINT_CAPTURING"
+
+
+def _refuse_inside() -> None:
+    """A module that captures its own function when it is imported would start processes for ever."""
+    if _INSIDE in os.environ:
+        raise FlintError(
+            "FL236",
+            "the module of the captured function captures when it is imported",
+            help='put the call of flint.trace_distributed under if __name__ == "__main__":',
+        )
+
+
+def _forked(job: Job) -> Outcome:
+    """For functions that cannot be imported by another process."""
+    if not hasattr(os, "fork"):
+        raise _cannot_import(job, "this system cannot fork")
+    patience = Patience.from_environment()
+    with family().scratch() as folder:
+        result_file = folder / "result"
+        pid = os.fork()
+        if pid == 0:
+            _run_in_fork(job, result_file)
+        code, watch = _wait_for_fork(pid, patience)
+        if watch.reason:
+            return _gave_up(job, watch)
+        outcome = _read(result_file) or _died(job, code)
+    if isinstance(outcome, Failure) and "fork" in outcome.message and "autograd" in outcome.trace:
+        raise _cannot_import(job, "this process has used autograd, which does not survive a fork")
+    return outcome
+
+
+def _wait_for_fork(pid: int, patience: Patience) -> tuple[int, Watch]:
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)  # as the fork does itself: whoever comes first
+    family().add(pid)
+    try:
+        with Watch(pid, patience) as watch:
+            _, status = os.waitpid(pid, 0)
+    except BaseException:
+        kill_group(pid)
+        os.waitpid(pid, 0)
+        raise
+    finally:
+        family().forget(pid)
+    return os.waitstatus_to_exitcode(status), watch
+
+
+def _run_in_fork(job: Job, result_file: Path) -> None:
+    code = 1
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.dup2(2, 1)
+        os.environ.update(_caches_in(result_file.parent))
+        outcome = outcome_of(job)
+        partial = result_file.with_suffix(".partial")
+        partial.write_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
+        partial.rename(result_file)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _cannot_import(job: Job, why: str) -> FlintError:
+    return FlintError(
+        "FL236",
+        f"{job.name} cannot be imported by the process that captures it, and {why}",
+        help="define it at the top level of a .py file, with arguments that can be pickled",
+    )
+
+
+def _read(result_file: Path) -> Outcome | None:
+    if not result_file.exists():
+        return None
+    outcome: Outcome = pickle.loads(result_file.read_bytes())
+    return outcome
+
+
+def _gave_up(job: Job, watch: Watch) -> Failure:
+    return Failure(
+        "FL230",
+        f"{job.name} {watch.reason} and was ended",
+        None,
+        f"-v shows where it stood; {TOTAL_SECONDS} and {IDLE_SECONDS} allow more time",
+        watch.stacks,
+    )
+
+
+def _died(job: Job, code: int) -> Failure:
+    how = f"was killed by {_signal(-code)}" if code < 0 else f"ended its process with code {code}"
+    hint = "the machine ran out of memory, or " if code == -signal.SIGKILL else ""
+    return Failure(
+        "FL230",
+        f"{job.name} {how}",
+        None,
+        f"{hint}an extension crashed or called os._exit; see what it printed above",
+    )
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

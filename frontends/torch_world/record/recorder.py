@@ -1,0 +1,382 @@
+"""Writes down every operator that the program runs on the virtual device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flint.frontends.torch_precision import convolution_precision, matmul_precision
+from flint.frontends.torch_world.program.comms import Family, Groups, comm_of, family_of
+from flint.frontends.torch_world.program.names import base_name
+from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
+from flint.frontends.torch_world.record.places import Places
+from flint.frontends.torch_world.record.recording import (
+    Comm,
+    CommKind,
+    Event,
+    HostCopy,
+    TensorInfo,
+)
+from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.record.storages import Storages
+from flint.frontends.torch_world.runtime.device import NAME
+from flint.ir.program import Phase
+
+#: Operators that only allocate: their result gets its number when something uses it.
+_ALLOCATIONS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"),
+        *("new_empty_strided", "_local_scalar_dense", "is_pinned", "record_stream", "set_"),
+    )
+)
+#: Operators that copy between devices.
+_COPIES = frozenset(("aten::_to_copy", "aten::copy_", "aten::_copy_from", "prims::device_put"))
+_DEVICE_OF = torch.ops.prim.device.default
+_PLAIN = (torch.Tensor, FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
+_JSON = (bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """What is known of an operator before it is called."""
+
+    op: str
+    names: tuple[str, ...]
+    written: tuple[str, ...]
+    allocates: bool
+    copies: bool
+    family: Family | None
+    precision: Callable[[], str] | None  #: how it multiplies f32 now
+
+
+class Recorder(TorchDispatchMode):
+    """The dispatch mode that the program runs under, above fake tensors."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.events: list[Event] = []
+        self.storages = Storages()
+        self.groups = Groups()
+        self.places = Places()
+        #: Storages of the device that were copied from the host, as a batch is.
+        self.host_inputs: dict[int, TensorInfo] = {}
+        #: Storages of the host that the recorded step copied to the device, and those it filled.
+        self.host_sources: set[int] = set()
+        self._offloaded: dict[int, int] = {}  # and what the host made of it: where that came from
+        self.end = 0
+        self._operators: dict[Any, _Operator] = {}
+        self._subclasses: dict[type, bool] = {}
+        self._forward: dict[int, tuple[str, str]] = {}
+        self._works: dict[int, tuple[Any, int, int]] = {}
+        self._messages: dict[int, Phase] = {}
+        self._device = torch.device(NAME, 0)
+
+    # --- the recorded step ----------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """The recorded step starts here, unless another start follows."""
+        self.events.clear()
+        self._works.clear()
+        self.host_sources.clear()
+        self._offloaded.clear()
+        self.session.timeline.restart()
+
+    def mark_end(self) -> None:
+        """The recorded step ends here, unless another end follows."""
+        self.end = len(self.events)
+
+    def waited(self, work: Any) -> None:
+        """`work.wait()`: what comes next on this stream waits for the collective."""
+        found = self._works.get(id(work))
+        if found is not None:
+            self.session.timeline.current.wait_for(found[1], found[2])
+
+    def will_move(self, tensor: Any, phase: Phase) -> None:
+        """A pipeline sends or receives this next, in that phase."""
+        self._messages[self.storages.number(tensor)] = phase
+
+    def place(self) -> str:
+        """Where the program is; in the backward pass, where the forward operator was."""
+        return self._where()[1]
+
+    # --- dispatch -------------------------------------------------------------------------------
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What `__torch_dispatch__` is: it runs an operator and writes it down."""
+        if any(map(self._dispatches, types)):
+            return NotImplemented
+        if func is _DEVICE_OF:
+            return args[0].fake_device if type(args[0]) is FakeTensor else func(*args)
+        kwargs = self._on_device(kwargs) if kwargs else {}
+        session = self.session
+        if session.paused:
+            return func(*args, **kwargs)
+        result = session.values.run(func, args, kwargs)
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = _operator(func)
+        if session.phases.recording:
+            if not operator.allocates:
+                self._record(operator, args, kwargs, result)
+        elif operator.copies:
+            self._note_input(operator, args, result)
+        return result
+
+    def _dispatches(self, kind: type) -> bool:
+        """Whether a subclass of Tensor (DTensor, ...) has to translate the call first."""
+        found = self._subclasses.get(kind)
+        if found is None:
+            own = getattr(kind, "__torch_dispatch__", None)
+            plain = kind in _PLAIN or own is torch._C._disabled_torch_dispatch_impl
+            found = self._subclasses[kind] = own is not None and not plain
+        return found
+
+    def _on_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        device = kwargs.get("device")
+        if device is not None and device.type in ("cuda", NAME):
+            kwargs = {**kwargs, "device": self._device}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        return kwargs
+
+    # --- one event ------------------------------------------------------------------------------
+
+    def _record(
+        self, operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        given = _tensors((*args, *kwargs.values()) if kwargs else args)
+        outputs = _tensors((result,))
+        device_inputs = [t for t in given if _on_accelerator(t)]
+        device_outputs = [t for t in outputs if _on_accelerator(t)]
+        if not device_inputs and not device_outputs:
+            self._follow_on_host(given, outputs)
+            return
+        if operator.family is not None:
+            self._record_communication(operator, operator.family, args, kwargs, result)
+            return
+        if operator.copies and self._record_host_copy(operator, given, outputs, args, kwargs):
+            return
+        inputs = tuple(map(self.storages.info, device_inputs))
+        results = tuple(map(self.storages.info, device_outputs))
+        writes = self._writes(operator, args, kwargs)
+        attributes = _attributes(operator, args, kwargs)
+        if operator.precision is not None and any(t.dtype == "f32" for t in inputs):
+            attributes = {**attributes, PRECISION: operator.precision()}
+        known = {t.storage for t in inputs}
+        is_view = bool(results) and not writes and all(t.storage in known for t in results)
+        self._add(operator.op, inputs, results, writes, is_view, attributes, None)
+
+    def _record_host_copy(
+        self,
+        operator: _Operator,
+        given: Sequence[Any],
+        outputs: Sequence[Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> bool:
+        """Record a copy of an array between the memories of device and host, if it is one.
+
+        A copy of what the host made of its own is an input of the step, as a batch is.
+        """
+        (target,) = outputs
+        on_device = _on_accelerator(target)
+        other = _on_host if on_device else _on_accelerator
+        sources = [t for t in given if other(t) and t.dim() > 0]
+        if not sources or not target.dim() or not (on_device or _on_host(target)):
+            return False
+        source, stored = self.storages.info(sources[0]), self.storages.info(target)
+        if on_device:
+            self.host_sources.add(source.storage)
+            if source.storage in self._offloaded:
+                source = replace(source, storage=self._offloaded[source.storage])
+            else:
+                self.host_inputs[stored.storage] = stored
+        else:
+            self._offloaded[stored.storage] = stored.storage
+        self._add(
+            operator.op, (source,), (stored,), (stored.storage,) if operator.written else (), False,
+            _attributes(operator, args, kwargs), None,
+            HostCopy.FROM_HOST if on_device else HostCopy.TO_HOST,
+        )  # fmt: skip
+        return True
+
+    def _follow_on_host(self, given: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """What the host makes of offloaded values (pinned, converted) is as good as these."""
+        if not self._offloaded:
+            return
+        read = {self.storages.number(t) for t in given}
+        source = next((self._offloaded[s] for s in read if s in self._offloaded), None)
+        if source is not None:
+            made = {self.storages.number(t) for t in outputs} - read
+            self._offloaded.update(dict.fromkeys(made, source))
+
+    def _note_input(self, operator: _Operator, args: Sequence[Any], result: Any) -> None:
+        """A copy from the host before the recorded step may be what the step reads."""
+        outputs = [t for t in _tensors((result,)) if _on_accelerator(t)]
+        if outputs and any(not _on_accelerator(t) for t in _tensors(args)):
+            self.host_inputs.update(
+                (info.storage, info) for info in map(self.storages.info, outputs)
+            )
+
+    def _record_communication(
+        self,
+        operator: _Operator,
+        family: Family,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        sources = _tensors((args[family.input],))
+        if family.kind is CommKind.RECV:
+            sources = []
+        targets = _tensors((result,) if family.output < 0 else (args[family.output],))
+        if family.kind is CommKind.SEND:
+            targets = []
+        ordered = (*args, *(kwargs[name] for name in operator.names[len(args) :] if name in kwargs))
+        sent = sources or (targets if family.kind is CommKind.RECV else [])
+        comm = comm_of(family, ordered, sent, operator.names, self.groups)
+        inputs = tuple(map(self.storages.info, sources))
+        outputs = tuple(map(self.storages.info, targets))
+        writes = tuple(dict.fromkeys(t.storage for t in outputs)) if family.output >= 0 else ()
+        index = self._add(operator.op, inputs, outputs, writes, False, {}, comm)
+        self._remember_work(result, index)
+
+    def _remember_work(self, result: Any, index: int) -> None:
+        boxed = result[-1] if isinstance(result, (tuple, list)) and result else result
+        if isinstance(boxed, torch.ScriptObject):
+            work = torch.distributed.Work.unbox(boxed)
+            stream = self.session.timeline.current.stream_id
+            self._works[id(work)] = (work, index, stream)
+
+    def _writes(
+        self, operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        if not operator.written:
+            return ()
+        found: dict[int, None] = {}
+        for name in operator.written:
+            for tensor in _tensors((_argument(operator, name, args, kwargs),)):
+                if _on_accelerator(tensor):
+                    found[self.storages.number(tensor)] = None
+        return tuple(found)
+
+    def _add(
+        self,
+        op: str,
+        inputs: tuple[TensorInfo, ...],
+        outputs: tuple[TensorInfo, ...],
+        writes: tuple[int, ...],
+        is_view: bool,
+        attributes: Mapping[str, Any],
+        comm: Comm | None,
+        host: HostCopy = HostCopy.NONE,
+    ) -> int:
+        timeline = self.session.timeline
+        module, location = self._where()
+        phase = self._phase(comm, outputs or inputs)
+        stream, waits = timeline.current.stream_id, timeline.take_waits()
+        self.events.append(
+            Event(
+                op, inputs, outputs, writes, is_view, attributes, module, phase, location, stream,
+                comm, waits, host,
+            )
+        )  # fmt: skip
+        return len(self.events) - 1
+
+    def _phase(self, comm: Comm | None, moved: Sequence[TensorInfo]) -> Phase:
+        """Messages between the backward passes of a pipeline that says nothing belong to these."""
+        phases = self.session.phases
+        phase = phases.phase(len(self.session.modules.stack))
+        if comm is None or comm.kind is CommKind.COLLECTIVE:
+            return phase
+        told = next((self._messages[t.storage] for t in moved if t.storage in self._messages), None)
+        if told is not None:
+            return told
+        if phase is Phase.OPTIMIZER and not phases.in_optimizer:
+            return Phase.BACKWARD
+        return phase
+
+    def _where(self) -> tuple[str, str]:
+        """Module and place; of a backward operator, those of its forward one."""
+        stack, phases = self.session.modules.stack, self.session.phases
+        if phases.in_backward and not phases.recomputes(len(stack)):
+            node = torch._C._current_autograd_node()
+            found = self._forward.get(node._sequence_nr()) if node is not None else None
+            if found is not None:
+                return found
+        where = (stack[-1] if stack else "", self.places.current())
+        if not phases.in_optimizer:
+            self._forward[torch.autograd._get_sequence_nr() - 1] = where
+        return where
+
+
+# Assigned, as a method of that name would be wrapped for the compiler, at every call.
+Recorder.__torch_dispatch__ = Recorder.dispatch
+
+
+def _operator(func: Any) -> _Operator:
+    schema = func._schema
+    written = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
+    return _Operator(
+        op=str(func),
+        names=tuple(a.name for a in schema.arguments),
+        written=written,
+        allocates=schema.name in _ALLOCATIONS,
+        copies=schema.name in _COPIES,
+        family=family_of(*schema.name.split("::")),
+        precision=_precision(base_name(str(func))),
+    )
+
+
+def _precision(name: str) -> Callable[[], str] | None:
+    if name in PRODUCTS:
+        return matmul_precision
+    return convolution_precision if name in CONVOLUTIONS else None
+
+
+def _tensors(values: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_tensors(value))
+    return found
+
+
+def _on_accelerator(tensor: Any) -> bool:
+    return bool(tensor.device.type == NAME)
+
+
+def _on_host(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cpu")
+
+
+def _argument(
+    operator: _Operator, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    position = operator.names.index(name)
+    return args[position] if position < len(args) else kwargs.get(name)
+
+
+def _attributes(
+    operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    return dict(_scalars(zip(operator.names, args, strict=False), kwargs))
+
+
+def _scalars(
+    pairs: Iterator[tuple[str, Any]], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    for name, value in (*pairs, *kwargs.items()):
+        if type(value) in _JSON:
+            yield name, value
+        elif isinstance(value, (list, tuple)) and value and all(type(v) in _JSON for v in value):
+            yield name, list(value)

@@ -1,0 +1,169 @@
+"""Recording: what one rank of a distributed PyTorch program did in one step, as plain data.
+
+It crosses a process boundary, so it holds no torch objects: the process that recorded it had a
+patched PyTorch, the one that reads it may have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from flint.ir.program import Collective, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A local tensor as an event saw it. `dtype` is StableHLO's name of the type (`bf16`, `i64`).
+
+    `storage` numbers the memory that the tensor lies in; a number is never used again.
+    """
+
+    storage: int
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+
+
+class CommKind(IntEnum):
+    """What an event is to the network."""
+
+    COLLECTIVE = 0
+    SEND = 1
+    RECV = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """The network side of an event.
+
+    `group` is a key of `Recording.groups`. `peer` is a rank of the world (SEND, RECV) or -1.
+    `input_bytes` is what this rank puts in. `reduction` is "sum", "avg", "max" ... or "".
+    `splits` are the first-dimension sizes that an uneven all-to-all sends, or ().
+    """
+
+    kind: CommKind
+    collective: Collective
+    group: str
+    input_bytes: int
+    peer: int = -1
+    reduction: str = ""
+    is_async: bool = False
+    splits: tuple[int, ...] = ()
+
+
+class HostCopy(IntEnum):
+    """Whether an event copies between the memories of device and host, and to which."""
+
+    NONE = 0
+    TO_HOST = 1
+    FROM_HOST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One operator of PyTorch that ran on the virtual device.
+
+    op          `aten.mm.default`, `c10d.allreduce_.default`, ...
+    inputs      its tensors in the order of its arguments, lists flattened
+    outputs     its results, flattened; a result in the storage of an input is a view or an update
+    writes      storages that it changes in place
+    is_view     no bytes move: the result is an input seen differently
+    attributes  arguments that the work depends on, by name, as JSON values (stride, causal, ...)
+    module      path of the innermost module (`layers.0.attention.wq`), "" outside of all
+    location    `file.py:line` of the innermost frame of the user's code, or ""
+    stream      index into `Recording.streams`; 0 is the compute stream
+    waits       earlier events, by index, that must be over first for a reason that is not data:
+                stream events and `Work.wait`
+    host        the copy between memories that it is; a tensor on the host is then its result, or
+                its only input. Of all other events, only tensors of the device are listed
+    """
+
+    op: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    writes: tuple[int, ...] = ()
+    is_view: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    module: str = ""
+    phase: Phase = Phase.UNKNOWN
+    location: str = ""
+    stream: int = 0
+    comm: Comm | None = None
+    waits: tuple[int, ...] = ()
+    host: HostCopy = HostCopy.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a parameter (a DTensor) lies on a device mesh.
+
+    `mesh` is an index into `Recording.meshes`; `shards` gives the tensor dimension that each mesh
+    dimension shards, or -1, first mesh dimension first (as DTensor splits, also under FSDP over
+    tensor parallelism, where `strided` marks mesh dimensions of `_StridedShard`).
+    """
+
+    mesh: int
+    global_shape: tuple[int, ...]
+    shards: tuple[int, ...]
+    strided: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageInfo:
+    """Memory that outlives the step or has a name.
+
+    `role` is "parameter", "buffer", "gradient", "optimizer" or "input"; `name` is the parameter's
+    (`layers.0.attention.wq.weight`), with the state's name for the optimizer (`...weight/exp_avg`).
+    `on_host` memory is the host's; it is listed if the step copies from it.
+    """
+
+    num_bytes: int
+    role: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    placement: Placement | None = None
+    on_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMeshInfo:
+    """A `DeviceMesh` that the program made: dimension names, sizes and the ranks, row-major."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A process group: the description that PyTorch gives it (`mesh_tp`) and its ranks."""
+
+    description: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One step of one rank.
+
+    `world_groups` are the rank lists of all groups that the program asked `new_group` for, whether
+    this rank is in them or not: where a group matches no mesh axis, the others are found there.
+    `warnings` are sentences for the user: values that the policy made up, patches that did nothing.
+    `found` and `assumed` are for the processes of other ranks, see `Handover`.
+    """
+
+    rank: int
+    world_size: int
+    events: tuple[Event, ...]
+    streams: tuple[str, ...]
+    storages: Mapping[int, StorageInfo]
+    meshes: tuple[DeviceMeshInfo, ...]
+    groups: Mapping[str, GroupInfo]
+    world_groups: tuple[tuple[int, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
+    found: Mapping[str, bytes] = field(default_factory=dict)
+    assumed: Mapping[str, bytes] = field(default_factory=dict)

@@ -1,0 +1,279 @@
+"""Runs a program as one rank of a world that is not there, in this process, and records a step."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import pickle
+import runpy
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.testing._internal.distributed import fake_pg
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from flint.errors import FlintError
+from flint.frontends.torch_world.program.states import States
+from flint.frontends.torch_world.record.handover import Handover
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.modules import ModulePaths
+from flint.frontends.torch_world.record.phases import Phases, StepDone
+from flint.frontends.torch_world.record.recorder import Recorder
+from flint.frontends.torch_world.record.recording import GroupInfo, Recording
+from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.runtime.device import NAME, Timeline, make_device_module
+from flint.frontends.torch_world.runtime.fakes import Fakes
+from flint.frontends.torch_world.runtime.late_imports import after_import
+from flint.frontends.torch_world.runtime.objects import Objects
+from flint.frontends.torch_world.runtime.patches import PIPELINE, PIPELINES, PRIVATE
+from flint.frontends.torch_world.runtime.patching import check, installed
+from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_ins
+from flint.frontends.torch_world.runtime.versions import check_version
+from flint.frontends.torch_world.runtime.whole_operators import operators_kept_whole
+from flint.frontends.torch_world.values.answers import Surroundings, Values
+
+
+def run(job: Job) -> Recording:
+    """Run the job's program and return what its rank did in the recorded step.
+
+    The process is changed for good: it has a device named `flint`. Raises FlintError FL231, FL232,
+    FL233, FL234, FL235; what the program raises goes through.
+    """
+    warning = check_version()
+    check(PRIVATE.all)
+    timeline = Timeline()
+    _make_device(timeline, job.local_world_size)
+    session = _session(job, timeline)
+    if warning:
+        session.warnings[warning] = None
+    recorder = Recorder(session)
+    states = States(recorder, session.modules, session.device_meshes)
+    _connect(session, recorder, states, job)
+    with _environment(job), _world(session, recorder):
+        _until_done(session, lambda: _program(job))
+        return _recording(job, session, recorder, states)
+
+
+def _session(job: Job, timeline: Timeline) -> Session:
+    handover = Handover(job.known)
+    return Session(
+        rank=job.rank,
+        world_size=job.world_size,
+        local_world_size=min(job.local_world_size, job.world_size),
+        timeline=timeline,
+        modules=ModulePaths(),
+        phases=Phases(job.steps),
+        fake_mode=FakeTensorMode(allow_non_fake_inputs=True),
+        handover=handover,
+        objects=Objects(handover),
+    )
+
+
+def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> None:
+    def start() -> None:
+        recorder.restart()
+        states.forget()
+
+    session.phases.on_start = start
+    session.phases.on_end = recorder.mark_end
+    session.phases.on_optimizer = states.optimizer_steps
+    session.on_work = recorder.waited
+    session.on_message = recorder.will_move
+    session.values = Values(
+        job.hints,
+        Surroundings(
+            place=recorder.place,
+            module=lambda: session.modules.current,
+            without_modes=_disable_current_modes,
+            group_position=recorder.groups.position,
+            call=Fakes(session.fake_mode).call,
+        ),
+    )
+
+
+def _make_device(timeline: Timeline, count: int) -> None:
+    module = make_device_module(timeline, count)
+    try:
+        _setup_privateuseone_for_python_backend(NAME, backend_module=module)
+    except RuntimeError as error:
+        raise FlintError(
+            "FL236",
+            f"the virtual device cannot be made: {str(error).splitlines()[0]}",
+            help="do not import torchax or another PyTorch backend where the program is captured",
+        ) from error
+    dist.Backend.register_backend(
+        NAME,
+        fake_pg._create_fake_pg,
+        extended_api=True,
+        devices=["cpu", "cuda", "hpu", "xpu", NAME],
+    )
+
+
+@contextlib.contextmanager
+def _world(session: Session, recorder: Recorder) -> Iterator[None]:
+    """Everything that makes PyTorch believe in the world, undone afterwards."""
+    phases, modules = session.phases, session.modules
+    with contextlib.ExitStack() as stack:
+        stack.callback(_leave_world)
+        stack.enter_context(installed([*PRIVATE.all, *stand_ins()], session))
+        stack.enter_context(after_import(PIPELINES, lambda: _patch_pipelines(stack, session)))
+        stack.enter_context(session.autocast.registered())
+        stack.enter_context(operators_kept_whole())
+        stack.enter_context(single_thread())
+        before = register_optimizer_step_pre_hook(lambda o, *_: phases.optimizer_starts(o))
+        stack.callback(before.remove)
+        after = register_optimizer_step_post_hook(lambda o, *_: phases.optimizer_ends(o))
+        stack.callback(after.remove)
+        adopted = register_module_module_registration_hook(
+            lambda parent, name, child: modules.adopted(parent, name, child)
+        )
+        stack.callback(adopted.remove)
+        stack.enter_context(session.fake_mode)
+        stack.enter_context(recorder)
+        yield
+
+
+def _patch_pipelines(stack: contextlib.ExitStack, session: Session) -> None:
+    check(PIPELINE.all)
+    stack.enter_context(installed(PIPELINE.all, session))
+
+
+def _leave_world() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _environment(job: Job) -> Iterator[None]:
+    """The variables that torchrun sets."""
+    local = min(job.local_world_size, job.world_size)
+    given = {
+        "RANK": job.rank,
+        "WORLD_SIZE": job.world_size,
+        "LOCAL_RANK": job.rank % local,
+        "LOCAL_WORLD_SIZE": local,
+        "GROUP_RANK": job.rank // local,
+        "GROUP_WORLD_SIZE": -(-job.world_size // local),
+        "NODE_RANK": job.rank // local,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": 29500,
+        "TORCHELASTIC_RUN_ID": "flint",
+    }
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update({name: str(value) for name, value in given.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+# --- the program ----------------------------------------------------------------------------------
+
+
+def _until_done(session: Session, program: Callable[[], None]) -> None:
+    """Run to the end of the recorded step. Raises FL231 if the program ends before."""
+    phases = session.phases
+    try:
+        program()
+        phases.settle()
+    except StepDone:
+        return
+    except SystemExit as exit_:
+        if exit_.code not in (None, 0):
+            raise
+        with contextlib.suppress(StepDone):
+            phases.settle()
+    if phases.steps == 0 or phases.done_steps >= phases.steps:
+        return
+    raise FlintError(
+        "FL231",
+        f"the program ended after {phases.done_steps} optimizer steps: step {phases.steps}, "
+        "which is to be recorded, never came",
+        help="let it train longer, or choose an earlier step with --steps; --steps 0 records "
+        "everything from the first module that runs, as inference needs",
+    )
+
+
+def _program(job: Job) -> None:
+    if job.script:
+        _run_script(Path(job.script), job.argv)
+    elif job.function:
+        args, kwargs = pickle.loads(job.arguments)
+        _import(job.function)(*args, **kwargs)
+    else:
+        job.call()
+
+
+def _run_script(script: Path, argv: tuple[str, ...]) -> None:
+    sys.argv = [str(script), *argv]
+    sys.path.insert(0, str(script.resolve().parent))
+    if b"\0" in script.read_bytes():  # before Python 3.11.4 a ValueError without a place
+        raise SyntaxError("source code cannot contain null bytes")
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def _import(reference: str) -> Any:
+    where, _, name = reference.rpartition(":")
+    found: Any = _load(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _load(file: Path) -> types.ModuleType:
+    sys.path.insert(0, str(file.resolve().parent))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- the recording --------------------------------------------------------------------------------
+
+
+def _recording(job: Job, session: Session, recorder: Recorder, states: States) -> Recording:
+    events = recorder.events[: recorder.end] if job.steps else recorder.events
+    if not events:
+        raise FlintError(
+            "FL235",
+            "nothing ran on an accelerator in the recorded step: the model is on the CPU",
+            help='move it to the device that the program would train on: model.to("cuda")',
+        )
+    with _disable_current_modes():
+        storages = states.named()
+        groups = {
+            name: GroupInfo(str(group.group_desc), tuple(dist.get_process_group_ranks(group)))
+            for name, group in recorder.groups.seen.items()
+        }
+    return Recording(
+        rank=job.rank,
+        world_size=job.world_size,
+        events=tuple(events),
+        streams=tuple(stream.name for stream in session.timeline.streams),
+        storages=storages,
+        meshes=states.meshes(),
+        groups=groups,
+        world_groups=tuple(session.world_groups),
+        warnings=(*session.warnings, *session.values.warnings),
+        found=session.handover.found,
+        assumed=session.handover.assumed,
+    )

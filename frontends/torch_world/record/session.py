@@ -1,0 +1,53 @@
+"""What the patches, the recorder and the process that runs a program share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from flint.frontends.torch_world.record.handover import Handover
+from flint.frontends.torch_world.record.modules import ModulePaths
+from flint.frontends.torch_world.record.phases import Phases
+from flint.frontends.torch_world.runtime.autocast import Autocast
+from flint.frontends.torch_world.runtime.device import Timeline
+from flint.ir.program import Phase
+
+
+@dataclass
+class Session:
+    """One run of a program as one rank of a world."""
+
+    rank: int
+    world_size: int
+    local_world_size: int
+    timeline: Timeline
+    modules: ModulePaths
+    phases: Phases
+    autocast: Autocast = field(default_factory=Autocast)
+    values: Any = None
+    handover: Handover = field(default_factory=Handover)
+    objects: Any = None
+    fake_mode: Any = None
+    mesh: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
+    world_groups: dict[tuple[int, ...], None] = field(default_factory=dict)
+    device_meshes: list[Any] = field(default_factory=list)
+    rank_maps: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    warnings: dict[str, None] = field(default_factory=dict)
+    paused: int = 0
+    on_work: Callable[[Any], None] = lambda work: None
+    on_message: Callable[[Any, Phase], None] = lambda tensor, phase: None
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What runs inside is PyTorch's bookkeeping, not the program's work."""
+        self.paused += 1
+        try:
+            yield
+        finally:
+            self.paused -= 1
+
+    def local_rank(self) -> int:
+        """The rank's number on its machine."""
+        return self.rank % self.local_world_size

@@ -1,0 +1,70 @@
+"""Numbers for the memory that tensors lie in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from flint.frontends.torch_world.record.recording import TensorInfo
+
+#: PyTorch's types under StableHLO's names.
+DTYPES = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint64: "ui64",
+    torch.uint32: "ui32",
+    torch.uint16: "ui16",
+    torch.uint8: "ui8",
+    torch.bool: "i1",
+    torch.complex64: "complex<f32>",
+    torch.complex128: "complex<f64>",
+    torch.float8_e4m3fn: "f8E4M3FN",
+    torch.float8_e4m3fnuz: "f8E4M3FNUZ",
+    torch.float8_e5m2: "f8E5M2",
+    torch.float8_e5m2fnuz: "f8E5M2FNUZ",
+    torch.float8_e8m0fnu: "f8E8M0FNU",
+}
+
+
+class Storages:
+    """Gives every storage a number that is never used again.
+
+    A weak reference to each keeps its address from being given to another.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._references: list[StorageWeakRef] = []
+        self._infos: dict[tuple[int, tuple[int, ...], torch.dtype], TensorInfo] = {}
+
+    def number(self, tensor: Any) -> int:
+        """The number of the storage that a tensor lies in."""
+        storage = tensor.untyped_storage()
+        found = self._numbers.get(storage._cdata)
+        if found is None:
+            self._references.append(StorageWeakRef(storage))
+            found = self._numbers[storage._cdata] = len(self._references) - 1
+        return found
+
+    def info(self, tensor: Any) -> TensorInfo:
+        """A tensor as events have it."""
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        key = (self.number(tensor), shape, dtype)
+        found = self._infos.get(key)
+        if found is None:
+            size = tensor.numel() * tensor.element_size()
+            found = self._infos[key] = TensorInfo(key[0], shape, dtype_name(dtype), size)
+        return found
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """StableHLO's name of a type; PyTorch's where it has none."""
+    return DTYPES.get(dtype) or str(dtype).removeprefix("torch.")

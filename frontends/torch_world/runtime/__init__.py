@@ -1,0 +1,1 @@
+"""What a program on the virtual device meets instead of CUDA, NCCL and the other ranks."""

@@ -1,0 +1,190 @@
+"""Results of operators on fake tensors, remembered: a layer does what the layer before it did.
+
+FakeTensorMode infers shapes with PyTorch's own code, and remembers them too, but takes longer over
+finding them again than over most operators. What is remembered here: for the same operator on
+tensors of the same shapes, strides, offsets and types, which results are new, which are arguments
+and which are views of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from flint.frontends.torch_world.runtime.device import NAME
+
+_META = torch.device("meta")
+_UNSUITABLE = (
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.inplace_view,
+)
+_SCALARS = frozenset(
+    (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
+    + (torch.memory_format, complex)
+)
+_NAMESPACES = ("aten", "prims", "fsdp", "_c10d_functional", "_c10d_functional_autograd")
+_LISTS = (list, tuple, torch.Size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One result: argument number `source` itself, a view of it, or (-1) a new tensor."""
+
+    source: int
+    is_argument: bool
+    shape: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    offset: int = 0
+    dtype: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    results: tuple[_Result | None, ...]
+    sequence: type | None
+
+
+class Fakes:
+    """Calls operators, or makes their results from what the last such call returned.
+
+    Results on `device`, the virtual device by default, and on `meta` are remembered.
+    """
+
+    def __init__(self, mode: Any, device: torch.device | None = None) -> None:
+        self._mode = mode
+        self._suitable: dict[Any, bool] = {}
+        self._known: dict[tuple[Any, ...], _Entry | None] = {}
+        self._templates: dict[torch.device, dict[str, Any]] = {}
+        self._devices = (device or torch.device(NAME, 0), _META)
+
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """`func(*args, **kwargs)`."""
+        suitable = self._suitable.get(func)
+        if suitable is None:
+            suitable = self._suitable[func] = _is_suitable(func)
+        if not suitable or self._mode.in_kernel_invocation:
+            return func(*args, **kwargs)
+        tensors: list[Any] = []
+        parts: list[Any] = [func]
+        if not self._describe(parts, args, tensors) or (
+            kwargs and not self._describe(parts, tuple(kwargs.items()), tensors)
+        ):
+            return func(*args, **kwargs)
+        device = tensors[0].fake_device if tensors else kwargs.get("device")
+        if device not in self._devices or any(t.fake_device != device for t in tensors):
+            return func(*args, **kwargs)
+        parts += (device, torch.get_default_dtype())
+        key = tuple(parts)
+        entry = self._known.get(key)
+        if entry is not None:
+            return self._make(entry, tensors, device)
+        result = func(*args, **kwargs)
+        if key not in self._known:
+            self._known[key] = self._learn(result, tensors, device)
+        return result
+
+    def _describe(self, parts: list[Any], args: Sequence[Any], tensors: list[Any]) -> bool:
+        """Append what a result can depend on; false if there is more."""
+        for arg in args:
+            kind = type(arg)
+            if kind is FakeTensor:
+                if arg.constant is not None:
+                    return False
+                tensors.append(arg)
+                parts += (arg.shape, arg.stride(), arg.storage_offset(), arg.dtype)
+            elif kind in _SCALARS:
+                parts += (kind, arg)
+            elif kind in _LISTS:
+                parts += (list, len(arg))
+                if not self._describe(parts, arg, tensors):
+                    return False
+            else:
+                return False
+        return True
+
+    def _learn(self, result: Any, tensors: list[Any], device: torch.device) -> _Entry | None:
+        sequence = type(result) if isinstance(result, (list, tuple)) else None
+        results = [self._learn_one(r, tensors, device) for r in (result if sequence else (result,))]
+        if any(r is _NOT_KNOWN for r in results):
+            return None
+        fresh = [
+            r.untyped_storage()._cdata
+            for r, known in zip(result if sequence else (result,), results, strict=True)
+            if known is not None and known.source < 0
+        ]
+        if len(set(fresh)) != len(fresh):
+            return None
+        return _Entry(tuple(results), sequence)
+
+    def _learn_one(self, result: Any, tensors: list[Any], device: torch.device) -> _Result | None:
+        if result is None:
+            return None
+        if type(result) is not FakeTensor or result.constant is not None:
+            return _NOT_KNOWN
+        for index, tensor in enumerate(tensors):
+            if tensor is result:
+                return _Result(index, True)
+        if result.fake_device != device or result.is_conj() or result.is_neg():
+            return _NOT_KNOWN
+        self._templates.setdefault(device, {**vars(result)})
+        storage, source = result.untyped_storage(), -1
+        for index, tensor in enumerate(tensors):
+            if tensor.untyped_storage()._cdata == storage._cdata:
+                source = index
+                break
+        shape, stride, offset = tuple(result.shape), result.stride(), result.storage_offset()
+        made = _Result(source, False, shape, stride, offset, result.dtype)
+        if source < 0 and (offset or storage.nbytes() != _bytes(made)):
+            return _NOT_KNOWN
+        if source >= 0 and result.dtype != tensors[source].dtype:
+            return _NOT_KNOWN  # view_as_real and its like know how to share memory
+        return made
+
+    def _make(self, entry: _Entry, tensors: list[Any], device: torch.device) -> Any:
+        if entry.sequence is None:
+            return self._make_one(entry.results[0], tensors, device)
+        made = [self._make_one(result, tensors, device) for result in entry.results]
+        return made if entry.sequence is list else tuple(made)
+
+    def _make_one(self, result: _Result | None, tensors: list[Any], device: torch.device) -> Any:
+        if result is None:
+            return None
+        if result.is_argument:
+            return tensors[result.source]
+        with torch._C._DisableTorchDispatch():
+            if result.source < 0:
+                plain = torch.empty_strided(
+                    result.shape, result.stride, dtype=result.dtype, device=_META
+                )
+            else:
+                plain = torch.empty_strided((0,), (1,), dtype=result.dtype, device=_META)
+                storage = tensors[result.source].untyped_storage()
+                plain.set_(storage, result.offset, result.shape, result.stride)
+            made = torch.Tensor._make_subclass(
+                FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
+            )
+        torch._C._set_throw_on_mutable_data_ptr(made)
+        vars(made).update(self._templates[device])
+        return made
+
+
+_NOT_KNOWN = _Result(-2, False)
+
+
+def _is_suitable(func: Any) -> bool:
+    if func.namespace not in _NAMESPACES or any(tag in func.tags for tag in _UNSUITABLE):
+        return False
+    name = func._schema.name
+    return "lift" not in name and "resize" not in name and "set_" not in name
+
+
+def _bytes(result: _Result) -> int:
+    if 0 in result.shape:
+        return 0
+    last = sum((size - 1) * step for size, step in zip(result.shape, result.stride, strict=True))
+    return int((last + 1) * result.dtype.itemsize)

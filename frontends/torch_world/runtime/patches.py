@@ -1,0 +1,588 @@
+"""Every private name of PyTorch that is replaced while a program is recorded. Made for 2.13.
+
+Each function makes the replacement of the attributes that its decorator names; its docstring says
+why they have to be replaced. All are undone afterwards, and `check` finds those that a version of
+PyTorch does not have (FL234).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.runtime import ddp
+from flint.frontends.torch_world.runtime.device import NAME
+from flint.frontends.torch_world.runtime.patching import Patches
+from flint.ir.program import Phase
+
+PRIVATE = Patches()
+#: Installed when the program imports PIPELINES, which takes a second.
+PIPELINE = Patches()
+PIPELINES = "torch.distributed.pipelining.schedules"
+_FAKE = "torch._subclasses.fake_tensor"
+_MESH = "torch.distributed.device_mesh"
+_PROPAGATOR = "torch.distributed.tensor._sharding_prop:ShardingPropagator"
+_RANDOM = "torch.distributed.tensor._random:OffsetBasedRNGTracker"
+
+
+# --- fake tensors ---------------------------------------------------------------------------------
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensorMode.avoid_device_init")
+def avoid_device_init(session: Session, original: Any) -> Any:
+    """`torch.tensor(data, device=...)` would allocate on the device, which does not exist."""
+    return property(lambda mode: True)
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensorMode.__deepcopy__", adds=True)
+def deepcopy_mode(session: Session, original: Any) -> Any:
+    """A deep copy of a fake parameter would copy the mode, and two modes do not mix."""
+    return lambda mode, memo: mode
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensor.__deepcopy__", adds=True)
+def deepcopy_tensor(session: Session, original: Any) -> Any:
+    """A deep copy sets the storage of the copy, which fake tensors on `meta` refuse."""
+
+    def deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
+        if id(tensor) not in memo:
+            made = memo[id(tensor)] = tensor.detach().clone()
+            made.requires_grad_(tensor.requires_grad)
+            own = {k: v for k, v in tensor.__dict__.items() if k not in made.__dict__}
+            made.__dict__.update(copy.deepcopy(own, memo))
+        return memo[id(tensor)]
+
+    return deepcopy
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensor.tolist", parameters=("self",))
+def tolist(session: Session, original: Any) -> Any:
+    """Fake tensors have no values to list."""
+    return lambda tensor: session.values.tolist(tensor)
+
+
+@PRIVATE.replaces(f"{_FAKE}:FakeTensor.data_ptr", adds=True)
+def data_ptr(session: Session, original: Any) -> Any:
+    """FSDP1 compares addresses to tell whether a tensor is a view of another."""
+
+    def pointer(tensor: Any) -> int:
+        return _storage_id(tensor) + int(tensor.storage_offset() * tensor.element_size())
+
+    return pointer
+
+
+@PRIVATE.replaces("torch.distributed.fsdp._flat_param:_same_storage", parameters=("a", "b"))
+def same_storage(session: Session, original: Any) -> Any:
+    """As above, for whole storages."""
+    return lambda a, b: _storage_id(a) == _storage_id(b)
+
+
+@PRIVATE.replaces("torch:Tensor.data")
+def tensor_data(session: Session, original: Any) -> Any:
+    """`p.data = p.to(device)` moves a parameter on CUDA, as FSDP2 does; fake tensors refuse it."""
+
+    def set_data(tensor: Any, value: Any) -> None:
+        moves = isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor)
+        moves = moves and not torch._has_compatible_shallow_copy_type(tensor, value)
+        if moves and not _is_known_to_autograd(tensor):
+            _take_memory(tensor, value)
+        else:
+            original.__set__(tensor, value)
+
+    return property(original.__get__, set_data)
+
+
+@PRIVATE.replaces("torch.nn:Module._apply", parameters=("self", "fn"))
+def module_apply(session: Session, original: Any) -> Any:
+    """`Module.to` swaps the memory of parameters, which fake tensors refuse: new ones instead."""
+    return _apply
+
+
+@PRIVATE.replaces(
+    *(
+        f"torch.nn.init:_no_grad_{name}_"
+        for name in ("uniform", "normal", "trunc_normal", "fill", "zero")
+    ),
+    parameters=("tensor",),
+)
+def no_initial_values(session: Session, original: Any) -> Any:
+    """Initial values do not matter, and a truncated normal distribution looks at its values."""
+    return lambda tensor, *args, **kwargs: tensor
+
+
+# --- autograd and optimizers ----------------------------------------------------------------------
+
+
+@PRIVATE.replaces("torch.autograd.graph:_engine_run_backward", parameters=("t_outputs",))
+@PRIVATE.replaces("torch.autograd:_engine_run_backward", parameters=("t_outputs",))
+def run_backward(session: Session, original: Any) -> Any:
+    """Tells backward from the rest, callbacks of the engine (FSDP's last reduction) included."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        session.phases.backward_starts(len(session.modules.stack))
+        try:
+            return original(*args, **kwargs)
+        finally:
+            session.phases.backward_ends()
+
+    return run
+
+
+@PRIVATE.replaces("torch.optim.optimizer:_foreach_supported_types")
+@PRIVATE.replaces("torch.utils._foreach_utils:_foreach_supported_types")
+def foreach_types(session: Session, original: Any) -> Any:
+    """Optimizers take their multi-tensor form for plain tensors, which fake ones stand for."""
+    return _SameList([*original, FakeTensor])
+
+
+@PRIVATE.replaces(
+    *(f"torch:_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")),
+)
+def fused_update(session: Session, original: Any) -> Any:
+    """One operator updates all parameters; DTensor takes longer over it than over all else.
+
+    Where every list is sharded alike the update is that of the local tensors.
+    """
+
+    @functools.wraps(original)
+    def update(*args: Any, **kwargs: Any) -> Any:
+        lists = [arg for arg in args if isinstance(arg, (list, tuple)) and arg]
+        if not _sharded_alike(lists):
+            return original(*args, **kwargs)
+        return original(*map(_local_tensors, args), **kwargs)
+
+    return update
+
+
+@PRIVATE.replaces("torch.amp.grad_scaler:GradScaler._maybe_opt_step", parameters=("self",))
+def always_steps(session: Session, original: Any) -> Any:
+    """Whether a gradient overflowed depends on data: none did."""
+    return lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
+
+
+@PRIVATE.replaces("torch.amp.grad_scaler:GradScaler.update", parameters=("self",))
+def scale_stays(session: Session, original: Any) -> Any:
+    """The new scale depends on whether gradients overflowed."""
+    return lambda self, new_scale=None: self._per_optimizer_states.clear()
+
+
+@PRIVATE.replaces(
+    "torch.utils.data.dataloader:_BaseDataLoaderIter.__init__", parameters=("self", "loader")
+)
+def loader_seed(session: Session, original: Any) -> Any:
+    """Draws a seed for workers, and reads it."""
+    return _real_tensors(original)
+
+
+# --- device meshes and DTensor --------------------------------------------------------------------
+
+
+def _real_tensors(method: Any) -> Any:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return method(*args, **kwargs)
+
+    return run
+
+
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh.__getitem__", parameters=("self", "mesh_dim_names"))
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh._flatten", parameters=("self",))
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh._unflatten", parameters=("self",))
+def mesh_method(session: Session, original: Any) -> Any:
+    """Meshes compute with a real tensor of ranks."""
+    return _noting_mesh(session, _real_tensors(original))
+
+
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh.mesh")
+def mesh_tensor(session: Session, original: Any) -> Any:
+    """Meshes compute with a real tensor of ranks."""
+    return property(_real_tensors(original.fget))
+
+
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh.__init__", parameters=("self", "device_type", "mesh"))
+def mesh_init(session: Session, original: Any) -> Any:
+    """Meshes keep a real tensor of ranks, on the virtual device whatever the program names."""
+
+    @functools.wraps(original)
+    def init(self: Any, device_type: str, mesh: Any = None, *args: Any, **kwargs: Any) -> None:
+        if isinstance(mesh, FakeTensor):
+            mesh = session.values.tolist(mesh)
+        ranks = kwargs.get("_rank_map")  # of an `init_device_mesh` imported before it was replaced
+        with _disable_current_modes():
+            if isinstance(ranks, FakeTensor):
+                kwargs["_rank_map"] = torch.tensor(
+                    session.values.tolist(ranks), dtype=ranks.dtype, device="cpu"
+                )
+            original(self, _device_type(device_type), mesh, *args, **kwargs)
+        self._flatten_rank_map = session.rank_maps.setdefault(
+            self._flatten_rank_map, self._flatten_rank_map
+        )
+        session.device_meshes.append(self)
+
+    return init
+
+
+@PRIVATE.replaces(f"{_MESH}:DeviceMesh.__eq__", parameters=("self", "other"))
+def mesh_equal(session: Session, original: Any) -> Any:
+    """Meshes are compared at every operator of DTensor, rank by rank: seconds for many ranks.
+
+    Each list of ranks is kept once, so that lists are equal where they are the same.
+    """
+
+    def equal(self: Any, other: Any) -> bool:
+        if self is other:
+            return True
+        return (
+            type(other) is type(self)
+            and self._flatten_rank_map is other._flatten_rank_map
+            and self._layout == other._layout
+            and self._device_type == other._device_type
+            and self._mesh_dim_names == other._mesh_dim_names
+            and self._thread_id == other._thread_id
+        )
+
+    return equal
+
+
+@PRIVATE.replaces(f"{_PROPAGATOR}._propagate_tensor_meta_non_cached", parameters=("self",))
+@PRIVATE.replaces(f"{_PROPAGATOR}.propagate_op_sharding_non_cached", parameters=("self",))
+def propagation(session: Session, original: Any) -> Any:
+    """DTensor runs each operator once more on global shapes; that is no work of the device."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        session.paused += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            session.paused -= 1
+
+    return run
+
+
+@PRIVATE.replaces(f"{_RANDOM}.__init__", parameters=("self", "device_mesh"))
+def tracker_init(session: Session, original: Any) -> Any:
+    """The state of the random generator would be broadcast, and read."""
+
+    def init(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
+        self._device = torch.device(NAME, 0)
+        self._device_handle = getattr(torch, NAME)
+        self._use_distribute_region = True
+        self.rng_states = {}
+
+    return init
+
+
+@PRIVATE.replaces(f"{_RANDOM}._distribute_region", parameters=("self", "spec"))
+def distribute_region(session: Session, original: Any) -> Any:
+    """DTensor computes with the state of the random generator, which has no values."""
+
+    @contextlib.contextmanager
+    def region(self: Any, spec: Any, generator: Any = None) -> Iterator[None]:
+        yield
+
+    return region
+
+
+@PRIVATE.replaces(f"{_RANDOM}._manual_seed", parameters=("self",))
+def tracker_seed(session: Session, original: Any) -> Any:
+    """As above: seeds do not matter."""
+    return lambda self, parallel_seed: None
+
+
+# --- FSDP and DDP ---------------------------------------------------------------------------------
+
+
+@PRIVATE.replaces(
+    "torch.distributed.fsdp._fully_shard._fsdp_param:_chunk_with_empty",
+    parameters=("tensor", "num_chunks", "dim"),
+)
+def lazy_chunks(session: Session, original: Any) -> Any:
+    """One chunk is used of as many as there are ranks: making all takes minutes for thousands."""
+    return LazyChunks
+
+
+@PRIVATE.replaces("torch.distributed:Reducer", "torch.distributed.nn.api:Reducer", adds=True)
+def reducer(session: Session, original: Any) -> Any:
+    """The reducer of DistributedDataParallel, in C++, reads gradients' memory."""
+    return ddp.Reducer
+
+
+@PRIVATE.replaces("torch.distributed:Logger")
+def ddp_logger(session: Session, original: Any) -> Any:
+    """Takes the C++ reducer."""
+    return ddp.Logger
+
+
+@PRIVATE.replaces("torch.distributed:_register_comm_hook")
+def ddp_hook(session: Session, original: Any) -> Any:
+    """Takes the C++ reducer."""
+    return ddp.register_comm_hook
+
+
+@PRIVATE.replaces("torch.distributed:_register_builtin_comm_hook")
+def ddp_builtin_hook(session: Session, original: Any) -> Any:
+    """Takes the C++ reducer."""
+    return ddp.register_builtin_comm_hook
+
+
+@PRIVATE.replaces("torch.nn.parallel.distributed:DistributedDataParallel._check_comm_hook")
+def ddp_check_hook(session: Session, original: Any) -> Any:
+    """Looks at annotations that hooks for the Python bucket cannot satisfy."""
+    return ddp.check_comm_hook
+
+
+@PRIVATE.replaces("torch.nn.parallel.distributed:_verify_param_shape_across_processes")
+def ddp_shapes(session: Session, original: Any) -> Any:
+    """Compares values that ranks exchange."""
+    return ddp.verify_param_shapes
+
+
+@PRIVATE.replaces("torch._C._distributed_c10d:FakeWork.get_future", adds=True)
+def work_future(session: Session, original: Any) -> Any:
+    """Fake work has no future; a communication hook needs one."""
+    return ddp.get_future
+
+
+@PRIVATE.replaces("torch._C._distributed_c10d:Work.wait")
+@PRIVATE.replaces("torch._C._distributed_c10d:FakeWork.wait")
+def work_wait(session: Session, original: Any) -> Any:
+    """What follows on the stream waits for the collective."""
+
+    def wait(work: Any, *args: Any, **kwargs: Any) -> bool:
+        session.on_work(work)
+        return True
+
+    return wait
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+@PIPELINE.replaces(
+    f"{PIPELINES}:_PipelineSchedule._warmup_p2p",
+    parameters=("self", "stages", "has_backward", "p2p_done"),
+)
+def pipeline_vote(session: Session, original: Any) -> Any:
+    """Stages vote by messages, and the vote is read."""
+    from flint.frontends.torch_world.runtime.pipelining import warm_up
+
+    return warm_up
+
+
+def _stage_method(name: str) -> Any:
+    @PIPELINE.replaces(f"torch.distributed.pipelining.stage:PipelineStage.{name}")
+    def method(session: Session, original: Any) -> Any:
+        """Stages tell each other the shapes of activations by messages."""
+        from flint.frontends.torch_world.runtime.pipelining import StageShapes
+
+        return StageShapes(session.handover).replacement(name, original)
+
+    return method
+
+
+for _name in ("_send_meta", "_recv_meta", "_forward_metadata_inference"):
+    _stage_method(_name)
+
+
+@PIPELINE.replaces(
+    "torch.distributed.pipelining.stage:PipelineStage._prepare_forward_infra",
+    "torch.distributed.pipelining.stage:PipelineStage._prepare_backward_infra",
+    parameters=("self", "num_microbatches"),
+)
+def stage_setup(session: Session, original: Any) -> Any:
+    """Before its first step a stage runs one microbatch, to see shapes."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with session.phases.setup():
+            return original(*args, **kwargs)
+
+    return run
+
+
+@PIPELINE.replaces(f"{PIPELINES}:PipelineScheduleSingle.step", parameters=("self",))
+@PIPELINE.replaces(f"{PIPELINES}:PipelineScheduleMulti.step", parameters=("self",))
+def schedule_step(session: Session, original: Any) -> Any:
+    """The forward pass begins here: schedules gather parameters before any module runs."""
+
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        session.phases.module_starts(len(session.modules.stack))
+        with session.phases.part(Phase.FORWARD):
+            return original(*args, **kwargs)
+
+    return step
+
+
+def _schedule_part(targets: tuple[str, ...], phase: Phase) -> None:
+    @PIPELINE.replaces(*targets)
+    def method(session: Session, original: Any) -> Any:
+        """Schedules gather, add up and reduce between modules and backward passes."""
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with session.phases.part(phase):
+                return original(*args, **kwargs)
+
+        return run
+
+
+_STAGE = "torch.distributed.pipelining.stage:_PipelineStageBase"
+_schedule_part(
+    (
+        f"{_STAGE}.backward_one_chunk",
+        f"{_STAGE}.backward_weight_one_chunk",
+        f"{_STAGE}.perform_reduce_grad",
+    ),
+    Phase.BACKWARD,
+)
+
+
+def _stage_messages(name: str, phase: Phase) -> None:
+    @PIPELINE.replaces(f"{_STAGE}.{name}", parameters=("self",))
+    def method(session: Session, original: Any) -> Any:
+        """Schedules send and receive in batches, forward and backward together."""
+
+        @functools.wraps(original)
+        def ops(stage: Any, chunk: int) -> Any:
+            found = original(stage, chunk)
+            for op in found:
+                session.on_message(op.tensor, phase)
+            return found
+
+        return ops
+
+
+for _name, _phase in (
+    ("get_fwd_recv_ops", Phase.FORWARD),
+    ("get_fwd_send_ops", Phase.FORWARD),
+    ("get_bwd_recv_ops", Phase.BACKWARD),
+    ("get_bwd_send_ops", Phase.BACKWARD),
+):
+    _stage_messages(_name, _phase)
+
+
+# --- what the replacements are made of ------------------------------------------------------------
+
+
+def _storage_id(tensor: Any) -> int:
+    return int(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
+
+
+def _sharded_alike(lists: Sequence[Any]) -> bool:
+    """Whether tensors that belong together lie on one mesh in one way; scalars lie anywhere."""
+    for together in zip(*lists, strict=False):
+        distributed = [t for t in together if isinstance(t, DTensor)]
+        if any(t.placements != distributed[0].placements for t in distributed):
+            return False
+        if any(t.device_mesh != distributed[0].device_mesh for t in distributed):
+            return False
+        if distributed and any(t.dim() for t in together if not isinstance(t, DTensor)):
+            return False
+    return not any(p.is_partial() for t in lists[0] for p in getattr(t, "placements", ()))
+
+
+def _local_tensors(given: Any) -> Any:
+    if isinstance(given, (list, tuple)):
+        return [_local_tensors(entry) for entry in given]
+    return given._local_tensor if isinstance(given, DTensor) else given
+
+
+class _SameList(list[Any]):
+    """A list that modules which imported the original under another name may still extend."""
+
+
+class LazyChunks(Sequence[Any]):
+    """`torch.chunk` with empty chunks behind the last, each made when it is asked for."""
+
+    def __init__(self, tensor: Any, num_chunks: int, dim: int) -> None:
+        self._tensor, self._count, self._dim = tensor, num_chunks, dim
+        self._size = -(-int(tensor.size(dim)) // num_chunks)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        index = range(self._count)[index]
+        size = int(self._tensor.size(self._dim))
+        if index == 0 or self._size * index < size:
+            start = self._size * index
+            return self._tensor.narrow(self._dim, start, min(self._size, size - start))
+        return self[0].new_empty(0)
+
+
+def _noting_mesh(session: Session, method: Any) -> Any:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mesh = method(*args, **kwargs)
+        if all(mesh is not known for known in session.device_meshes):
+            session.device_meshes.append(mesh)
+        return mesh
+
+    return run
+
+
+def _device_type(given: str) -> str:
+    return NAME if given == "cuda" else given
+
+
+def _is_known_to_autograd(tensor: Any) -> bool:
+    """Whether hooks or a graph hang on a tensor: they would stay with the memory that it had."""
+    hooks = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
+    return bool(hooks) or tensor.grad_fn is not None
+
+
+def _take_memory(tensor: Any, value: Any) -> None:
+    """Give `tensor`, which stays the same object, the memory and the device of `value`."""
+    gradient, needs_gradient = tensor.grad, tensor.requires_grad
+    tensor.grad = None  # it is counted as another user of the tensor
+    made = value.detach().requires_grad_(needs_gradient)
+    torch._C._swap_tensor_impl(tensor, made)
+    tensor.fake_device = value.fake_device
+    tensor.grad = gradient
+
+
+def _apply(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    for name, parameter in list(module._parameters.items()):
+        if parameter is not None:
+            module._parameters[name] = _applied_parameter(parameter, fn)
+    for name, buffer in list(module._buffers.items()):
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
+
+
+def _applied_parameter(parameter: Any, fn: Callable[[Any], Any]) -> Any:
+    with torch.no_grad():
+        new = fn(parameter)
+    if new is parameter:
+        return parameter
+    kept = getattr(parameter, "_flint_moved", None)
+    if kept is not None and kept[0] == (new.device, new.dtype, new.shape):
+        return kept[1]  # tied parameters stay tied
+    made = torch.nn.Parameter(new, requires_grad=parameter.requires_grad)
+    for key, value in vars(parameter).items():
+        if key not in vars(made) and not key.startswith("_flint"):
+            setattr(made, key, value)  # marks that the program put there
+    if parameter.grad is not None:
+        with torch.no_grad():
+            made.grad = fn(parameter.grad)
+    parameter._flint_moved = ((new.device, new.dtype, new.shape), made)
+    return made

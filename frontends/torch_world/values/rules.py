@@ -1,0 +1,371 @@
+"""How what is known of tensors passes through operators whose inputs are not all known.
+
+A rule gets the call and its fake result, and returns a `Value` per result (None: nothing is known).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from flint.frontends.torch_world.values.kinds import Classes, Even, Known, Value, settled
+
+Found = Value | Sequence[Value | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator, its arguments, its fake result, and how to look up what is known of a tensor."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    result: Any
+    lookup: Callable[[Any], Value | None]
+
+    def value(self, index: int) -> Value | None:
+        """What is known of the tensor that is argument `index`."""
+        given = self.args[index] if index < len(self.args) else None
+        return self.lookup(given) if isinstance(given, torch.Tensor) else None
+
+    def option(self, index: int, name: str, default: Any = None) -> Any:
+        """The argument at `index`, or called `name`."""
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
+
+
+Rule = Callable[[Call], Found]
+
+_SAME = [
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "permute",
+    "transpose",
+    "t",
+    "select",
+    "slice",
+    "expand",
+    "clone",
+    "_to_copy",
+    "detach",
+    "alias",
+    "index",
+    "index_select",
+    "gather",
+    "unsqueeze",
+    "squeeze",
+    "unbind",
+    "split",
+    "split_with_sizes",
+    "chunk",
+    "flip",
+    "repeat",
+    "as_strided",
+    "unfold",
+    "roll",
+    "diagonal",
+    "all_to_all_single",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+]
+
+_ADDING = ("scatter_add", "scatter_add_", "index_add", "index_add_")
+
+
+def rule_of(name: str) -> Rule | None:
+    """The rule of an operator by the name of its packet (`aten::sum`), overloads alike."""
+    return _RULES.get(name.rpartition("::")[2])
+
+
+def _same(call: Call) -> Found:
+    value = call.value(0)
+    if value is None or isinstance(value, Known):
+        return None
+    if isinstance(call.result, (list, tuple)):
+        return [value] * len(call.result)
+    return value
+
+
+def _wait(call: Call) -> Found:
+    return call.value(0)
+
+
+def _index_in(dimension: int) -> Rule:
+    """Operators that return positions along a dimension: router choices."""
+
+    def rule(call: Call) -> Found:
+        source = call.args[0]
+        if source.dim() == 0:
+            return None
+        place = call.option(dimension, "dim", -1)
+        if place is None:
+            return None
+        classes = Classes(int(source.shape[place]))
+        return (None, classes) if isinstance(call.result, (list, tuple)) else classes
+
+    return rule
+
+
+def _sort(call: Call) -> Found:
+    value = call.value(0)
+    return (value, None) if isinstance(value, Classes) else None
+
+
+def _randint(call: Call) -> Found:
+    numbers = [arg for arg in call.args if isinstance(arg, int)]
+    low = numbers[0] if len(numbers) > 1 else 0
+    return Classes(numbers[-1]) if numbers and low == 0 else None
+
+
+def _multinomial(call: Call) -> Found:
+    return Classes(int(call.args[0].shape[-1]))
+
+
+def _filled(level: int, made_up: bool = False) -> Rule:
+    def rule(call: Call) -> Found:
+        return settled(Fraction(level), call.result, made_up)
+
+    return rule
+
+
+def _full(call: Call) -> Found:
+    fill = next((arg for arg in call.args[1:] if isinstance(arg, (int, float))), None)
+    fill = call.kwargs.get("fill_value", fill)
+    if fill is None or not math.isfinite(fill) or isinstance(fill, float):
+        return None
+    return settled(Fraction(int(fill)), call.result, made_up=False)
+
+
+def _scatter(call: Call) -> Found:
+    """One class per row marked in zeros: a routing map."""
+    target, index = call.value(0), call.args[2]
+    zeros = (isinstance(target, Even) and target.level == 0) or (
+        isinstance(target, Known) and not bool(target.data.any())
+    )
+    source = call.option(3, "value", call.kwargs.get("src"))
+    if not zeros or not _is_one(source, call):
+        return None
+    level = Fraction(index.numel(), max(call.args[0].numel(), 1))
+    return Even(level) if level <= 1 else None
+
+
+def _scatter_add(call: Call) -> Found:
+    """Ones added at unknown places: token counts."""
+    target, source = call.value(0), call.args[3]
+    if not isinstance(target, Known) or target.data.any() or not _is_one(source, call):
+        return None
+    return settled(Fraction(source.numel(), max(call.args[0].numel(), 1)), call.result)
+
+
+def _is_one(source: Any, call: Call) -> bool:
+    if not isinstance(source, torch.Tensor):
+        return bool(source == 1)
+    value = call.lookup(source)
+    if isinstance(value, Even):
+        return value.level == 1
+    return isinstance(value, Known) and bool((value.data == 1).all())
+
+
+def _compare(equal: bool) -> Rule:
+    def rule(call: Call) -> Found:
+        level = _equal_level(call, call.args[0], call.args[1])
+        if level is None:
+            return None
+        return settled(level if equal else 1 - level, call.result)
+
+    return rule
+
+
+def _equal_level(call: Call, left: Any, right: Any) -> Fraction | None:
+    """How often `left == right`, where that can be said."""
+    if left is right:
+        return Fraction(1)  # isnan and isfinite compare a tensor with itself
+    if isinstance(right, float) and not math.isfinite(right):
+        return Fraction(0)
+    known, other = call.lookup(left), right
+    if isinstance(right, torch.Tensor):
+        value = call.lookup(right)
+        if not isinstance(value, Known):
+            return None
+        if value.data.numel() != 1:
+            return _one_hot_level(left, known, value.data)
+        other = value.data.item()
+    if isinstance(known, Classes):
+        return Fraction(1, known.count) if 0 <= other < known.count else Fraction(0)
+    if isinstance(known, Even) and known.level in (0, 1) and other in (0, 1):
+        return Fraction(int(known.level == other))
+    if not left.dtype.is_floating_point and isinstance(other, int) and other < 0:
+        return Fraction(0)  # ignored labels and padding are taken not to occur
+    return None
+
+
+def _one_hot_level(left: Any, known: Value | None, classes: Any) -> Fraction | None:
+    """`index.unsqueeze(-1) == arange(classes)`, which is how one_hot is computed."""
+    last = classes.dim() > 0 and left.dim() > 0 and left.shape[-1] == 1
+    if not last or left.dtype.is_floating_point or classes.numel() != classes.shape[-1]:
+        return None
+    # Classes that no index names (a spare one for padding) leave the share of the others as it is.
+    return Fraction(1, known.count if isinstance(known, Classes) else int(classes.numel()))
+
+
+def _order(below: Callable[[int], int]) -> Rule:
+    """`index < bound` and its kin; `below` gives how many whole classes satisfy `index < bound`."""
+
+    def rule(call: Call) -> Found:
+        known, bound = call.value(0), call.args[1]
+        if isinstance(bound, torch.Tensor):
+            value = call.lookup(bound)
+            if not isinstance(value, Known) or value.data.numel() != 1:
+                return None
+            bound = value.data.item()
+        if isinstance(known, Even) and not known.made_up:
+            return None
+        if not isinstance(known, Classes):
+            return None
+        inside = min(max(below(int(bound)), 0), known.count)
+        return settled(Fraction(inside, known.count), call.result)
+
+    return rule
+
+
+def _complement(rule: Rule) -> Rule:
+    def other(call: Call) -> Found:
+        found = rule(call)
+        if isinstance(found, Even):
+            return Even(1 - found.level)
+        if isinstance(found, Known):
+            return Known(~found.data, made_up=True)
+        return None
+
+    return other
+
+
+def _not(call: Call) -> Found:
+    value = call.value(0)
+    return Even(1 - value.level, value.made_up) if isinstance(value, Even) else None
+
+
+def _and(call: Call) -> Found:
+    """Exact where the two masks come from one tensor of classes, as in `(i >= low) & (i < high)`"""
+    left, right = (_level(call, arg) for arg in call.args[:2])
+    if left is None or right is None:
+        return None
+    return Even(max(left + right - 1, Fraction(0)))
+
+
+def _or(call: Call) -> Found:
+    left, right = (_level(call, arg) for arg in call.args[:2])
+    if left is None or right is None:
+        return None
+    return Even(min(left + right, Fraction(1)))
+
+
+def _multiply(call: Call) -> Found:
+    left, right = (_level(call, arg) for arg in call.args[:2])
+    if left is None or right is None:
+        return None
+    if call.result.dtype == torch.bool:
+        return _and(call)
+    return Even(left * right)
+
+
+def _level(call: Call, given: Any) -> Fraction | None:
+    if isinstance(given, int):
+        return Fraction(given)
+    value = call.lookup(given) if isinstance(given, torch.Tensor) else None
+    if isinstance(value, Even):
+        return value.level
+    if isinstance(value, Known) and value.data.numel() == 1:
+        number = value.data.item()
+        return Fraction(int(number)) if number == int(number) else None
+    return None
+
+
+def _sum(call: Call) -> Found:
+    value = call.value(0)
+    if not isinstance(value, Even) or not call.result.numel():
+        return None
+    ratio = Fraction(call.args[0].numel(), call.result.numel())
+    return settled(value.level * ratio, call.result, value.made_up)
+
+
+def _mean(call: Call) -> Found:
+    value = call.value(0)
+    return value if isinstance(value, Even) else None
+
+
+def _any(call: Call) -> Found:
+    value = call.value(0)
+    return settled(Fraction(int(value.level > 0)), call.result) if isinstance(value, Even) else None
+
+
+def _all(call: Call) -> Found:
+    value = call.value(0)
+    if not isinstance(value, Even):
+        return None
+    return settled(Fraction(int(value.level == 1)), call.result)
+
+
+def _maximum(call: Call) -> Found:
+    value = call.value(0)
+    if isinstance(call.result, (list, tuple)) or not isinstance(value, Classes):
+        return None
+    return settled(Fraction(value.count - 1), call.result)
+
+
+def _minimum(call: Call) -> Found:
+    value = call.value(0)
+    if isinstance(call.result, (list, tuple)) or not isinstance(value, Classes):
+        return None
+    return settled(Fraction(0), call.result)
+
+
+def _histogram(call: Call) -> Found:
+    total = call.args[0].numel()
+    return settled(Fraction(total, max(call.result.numel(), 1)), call.result)
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_SAME, _same),
+    "wait_tensor": _wait,
+    "topk": _index_in(2),
+    "argmax": _index_in(1),
+    "argsort": _index_in(1),
+    "sort": _sort,
+    "randint": _randint,
+    "multinomial": _multinomial,
+    **{name: _filled(0) for name in ("zeros", "zeros_like", "new_zeros", "zero_")},
+    **{name: _filled(1) for name in ("ones", "ones_like", "new_ones")},
+    **dict.fromkeys(("full", "full_like", "new_full", "fill_"), _full),
+    **dict.fromkeys(("scatter", "scatter_"), _scatter),
+    **dict.fromkeys(_ADDING, _scatter_add),
+    "eq": _compare(True),
+    "ne": _compare(False),
+    "isnan": _filled(0, made_up=True),
+    "isinf": _filled(0, made_up=True),
+    "isfinite": _filled(1, made_up=True),
+    "lt": _order(lambda bound: bound),
+    "le": _order(lambda bound: bound + 1),
+    "ge": _complement(_order(lambda bound: bound)),
+    "gt": _complement(_order(lambda bound: bound + 1)),
+    "logical_not": _not,
+    "bitwise_not": _not,
+    "logical_and": _and,
+    "bitwise_and": _and,
+    "logical_or": _or,
+    "bitwise_or": _or,
+    "mul": _multiply,
+    "sum": _sum,
+    "mean": _mean,
+    "any": _any,
+    "all": _all,
+    "max": _maximum,
+    "amax": _maximum,
+    "min": _minimum,
+    "amin": _minimum,
+    "histc": _histogram,
+}

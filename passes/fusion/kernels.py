@@ -1,0 +1,279 @@
+"""Merge operations into the kernels that a compiler would launch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar
+
+import numpy as np
+
+from flint.ir.columns import (
+    Edges,
+    Mask,
+    carried,
+    consumers,
+    edges,
+    forwarded,
+    kept,
+    read_at_home,
+    rewired,
+    with_value,
+)
+from flint.ir.opcodes import (
+    CONVOLUTION,
+    ELEMENTWISE,
+    LAYOUT,
+    MATMUL,
+    REDUCTION,
+    opcode_mask,
+)
+from flint.ir.product_types import kernel_products
+from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.passes.base import Pass
+
+#: Changes of type, element by element.
+CONVERT = frozenset({"stablehlo.convert", "hlo.convert"})
+#: Opcode of a kernel of several element-wise operations.
+FUSION = "fusion"
+#: Operators that PyTorch launched one by one.
+EAGER = "aten."
+
+
+class Role(IntEnum):
+    """What a row can be in a kernel."""
+
+    ALONE = 0  #: a kernel by itself, or no kernel
+    ELEMENT = 1  #: element-wise
+    LAYOUT = 2  #: element-wise on other places of its operand, or generated in place
+    REDUCE = 3  #: ends a kernel
+    MATMUL = 4  #: the one product of matrices of a kernel
+
+
+@dataclass(frozen=True)
+class FuseKernels(Pass):
+    """Merge rows into kernels with one result, by rules that compilers share.
+
+    Operators of PyTorch that ran one by one (`aten.`) are kernels already and stay as they are.
+
+    First, layout changes and conversions that only element-wise operations and reductions of their
+    region read are done again by each reader (`_repeated`): they have no flops, and their operand
+    is no larger than what they would store. Then rows are taken last to first. A row joins the kernel of its readers if all of them are in one
+    kernel of the same region and stream, no loop yields it, and
+
+    * `element_joins`: it is element-wise or a layout change, and does not feed the product of
+      matrices of that kernel; what feeds the product joins if it is a layout change or conversion;
+    * `matmul_joins` (epilogue): it is a product of matrices, the kernel ends element-wise, has no
+      other product, and its result has as many elements.
+
+    A reduction ends its kernel. The kernel is the row that was its last: scope, location, phase,
+    type and result are of that row. Its opcode and dims are of its product or reduction, and
+    `fusion` where several element-wise operations met. flops are summed, `operand_bytes` are what
+    crosses into it (each value once), `result_bytes` what leaves. Nothing outside reads a row
+    inside, so that merging makes no cycle.
+    """
+
+    name: ClassVar[str] = "fuse-kernels"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program with one row per kernel."""
+        program = _repeated(program)
+        role = _roles(program)
+        kernel = _kernels(program, role)
+        if (kernel == np.arange(len(program))).all():
+            return program
+        return _merged(program, role, kernel)
+
+
+def _repeated(program: Program) -> Program:
+    """The program in which readers of cheap rows read what those rows read."""
+    gone = _cheap(program)
+    if not gone.any():
+        return program
+    owner, target = edges(program)
+    reads = gone[target] & ~gone[owner]
+    owner, target = owner[reads], target[reads]
+    before = np.minimum(program.operand_bytes[owner], program.result_bytes[target])
+    after = np.minimum(program.operand_bytes[owner], _bytes_read(program, gone)[target])
+    operand_bytes = program.operand_bytes.copy()
+    np.add.at(operand_bytes, owner, after - before)
+    flags = program.flags.copy()
+    flags[owner] &= ~np.uint8(Flag.IN_PLACE)  # its first operand may be another one now
+    adjusted = program.with_rows(operand_bytes=np.maximum(operand_bytes, 0), flags=flags)
+    return kept(forwarded(adjusted, gone), ~gone)
+
+
+def _cheap(program: Program) -> Mask:
+    """Rows without flops, of one operand or none, that each of their readers can do again."""
+    role = _roles(program)
+    cheap = (role == Role.LAYOUT) | (opcode_mask(program, CONVERT) & (role == Role.ELEMENT))
+    cheap &= (program.flops == 0) & (np.diff(program.dep_start) <= 1)
+    cheap &= (program.result_bytes >= program.operand_bytes) & read_at_home(program)
+    does = (role == Role.ELEMENT) | (role == Role.LAYOUT) | (role == Role.REDUCE)
+    takes = (does & (program.kind == Kind.COMPUTE)).tolist()
+    start, rows = (column.tolist() for column in consumers(program))
+    gone = [False] * len(program)
+    for row in np.flatnonzero(cheap).tolist()[::-1]:
+        readers = rows[start[row] : start[row + 1]]
+        gone[row] = bool(readers) and all(takes[r] or gone[r] for r in readers)
+    return np.array(gone, dtype=np.bool_)
+
+
+def _bytes_read(program: Program, gone: Mask) -> Int64s:
+    """For each `gone` row, the bytes that doing it again reads, through chains of such rows."""
+    views = program.kind == Kind.VALUE
+    read = np.where(views, program.result_bytes, program.operand_bytes)
+    for row in np.flatnonzero(gone).tolist():
+        for inner in program.dependencies(row).tolist():
+            if gone[inner]:
+                read[row] = min(read[row], read[inner])
+    return read
+
+
+def _roles(program: Program) -> Int64s:
+    compute = program.kind == Kind.COMPUTE
+    priced = (program.flags & Flag.UNPRICED) == 0
+    views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) > 0) & ~carried(program)
+    role = np.zeros(len(program), dtype=np.int64)
+    iota = frozenset({"stablehlo.iota", "hlo.iota"})
+    role[opcode_mask(program, ELEMENTWISE) & compute] = Role.ELEMENT
+    role[opcode_mask(program, LAYOUT | iota) & (compute | views)] = Role.LAYOUT
+    role[opcode_mask(program, REDUCTION) & compute] = Role.REDUCE
+    role[opcode_mask(program, MATMUL | CONVOLUTION) & compute] = Role.MATMUL
+    launched = np.array([o.startswith(EAGER) for o in program.opcodes], dtype=np.bool_)
+    return np.where(priced & ~launched[program.opcode], role, Role.ALONE)
+
+
+@dataclass
+class _Kernels:
+    """The assignment while it grows: `kernel[row]` is the row that ends the row's kernel."""
+
+    role: list[int]
+    kernel: list[int]
+    elements: list[int]
+    convert: list[bool]
+    ends: list[bool]  # whether a kernel may end at the row and hold others
+    has_matmul: list[bool]
+    feeds_matmul: list[bool]
+
+    def element_joins(self, row: int, readers: list[int]) -> bool:
+        """Whether an element-wise row or layout change joins the kernel of `readers`."""
+        if not any(self.feeds_matmul[r] for r in readers):
+            return True
+        self.feeds_matmul[row] = self.role[row] == Role.LAYOUT or self.convert[row]
+        return self.feeds_matmul[row]
+
+    def matmul_joins(self, row: int, end: int) -> bool:
+        """Whether a product of matrices takes the kernel at `end` as its epilogue."""
+        if self.role[end] != Role.ELEMENT or self.has_matmul[end]:
+            return False
+        self.has_matmul[end] = self.elements[row] == self.elements[end]
+        return self.has_matmul[end]
+
+    def joins(self, row: int, readers: list[int]) -> bool:
+        """Whether `row` becomes part of the kernel of its readers."""
+        ends = {self.kernel[r] for r in readers}
+        if len(ends) != 1 or self.role[row] in (Role.ALONE, Role.REDUCE):
+            return False
+        end = ends.pop()
+        if not self.ends[end]:
+            return False
+        if self.role[row] == Role.MATMUL:
+            return self.matmul_joins(row, end)
+        return self.element_joins(row, readers)
+
+
+def _kernels(program: Program, role: Int64s) -> Int64s:
+    """For each row, the last row of its kernel."""
+    matmul = role == Role.MATMUL
+    elements = np.array([math.prod(s) for s in program.shapes], dtype=object)[program.shape]
+    converts = opcode_mask(program, CONVERT)
+    work = _Kernels(
+        role=role.tolist(),
+        kernel=list(range(len(program))),
+        elements=elements.tolist(),
+        convert=converts.tolist(),
+        ends=((role != Role.ALONE) & (program.kind == Kind.COMPUTE)).tolist(),
+        has_matmul=matmul.tolist(),
+        feeds_matmul=matmul.tolist(),
+    )
+    start, rows = (column.tolist() for column in consumers(program))
+    for row in np.flatnonzero(read_at_home(program)).tolist()[::-1]:
+        readers = rows[start[row] : start[row + 1]]
+        if work.joins(row, readers):
+            work.kernel[row] = work.kernel[readers[0]]
+    return np.array(work.kernel, dtype=np.int64)
+
+
+def _merged(program: Program, role: Int64s, kernel: Int64s) -> Program:
+    """One row per kernel, at the place of its last row."""
+    n = len(program)
+    owner, target = edges(program)
+    crosses = kernel[owner] != kernel[target]
+    links = (owner[crosses], target[crosses])
+    flops = np.zeros(n, dtype=np.int64)
+    np.add.at(flops, kernel, program.flops)
+    operand_bytes = np.where(
+        np.bincount(kernel, minlength=n) > 1,
+        _bytes_in(program, kernel, links),
+        program.operand_bytes,
+    )
+    opcodes, opcode = _opcodes(program, role, kernel)
+    dims = program.dims.copy()
+    matmuls = np.flatnonzero(role == Role.MATMUL)
+    dims[kernel[matmuls]] = program.dims[matmuls]
+    merged = rewired(program, (kernel[links[0]], links[1])).with_rows(
+        flops=flops,
+        operand_bytes=operand_bytes,
+        opcode=opcode,
+        opcodes=opcodes,
+        dims=dims,
+        product=kernel_products(program, kernel),
+    )
+    flags = np.where(_first_reads(merged) == _first_reads(program), 0xFF, ~Flag.IN_PLACE & 0xFF)
+    merged = merged.with_rows(flags=(program.flags & flags).astype(np.uint8))
+    return kept(merged, kernel == np.arange(n))
+
+
+def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
+    """For each kernel, bytes that it reads from outside, each value once.
+
+    A row that reads less than a value (a slice of it) counts what it reads, and a kernel no more
+    than its rows read together.
+    """
+    n = len(program)
+    owner, target = links
+    computing = program.kind == Kind.COMPUTE
+    computes = computing[owner]
+    seen = program.result_bytes[target]
+    seen = np.where(computes, np.minimum(seen, program.operand_bytes[owner]), seen)
+    key = kernel[owner] * n + target
+    order = np.lexsort((seen, key))
+    last = np.append(np.diff(key[order]) != 0, True)[: len(order)]
+    total = np.zeros(n, dtype=np.int64)
+    np.add.at(total, kernel[owner[order[last]]], seen[order[last]])
+    most = np.zeros(n, dtype=np.int64)
+    np.add.at(most, kernel[computing], program.operand_bytes[computing])
+    return np.minimum(total, most)
+
+
+def _opcodes(
+    program: Program, role: Int64s, kernel: Int64s
+) -> tuple[tuple[str, ...], np.ndarray[tuple[int, ...], np.dtype[np.uint16]]]:
+    """The opcode table with `fusion`, and the opcode of each kernel at its last row."""
+    opcodes, fusion = with_value(program.opcodes, FUSION)
+    opcode = program.opcode.copy()
+    launched = kernel[program.kind == Kind.COMPUTE]
+    several = np.bincount(launched, minlength=len(program)) > 1
+    opcode[several & (role != Role.REDUCE)] = fusion
+    matmuls = np.flatnonzero(role == Role.MATMUL)
+    opcode[kernel[matmuls]] = program.opcode[matmuls]
+    return opcodes, opcode
+
+
+def _first_reads(program: Program) -> Int64s:
+    """For each row, the first row that it reads, or -1."""
+    padded = np.append(program.deps, -1).astype(np.int64)
+    none = np.diff(program.dep_start) == 0
+    return np.where(none, -1, padded[program.dep_start[:-1]])

@@ -1,0 +1,335 @@
+"""Sharding rules for operations that Shardy has none for.
+
+A rule says which dimensions of operands and results are the same factor, in Shardy's own notation
+(`#sdy.op_sharding_rule<([i, j])->([i, j]) {i=8, j=16}>`). Without a rule an operation blocks
+propagation and no reshard is placed around it.
+
+Other packages add rules for their custom calls with an entry point in the group
+`flint.sharding_rules`: its name is the key (`custom_call:my_kernel`), its object a `RuleMaker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from flint.ir.opcodes import ELEMENTWISE
+from flint.passes.partition.prepare.attention import attach_attention_rules
+from flint.passes.work.host_copies import PLACEMENTS
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Factors of one operation: a size each, and which factor every dimension is."""
+
+    sizes: tuple[int, ...]
+    operands: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+    need_replication: tuple[int, ...] = ()
+    reduction: tuple[int, ...] = ()
+    permutation: tuple[int, ...] = ()
+
+
+#: A rule maker sees operand shapes, result shapes and the operation, and may answer None.
+RuleMaker = Callable[[list[Shape], list[Shape], Any], Rule | None]
+
+
+def pointwise(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+    """All operands and results of one shape: dimension d is factor d everywhere."""
+    shape = results[0]
+    if any(s != shape for s in [*operands, *results]):
+        return None
+    factors = tuple(range(len(shape)))
+    return Rule(shape, (factors,) * len(operands), (factors,) * len(results))
+
+
+def batched(last: int) -> RuleMaker:
+    """Leading dimensions are batch; the last `last` dimensions of each value stay whole."""
+
+    def make(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+        batch = results[0][: len(results[0]) - last]
+        if any(s[: len(batch)] != batch for s in [*operands, *results]):
+            return None
+        sizes = list(batch)
+
+        def mapping(shape: Shape) -> tuple[int, ...]:
+            found = list(range(len(batch)))
+            for size in shape[len(batch) :]:
+                found.append(len(sizes))
+                sizes.append(size)
+            return tuple(found)
+
+        ins = tuple(mapping(s) for s in operands)
+        outs = tuple(mapping(s) for s in results)
+        whole = tuple(range(len(batch), len(sizes)))
+        return Rule(tuple(sizes), ins, outs, whole)
+
+    return make
+
+
+def matrices(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+    """The last two dimensions of the first operand, and all that follow a batch, stay whole."""
+    depth = len(operands[0]) - 2
+    batch = operands[0][:depth]
+    if depth < 0 or any(s[:depth] != batch for s in [*operands, *results]):
+        return None
+    return _whole_after(depth, operands, results)
+
+
+def opaque(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+    """Nothing is known: the operation sees all of its operands and makes all of its results."""
+    return _whole_after(0, operands, results)
+
+
+def _whole_after(depth: int, operands: list[Shape], results: list[Shape]) -> Rule:
+    """`depth` leading dimensions are batch, every other one is a factor that stays whole."""
+    sizes = list(operands[0][:depth]) if operands else []
+
+    def mapping(shape: Shape) -> tuple[int, ...]:
+        found = list(range(depth))
+        for size in shape[depth:]:
+            found.append(len(sizes))
+            sizes.append(size)
+        return tuple(found)
+
+    ins, outs = tuple(map(mapping, operands)), tuple(map(mapping, results))
+    return Rule(tuple(sizes), ins, outs, need_replication=tuple(range(depth, len(sizes))))
+
+
+def approx_top_k(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+    """The searched dimension stays whole, in operands and results.
+
+    Shardy's own rule lets operands be sharded there and says nothing of putting shards together.
+    """
+    inputs = operands[: len(results)]
+    found, made = inputs[0], results[0]
+    config = op.attributes.get("mhlo.backend_config", None)
+    if config is None or "reduction_dim" not in config:
+        return opaque(operands, results, op)
+    searched = int(config["reduction_dim"].value)
+    rank = len(found)
+    before = tuple(range(rank))
+    after = tuple(rank if d == searched else d for d in range(rank))
+    scalars = tuple(() for _ in operands[len(results) :])
+    if any(operands[len(results) :]):
+        return opaque(operands, results, op)
+    return Rule(
+        (*found, made[searched]),
+        (*(before for _ in inputs), *scalars),
+        tuple(after for _ in results),
+        need_replication=(searched, rank),
+    )
+
+
+def select_and_scatter(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+    """A window's source is beside what it covers; neighbours exchange what windows share."""
+    operand, source, initial = operands
+    factors = tuple(range(len(operand)))
+    slid = tuple(d for d in factors if source[d] != operand[d])
+    mappings = (factors, factors, tuple(range(len(initial))))
+    return Rule(operand, mappings, (factors,), permutation=slid)
+
+
+def ragged_dot(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+    """Like `dot_general` for each group; how rows divide into groups every device must know.
+
+    Rows may be sharded: a device finds its part of each group from the group sizes, which are
+    whole everywhere.
+    """
+    from jaxlib.mlir.dialects import chlo
+
+    numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
+    left, right = operands[0], operands[1]
+    batch = dict(zip(numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions, strict=True))
+    contract = dict(
+        zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
+    )
+    lhs = tuple(range(len(left)))
+    sizes = list(left)
+    same = {r: d for d, r in {**batch, **contract}.items()}
+    groups = set(numbers.rhs_group_dimensions)
+    rhs = []
+    for r, size in enumerate(right):
+        rhs.append(same[r] if r in same else len(sizes))
+        if r not in same:
+            sizes.append(size)
+    group = next((rhs[r] for r in groups), len(sizes))
+    if group == len(sizes):
+        sizes.append(operands[2][-1])
+    free = [d for d in lhs if d not in batch and d not in contract]
+    made = [*batch, *free, *(f for f in rhs if f not in lhs and f != group)]
+    if len(made) < len(results[0]):
+        made.insert(0, group)  # the contracted dimension is ragged: one product for each group
+    sizes_factors = _group_sizes(operands[2], group, sizes)
+    whole = tuple({group, *sizes_factors})
+    return Rule(
+        tuple(sizes), (lhs, tuple(rhs), sizes_factors), (tuple(made),), whole, tuple(contract)
+    )
+
+
+def _group_sizes(shape: Shape, group: int, sizes: list[int]) -> tuple[int, ...]:
+    """Factors of the operand that holds group sizes; its leading dimensions, if any, stay whole."""
+    leading = tuple(range(len(sizes), len(sizes) + len(shape) - 1))
+    sizes.extend(shape[:-1])
+    return (*leading, group)
+
+
+_CHLO = sorted(n.removeprefix("chlo.") for n in ELEMENTWISE if n.startswith("chlo."))
+#: Operation name to rule maker. For custom calls the key is `custom_call:TARGET`.
+RULES: dict[str, RuleMaker] = {
+    **dict.fromkeys((f"chlo.{name}" for name in _CHLO), pointwise),
+    **dict.fromkeys((f"custom_call:mhlo.{name}" for name in _CHLO), pointwise),
+    **dict.fromkeys(
+        (
+            "custom_call:LayoutConstraint",
+            "custom_call:MoveToDevice",
+            "custom_call:MoveToHost",
+            "custom_call:annotate_device_placement",
+        ),
+        pointwise,
+    ),
+    "chlo._asin_acos_kernel": pointwise,
+    **dict.fromkeys((f"custom_call:{name}" for name in PLACEMENTS), pointwise),
+    "chlo.ragged_dot": ragged_dot,
+    "chlo.top_k": batched(1),
+    "custom_call:ApproxTopK": approx_top_k,
+    "custom_call:Eigh": matrices,
+    "custom_call:LuDecomposition": matrices,
+    "custom_call:mhlo.topk": batched(1),
+    "stablehlo.select_and_scatter": select_and_scatter,
+}
+#: Custom calls that Shardy has rules for, that communicate, or that only annotate.
+KNOWN_CALLS = frozenset(
+    f"custom_call:{name}"
+    for name in (
+        "CompactWyHelper",
+        "CustomSPMDPartitioning",
+        "PartialReduce",
+        "ProductOfElementaryHouseholderReflectors",
+        "Qr",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "Sharding",
+        "X64Combine",
+        "X64SplitHigh",
+        "X64SplitLow",
+        "ragged_all_to_all",
+        "xla.megascale.provide_metadata",
+    )
+)
+
+
+@cache
+def installed_rules() -> Mapping[str, RuleMaker]:
+    """Rules of other packages, from entry points in the group `flint.sharding_rules`."""
+    return {e.name: e.load() for e in entry_points(group="flint.sharding_rules")}
+
+
+def rule_maker(op: Any) -> RuleMaker | None:
+    """What makes the rule of an operation, or None if Shardy knows it (or nothing does)."""
+    key = rule_key(op)
+    maker = installed_rules().get(key) or RULES.get(key)
+    if maker is None and key.startswith("custom_call:") and key not in KNOWN_CALLS:
+        return opaque
+    return maker
+
+
+def attach_rules(module: Any) -> None:
+    """Give every operation without a rule that `rule_maker` knows a custom sharding rule."""
+    from jaxlib.mlir import ir
+
+    attach_attention_rules(module)
+
+    def visit(op: Any) -> Any:
+        maker = None if "sdy.sharding_rule" in op.attributes else rule_maker(op)
+        if maker is not None:
+            rule = maker(_shapes(op.operands), _shapes(op.results), op)
+            if rule is not None:
+                op.attributes["sdy.sharding_rule"] = _attribute(rule, is_custom=True)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def make_rules_final(module: Any) -> None:
+    """Turn custom rules into plain ones: Shardy places no reshards around custom rules.
+
+    JAX's own rules for calls of libraries (LAPACK, cuSOLVER) give each matrix dimension a factor of
+    its own, and mean by that that it stays whole; here that is said.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    def visit(op: Any) -> Any:
+        if "sdy.sharding_rule" in op.attributes:
+            rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
+            if rule.is_custom:
+                op.attributes["sdy.sharding_rule"] = sdy.OpShardingRuleAttr.get(
+                    rule.factor_sizes,
+                    rule.operand_mappings,
+                    rule.result_mappings,
+                    rule.reduction_factors,
+                    sorted({*rule.need_replication_factors, *_lonely_factors(op, rule)}),
+                    rule.permutation_factors,
+                    rule.blocked_propagation_factors,
+                    False,
+                )
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def _lonely_factors(op: Any, rule: Any) -> Iterable[int]:
+    """Factors that only one tensor of a library call has; users' own rules mean what they say."""
+    if not rule_key(op).startswith("custom_call:") or rule_key(op) in KNOWN_CALLS:
+        return ()
+    tensors = [
+        {f for dimension in mapping for f in dimension}
+        for mapping in map(_mapping, (*rule.operand_mappings, *rule.result_mappings))
+    ]
+    return [f for f in range(len(rule.factor_sizes)) if sum(f in t for t in tensors) == 1]
+
+
+def _mapping(attribute: Any) -> list[list[int]]:
+    """Factor numbers of every dimension of one tensor."""
+    from jaxlib.mlir.dialects import sdy
+
+    dimensions = sdy.TensorMappingAttr(attribute).dim_mappings
+    return [list(sdy.DimMappingAttr(d).factor_indices) for d in dimensions]
+
+
+def rule_key(op: Any) -> str:
+    """The name under which RULES holds an operation."""
+    if op.name == "stablehlo.custom_call":
+        return f"custom_call:{op.attributes['call_target_name'].value}"
+    return str(op.name)
+
+
+def _shapes(values: Any) -> list[Shape]:
+    from jaxlib.mlir import ir
+
+    return [tuple(ir.RankedTensorType(v.type).shape) for v in values]
+
+
+def _attribute(rule: Rule, *, is_custom: bool) -> Any:
+    from jaxlib.mlir.dialects import sdy
+
+    def tensors(mappings: tuple[tuple[int, ...], ...]) -> list[Any]:
+        return [
+            sdy.TensorMappingAttr.get([sdy.DimMappingAttr.get([f]) for f in m]) for m in mappings
+        ]
+
+    return sdy.OpShardingRuleAttr.get(
+        list(rule.sizes),
+        tensors(rule.operands),
+        tensors(rule.results),
+        reduction_factors=sorted(rule.reduction),
+        need_replication_factors=sorted(rule.need_replication),
+        permutation_factors=sorted(rule.permutation),
+        is_custom=is_custom,
+    )

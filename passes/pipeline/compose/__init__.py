@@ -1,0 +1,1 @@
+"""One program for each position of a pipeline, put together from parts."""

@@ -1,0 +1,155 @@
+"""CapturedPipeline -> Workload: one program for each different position of the pipeline's axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from flint.errors import FlintError
+from flint.ir.program import COLUMNS, TABLES, Program
+from flint.ir.workload import RankClass, Workload
+from flint.passes.pipeline.compose.memory import memory_of
+from flint.passes.pipeline.compose.messages import Neighbours
+from flint.passes.pipeline.compose.plan import Plan, once_a_step
+from flint.passes.pipeline.compose.rank_program import rank_program
+from flint.passes.pipeline.schedule.schedules import SCHEDULES, Order, orders
+from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.passes.pipeline.split.gradient_types import in_gradient_dtype
+from flint.passes.pipeline.split.partition import partition_body, refuse_axis
+from flint.passes.pipeline.split.parts import PartitionedBody, StageParts
+from flint.passes.pipeline.split.split import split
+from flint.steps.captured import Body, CapturedPipeline, Role
+
+Partition = Callable[[Body], PartitionedBody]
+
+
+def compose(captured: CapturedPipeline, partition: Partition = partition_body) -> Workload:
+    """Partition every body, split it, and put the programs of all positions together.
+
+    Raises FlintError FL246 for a schedule that is not known or does not fit the numbers, FL240 for
+    a gradient type or a stage that communicates along the pipeline's axis, and what partitioning
+    raises.
+    """
+    return workload_of(make_plan(captured, partition))
+
+
+def workload_of(plan: Plan) -> Workload:
+    """The programs of all positions, equal ones once."""
+    captured = plan.captured
+    programs: list[Program] = []
+    classes: list[RankClass] = []
+    for position in range(plan.ranks):
+        program = rank_program(plan, position)
+        number = _same(programs, program)
+        if number == len(programs):
+            program.verify()
+            programs.append(program)
+        where = {captured.axis: (position,)}
+        classes.append(RankClass(_name(captured, position, plan.ranks), number, where))
+    return Workload(captured.mesh, tuple(programs), tuple(classes), _metadata(plan))
+
+
+def make_plan(captured: CapturedPipeline, partition: Partition = partition_body) -> Plan:
+    """Everything that does not depend on the position."""
+    ranks = captured.mesh.axis_size(captured.axis)
+    order = _orders(captured, ranks)
+    parts = [_parts(captured, b.step, _splits_backward(order), partition) for b in captured.bodies]
+    return Plan(
+        captured,
+        tuple(parts),
+        tuple(once_a_step(partition(b.norm) if b.norm else None) for b in captured.bodies),
+        tuple(once_a_step(partition(b.update) if b.update else None) for b in captured.bodies),
+        order,
+        Neighbours(captured.axis, ranks, len(captured.stages), _crossing(captured)),
+    )
+
+
+def _orders(captured: CapturedPipeline, ranks: int) -> tuple[Order, ...]:
+    """What each position runs; in inference, the forward passes of the schedule."""
+    found = orders(captured.schedule, ranks, captured.microbatches, captured.chunks)
+    given = {port.role for body in captured.bodies for port in body.step.results}
+    if not given & {Role.GRADIENT, Role.INPUT_GRADIENT}:
+        return tuple(tuple(u for u in order if u.work is Work.FORWARD) for order in found)
+    if not SCHEDULES[captured.schedule].trains:
+        training = ", ".join(name for name, schedule in SCHEDULES.items() if schedule.trains)
+        raise FlintError(
+            "FL246",
+            f"schedule '{captured.schedule}' has no backward passes, and the step trains",
+            help=f"one of: {training}; or a pipeline without loss, optimizer and backward",
+        )
+    return found
+
+
+def _parts(
+    captured: CapturedPipeline, body: Body, splits: bool, partition: Partition
+) -> StageParts:
+    found = partition(body)
+    refuse_axis(found.program, captured.axis)
+    parts = split(
+        found,
+        zero_bubble=splits,
+        keep_gathered=not captured.reshard_after_forward,
+        accumulates=captured.accumulates,
+    )
+    if parts.reduce is None:
+        return parts
+    return replace(parts, reduce=in_gradient_dtype(parts.reduce, captured.gradient_dtype))
+
+
+def _splits_backward(order: Sequence[Sequence[Unit]]) -> bool:
+    return any(u.work is Work.WEIGHT_BACKWARD for units in order for u in units)
+
+
+def _crossing(captured: CapturedPipeline) -> int:
+    ports = (p for b in captured.bodies for p in b.step.arguments if p.role is Role.INPUT)
+    return max((p.number + 1 for p in ports), default=1)
+
+
+def _same(programs: Sequence[Program], program: Program) -> int:
+    """The number of an equal program, or that of a new one."""
+    for number, other in enumerate(programs):
+        if len(other) == len(program) and all(
+            getattr(other, table) == getattr(program, table) for table in TABLES
+        ):
+            columns = ((getattr(other, c), getattr(program, c)) for c in COLUMNS)
+            if all(a.shape == b.shape and bool((a == b).all()) for a, b in columns):
+                return number
+    return len(programs)
+
+
+def _name(captured: CapturedPipeline, position: int, ranks: int) -> str:
+    labels = captured.labels[position::ranks]
+    return f"{captured.axis} {position}: {'; '.join(labels)}"
+
+
+def _metadata(plan: Plan) -> dict[str, object]:
+    captured = plan.captured
+    pipeline = {
+        "axis": captured.axis,
+        "schedule": captured.schedule,
+        "microbatches": captured.microbatches,
+        "chunks": captured.chunks,
+        "positions": [memory_of(plan, p) for p in range(plan.ranks)],
+    }
+    metadata: dict[str, object] = {
+        "producer": "flint",
+        "name": captured.name,
+        "source": captured.source,
+        "partitioner": "shardy",
+        "pipeline": pipeline,
+        **captured.metadata,
+    }
+    warnings = (*captured.warnings, *_undeferred(plan))
+    if warnings:
+        metadata["warnings"] = list(warnings)
+    return metadata
+
+
+def _undeferred(plan: Plan) -> Iterator[str]:
+    """A sentence about gradients that are not added up before they are reduced."""
+    names = dict.fromkeys(name for parts in plan.parts for name in parts.undeferred)
+    if names:
+        yield (
+            f"{len(names)} gradient{'s are' if len(names) > 1 else ' is'} reduced over devices for "
+            f"each microbatch, as the sums cannot wait for the last: {', '.join(names)}"
+        )

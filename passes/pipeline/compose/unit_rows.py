@@ -1,0 +1,188 @@
+"""Rows of the units of a schedule: passes of microbatches, with messages to and from neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from flint.ir.program import Kind, Program, RegionKind
+from flint.passes.pipeline.compose.gradient_rows import accumulate, reduce_complete
+from flint.passes.pipeline.compose.graft import LAST_ROWS, add_value, graft
+from flint.passes.pipeline.compose.memory import is_saved, saved_keys
+from flint.passes.pipeline.compose.plan import Plan
+from flint.passes.pipeline.compose.rank_state import Chunk, RankState
+from flint.passes.pipeline.schedule.runs import Run, runs
+from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.passes.pipeline.split.parts import Key, Part, Partial
+from flint.passes.pipeline.split.reach import whole_row
+from flint.steps.captured import Port, Role
+
+
+def add_units(state: RankState) -> None:
+    """Add every unit of the position, those that repeat as loops."""
+    for segment in _segments(state):
+        for run in runs(segment):
+            _run(state, run)
+
+
+def _segments(state: RankState) -> Iterator[Sequence[Unit]]:
+    """The order, cut after each last unit that gives gradients: reductions begin there."""
+    order, start = state.order, 0
+    for at, unit in enumerate(order):
+        if unit.work is not Work.FORWARD and _is_last(state.plan, unit):
+            if start < at:
+                yield order[start:at]
+            yield order[at : at + 1]
+            start = at + 1
+    if start < len(order):
+        yield order[start:]
+
+
+def _is_last(plan: Plan, unit: Unit) -> bool:
+    return unit.microbatch == plan.captured.microbatches - 1
+
+
+def _run(state: RankState, run: Run) -> None:
+    if run.trip_count == 1:
+        for unit in run.units:
+            _unit(state, unit, _is_last(state.plan, unit))
+        return
+    state.builder.begin_region(RegionKind.LOOP, run.trip_count, name="pipeline/microbatches")
+    first = state.turn = state.builder.add("pipeline.turn", Kind.VALUE, deps=[state.turn])
+    for unit in run.units:
+        _unit(state, unit, False)
+    state.builder.end_region([(first, state.turn)])
+
+
+def _unit(state: RankState, unit: Unit, last: bool) -> None:
+    chunk = state.chunks[unit.chunk]
+    if unit.work is Work.FORWARD:
+        _Pass(state, chunk, chunk.parts.forward).forward()
+        return
+    part = chunk.parts.weights if unit.work is Work.WEIGHT_BACKWARD else chunk.parts.backward
+    if part is not None:
+        _Pass(state, chunk, part).backward(last)
+
+
+class _Pass:
+    """One pass of a microbatch: what it receives, the rows of `part`, what it sends."""
+
+    def __init__(self, state: RankState, chunk: Chunk, part: Part) -> None:
+        self.state, self.chunk, self.part = state, chunk, part
+        self.last_stage = len(state.plan.captured.stages) - 1
+
+    def forward(self) -> None:
+        """One pass on."""
+        state, chunk, part = self.state, self.chunk, self.part
+        done = graft(state.builder, part, self._inputs(), turn=state.turn)
+        self._receive_for_later()
+        ends = done.last_rows()
+        for key, row in part.outputs.items():
+            if not isinstance(key, Port):
+                continue
+            here = done.rows[row]
+            if key.role is Role.OUTPUT and chunk.stage < self.last_stage:
+                ends += self._send(row, here, key.number, forward=True)
+            elif key.role is Role.LOSS:
+                state.loss = here
+            elif key.role in (Role.OUTPUT, Role.PARAMETER):
+                state.returned.append(here)
+        state.end_turn(ends)
+
+    def backward(self, last: bool) -> None:
+        """One pass back. Gradients of inputs are sent as soon as they are there.
+
+        The stage before waits for them: reductions over devices, which nothing waits for, follow
+        if it is the `last` microbatch.
+        """
+        state, chunk, part = self.state, self.chunk, self.part
+        partials = _by_row(part, lambda key: isinstance(key, Partial))
+        gradients = _by_row(part, lambda key: chunk.stage > 0 and _is(key, Role.INPUT_GRADIENT))
+        ends: list[int] = []
+        complete: list[tuple[Partial, int]] = []
+
+        def after(row: int, here: int) -> None:
+            for key in gradients.pop(row, ()):
+                assert isinstance(key, Port)
+                ends.extend(self._send(row, here, key.number, forward=False))
+            for partial in partials.get(row, ()):
+                assert isinstance(partial, Partial)
+                ends.append(accumulate(state, chunk, partial, part.program, row, here))
+                complete.append((partial, ends[-1]))
+            while last and complete and not gradients:
+                reduce_complete(state, chunk, *complete.pop(0))
+
+        done = graft(state.builder, part, self._inputs(), turn=state.turn, after=after)
+        for row in sorted(set(part.inputs.values()) & (partials.keys() | gradients.keys())):
+            after(row, done.rows[row])  # a gradient that is something the part was given
+        state.end_turn([*done.last_rows(), *ends[-LAST_ROWS:]])
+
+    def _inputs(self) -> dict[Key, int]:
+        """The rows that the part reads: held ones, messages, and what its microbatch has saved."""
+        parts, inputs = self.chunk.parts, dict(self.chunk.held)
+        is_forward = self.part is parts.forward
+        received = parts.backward.inputs if parts.backward and self.part is parts.weights else {}
+        for key, row in self.part.inputs.items():
+            if key in inputs:
+                continue
+            if isinstance(key, Port) and key.role is Role.INPUT and is_forward:
+                inputs[key] = self._receive(self.part, row, key.number, forward=True)
+            elif isinstance(key, Port) and key.role is Role.COTANGENT and key not in received:
+                inputs[key] = self._receive(self.part, row, key.number, forward=False)
+            else:
+                assert is_saved(key) or key in received, f"nothing gives {key}"
+                inputs[key] = self._saved(key, row)
+        return inputs
+
+    def _saved(self, key: Key, row: int) -> int:
+        """A row for what an earlier pass saved. Its dims say how many more of it wait in the stash,
+        for which chunk, and which of the values that this saves it is."""
+        state, parts = self.state, self.chunk.parts
+        chunk, keys = state.chunks.index(self.chunk), list(saved_keys(parts))
+        dims = (0, 0, 0, 0)
+        if key in keys:
+            dims = (state.stash.waiting(chunk, parts, key), chunk, keys.index(key), 0)
+        return self._value("pipeline.saved", self.part.program, row, dims)
+
+    def _value(
+        self, opcode: str, like: Program, row: int, dims: tuple[int, int, int, int] = (0, 0, 0, 0)
+    ) -> int:
+        turn = self.state.turn
+        return add_value(self.state.builder, opcode, like, row, deps=[turn], dims=dims)
+
+    def _receive_for_later(self) -> None:
+        """Values from the stage before that only the backward pass reads arrive all the same."""
+        for key, (part, row) in saved_keys(self.chunk.parts).items():
+            if isinstance(key, Port) and key not in self.part.inputs:
+                self._receive(part, row, key.number, forward=True)
+
+    def _receive(self, part: Part, row: int, number: int, *, forward: bool) -> int:
+        """Value `number` from the stage before (`forward`) or after; the step's own at the ends."""
+        plan, stage = self.state.plan, self.chunk.stage
+        if stage == (0 if forward else self.last_stage) or plan.ranks == 1:
+            return self._value("pipeline.neighbour", part.program, row)
+        tensor, turn = part.program.row(row), [self.state.turn]
+        return plan.neighbours.receive(self.state.builder, turn, tensor, stage, number, forward)
+
+    def _send(self, row: int, here: int, number: int, *, forward: bool) -> tuple[int, ...]:
+        """Send a value to a stage that reads it; returns what the unit after this one waits for."""
+        plan, stage = self.state.plan, self.chunk.stage
+        neighbour = stage + 1 if forward else stage - 1
+        if not plan.reads(neighbour, Role.INPUT if forward else Role.COTANGENT, number):
+            return ()
+        if plan.ranks > 1:
+            tensor = whole_row(self.part.program, row)
+            plan.neighbours.send(self.state.builder, here, tensor, stage, number, forward)
+        return (here,)
+
+
+def _is(key: Key, role: Role) -> bool:
+    return isinstance(key, Port) and key.role is role
+
+
+def _by_row(part: Part, wanted: Callable[[Key], bool]) -> dict[int, list[Key]]:
+    """Those outputs of a part that are wanted, by their row."""
+    found: dict[int, list[Key]] = {}
+    for key, row in part.outputs.items():
+        if wanted(key):
+            found.setdefault(row, []).append(key)
+    return found

@@ -1,0 +1,1 @@
+"""Schedules: orders of passes, their times, and their pictures."""

@@ -1,0 +1,137 @@
+"""When each unit of a schedule starts and ends, given how long each pass takes."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from flint.passes.pipeline.schedule.units import Unit, Work
+
+
+class Span(NamedTuple):
+    """When a unit starts and ends, in the unit of the durations."""
+
+    start: float
+    end: float
+
+
+#: The usual assumption: a backward pass is twice a forward pass, and its halves are equal.
+EQUAL_STAGES: Mapping[Work, int] = MappingProxyType(
+    {Work.FORWARD: 1, Work.BACKWARD: 2, Work.INPUT_BACKWARD: 1, Work.WEIGHT_BACKWARD: 1}
+)
+
+
+def simulate(
+    orders: Sequence[Sequence[Unit]],
+    durations: Mapping[Work, float] = EQUAL_STAGES,
+    transfer_time: float = 0,
+) -> tuple[tuple[Span, ...], ...]:
+    """Return the span of each unit of each rank, in the order in which the rank runs them.
+
+    A rank runs its units one after the other, each as soon as what it reads is there: a forward
+    pass waits for the stage before, a backward pass for the stage behind and for the forward pass
+    of its own, weight gradients for the gradients of the inputs. A value from another rank takes
+    `transfer_time` longer; nothing waits for sends. Raises ValueError if the ranks wait for each
+    other for ever.
+    """
+    run = _Clock(orders, durations, transfer_time)
+    spans = run.finish()
+    stuck = [rank for rank, order in enumerate(orders) if len(spans[rank]) < len(order)]
+    if stuck:
+        waiting = ", ".join(f"rank {rank}: {orders[rank][len(spans[rank])]}" for rank in stuck)
+        raise ValueError(f"the order deadlocks, waiting at {waiting}")
+    return tuple(tuple(row) for row in spans)
+
+
+def makespan(spans: Sequence[Sequence[Span]]) -> float:
+    """Return when the last unit ends; the first starts at 0."""
+    return max((span.end for row in spans for span in row), default=0)
+
+
+def activations_held(order: Sequence[Unit]) -> int:
+    """Return of how many forward passes a rank that runs `order` holds activations at most.
+
+    They are held until the last part of the backward pass; without one, while the pass runs.
+    """
+    works = {unit.work for unit in order}
+    last = Work.WEIGHT_BACKWARD if Work.WEIGHT_BACKWARD in works else Work.BACKWARD
+    if last not in works:
+        return min(1, len(order))
+    held = most = 0
+    for unit in order:
+        held += (unit.work is Work.FORWARD) - (unit.work is last)
+        most = max(most, held)
+    return most
+
+
+#: A pass as others wait for it: forward, backward (whole or of the input), or weights.
+_Event = tuple[Work, int, int]
+
+
+class _Clock:
+    """Runs all ranks as far as they get."""
+
+    def __init__(
+        self,
+        orders: Sequence[Sequence[Unit]],
+        durations: Mapping[Work, float],
+        transfer_time: float,
+    ) -> None:
+        self.orders = orders
+        self.durations = durations
+        self.transfer_time = transfer_time
+        self.last_stage = max((_stage(orders, 0, u) for order in orders for u in order), default=0)
+        self.last_stage += len(orders) - 1
+        self.ended: dict[_Event, float] = {}
+        self.waiting: defaultdict[_Event, list[int]] = defaultdict(list)
+        self.spans: list[list[Span]] = [[] for _ in orders]
+
+    def finish(self) -> list[list[Span]]:
+        ready = deque(range(len(self.orders)))
+        while ready:
+            ready.extend(self._advance(ready.popleft()))
+        return self.spans
+
+    def _advance(self, rank: int) -> list[int]:
+        """Run the rank until it waits; return the ranks that waited for what it did."""
+        woken: list[int] = []
+        order, spans = self.orders[rank], self.spans[rank]
+        while len(spans) < len(order):
+            unit = order[len(spans)]
+            needs = list(self._needs(rank, unit))
+            missing = next((event for event in needs if event not in self.ended), None)
+            if missing is not None:
+                self.waiting[missing].append(rank)
+                break
+            start = max([spans[-1].end if spans else 0, *(self._there(rank, e) for e in needs)])
+            spans.append(Span(start, start + self.durations[unit.work]))
+            event = (_awaited_as(unit.work), _stage(self.orders, rank, unit), unit.microbatch)
+            self.ended[event] = spans[-1].end
+            woken.extend(self.waiting.pop(event, ()))
+        return woken
+
+    def _there(self, rank: int, event: _Event) -> float:
+        elsewhere = event[1] % len(self.orders) != rank
+        return self.ended[event] + (self.transfer_time if elsewhere else 0)
+
+    def _needs(self, rank: int, unit: Unit) -> Iterator[_Event]:
+        stage = _stage(self.orders, rank, unit)
+        if unit.work is Work.FORWARD:
+            if stage > 0:
+                yield Work.FORWARD, stage - 1, unit.microbatch
+        elif unit.work is Work.WEIGHT_BACKWARD:
+            yield Work.BACKWARD, stage, unit.microbatch
+        else:
+            yield Work.FORWARD, stage, unit.microbatch
+            if stage < self.last_stage:
+                yield Work.BACKWARD, stage + 1, unit.microbatch
+
+
+def _stage(orders: Sequence[Sequence[Unit]], rank: int, unit: Unit) -> int:
+    return unit.chunk * len(orders) + rank
+
+
+def _awaited_as(work: Work) -> Work:
+    return Work.BACKWARD if work is Work.INPUT_BACKWARD else work

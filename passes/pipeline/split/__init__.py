@@ -1,0 +1,1 @@
+"""A stage's program, split into the parts that a schedule orders."""

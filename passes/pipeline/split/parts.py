@@ -1,0 +1,86 @@
+"""The pieces that a pipeline's programs are put together from, and how they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flint.ir.program import Program
+from flint.steps.captured import Port
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedBody:
+    """A body of a stage as the program of one device, and which rows its ports are.
+
+    `arguments[i]` is the PARAMETER row `argument_rows[i]`; `results[i]` is what row
+    `result_rows[i]` holds at the end (a row inside a loop: in its last iteration).
+    """
+
+    program: Program
+    arguments: tuple[Port, ...]
+    results: tuple[Port, ...]
+    argument_rows: tuple[int, ...]
+    result_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A value that one part of a stage computes and a later part reads, by its row in the body."""
+
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The gradient of a parameter as one microbatch gives it, before it is reduced over devices."""
+
+    name: str
+
+
+#: What a part reads or gives.
+Key = Port | Saved | Partial
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of a body's work as a program of its own.
+
+    Its first rows are PARAMETER rows, one for each thing that it reads (`inputs`: key to row, in
+    row order). `outputs` says which row holds what it gives. It has no `func.return`.
+    """
+
+    program: Program
+    inputs: Mapping[Key, int]
+    outputs: Mapping[Key, int]
+
+
+@dataclass(frozen=True, eq=False)
+class StageParts:
+    """A stage's work in the units that a schedule orders, and what runs once in a step.
+
+    `forward` gives the stage's OUTPUT or LOSS and what the backward pass reads (`Saved`).
+    `backward` gives INPUT_GRADIENT and `Partial` gradients; None in inference. Where it is split
+    for a zero-bubble schedule, `backward` has what the stage before waits for, `weights` the rest.
+    `reduce` turns accumulated `Partial` into GRADIENT; `gather` turns PARAMETER into `Saved`
+    whole parameters that the others read, where these are kept gathered all step long.
+    `undeferred` names parameters whose gradients are reduced for each microbatch: nothing allows
+    to add up the microbatches first.
+    """
+
+    forward: Part
+    backward: Part | None = None
+    weights: Part | None = None
+    reduce: Part | None = None
+    gather: Part | None = None
+    undeferred: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> tuple[Part, ...]:
+        """The parts that run for each microbatch, in order."""
+        return (self.forward, *self.backward_passes)
+
+    @property
+    def backward_passes(self) -> tuple[Part, ...]:
+        """`backward` and `weights`, where there are such."""
+        return tuple(part for part in (self.backward, self.weights) if part is not None)

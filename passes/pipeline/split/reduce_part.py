@@ -1,0 +1,186 @@
+"""The part that runs once in a step: accumulated partial gradients become gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flint.ir.builder import ProgramBuilder
+from flint.ir.opcodes import ALL_SLICE
+from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
+from flint.passes.pipeline.split.parts import Key, Part, Partial
+from flint.passes.pipeline.split.reductions import (
+    TRANSPOSES,
+    Apply,
+    Stack,
+    Step,
+    Tail,
+    Type,
+    is_constant,
+)
+from flint.steps.captured import Port, Role
+
+
+def reduce_part(program: Program, types: Mapping[str, Type], tails: Mapping[str, Tail]) -> Part:
+    """The tails of gradients as a program; `types` are those of the partial gradients, by name.
+
+    Tails come in the order in which the backward pass gives what they start from, and slices that
+    one loop of it wrote are reduced in one loop. A gradient without a tail is its partial.
+    """
+    return _Reduce(program).part(types, tails)
+
+
+class _Reduce:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.builder = ProgramBuilder(program.mesh)
+        self.types: dict[int, Type] = {}
+        self.constants: dict[tuple[int, int], int] = {}
+        self.inside = -1  # the first row of the loop that is open
+
+    def part(self, types: Mapping[str, Type], tails: Mapping[str, Tail]) -> Part:
+        """All tails in one program."""
+        inputs: dict[Key, int] = {}
+        for name, of in types.items():
+            inputs[Partial(name)] = self.builder.add(
+                "parameter",
+                Kind.PARAMETER,
+                name=name,
+                phase=Phase.BACKWARD,
+                dtype=of.dtype,
+                shape=of.shape,
+                result_bytes=of.num_bytes,
+            )
+            self.types[inputs[Partial(name)]] = of
+        rows = {name: inputs[Partial(name)] for name in types}
+        for names in self._batches(tails):
+            firsts = [tails[name].steps[0] for name in names]
+            stacks = [step for step in firsts if isinstance(step, Stack)]
+            if stacks:
+                done = self._loop([rows[name] for name in names], stacks)
+                rows.update(zip(names, done, strict=True))
+            for name in names:
+                rows[name] = self._steps(rows[name], tails[name].steps[len(stacks) > 0 :])
+        outputs: dict[Key, int] = {Port(Role.GRADIENT, name): row for name, row in rows.items()}
+        return Part(self.builder.build(), inputs, outputs)
+
+    def _batches(self, tails: Mapping[str, Tail]) -> Iterable[list[str]]:
+        """Names whose tails run together, in order of what they start from."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for name in sorted(tails, key=lambda n: (tails[n].base, n)):
+            tail = tails[name]
+            first = tail.steps[0]
+            key = (0, first.loop) if isinstance(first, Stack) else (1, tail.base)
+            found.setdefault(key, []).append(name)
+        return found.values()
+
+    def _steps(self, value: int, steps: Iterable[Step]) -> int:
+        for step in _slices_next_to_reductions(self.program, list(steps)):
+            if isinstance(step, Stack):
+                (value,) = self._loop([value], [step])
+            else:
+                value = self._apply(value, step)
+        return value
+
+    def _apply(self, value: int, step: Apply) -> int:
+        p, row = self.program, step.row
+        shared = [d for d in p.dependencies(row).tolist() if is_constant(p, d)]
+        moved: dict[str, Any] = {}
+        if step.type is not None:
+            size = step.type.num_bytes
+            moved = {"shape": step.type.shape, "result_bytes": size}
+            moved |= self._moved(row, value, size)
+        deps = [value, *(self._constant(d) for d in shared)]
+        return self._copy(row, deps, alias=value if p.alias[row] >= 0 else -1, **moved)
+
+    def _moved(self, row: int, value: int, size: int) -> dict[str, Any]:
+        """Bytes that a step reads where it is applied to a value of another size."""
+        read = self.types[value].num_bytes
+        if self.program.kind[row] == Kind.COLLECTIVE:
+            return {"operand_bytes": read, "comm_bytes": read}
+        in_part = self.program.opcodes[self.program.opcode[row]] == ALL_SLICE
+        return {"operand_bytes": size if in_part else read}
+
+    def _constant(self, row: int) -> int:
+        known = self.constants.get((self.inside, row))
+        if known is None:
+            deps = [self._constant(d) for d in self.program.dependencies(row).tolist()]
+            alias = int(self.program.alias[row])
+            alias = self._constant(alias) if alias >= 0 else -1
+            known = self.constants[self.inside, row] = self._copy(row, deps, alias=alias)
+        return known
+
+    def _loop(self, values: list[int], stacks: list[Stack]) -> list[int]:
+        """Reduce stacks of one length slice by slice."""
+        builder, region = self.builder, self.program.regions[stacks[0].loop]
+        initial = [self._constant(s.initial) for s in stacks]
+        builder.begin_region(
+            RegionKind.LOOP, region.trip_count, name=region.name, location=region.location
+        )
+        outside, self.inside = self.inside, len(builder)
+        read = [self._view("while.carry", value, self.types[value]) for value in values]
+        write = [self._view("while.carry", value, self.types[value]) for value in initial]
+        done = []
+        for stack, source, target in zip(stacks, read, write, strict=True):
+            whole = self.types[source]
+            count = whole.shape[0]
+            one = Type(whole.dtype, whole.shape[1:], whole.num_bytes // count)
+            reduced = self._steps(self._view("stablehlo.dynamic_slice", source, one), stack.steps)
+            row = self._copy(stack.write, [target, reduced], alias=target)
+            self.types[row] = self.types[target]
+            done.append(row)
+        builder.end_region([*zip(read, read, strict=True), *zip(write, done, strict=True)])
+        self.inside = outside
+        return done
+
+    def _view(self, opcode: str, of: int, type_: Type) -> int:
+        row = self.builder.add(
+            opcode,
+            Kind.VALUE,
+            deps=(of,),
+            dtype=type_.dtype,
+            shape=type_.shape,
+            result_bytes=type_.num_bytes,
+            phase=Phase.BACKWARD,
+            flags=Flag.VIEW,
+            alias=of,
+        )
+        self.types[row] = type_
+        return row
+
+    def _copy(self, row: int, deps: list[int], alias: int, **columns: Any) -> int:
+        """A copy of a row of the body that reads `deps`."""
+        values = self.program.row(row)._asdict() | {"phase": Phase.BACKWARD} | columns
+        for name in ("number", "region", "deps", "alias"):
+            values.pop(name)
+        new = self.builder.add(**values, deps=deps, alias=alias)
+        self.types[new] = Type(values["dtype"], values["shape"], values["result_bytes"])
+        return new
+
+
+def _slices_next_to_reductions(program: Program, steps: list[Step]) -> list[Step]:
+    """Transposes between an all-reduce and a slice of its result go before the all-reduce.
+
+    Then the two are what becomes a reduce-scatter, and nothing else changes: a sum over devices
+    does not care for the order of elements.
+    """
+    for at in range(len(steps) - 2, -1, -1):
+        first = steps[at]
+        if not isinstance(first, Apply):
+            continue
+        if program.collective[first.row] != Collective.ALL_REDUCE:
+            continue
+        end = at + 1
+        while end < len(steps) and _opcode(program, steps[end]) in TRANSPOSES:
+            end += 1
+        if end < len(steps) and _opcode(program, steps[end]) == ALL_SLICE and end > at + 1:
+            last = steps[end - 1]
+            assert isinstance(last, Apply)
+            row = program.row(last.row)
+            moved = Apply(first.row, Type(row.dtype, row.shape, row.result_bytes))
+            steps = [*steps[:at], *steps[at + 1 : end], moved, *steps[end:]]
+    return steps
+
+
+def _opcode(program: Program, step: Step) -> str:
+    return program.opcodes[program.opcode[step.row]] if isinstance(step, Apply) else ""

@@ -1,0 +1,1 @@
+"""Rewrites of a whole program that compilers do before they make kernels."""

@@ -1,0 +1,160 @@
+"""Order rows as a runtime with many threads starts them: first ready, first started."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from flint.ir.columns import ROW_COLUMNS, carried, edges, rewired
+from flint.ir.opcodes import RESULT, opcode_mask
+from flint.ir.program import Int64s, Program
+from flint.passes.base import Pass
+from flint.passes.rewrites.combine_collectives import independent_all_reduces
+
+
+@dataclass(frozen=True)
+class BreadthFirst(Pass):
+    """Rows in the order of a queue: a row enters it once all that it reads has left it.
+
+    XLA for CPUs orders kernels so, to keep its threads busy (`BFScheduler`, the default of
+    `xla_cpu_enable_concurrency_optimized_scheduler`). Compilers for accelerators do not: this order
+    starts weight gradients, gathers and recomputation early, which takes memory.
+
+    A loop or branch waits in the queue as a whole; inside of it, carried values come first. What
+    the step returns comes last.
+
+    With `together`, all-reduces that do not need each other start at once, when what all of them
+    read is there: XLA joins them.
+    """
+
+    together: bool = False
+    name: ClassVar[str] = "breadth-first"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program in that order."""
+        queues = _Queues(program, independent_all_reduces(program) if self.together else [])
+        return _moved(program, np.array(queues.rows, dtype=np.int64), queues.spans)
+
+
+class _Queues:
+    """The new order, found region by region. Unit u < n is row u, unit n + j is region j.
+
+    Units after those are points at which the rows of a set are ready together.
+    """
+
+    def __init__(self, program: Program, together: list[list[int]]) -> None:
+        self.program = program
+        self.sets = together
+        self.count = len(program)
+        self.late: set[int] = set(np.flatnonzero(opcode_mask(program, RESULT)).tolist())
+        self.early: set[int] = set(np.flatnonzero(carried(program)).tolist())
+        self.readers, self.waits = self._links()
+        self.rows: list[int] = []
+        #: (start, stop) of each region in the new order.
+        self.spans = [(0, 0)] * len(program.regions)
+        self._inside = _units(program)
+        for number, rows in enumerate(together):
+            point = self.count + len(program.regions) + number
+            self._inside[int(program.region[rows[0]])].append(point)
+        self._emit(-1)
+
+    def _links(self) -> tuple[list[list[int]], list[int]]:
+        """Which units read each unit, and how many units each one reads."""
+        total = self.count + len(self.program.regions) + len(self.sets)
+        reader, read = self._waiting(*_unit_edges(self.program))
+        keys = np.unique(read[reader != read] * total + reader[reader != read])
+        readers: list[list[int]] = [[] for _ in range(total)]
+        for source, owner in zip((keys // total).tolist(), (keys % total).tolist(), strict=True):
+            readers[source].append(owner)
+        return readers, np.bincount(keys % total, minlength=total).tolist()
+
+    def _waiting(self, reader: Int64s, read: Int64s) -> tuple[Int64s, Int64s]:
+        """The edges, of which those to rows of a set go through its point."""
+        point = np.arange(self.count + len(self.program.regions))
+        first = len(point)
+        for number, rows in enumerate(self.sets):
+            point[rows] = first + number
+        waits = [(row, first + number) for number, rows in enumerate(self.sets) for row in rows]
+        pairs = np.array(waits, dtype=np.int64).reshape(-1, 2)
+        return np.append(point[reader], pairs[:, 0]), np.append(read, pairs[:, 1])
+
+    def _emit(self, region: int) -> None:
+        """Append the rows of a region, and of those inside of it."""
+        for unit in self._queued(self._inside[region]):
+            if unit < self.count:
+                self.rows.append(unit)
+                continue
+            start = len(self.rows)
+            self._emit(unit - self.count)
+            self.spans[unit - self.count] = (start, len(self.rows))
+
+    def _queued(self, units: list[int]) -> list[int]:
+        ready = [u for u in units if not self.waits[u] and u not in self.late]
+        queue = deque(sorted(ready, key=lambda u: u not in self.early))
+        found = []
+        while queue:
+            unit = queue.popleft()
+            if unit < self.count + len(self.program.regions):
+                found.append(unit)
+            for reader in self.readers[unit]:
+                self.waits[reader] -= 1
+                if not self.waits[reader] and reader not in self.late:
+                    queue.append(reader)
+        return found + [u for u in units if u in self.late]
+
+
+def _units(program: Program) -> dict[int, list[int]]:
+    """The units directly inside each region (-1: the step), in program order."""
+    count = len(program)
+    found: dict[int, list[tuple[int, int]]] = {i: [] for i in range(-1, len(program.regions))}
+    for row, region in enumerate(program.region.tolist()):
+        found[region].append((row, row))
+    for index, inner in enumerate(program.regions):
+        found[inner.parent].append((inner.start, count + index))
+    return {region: [unit for _, unit in sorted(units)] for region, units in found.items()}
+
+
+def _unit_edges(program: Program) -> tuple[Int64s, Int64s]:
+    """Each dependency between the units of the innermost region that holds both of its ends."""
+    owner, target = edges(program)
+    reader, read = owner.copy(), target.copy()
+    chains = [*_chains(program), ()]
+    regions = np.stack([program.region[owner], program.region[target]])
+    for pair in np.unique(regions, axis=1).T.tolist():
+        at = (regions[0] == pair[0]) & (regions[1] == pair[1])
+        for side, ends in zip(pair, (reader, read), strict=True):
+            below = len([r for r in chains[pair[0]] if r in chains[pair[1]]])
+            if len(chains[side]) > below:
+                ends[at] = len(program) + chains[side][below]
+    return reader, read
+
+
+def _chains(program: Program) -> list[tuple[int, ...]]:
+    """For each region those around it, from outside, and itself."""
+    found: list[tuple[int, ...]] = []
+    for index, region in enumerate(program.regions):
+        found.append((*(found[region.parent] if region.parent >= 0 else ()), index))
+    return found
+
+
+def _moved(program: Program, order: Int64s, spans: list[tuple[int, int]]) -> Program:
+    """A copy in which row i is row order[i], and region j is rows spans[j]."""
+    place = np.empty(len(program) + 1, dtype=np.int64)  # the last entry answers for -1
+    place[order] = np.arange(len(program))
+    place[-1] = -1
+    columns = {name: getattr(program, name)[order] for name in ROW_COLUMNS}
+    columns["alias"] = place[columns["alias"]].astype(np.int32)
+    regions = tuple(
+        replace(
+            region,
+            start=start,
+            stop=stop,
+            carries=tuple((int(place[row]), int(place[made])) for row, made in region.carries),
+        )
+        for region, (start, stop) in zip(program.regions, spans, strict=True)
+    )
+    owner, target = edges(program)
+    return rewired(replace(program, **columns, regions=regions), (place[owner], place[target]))

@@ -1,0 +1,67 @@
+"""Remove rows that nothing needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from flint.ir.columns import Mask, kept
+from flint.ir.opcodes import RESULT, SIDE_EFFECT, opcode_mask
+from flint.ir.program import Flag, Kind, Program
+from flint.passes.base import Pass
+
+
+@dataclass(frozen=True)
+class DropDeadCode(Pass):
+    """Remove rows that no result of the step needs, dead collectives included.
+
+    Parameters, results (`flint.ir.opcodes.RESULT`), messages and operations with side effects
+    stay, and all that they read, and what is written in place into storage that stays (the sums of
+    gradients over microbatches). A program in which no row says that it is a result is left as it
+    is: nothing tells there which values are returned.
+    """
+
+    name: ClassVar[str] = "drop-dead-code"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program without dead rows."""
+        results = opcode_mask(program, RESULT)
+        if not results.any():
+            return program
+        messages = (program.kind == Kind.SEND) | (program.kind == Kind.RECV)
+        roots = results | messages | opcode_mask(program, SIDE_EFFECT)
+        alive = _reached(program, roots)
+        alive |= program.kind == Kind.PARAMETER
+        return program if alive.all() else kept(program, alive)
+
+
+def _reached(program: Program, roots: Mask) -> Mask:
+    """Rows from which `roots` are computed, around loops and through storage too."""
+    start, deps = program.dep_start.tolist(), program.deps.tolist()
+    writers = _writers(program)
+    produced = dict(pair for region in program.regions for pair in region.carries)
+    alive = bytearray(len(program))
+    pending = np.flatnonzero(roots).tolist()
+    for row in pending:
+        alive[row] = 1
+    while pending:
+        row = pending.pop()
+        needs = deps[start[row] : start[row + 1]] + writers.get(row, [])
+        if row in produced:
+            needs.append(produced[row])
+        for needed in needs:
+            if not alive[needed]:
+                alive[needed] = 1
+                pending.append(needed)
+    return np.frombuffer(alive, dtype=np.bool_).copy()
+
+
+def _writers(program: Program) -> dict[int, list[int]]:
+    """For each row that others write over, those rows."""
+    found: dict[int, list[int]] = {}
+    placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+    for row in np.flatnonzero(placed).tolist():
+        found.setdefault(int(program.alias[row]), []).append(row)
+    return found

@@ -1,0 +1,153 @@
+"""Make again inside of loops what repeats a smaller value: fills, masks, zeros that sums begin as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from flint.ir.columns import Mask, edges, rewired
+from flint.ir.opcodes import opcode_mask
+from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.passes.base import Pass
+from flint.passes.rewrites.insert_rows import is_within, with_copies
+
+_REPEATS = frozenset({"stablehlo.broadcast_in_dim", "hlo.broadcast"})
+
+
+@dataclass(frozen=True)
+class SinkFills(Pass):
+    """Repeated values are made in the loop that reads them, from what they repeat.
+
+    Capture merges equal operations, also those inside of loops with those before them. Compilers
+    make a value that repeats another one where it is read: it is larger than what it is made from.
+
+    * `repeats`: a row that repeats its operand, read inside of a loop or branch, is made there.
+    * `constants`: one that repeats a constant also where the loop hands it on as it is, and where
+      an inner loop begins with it (XLA's `WhileLoopConstantSinking`).
+
+    One is there for all readers of a region.
+    """
+
+    name: ClassVar[str] = "sink-fills"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program with copies of such rows."""
+        found = _Sinking(program).wanted()
+        if not found:
+            return program
+        keys = sorted(set(found.values()), key=lambda k: (k[1], _depth(program, k[2]), k))
+        source, before, region = (np.array(c, dtype=np.int64) for c in zip(*keys, strict=True))
+        longer = with_copies(program, source, before, region)
+        number = {key: int(row) for key, row in zip(keys, longer.rows, strict=True)}
+        place = longer.place.tolist()
+        owner, target = (column.tolist() for column in edges(program))
+        links = [
+            (place[o], number[found[o, t]] if (o, t) in found else place[t])
+            for o, t in zip(owner, target, strict=True)
+        ]
+        links += [
+            (number[key], place[read])
+            for key in keys
+            for read in program.dependencies(key[0]).tolist()
+        ]
+        pairs: Int64s = np.array(links, dtype=np.int64)
+        return rewired(_realiased(longer.program, found, number, place), (pairs[:, 0], pairs[:, 1]))
+
+
+#: What is copied, before which row, and in which region.
+_Copy = tuple[int, int, int]
+
+
+def _depth(program: Program, region: int) -> int:
+    depth = 0
+    while region >= 0:
+        region, depth = program.regions[region].parent, depth + 1
+    return depth
+
+
+def _realiased(
+    program: Program,
+    found: dict[tuple[int, int], _Copy],
+    number: dict[_Copy, int],
+    place: list[int],
+) -> Program:
+    """Views of a row are views of its copy."""
+    alias = program.alias.copy()
+    for (owner, target), key in found.items():
+        if alias[place[owner]] == place[target]:
+            alias[place[owner]] = number[key]
+    return program.with_rows(alias=alias)
+
+
+class _Sinking:
+    """Which reads become reads of a copy."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._repeats = _repeated(program)
+        self._constant = _filled(program, self._repeats)
+        self._region = program.region.tolist()
+        self._loop = {row: i for i, r in enumerate(program.regions) for row, _ in r.carries}
+        self._same = {v for r in program.regions for v, made in r.carries if v == made}
+
+    def wanted(self) -> dict[tuple[int, int], _Copy]:
+        """Each such read (reader, row), and the copy that takes its place."""
+        owner, target = (column.tolist() for column in edges(self._program))
+        found = {}
+        for o, t in zip(owner, target, strict=True):
+            origin = self._origin(t)
+            if (self._repeats[t] or self._constant[origin]) and not self._is_first(o):
+                place = self._place(o, origin)
+                if place is not None:
+                    found[o, t] = (origin, *place)
+        return found
+
+    def _is_first(self, row: int) -> bool:
+        """Whether a row hands a value on as it is: who reads it matters, not this."""
+        return row in self._same and self._constant[self._origin(row)]
+
+    def _origin(self, row: int) -> int:
+        """The row before loops that hand it on."""
+        while row in self._same:
+            alias = int(self._program.alias[row])
+            if alias < 0 or alias >= row:
+                return row
+            row = alias
+        return row
+
+    def _place(self, reader: int, origin: int) -> tuple[int, int] | None:
+        """Before which row and in which region a reader's copy is; None if it has none."""
+        program, home = self._program, self._region[origin]
+        loop = self._loop.get(reader, -1)
+        region = program.regions[loop].parent if loop >= 0 else self._region[reader]
+        inside = region != home and is_within(program, region, home)
+        if home >= 0 and not is_within(program, region, home):
+            return None
+        if not inside or (loop >= 0 and not self._constant[origin]):
+            return None
+        body = program.regions[region]
+        return body.start + len(body.carries), region
+
+
+def _repeated(program: Program) -> list[bool]:
+    """Rows that repeat their one operand, and are larger."""
+    few = np.diff(program.dep_start) == 1
+    found: Mask = opcode_mask(program, _REPEATS) & (program.kind == Kind.COMPUTE) & few
+    found &= (program.result_bytes > program.operand_bytes) & (program.flags & Flag.UNPRICED == 0)
+    return found.tolist()  # type: ignore[no-any-return]
+
+
+def _filled(program: Program, repeats: list[bool]) -> list[bool]:
+    """Rows that repeat a constant of one element, or a conversion of it."""
+    constants = np.array([o.endswith(".constant") for o in program.opcodes] or [False])
+    scalar = np.array([not s for s in program.shapes] or [False])[program.shape]
+    known = (constants[program.opcode] & scalar).tolist()
+    for row in np.flatnonzero(scalar & (program.kind <= Kind.COMPUTE)).tolist():
+        reads = program.dependencies(row).tolist()
+        known[row] |= bool(reads) and all(known[d] for d in reads)
+    return [
+        repeats[row] and all(known[d] for d in program.dependencies(row).tolist())
+        for row in range(len(program))
+    ]

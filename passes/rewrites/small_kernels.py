@@ -1,0 +1,154 @@
+"""Kernels shorter than traces can say are merged with one that they run beside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.columns import Mask, carried, changed, edges, forwarded, kept, rewired, yielded
+from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.passes.base import Pass
+
+Floats = NDArray[np.float64]
+
+#: What a merged kernel takes over from the longest of its parts. `group` goes with the opcode:
+#: a slice (`sdy.all_slice`) is a kernel that has one.
+_OF_THE_LONGEST = (
+    "opcode",
+    "dims",
+    "product",
+    "group",
+    "dtype",
+    "shape",
+    "name",
+    "scope",
+    "location",
+    "cause",
+    "phase",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MergeSmallKernels(Pass):
+    """Merge kernels below `least_ns` with the one before or after them in the same region.
+
+    `duration_ns` has one entry a row, 0 for what is not to be merged. A kernel joins the one before
+    it if one of the two is small, together they take at most `most_ns`, nothing between them reads
+    the first, and the second waits for no communication that kernels before it in the region have
+    not waited for: merging delays nothing by more than `most_ns`. flops, bytes and time add up,
+    and the name is that of the longest part.
+    """
+
+    name: ClassVar[str] = "merge-small-kernels"
+    duration_ns: Floats
+    least_ns: float = 1e3
+    most_ns: float = 20e3
+
+    def apply(self, program: Program) -> Program:
+        """Return the program with one row for what is merged."""
+        return self.merged(program)[0]
+
+    def merged(self, program: Program) -> tuple[Program, Floats]:
+        """The program and the duration of each of its rows, in ns."""
+        duration = self.duration_ns
+        if not ((duration > 0) & (duration < self.least_ns)).any():
+            return program, duration
+        plain = (program.kind == Kind.VALUE) & ~carried(program) & ~yielded(program)
+        program, duration = kept(forwarded(program, plain), ~plain), duration[~plain]
+        last = _Groups(program, duration, self).last()
+        keep = last == np.arange(len(program))
+        return _merged(program, duration, last), _sums(duration, last)[keep]
+
+
+@dataclass
+class _Groups:
+    """Which rows are merged, found in one walk. State is of the region that the walk is in."""
+
+    program: Program
+    duration: Floats
+    limits: MergeSmallKernels
+    open: list[int] = field(default_factory=list)  # rows of the group that may still grow
+    total: float = 0.0
+    waited: set[int] = field(default_factory=set)  # communication that kernels have waited for
+
+    def last(self) -> Int64s:
+        """For each row, the last row of its group."""
+        found = np.arange(len(self.program))
+        region, stream = self.program.region.tolist(), self.program.stream.tolist()
+        communicates = (self.program.kind >= Kind.COLLECTIVE).tolist()
+        duration = self.duration.tolist()
+        place = None
+        for row in range(len(found)):
+            if (region[row], stream[row]) != place:
+                place = (region[row], stream[row])
+                self.open, self.waited = [], set()
+            deps = self.program.dependencies(row).tolist()
+            if duration[row] <= 0 or communicates[row]:
+                if not set(self.open).isdisjoint(deps):
+                    self.open = []
+                continue
+            waits = {d for d in deps if communicates[d]}
+            if self._joins(duration[row], waits):
+                self.open.append(row)
+                self.total += duration[row]
+                found[self.open] = row
+            else:
+                self.open, self.total = [row], duration[row]
+            self.waited |= waits
+        return found
+
+    def _joins(self, duration: float, waits: set[int]) -> bool:
+        if not self.open or not waits <= self.waited:
+            return False
+        least = self.limits.least_ns
+        small = self.total < least or duration < least
+        return small and self.total + duration <= self.limits.most_ns
+
+
+def _merged(program: Program, duration: Floats, last: Int64s) -> Program:
+    owner, target = edges(program)
+    links = (last[owner], last[target])
+    across = links[0] != links[1]
+    result = rewired(program, (links[0][across], links[1][across]))
+    ends, longest = _longest(duration, last)
+    copied = {name: getattr(program, name)[longest] for name in _OF_THE_LONGEST}
+    flags = _merged_flags(program, last)[ends]
+    result = changed(result, ends, flags=flags, **copied)
+    for name in ("flops", "result_bytes", "operand_bytes"):
+        result = result.with_rows(**{name: _sums(getattr(program, name), last)})
+    regions = tuple(
+        replace(r, carries=tuple((of, int(last[to])) for of, to in r.carries))
+        for r in program.regions
+    )
+    keep: Mask = last == np.arange(len(program))
+    return kept(result.with_rows(regions=regions), keep)
+
+
+def _merged_flags(program: Program, last: Int64s) -> NDArray[np.uint8]:
+    """For each last row of a group its flags: its own, or what is true of several rows as one.
+
+    Those share no storage with what they read, and read their operands in another order than the
+    product among them. What is not known of one of them is not known of them all.
+    """
+    several = np.bincount(last, minlength=len(program)) > 1
+    unsure = program.flags & np.uint8(Flag.UNPRICED | Flag.DOUBTFUL)
+    together = np.zeros_like(program.flags)
+    np.bitwise_or.at(together, last, unsure)
+    return np.where(several, together, program.flags)
+
+
+def _longest(duration: Floats, last: Int64s) -> tuple[Int64s, Int64s]:
+    """The last row of every group, and the row of that group that takes longest."""
+    order = np.lexsort((np.arange(len(last)), duration, last))
+    ends = np.append(last[order][1:] != last[order][:-1], True)[: len(last)]
+    return last[order][ends], order[ends]
+
+
+def _sums(values: NDArray[Any], last: Int64s) -> NDArray[Any]:
+    """For each last row of a group the sum of its values; 0 for other rows."""
+    total = np.zeros_like(values)
+    np.add.at(total, last, values)
+    return total

@@ -1,0 +1,1 @@
+"""What operations cost to run, whichever form they were read from."""

@@ -1,0 +1,131 @@
+"""Kernels that are written by hand (Pallas, for TPUs and GPUs), as a custom call shows them.
+
+Of such a kernel a program holds the name, the arrays, and what its author says of the work:
+`pl.pallas_call(..., cost_estimate=pl.CostEstimate(flops, transcendentals, bytes_accessed))`. The
+attention kernels that come with JAX are known by their names, so shapes are enough:
+
+| name | kernel of jax.experimental.pallas.ops.tpu | products |
+|---|---|---|
+| `splash_mha_fwd...`, `splash_mqa_fwd...` | splash_attention | 2 |
+| `splash_mha_dkv...` that also writes parts of dq | its fused backward pass | 5 |
+| `splash_mha_dkv...`, `splash_mha_dq...` | its backward pass in two kernels | 4, 3 |
+| `_flash_attention_kernel`, `..._dkv_kernel`, `..._dq_kernel` | flash_attention | 2, 4, 3 |
+
+Splash attention with a mask is `[causal]`. Flash attention does not say whether it is: it counts
+whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flint.passes.work.work import Work
+
+#: Targets of the custom calls that Pallas kernels become: for TPUs, and by `frontends/gpu_kernels`.
+PALLAS_TARGETS = frozenset({"tpu_custom_call", "pallas_call"})
+#: Opcodes of attention kernels that are known by their names.
+ATTENTION = "custom_call.pallas_attention"
+ATTENTION_BACKWARD = "custom_call.pallas_attention_backward"
+_SPLASH = re.compile(r"splash_m[hq]a_(fwd|dkv|dq)(_segmented)?(?:_no)?_residuals")
+_FLASH = re.compile(r"(?<![a-z])flash_attention(?:_(dkv|dq))?_kernel")
+_UNUSUAL = re.compile(r"[^\w.$-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An operand or a result."""
+
+    shape: tuple[int, ...]
+    is_float: bool
+    num_bytes: int
+
+
+def work_of_kernel(
+    name: str,
+    operands: Sequence[Array],
+    results: Sequence[Array],
+    estimate: Mapping[str, Any] | None,
+) -> Work:
+    """The work of a kernel called `name`: attention by its shapes, others by their `estimate`.
+
+    `estimate` has the fields of `pl.CostEstimate`. Without one, and for a kernel that talks to
+    other devices, whose time is the network's, the work is not known.
+    """
+    found = _attention(name, operands, results)
+    if found is not None:
+        return found
+    called = f"custom_call.pallas.{_UNUSUAL.sub('_', name) or 'kernel'}"
+    return declared_work(called, results, estimate)
+
+
+def declared_work(
+    called: str, results: Sequence[Array], estimate: Mapping[str, Any] | None
+) -> Work:
+    """The work that a custom call declares; unpriced without an estimate.
+
+    Dims are (1, transcendental functions, 1, 1), at least 1.
+    """
+    numbers = _numbers(estimate)
+    if numbers is None or numbers.get("remote_bytes_transferred"):
+        return Work(unpriced=True, called=called)
+    moved = numbers.get("bytes_accessed", 0)
+    written = sum(r.num_bytes for r in results)
+    return Work(
+        flops=numbers["flops"],
+        dims=(1, max(numbers.get("transcendentals", 0), 1), 1, 1),
+        operand_bytes=max(moved - written, 0) if moved else None,
+        called=called,
+    )
+
+
+def _numbers(estimate: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """Whole numbers of zero or more; None if they do not say the flops."""
+    if not isinstance(estimate, Mapping):
+        return None
+    try:
+        numbers = {key: max(int(value), 0) for key, value in estimate.items()}
+    except (TypeError, ValueError):
+        return None
+    return numbers if "flops" in numbers else None
+
+
+def _attention(name: str, operands: Sequence[Array], results: Sequence[Array]) -> Work | None:
+    splash, flash = _SPLASH.search(name), _FLASH.search(name)
+    floats = [at for at, o in enumerate(operands) if o.is_float and len(o.shape) >= 2]
+    if not (splash or flash) or len(floats) < 3:
+        return None
+    query, key, value = (sorted(operands[at].shape[-2:]) for at in floats[:3])
+    # a side of a block is no shorter than a head; layouts may put either of them last
+    size, queries = query
+    key_size, keys = key
+    heads = math.prod(operands[floats[0]].shape[:-2])
+    if key_size != size or not size * queries * keys * heads:
+        return None
+    part = (splash or flash)[1]  # type: ignore[index]
+    fused = any(len(r.shape) > len(operands[floats[0]].shape) for r in results)
+    summed = _sizes(part, fused, size, value[0])
+    masked = splash is not None and _is_masked(operands[floats[2] + 1 :], bool(splash[2]))
+    forward = part == "fwd" or (flash is not None and part is None)
+    return Work(
+        flops=2 * heads * queries * keys * summed,
+        dims=(heads, queries, keys, size),
+        called=(ATTENTION if forward else ATTENTION_BACKWARD) + ("[causal]" if masked else ""),
+    )
+
+
+def _sizes(part: str | None, fused: bool, size: int, value_size: int) -> int:
+    """Head sizes of a kernel's products, added up: of scores, dq and dk a key's, else a value's."""
+    if part == "dq":
+        return 2 * size + value_size
+    if part == "dkv":
+        return (3 if fused else 2) * size + 2 * value_size
+    return size + value_size
+
+
+def _is_masked(behind: Sequence[Array], segmented: bool) -> bool:
+    """Whether a mask follows the values, beside the segments of queries and of keys."""
+    return sum(not o.is_float for o in behind) > 2 * segmented
