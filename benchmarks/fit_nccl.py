@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from benchmarks import collective_rows as rows
 from benchmarks.kernel_rows import PRESETS
 from benchmarks.toml_constants import Constant, set_constants
-from flint.backends.cost.collectives.ring import ring
-from flint.backends.cost.collectives.schedule import Schedule
-from flint.backends.cost.collectives.switch import direct_all_to_all, in_switch_all_reduce
-from flint.backends.cost.collectives.tree import tree_all_reduce
+from flint.backends.cost.collectives.algorithm import Schedule
+from flint.backends.cost.collectives.algorithms.all_to_all import direct_all_to_all
+from flint.backends.cost.collectives.algorithms.in_switch import in_switch_all_reduce
+from flint.backends.cost.collectives.algorithms.ring import ring
+from flint.backends.cost.collectives.algorithms.tree import tree_all_reduce
 from flint.cluster.load import PRESETS as CLUSTERS
 from flint.cluster.models import Cluster
 from flint.ir.program import Collective

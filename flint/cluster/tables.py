@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
@@ -110,18 +110,38 @@ SYSTOLIC: Mapping[str, Limit] = {
     "gather.row_ns": _ANY,
     "vector.clock_ghz": _POSITIVE,
 }
-#: Constants of a tier of the network.
-NETWORK: Mapping[str, Limit] = {
+#: Constants that every tier of the network has.
+_TIER: Mapping[str, Limit] = {
     "a0_ns": _ANY,
     "a1_ns": _ANY,
     "c": _ANY,
     "efficiency": _SHARE,
     "own_part": _ANY,
     "host_bytes_per_s": _POSITIVE,
-    "nvls_a0_ns": _ANY,
-    "nvls_efficiency": _SHARE,
-    "nvls_from": Limit(2),
 }
+
+
+class _OfNetworks(Mapping[str, Limit]):
+    """Those that every tier has, and then those that algorithms of collectives declare."""
+
+    def _all(self) -> dict[str, Limit]:
+        # here, not above: they read clusters
+        from flint.backends.cost.collectives.registry import constants
+
+        return {**_TIER, **{name: constant.limit for name, constant in constants().items()}}
+
+    def __getitem__(self, name: str) -> Limit:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+#: Constants of a tier of the network.
+NETWORK: Mapping[str, Limit] = _OfNetworks()
 
 
 def limit_of(known: Mapping[str, Limit], name: str) -> Limit | None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.collective import Collective as Collective  # noqa: PLC0414 (a name of this module)
 from flint.ir.mesh import Group, Mesh, Route
 
 #: The largest number that a column of int64 holds.
@@ -35,18 +36,6 @@ class Kind(IntEnum):
     COLLECTIVE = 3  #: a collective over `group`; PERMUTE goes along `route`
     SEND = 4  #: point-to-point along `route`
     RECV = 5  #: point-to-point against `route`
-
-
-class Collective(IntEnum):
-    """Kind of a COLLECTIVE row. `comm_bytes` is always the bytes of the rank's input."""
-
-    NONE = 0
-    ALL_REDUCE = 1
-    ALL_GATHER = 2
-    REDUCE_SCATTER = 3
-    ALL_TO_ALL = 4
-    PERMUTE = 5
-    BROADCAST = 6
 
 
 class Phase(IntEnum):

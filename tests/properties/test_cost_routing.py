@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.backends.cost.collectives.torus import Extent, torus
+from flint.backends.cost.collectives.algorithms.torus import Extent, torus
 from flint.backends.cost.network.placement import Placement
 from flint.backends.cost.network.routing import load_of
 from flint.cluster.models import Cluster

@@ -9,6 +9,7 @@ import pytest
 
 from flint.backends.cost.chips.gpu.constants import reference_chip
 from flint.backends.cost.chips.kernel_table import element_type
+from flint.backends.cost.collectives.registry import constants
 from flint.backends.cost.collectives.speed import Speed
 from flint.cluster.errors import key_lines
 from flint.cluster.load import PRESETS
@@ -266,7 +267,9 @@ def test_every_constant_of_every_preset_is_a_known_one_and_none_is_missing():
     systolic = {n for c in chips if c.systolic for n in c.systolic.constants}
     assert {n for n in gpu if not n.startswith(HEAD_SIZES)} == set(GPU)
     assert systolic == set(SYSTOLIC)
-    assert {f.name for f in fields(Speed)} == {*NETWORK, "bandwidth"}
+    every_tier = {f.name for f in fields(Speed)} - {"bandwidth", "declared"}
+    assert {*NETWORK} == {*every_tier, *constants()}
+    assert not every_tier & set(constants())
 
 
 @pytest.mark.parametrize("element", [e for e in ELEMENT_TYPES if e != "tf32"])

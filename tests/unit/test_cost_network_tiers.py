@@ -3,7 +3,7 @@
 import pytest
 
 from flint.backends.cost.collectives import algorithm, duration_ns, roofline_ns
-from flint.backends.cost.collectives.hierarchical import shares
+from flint.backends.cost.collectives.choose import shares
 from flint.backends.cost.network.calls import Call, Span
 from flint.backends.cost.network.placement import Placement
 from flint.cluster.models import Cluster, NetworkKind

@@ -8,10 +8,12 @@ message, so that it fills the links little by little.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from flint.backends.cost.collectives.schedule import Schedule
-from flint.backends.cost.collectives.switch import IN_SWITCH
+from flint.backends.cost.collectives.algorithm import Schedule
+from flint.backends.cost.collectives.registry import constants
+from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Cluster, Network, NetworkKind
 
 #: What is taken where a tier's file has no constants. A switch: about the mean of the fitted chips,
@@ -19,25 +21,23 @@ from flint.cluster.models import Cluster, Network, NetworkKind
 _SWITCH = {"a0_ns": 6000.0, "c": 1500.0, "efficiency": 0.85, "own_part": 0.4}
 _NO_HOST = {"host_bytes_per_s": math.inf}
 _DIRECT = {"a0_ns": 5000.0, "c": 0.0, "efficiency": 0.85, "own_part": 0.0}
-#: An in-switch reduction without constants: its start, its efficiency, members from which it is
-#: taken.
-_IN_SWITCH = {"nvls_a0_ns": 50000.0, "nvls_efficiency": 0.7, "nvls_from": 5.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Constants of a tier. Bandwidth is what one rank sends, in bytes per ns."""
+    """Constants of a tier. Bandwidth is what one rank sends, in bytes per ns.
+
+    `declared` are those that algorithms read beyond these, by name.
+    """
 
     a0_ns: float
     a1_ns: float
     c: float
     efficiency: float
     own_part: float
-    nvls_a0_ns: float
-    nvls_efficiency: float
-    nvls_from: float
     host_bytes_per_s: float
     bandwidth: float
+    declared: Mapping[str, float]
 
     def share_of_host(self, size: int) -> float:
         """The share of its bandwidth that a member has where a group goes through the host.
@@ -50,19 +50,21 @@ class Speed:
 
     def start_ns(self, schedule: Schedule) -> float:
         """Time of the steps one after the other, without any bytes."""
-        extra = self.nvls_a0_ns if schedule.algorithm == IN_SWITCH else 0.0
-        return schedule.steps * self.a1_ns + schedule.local_ns + extra
+        return schedule.steps * self.a1_ns + schedule.local_ns
 
-    def transfer_ns(self, schedule: Schedule, sharing: int = 1) -> float:
-        """Time of the bytes, where `sharing` groups use the links at once."""
+    def transfer_ns(self, schedule: Schedule, span: Span) -> float:
+        """Time of the bytes of the group at `span`, beside those that share its links."""
         moved = schedule.wire_bytes + self.own_part * schedule.own_bytes
-        best = self.nvls_efficiency if schedule.algorithm == IN_SWITCH else self.efficiency
-        speed = best * self.bandwidth * schedule.links / sharing
+        best = self.efficiency if schedule.efficiency is None else schedule.efficiency
+        speed = best * self.bandwidth * self._links(schedule, span) / span.sharing
         return (moved + self.c * math.sqrt(moved)) / speed
 
-    def roofline_ns(self, schedule: Schedule, sharing: int = 1) -> float:
+    def roofline_ns(self, schedule: Schedule, span: Span) -> float:
         """Bytes on the wire by the bandwidth of the datasheet."""
-        return schedule.wire_bytes * sharing / (self.bandwidth * schedule.links)
+        return schedule.wire_bytes * span.sharing / (self.bandwidth * self._links(schedule, span))
+
+    def _links(self, schedule: Schedule, span: Span) -> float:
+        return schedule.links * self.share_of_host(span.size)
 
 
 def speeds_of(cluster: Cluster) -> tuple[Speed, ...]:
@@ -87,11 +89,12 @@ def speed_of(network: Network) -> Speed:
 
     A step takes `a1_ns`; without it, the latency of one message.
     """
-    switched = network.kind is NetworkKind.SWITCH
-    values = {**_IN_SWITCH, **_NO_HOST, **(_SWITCH if switched else _DIRECT)}
+    declared = {name: constant.assumed for name, constant in constants().items()}
+    values = {**_NO_HOST, **(_SWITCH if network.kind is NetworkKind.SWITCH else _DIRECT)}
     values["a1_ns"] = network.latency_ns.value
-    known = {name: q.value for name, q in network.constants.items() if name in Speed.__slots__}
+    for name, quantity in network.constants.items():
+        (declared if name in declared else values)[name] = quantity.value
     bandwidth = network.bandwidth_bytes_per_s.value / network.oversubscription / 1e9
     if network.kind is NetworkKind.RING:  # two links, of which the torus formulas count one
         bandwidth /= 2
-    return Speed(**{**values, **known}, bandwidth=bandwidth)
+    return Speed(**values, bandwidth=bandwidth, declared=declared)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from flint.backends.cost.collectives.schedule import Schedule
+from flint.backends.cost.collectives.algorithm import Algorithm, Schedule, Task
+from flint.cluster.models import NetworkKind
+from flint.ir.collective import Collective
 
 #: Chips of one host, which a tree of NCCL passes as a chain before it branches between hosts.
 CHIPS_PER_HOST = 8
@@ -28,3 +30,20 @@ def tree_in_domain(comm_bytes: float, size: int) -> Schedule:
     hosts = math.ceil(size / inside)
     steps = 2 * (inside - 1) + 2 * math.log2(hosts)
     return Schedule("tree", steps, 2 * comm_bytes)
+
+
+def _schedule(task: Task) -> Schedule:
+    """Between hosts there is one member per host, as far as the tier knows."""
+    over = tree_all_reduce if task.span.tier > 0 else tree_in_domain
+    return over(task.comm_bytes, task.span.size)
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="tree",
+        collectives=frozenset({Collective.ALL_REDUCE}),
+        networks=frozenset({NetworkKind.SWITCH}),
+        schedule=_schedule,
+        where=lambda task: task.span.tier > 0 or task.span.size > CHIPS_PER_HOST,
+    ),
+)

@@ -1,23 +1,15 @@
-"""What only a switch can do: reduce by itself, and connect each member with each other."""
+"""All-to-all through a switch, which connects each member with each other."""
 
 from __future__ import annotations
 
 import math
 
-from flint.backends.cost.collectives.schedule import Schedule
+from flint.backends.cost.collectives.algorithm import Algorithm, Schedule
+from flint.cluster.models import NetworkKind
+from flint.ir.collective import Collective
 
-IN_SWITCH = "in-switch"
 #: Messages that NCCL's all-to-all has under way at once.
 BATCH = 8
-
-
-def in_switch_all_reduce(comm_bytes: float, size: int) -> Schedule:
-    """All-reduce in the switch (NVLS): it reads what all members hold of a part, adds, multicasts.
-
-    Each member asks for the sum of its 1/n, and hands it to all. So it sends all of its bytes once
-    for the others' sums, and 1/n of them a second time as a result.
-    """
-    return Schedule(IN_SWITCH, 2, comm_bytes * (size + 1) / size)
 
 
 def direct_all_to_all(comm_bytes: float, size: int) -> Schedule:
@@ -31,3 +23,13 @@ def direct_all_to_all(comm_bytes: float, size: int) -> Schedule:
     part = comm_bytes / size
     steps = 1 + math.log2(min(size, BATCH)) + max(0, size - BATCH) / BATCH
     return Schedule("direct", steps, part * (size - 1), part)
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="direct",
+        collectives=frozenset({Collective.ALL_TO_ALL}),
+        networks=frozenset({NetworkKind.SWITCH}),
+        schedule=lambda task: direct_all_to_all(task.comm_bytes, task.span.size),
+    ),
+)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from flint.backends.cost.collectives.ring import total_bytes
-from flint.backends.cost.collectives.schedule import Schedule
-from flint.ir.program import Collective
+from flint.backends.cost.collectives.algorithm import (
+    GROUP_COLLECTIVES,
+    Algorithm,
+    Schedule,
+    Task,
+)
+from flint.backends.cost.collectives.algorithms.ring import total_bytes
+from flint.cluster.models import NetworkKind
+from flint.ir.collective import Collective
 
 
 def fully_connected(collective: Collective, comm_bytes: float, size: int, domain: int) -> Schedule:
@@ -19,3 +25,17 @@ def fully_connected(collective: Collective, comm_bytes: float, size: int, domain
     rounds = 2 if collective is Collective.ALL_REDUCE else 1
     part = total / size
     return Schedule("direct", rounds, rounds * part * (size - 1), part, links)
+
+
+def _schedule(task: Task) -> Schedule:
+    return fully_connected(task.collective, task.comm_bytes, task.span.size, task.members)
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="fully connected",
+        collectives=GROUP_COLLECTIVES,
+        networks=frozenset({NetworkKind.MESH}),
+        schedule=_schedule,
+    ),
+)

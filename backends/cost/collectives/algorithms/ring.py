@@ -5,8 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flint.backends.cost.collectives.schedule import Schedule
-from flint.ir.program import Collective
+from flint.backends.cost.collectives.algorithm import (
+    GROUP_COLLECTIVES,
+    AcrossTiers,
+    Algorithm,
+    Schedule,
+    Task,
+)
+from flint.cluster.models import NetworkKind
+from flint.ir.collective import Collective
 
 
 def total_bytes(collective: Collective, comm_bytes: float, size: int) -> float:
@@ -48,3 +55,26 @@ def flat_ring(
         schedules.append(Schedule("flat ring", rounds * hops, wire, own))
         inside, domains = inside * size, wider
     return tuple(schedules)
+
+
+def _over_tiers(tasks: Sequence[Task]) -> tuple[Schedule, ...]:
+    return flat_ring(tasks[0].collective, tasks[0].comm_bytes, [t.span.size for t in tasks])
+
+
+_SWITCHES = frozenset({NetworkKind.SWITCH})
+_AROUND = GROUP_COLLECTIVES - {Collective.ALL_TO_ALL}
+ALGORITHMS = (
+    Algorithm(
+        name="ring",
+        collectives=_AROUND,
+        networks=_SWITCHES,
+        schedule=lambda task: ring(task.collective, task.comm_bytes, task.span.size),
+    ),
+    AcrossTiers(
+        name="flat ring",
+        collectives=_AROUND,
+        networks=_SWITCHES,  # one library runs rings through all of them
+        schedules=_over_tiers,
+        only_way=_AROUND - {Collective.ALL_REDUCE},
+    ),
+)

@@ -10,11 +10,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flint.backends.cost.collectives.ring import total_bytes
-from flint.backends.cost.collectives.schedule import Schedule
+from flint.backends.cost.collectives.algorithm import (
+    GROUP_COLLECTIVES,
+    NEIGHBOURS,
+    Algorithm,
+    Schedule,
+    Task,
+)
+from flint.backends.cost.collectives.algorithms.ring import total_bytes
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Network
-from flint.ir.program import Collective
+from flint.ir.collective import Collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +131,18 @@ def _fullest_link(comm_bytes: float, size: int, extents: tuple[Extent, ...]) -> 
         pairs = extent.size**2 // 4
         fullest = max(fullest, pairs * comm_bytes / extent.size / extent.share)
     return fullest
+
+
+def _schedule(task: Task) -> Schedule:
+    extents = extents_of(task.span, task.network, task.members)
+    return torus(task.collective, task.comm_bytes, extents)
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="torus",
+        collectives=GROUP_COLLECTIVES,
+        networks=NEIGHBOURS,
+        schedule=_schedule,
+    ),
+)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 
-from flint.backends.cost.collectives.ring import ring
-from flint.backends.cost.collectives.schedule import Schedule
-from flint.ir.program import Collective
+from flint.backends.cost.collectives.algorithm import NCCL, Algorithm, Schedule
+from flint.backends.cost.collectives.algorithms.ring import ring
+from flint.cluster.models import NetworkKind
+from flint.ir.collective import Collective
 
 #: What NCCL's cost model (2.23 to 2.31) adds for each rank: all pieces pass through the GPU one
 #: after the other, however few the messages are.
@@ -37,3 +38,15 @@ def pat(collective: Collective, comm_bytes: float, size: int) -> Schedule:
         BANDWIDTH_SHARE,
         LOCAL_NS_PER_RANK * size,
     )
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="PAT",
+        collectives=frozenset({Collective.ALL_GATHER, Collective.REDUCE_SCATTER}),
+        networks=frozenset({NetworkKind.SWITCH}),
+        libraries=frozenset({NCCL}),
+        schedule=lambda task: pat(task.collective, task.comm_bytes, task.span.size),
+        where=lambda task: task.alone and task.span.tier > 0,
+    ),
+)

@@ -1,0 +1,124 @@
+"""What a file of `algorithms/` states: an algorithm of collectives, and where it is to be had.
+
+Each states its name, the collectives and the tiers that it is for, what it asks of the links (a
+`Schedule`, whose formula has its source beside it) and the constants of a tier that it reads beyond
+those that every tier has. Of all that can run a call the fastest is taken: see `choose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flint.backends.cost.network.calls import Span
+from flint.cluster.models import Network, NetworkKind
+from flint.cluster.tables import Limit
+from flint.ir.collective import Collective
+
+if TYPE_CHECKING:
+    from flint.backends.cost.collectives.speed import Speed
+
+#: What goes from one member to another: a permutation is one message per member.
+MESSAGES = frozenset({Collective.NONE, Collective.PERMUTE})
+#: All that a whole group takes part in.
+GROUP_COLLECTIVES = frozenset(Collective) - MESSAGES
+#: Kinds of tier whose chips have neighbours.
+NEIGHBOURS = frozenset({NetworkKind.TORUS, NetworkKind.RING})
+#: The library of GPUs.
+NCCL = "NCCL"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One algorithm on one tier, as one rank sees it.
+
+    `steps` messages follow each other, `wire_bytes` go out over the links of the tier, and
+    `own_bytes` is the rank's own part, which is copied and never sent. `links` is the share of the
+    bandwidth of the tier that the algorithm can use: below 1 where some links lie idle, and above
+    it where the bandwidth of the tier is that of one link of several. `local_ns` is what chips and
+    hosts do beside the messages. `efficiency` is what the bytes reach of these links, if that is
+    not the tier's own efficiency.
+    """
+
+    algorithm: str
+    steps: float
+    wire_bytes: float
+    own_bytes: float = 0.0
+    links: float = 1.0
+    local_ns: float = 0.0
+    efficiency: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a tier has to do of a call: `comm_bytes` is the input of each rank there.
+
+    `members` is the size of the tier's domains (0: any), and `alone` is true where the group lies
+    inside this one tier. `library` is the one that runs the collective.
+    """
+
+    collective: Collective
+    comm_bytes: float
+    span: Span
+    network: Network
+    members: int
+    speed: Speed
+    library: str
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant in a tier's file: what is assumed where the file has none, and what it may be."""
+
+    assumed: float
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """A way to run collectives inside one tier.
+
+    It is to be had on tiers of the kinds `networks`, from the `libraries` (empty: from all), where
+    `where` is true.
+    """
+
+    name: str
+    collectives: frozenset[Collective]
+    networks: frozenset[NetworkKind]
+    schedule: Callable[[Task], Schedule]
+    where: Callable[[Task], bool] = lambda _: True
+    libraries: frozenset[str] = frozenset()
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+
+    def runs(self, task: Task) -> bool:
+        """Whether it can do a task."""
+        return (
+            task.collective in self.collectives
+            and task.network.kind in self.networks
+            and (not self.libraries or task.library in self.libraries)
+            and self.where(task)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcrossTiers:
+    """A way to run collectives over several tiers at once, all of the kinds `networks`.
+
+    `schedules` gives one for each tier. Each task has all bytes of the call. The collectives of
+    `only_way` are not run tier by tier where this is to be had.
+    """
+
+    name: str
+    collectives: frozenset[Collective]
+    networks: frozenset[NetworkKind]
+    schedules: Callable[[Sequence[Task]], Sequence[Schedule]]
+    only_way: frozenset[Collective] = frozenset()
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+
+    def runs(self, tasks: Sequence[Task]) -> bool:
+        """Whether it can do the tasks of a call."""
+        return all(
+            t.collective in self.collectives and t.network.kind in self.networks for t in tasks
+        )

@@ -1,0 +1,1 @@
+"""One file for each algorithm; what it has in `ALGORITHMS` is taken wherever it is the fastest."""

@@ -1,0 +1,45 @@
+"""All-reduce in the switch (NVLS): it reads what all members hold of a part, adds, multicasts.
+
+Each member asks for the sum of its 1/n, and hands it to all. So it sends all of its bytes once for
+the others' sums, and 1/n of them a second time as a result.
+"""
+
+from __future__ import annotations
+
+from flint.backends.cost.collectives.algorithm import Algorithm, Constant, Schedule, Task
+from flint.cluster.models import NetworkKind
+from flint.cluster.tables import Limit
+from flint.ir.collective import Collective
+
+
+def in_switch_all_reduce(
+    comm_bytes: float, size: int, start_ns: float = 0.0, efficiency: float | None = None
+) -> Schedule:
+    """An all-reduce of `size` members, which takes `start_ns` to prepare."""
+    wire_bytes = comm_bytes * (size + 1) / size
+    return Schedule("in-switch", 2, wire_bytes, local_ns=start_ns, efficiency=efficiency)
+
+
+def _schedule(task: Task) -> Schedule:
+    known = task.speed.declared
+    return in_switch_all_reduce(
+        task.comm_bytes, task.span.size, known["nvls_a0_ns"], known["nvls_efficiency"]
+    )
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="in-switch",
+        collectives=frozenset({Collective.ALL_REDUCE}),
+        networks=frozenset({NetworkKind.SWITCH}),
+        schedule=_schedule,
+        where=lambda task: (
+            task.network.in_network_reduction and task.span.size >= task.speed.declared["nvls_from"]
+        ),
+        constants={
+            "nvls_a0_ns": Constant(50000.0, Limit()),
+            "nvls_efficiency": Constant(0.7, Limit(0, 1, True)),
+            "nvls_from": Constant(5.0, Limit(2)),
+        },
+    ),
+)
