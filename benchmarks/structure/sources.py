@@ -1,0 +1,104 @@
+"""The Python files of a checkout, parsed, and which of them import which."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+#: Folders that are installed below the package `flint`, where links lead to them.
+LINKED = ("frontends", "passes", "backends")
+PRODUCT = ("flint", *LINKED)
+_SKIPPED = {"__pycache__", "build", "dist"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: its path in the checkout, and what it holds."""
+
+    path: PurePosixPath
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Parsed; SyntaxError says which file is not Python of this interpreter."""
+        return ast.parse(self.text, str(self.path))
+
+    @property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.name == "__init__.py"
+
+    @property
+    def module(self) -> str:
+        """The dotted name it is imported as."""
+        parts = list(self.path.with_suffix("").parts)
+        if parts[0] in LINKED:
+            parts.insert(0, "flint")
+        return ".".join(parts[:-1] if self.is_package else parts)
+
+    @property
+    def package(self) -> str:
+        """Where its relative imports start."""
+        return self.module if self.is_package else self.module.rpartition(".")[0]
+
+
+def read_sources(root: Path, folders: Sequence[str]) -> list[Source]:
+    """Every Python file below the folders, each once: links are not followed.
+
+    ValueError: the root holds none of the folders.
+    """
+    found = [path for folder in folders for path in _python_files(root / folder)]
+    if not found:
+        raise ValueError(f"{root} has no Python files in {', '.join(folders)}")
+    return [
+        Source(PurePosixPath(path.relative_to(root).as_posix()), path.read_text(encoding="utf-8"))
+        for path in sorted(found)
+    ]
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for place, below, names in os.walk(folder):
+        below[:] = [n for n in below if n not in _SKIPPED and not n.startswith(".")]
+        paths = (Path(place, name) for name in names if name.endswith(".py"))
+        yield from (path for path in paths if not path.is_symlink())
+
+
+def importers(sources: Sequence[Source]) -> dict[str, set[str]]:
+    """Module -> the modules that import it, anywhere in their text, functions included.
+
+    `from package import name` imports the module `package.name` where there is one, and not the
+    package, whose `__init__` usually says nothing.
+    """
+    found: dict[str, set[str]] = {source.module: set() for source in sources}
+    for source in sources:
+        for name in imported_names(source):
+            module = name if name in found else name.rpartition(".")[0]
+            if module in found and module != source.module:
+                found[module].add(source.module)
+    return found
+
+
+def imported_names(source: Source) -> Iterator[str]:
+    """Dotted names of what it imports: modules, and names in modules."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(node, source)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def absolute(node: ast.ImportFrom, source: Source) -> str:
+    """The module that a `from` statement names, without leading dots."""
+    if not node.level:
+        return node.module or ""
+    parts = source.package.split(".")
+    kept = parts[: len(parts) - node.level + 1]
+    return ".".join([*kept, node.module] if node.module else kept)
