@@ -1,0 +1,191 @@
+"""The rooms of the house: which files each has, and which tests belong to it, in which order."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from benchmarks.structure.sources import PRODUCT, Source, imported_names, importers, read_sources
+
+
+@dataclass(frozen=True)
+class Room:
+    """Patterns of paths below the root; `*` matches slashes too."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]  #: belong to the room whatever they import
+    derived: bool = True  #: tests that import a module of the room belong to it too
+
+
+ROOMS = {
+    "chakra": Room(
+        ("backends/chakra/*",),
+        (
+            "tests/*/test_c*_chakra*",
+            "tests/*/test_chakra*",
+            "tests/golden/test_cli*",
+            "tests/*/test_*traces*",
+            "tests/unit/test_summary*",
+        ),
+    ),
+    "extract": Room(
+        ("passes/extract/*", "passes/hlo/*"),
+        (
+            "tests/*/test_extract*",
+            "tests/*/test_hlo*",
+            "tests/golden/test_collectives*",
+            "tests/oracle/test_numbers*",
+            "tests/oracle/test_llama_accounting*",
+            "tests/*/test_phases*",
+            "tests/properties/test_capture*",
+        ),
+    ),
+    "cost": Room(
+        ("backends/cost/*",),
+        (
+            "tests/*/test_cost*",
+            "tests/*/test_estimate*",
+            "tests/*/test_utilisation*",
+            "tests/oracle/test_astra*",
+            "tests/oracle/test_pipeline_timing*",
+        ),
+    ),
+    "pipeline": Room(
+        ("passes/pipeline/*",),
+        ("tests/*/test_*pipeline*", "tests/unit/test_pools*", "tests/unit/test_jax_cut*"),
+    ),
+    "mesh": Room(
+        ("flint/mesh*.py", "flint/ir/mesh*.py", "passes/axes.py", "passes/axis_sets.py"),
+        (
+            "tests/*/test_axes*",
+            "tests/*/test_mesh*",
+            "tests/*/test_*groups*",
+            "tests/*/test_placement*",
+            "tests/*/test_sharding_rules*",
+            "tests/golden/*",
+            "tests/properties/test_invariants*",
+            "tests/properties/test_chakra*",
+            "tests/unit/test_chakra*",
+            "tests/unit/test_cost_network*",
+            "tests/unit/test_extract*",
+            "tests/unit/test_hlo*",
+            "tests/unit/test_jax_frontend*",
+        ),
+        derived=False,  # a third of all tests make a mesh
+    ),
+    "torch_world": Room(
+        ("frontends/torch_world/*",),
+        (
+            "tests/unit/test_torch_*",
+            "tests/unit/test_late_imports*",
+            "tests/unit/test_recorded*",
+            "tests/compat/test_torch*",
+            "tests/oracle/test_torch_accounting*",
+            "tests/oracle/test_torch_gloo*",
+        ),
+    ),
+}
+#: These kinds of tests run whole programs: they come after what stands two imports nearer.
+_LATE = {"oracle": 2, "compat": 2, "packaging": 4}
+_FAR = 9
+
+
+def matches(path: str | PurePosixPath, patterns: Sequence[str]) -> bool:
+    """Whether a path below the root is one of those meant."""
+    return any(fnmatch(str(path), pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which tests of a checkout run for which file."""
+
+    product: Sequence[Source]
+    tests: Sequence[Source]
+
+    @classmethod
+    def of(cls, root: Path) -> Plan:
+        """Read a checkout."""
+        return cls(read_sources(root, PRODUCT), read_sources(root, ("tests",)))
+
+    def files(self, room: str) -> list[Source]:
+        """The product files of a room, without those that only name a package."""
+        return [s for s in self.product if matches(s.path, ROOMS[room].files) and s.text.strip()]
+
+    def tests_of(self, room: str) -> list[str]:
+        """The test files of a room."""
+        own = {source.module for source in self.files(room)} if ROOMS[room].derived else set()
+        return [
+            str(test.path)
+            for test in self.tests
+            if test.path.name.startswith("test_")
+            and (matches(test.path, ROOMS[room].tests) or self._imports[test.module] & own)
+        ]
+
+    def ordered(self, room: str, path: str, killers: Mapping[str, int]) -> list[str]:
+        """The tests of a room, those first that most likely notice a mistake in a file.
+
+        First what noticed others in that file (`killers`, test file -> how many), then by how many
+        imports lie between the file and what the test imports; of equals, those named for the
+        room first, and then those that say more of the file's names.
+        """
+        mutated = next(s for s in self.product if str(s.path) == path)
+        distance = self._distances(mutated.module)
+        names = _names(mutated)
+        texts = {str(test.path): test for test in self.tests}
+
+        def key(name: str) -> tuple[int, int, bool, int, str]:
+            test = texts[name]
+            near = min((distance.get(m, _FAR) for m in self._imports[test.module]), default=_FAR)
+            said = len(names & set(re.findall(r"\w+", test.text)))
+            late = _LATE.get(test.path.parts[1], 0)
+            named = matches(name, ROOMS[room].tests)
+            return -killers.get(name, 0), near + late, not named, -said, name
+
+        return sorted(self.tests_of(room), key=key)
+
+    @cached_property
+    def _imports(self) -> dict[str, set[str]]:
+        """Test module -> product modules that it imports, or that helpers of tests import for it."""
+        known = {source.module for source in self.product}
+        direct = {test.module: _modules(test, known) for test in self.tests}
+        helpers = {test.module: _modules(test, set(direct)) for test in self.tests}
+        return {
+            module: set().union(*(direct[m] for m in _reach(module, helpers))) for module in direct
+        }
+
+    @cached_property
+    def _importers(self) -> dict[str, set[str]]:
+        return importers(self.product)
+
+    def _distances(self, module: str) -> dict[str, int]:
+        return _reach(module, self._importers)
+
+
+def _modules(source: Source, known: set[str]) -> set[str]:
+    """The modules of `known` that a file imports, whole or names of them."""
+    names = set(imported_names(source))
+    return (names | {name.rpartition(".")[0] for name in names}) & known
+
+
+def _reach(start: str, edges: Mapping[str, set[str]]) -> dict[str, int]:
+    """What can be reached, with the number of steps."""
+    distance = {start: 0}
+    waiting = deque([start])
+    while waiting:
+        current = waiting.popleft()
+        for other in edges.get(current, ()):
+            if other not in distance:
+                distance[other] = distance[current] + 1
+                waiting.append(other)
+    return distance
+
+
+def _names(source: Source) -> set[str]:
+    """Names of a file's functions and classes, and its own, as a test may say them."""
+    defined = re.findall(r"^\s*(?:def|class) (\w+)", source.text, re.MULTILINE)
+    return {name for name in defined if not name.startswith("_")} | {source.path.stem}
