@@ -26,7 +26,6 @@ ROOMS = {
     "chakra": Room(
         ("backends/chakra/*",),
         (
-            "tests/*/test_c*_chakra*",
             "tests/*/test_chakra*",
             "tests/golden/test_cli*",
             "tests/*/test_*traces*",
@@ -34,7 +33,7 @@ ROOMS = {
         ),
     ),
     "extract": Room(
-        ("passes/extract/*", "passes/hlo/*"),
+        ("passes/extract/*", "passes/hlo/*", "passes/work/*"),
         (
             "tests/*/test_extract*",
             "tests/*/test_hlo*",
@@ -60,7 +59,7 @@ ROOMS = {
         ("tests/*/test_*pipeline*", "tests/unit/test_pools*", "tests/unit/test_jax_cut*"),
     ),
     "mesh": Room(
-        ("flint/mesh*.py", "flint/ir/mesh*.py", "passes/axes.py", "passes/axis_sets.py"),
+        ("flint/ir/mesh.py", "passes/axes.py"),
         (
             "tests/*/test_axes*",
             "tests/*/test_mesh*",
