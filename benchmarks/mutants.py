@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ class Run:
     def __init__(self, pool: Pool, ledger: Ledger, limit_seconds: float) -> None:
         self._pool, self._ledger = pool, ledger
         self._limit_seconds = limit_seconds
-        self._passing: set[str] = set()  # tests that have passed, so they can tell something
+        self._passing: dict[str, float] = {}  # tests that can pass, and seconds that they took
         self.failing: set[str] = set()  # tests that fail without any mutant
         self._lock = threading.Lock()
         self.errors: list[BaseException] = []
@@ -114,7 +114,8 @@ class Run:
         """What the tests of its room say, but for those that fail without it too."""
         path = mutant.path
         with self._lock:
-            tests = self._pool.plan.ordered(room, path, self._ledger.killers(path))
+            killers = self._ledger.killers(path)
+            tests = self._pool.plan.ordered(room, path, killers, self._file_seconds())
         spoilt = mutant.applied(self._pool.texts[path])
         seconds = 0.0
         while True:
@@ -128,16 +129,21 @@ class Run:
         task = Task(path, text, tests, sorted(self.failing), self._limit_seconds)
         outcome = process.run(task)
         with self._lock:
-            self._passing |= set(outcome.passed)
+            self._passing |= outcome.passed
         return outcome
+
+    def _file_seconds(self) -> dict[str, float]:
+        """Test files -> how long their tests took."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for test, seconds in self._passing.items():
+            found[test.split("::")[0]] += seconds
+        return found
 
     def _passes(self, process: Process, path: str, test: str) -> bool:
         """Whether a test passes without the mutant: else it says nothing, and is left out."""
         if any(name == test or name.startswith(f"{test}::") for name in self._passing.copy()):
             return True
         if self._run(process, path, self._pool.texts[path], [test]).verdict == "survived":
-            with self._lock:
-                self._passing.add(test)
             return True
         with self._lock:
             self.failing.add(test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -125,11 +126,14 @@ class Plan:
             and (matches(test.path, ROOMS[room].tests) or self._imports[test.module] & own)
         ]
 
-    def ordered(self, room: str, path: str, killers: Mapping[str, int]) -> list[str]:
+    def ordered(
+        self, room: str, path: str, killers: Mapping[str, int], seconds: Mapping[str, float]
+    ) -> list[str]:
         """The tests of a room, those first that most likely notice a mistake in a file.
 
         First what noticed others in that file (`killers`, test file -> how many), then by how many
-        imports lie between the file and what the test imports; of equals, those named for the
+        imports lie between the file and what the test imports, and how long it takes where that is
+        known (`seconds`: ten times as long counts as one import); of equals, those named for the
         room first, and then those that say more of the file's names.
         """
         mutated = next(s for s in self.product if str(s.path) == path)
@@ -141,7 +145,7 @@ class Plan:
             test = texts[name]
             near = min((distance.get(m, _FAR) for m in self._imports[test.module]), default=_FAR)
             said = len(names & set(re.findall(r"\w+", test.text)))
-            late = _LATE.get(test.path.parts[1], 0)
+            late = _LATE.get(test.path.parts[1], 0) + int(math.log10(max(seconds.get(name, 1), 1)))
             named = matches(name, ROOMS[room].tests)
             return -killers.get(name, 0), near + late, not named, -said, name
 

@@ -107,8 +107,9 @@ def test_likely_killers_come_first():
             source("tests/unit/test_other.py", "import flint"),
         ),
     )
-    assert plan.ordered("cost", "backends/cost/a.py", {}) == [near, far, whole, named]
-    assert plan.ordered("cost", "backends/cost/a.py", {whole: 1})[0] == whole
+    assert plan.ordered("cost", "backends/cost/a.py", {}, {}) == [near, far, whole, named]
+    assert plan.ordered("cost", "backends/cost/a.py", {whole: 1}, {})[0] == whole
+    assert plan.ordered("cost", "backends/cost/a.py", {}, {near: 100.0})[0] == far
 
 
 def test_what_a_ledger_remembers(tmp_path):
