@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import IntEnum, IntFlag
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.program import COLUMN_TYPES, COLUMNS, Int32s, Program, Region
+from flint.ir.program import (
+    COLUMN_TYPES,
+    COLUMNS,
+    Collective,
+    Flag,
+    Int32s,
+    Kind,
+    Phase,
+    Program,
+    Region,
+)
 
 T = TypeVar("T")
 Mask = NDArray[np.bool_]
@@ -16,16 +27,24 @@ Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 #: Columns with one entry per row; `dims` has four, `deps` and `dep_start` are not among them.
 ROW_COLUMNS: tuple[str, ...] = tuple(c for c in COLUMNS if c not in ("dep_start", "deps"))
-#: Each lookup table, the columns that index it, and how many of its first entries always stay.
-_TABLE_USERS: dict[str, tuple[tuple[str, ...], int]] = {
-    "opcodes": (("opcode",), 0),
-    "dtypes": (("dtype",), 0),
-    "shapes": (("shape",), 0),
-    "groups": (("group",), 0),
-    "routes": (("route",), 0),
-    "strings": (("name", "scope", "location", "cause"), 1),
-    "streams": (("stream",), 1),
-    "products": (("product",), 1),
+#: The lookup table that a column indexes.
+TABLE_OF: dict[str, str] = {
+    "opcode": "opcodes",
+    "dtype": "dtypes",
+    "shape": "shapes",
+    "group": "groups",
+    "route": "routes",
+    "stream": "streams",
+    "product": "products",
+} | dict.fromkeys(("name", "scope", "location", "cause"), "strings")
+#: Tables whose first entry stays without a row that has it, and that entry.
+ALWAYS_THERE: dict[str, str] = {"strings": "", "streams": "compute", "products": ""}
+#: Columns that hold members of an enumeration.
+COLUMN_MEMBERS: dict[str, type[IntEnum | IntFlag]] = {
+    "kind": Kind,
+    "collective": Collective,
+    "phase": Phase,
+    "flags": Flag,
 }
 
 
@@ -190,10 +209,11 @@ def _regions_left(
 def compact_tables(program: Program) -> Program:
     """A copy whose tables hold only entries that a row uses, in the order they had."""
     new: dict[str, Any] = {}
-    for table_name, (users, always) in _TABLE_USERS.items():
+    for table_name in dict.fromkeys(TABLE_OF.values()):
+        users = [column for column, name in TABLE_OF.items() if name == table_name]
         table = getattr(program, table_name)
         used = np.zeros(len(table) + 1, dtype=np.bool_)  # the last entry answers for -1
-        used[:always] = True
+        used[: table_name in ALWAYS_THERE] = True
         for user in users:
             used[getattr(program, user)] = True
         used[-1] = False

@@ -11,9 +11,9 @@ import numpy as np
 from flint.ir.columns import changed, edges, kept, rewired, with_value
 from flint.ir.opcodes import MATMUL, opcode_mask
 from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.ir.sizes import type_bytes
 from flint.passes.base import Pass
 from flint.passes.rewrites.insert_rows import Inserted, with_copies
-from flint.passes.rewrites.result_sizes import whole_bytes
 
 _TURN = "stablehlo.transpose"
 _SEE = "stablehlo.reshape"
@@ -75,7 +75,7 @@ def _described(
     turned = turns > 0
     opcodes, turn = with_value(program.opcodes, _TURN)
     opcodes, see = with_value(opcodes, _SEE)
-    size = whole_bytes(program)[read]
+    size = type_bytes(program)[read]
     return changed(
         _with_shapes(longer.program, longer.rows).with_rows(opcodes=opcodes),
         longer.rows,

@@ -19,7 +19,7 @@ from flint.backends.cost.memory.sharing import Storage
 from flint.backends.cost.memory.values import Values, values
 from flint.ir.opcodes import ELEMENTWISE, RESULT, opcode_mask
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
-from flint.passes.rewrites.result_sizes import whole_bytes
+from flint.ir.sizes import type_bytes
 from flint.passes.work.host_copies import ON_HOST
 
 #: Operations that may write over an operand of the same size that nothing reads after them.
@@ -97,7 +97,7 @@ def on_host(program: Program) -> NDArray[np.bool_]:
 def value_bytes(program: Program) -> Int64s:
     """Bytes of each row's value: of an update in place all of them, not those that change."""
     shares = (program.alias >= 0) | ((program.flags & Flag.IN_PLACE) != 0)
-    whole = np.maximum(program.result_bytes, whole_bytes(program))
+    whole = np.maximum(program.result_bytes, type_bytes(program))
     return np.where(program.trips > 0, np.where(shares, whole, program.result_bytes), 0)
 
 
@@ -128,7 +128,7 @@ class _Layout:
         self.eager = eager_updates(program, self.values, value_bytes(program))
         self.last, self.reader = self._readers()
         self.storage = self._storage()
-        self.whole: list[int] = whole_bytes(program).tolist()
+        self.whole: list[int] = type_bytes(program).tolist()
         #: Of operators that change several tensors, the values that these were.
         self.held: dict[int, set[int]] = {}
 
@@ -241,7 +241,7 @@ class _Layout:
         """Kernels with more results than their first."""
         program = self.program
         kernels = np.array([o.startswith("fusion") for o in program.opcodes], dtype=np.bool_)
-        more = program.result_bytes > whole_bytes(program)
+        more = program.result_bytes > type_bytes(program)
         return (kernels[program.opcode] & more).tolist()  # type: ignore[no-any-return]
 
     def _overwrite(self) -> None:
