@@ -113,10 +113,10 @@ CASES = {
     "--microbatches 4 --seq 64",
     "torch_cuda_script": "examples/torch_cuda_script.py --mesh 64 --world -- --depth 2 --width 64 "
     "--heads 4 --seq 64",
-    "gpt_megatron": "benchmarks/models/gpt_megatron.py --mesh pipe=2,data=1,model=4 "
-    "--set num_layers=8 --set chunks=2 --set recompute=selective",
+    "gpt_megatron-chunks": "benchmarks/models/gpt_megatron.py --mesh pipe=2,data=1,model=2 "
+    "--set num_layers=4 --set chunks=2 --set microbatches=4 --set recompute=selective",
     "llama_fsdp": "benchmarks/models/llama_fsdp.py --mesh 16 --set scan=true",
-    "mpt_fsdp": "benchmarks/models/mpt_fsdp.py --mesh 8 --set model=1b --set micro_batch=6 "
+    "mpt_fsdp-recompute": "benchmarks/models/mpt_fsdp.py --mesh 8 --set model=1b --set micro_batch=6 "
     "--set recompute=true",
     "zero_bubble": "tests/torch_programs/pipelines.py --mesh 4 --world -- "
     "ScheduleInterleavedZeroBubble --parallel fsdp --stages 4",
