@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flint.backends.chakra.writing.durations import Floats, Timing
+from flint.backends.chakra.writing.simulator_files import Floats, Timing
 from flint.backends.cost.astrasim.files import simulated_hardware
 from flint.backends.cost.estimate import default_profile, price_kernels
 from flint.backends.cost.network.placement import Placement

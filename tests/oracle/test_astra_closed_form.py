@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flint.backends.chakra import TraceFile, read, write
-from flint.backends.chakra.reading.membership import read_network
+from flint.backends.chakra.reading.trace_files import read_network
 from flint.backends.chakra.schema import CommType, NodeType
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Mesh, Route

@@ -17,8 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.chakra import write
-from flint.backends.chakra.writing.durations import Timing
-from flint.backends.chakra.writing.simulator_files import placeholder_hardware
+from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.cli import app
 from flint.errors import FlintError

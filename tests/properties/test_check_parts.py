@@ -9,15 +9,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.backends.chakra.checking.cohorts import find_cohorts
+from flint.backends.chakra.checking.cohorts import find_cohorts, match_collectives
 from flint.backends.chakra.checking.deadlock import Situation, find_deadlock
 from flint.backends.chakra.checking.findings import Findings
-from flint.backends.chakra.checking.matching import match_collectives
 from flint.backends.chakra.checking.messages import find_exchange
 from flint.backends.chakra.checking.partition import find_parts
 from flint.backends.chakra.reading.kinds import GroupCodes, KindTable
-from flint.backends.chakra.reading.membership import Membership
 from flint.backends.chakra.reading.parser import TraceParser
+from flint.backends.chakra.reading.trace_files import Membership
 from tests.chakra_traces import coll, comp, recv, send, trace_bytes
 from tests.random_programs import QUICK
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flint.backends.chakra.reading.membership import read_network
+from flint.backends.chakra.reading.trace_files import read_network
 from flint.backends.chakra.writing.simulator_files import placeholder_hardware, simulator_files
 from flint.backends.cost.astrasim.files import GB, astrasim_files, read_astrasim, simulated_hardware
 from flint.backends.cost.network.placement import Placement

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from flint.backends.chakra import check, read
 from flint.backends.chakra.schema import NodeType
-from flint.backends.chakra.writing.durations import whole_micros
+from flint.backends.chakra.writing.simulator_files import whole_micros
 from flint.backends.cost.estimate import estimate
 from flint.cli import app
 from flint.cluster.models import Cluster

@@ -6,25 +6,27 @@ Simulators do not: they drop cycles silently, hang without a word, and exit with
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from flint.backends.chakra.checking.cohorts import Cohort, find_cohorts
+from flint.backends.chakra.checking.cohorts import Cohort, find_cohorts, match_collectives
 from flint.backends.chakra.checking.deadlock import Situation, find_deadlock
 from flint.backends.chakra.checking.findings import MAX_PER_CODE, CheckReport, Findings
 from flint.backends.chakra.checking.listed_files import FileNumber, ListedFiles
-from flint.backends.chakra.checking.matching import match_collectives
-from flint.backends.chakra.checking.messages import Exchange, find_exchange
-from flint.backends.chakra.checking.overtaking import report_overtaking
-from flint.backends.chakra.checking.remarks import report_remarks
-from flint.backends.chakra.reading.kinds import GroupCodes
-from flint.backends.chakra.reading.membership import Membership
+from flint.backends.chakra.checking.messages import Exchange, find_exchange, report_overtaking
+from flint.backends.chakra.reading.kinds import GroupCodes, Remark
 from flint.backends.chakra.reading.parser import TraceParser
 from flint.backends.chakra.reading.reader import is_compressed, read_bytes, unpack
 from flint.backends.chakra.reading.trace_class import AT, TraceClass
-from flint.backends.chakra.reading.trace_files import TraceSet, find_traces, group_file_names
+from flint.backends.chakra.reading.trace_files import (
+    Membership,
+    TraceSet,
+    find_traces,
+    group_file_names,
+)
 from flint.errors import FlintError
 from flint.units import plural
 
@@ -212,3 +214,38 @@ def _count_nameless(classes: list[TraceClass], codes: GroupCodes) -> int:
     """Collectives that say neither a group nor dimensions."""
     code = codes.code("")
     return sum(int((each.table()[:, each.group_slots] == code).sum()) for each in classes)
+
+
+# What many nodes have in common is said once, with how many they are.
+
+
+def report_remarks(classes: Sequence[TraceClass], findings: Findings) -> list[str]:
+    """Note the remarks that are findings; the sentences of those that are not."""
+    counts: Counter[Remark] = Counter()
+    first: dict[Remark, tuple[int, int, str]] = {}
+    for each in classes:
+        rank = min(each.ranks)
+        for remark, count in each.nodes.remarks.items():
+            counts[remark] += count * len(each.ranks)
+            found = (rank, *each.nodes.first_of[remark])
+            first[remark] = min(first.get(remark, found), found)
+    for remark in sorted(counts):
+        if remark.code:
+            rank, node, label = first[remark]
+            findings.add(remark.code, rank, node, _sentence(remark, label, counts[remark]))
+    return [_note(remark, counts[remark]) for remark in sorted(counts) if not remark.code]
+
+
+def _sentence(remark: Remark, label: str, count: int) -> str:
+    others = f", and so do {plural(count - 1, 'other node')}" if count > 1 else ""
+    return (
+        f"{label} stores {remark.attribute} {remark.text}{others}; "
+        "ASTRA-sim converts it, the older feeder reads 0"
+    )
+
+
+def _note(remark: Remark, count: int) -> str:
+    nodes = plural(count, "node")
+    if remark.stored:
+        return f"{remark.attribute} is stored {remark.text} ({nodes}); it is 0, as all feeders read"
+    return f"{remark.attribute} {remark.text} ({nodes}), which matters with the roofline on only"

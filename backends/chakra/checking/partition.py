@@ -25,8 +25,14 @@ import numpy as np
 
 from flint.backends.chakra.checking.cohorts import Cohort
 from flint.backends.chakra.checking.messages import Exchange
-from flint.backends.chakra.checking.structure import topological_order
-from flint.backends.chakra.reading.trace_class import AT, COMM_SIZE, COMM_TAG, COMM_TYPE, TraceNodes
+from flint.backends.chakra.reading.trace_class import (
+    AT,
+    COMM_SIZE,
+    COMM_TAG,
+    COMM_TYPE,
+    TraceNodes,
+    topological_order,
+)
 from flint.backends.chakra.schema import NodeType
 from flint.ir.program import Int64s
 

@@ -24,9 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.backends.chakra.writing.durations import Floats, whole_micros
 from flint.backends.chakra.writing.expand import Nodes, expand, occurrences, sorted_unique
-from flint.backends.chakra.writing.groups import GroupNumbers, involved_dimensions
+from flint.backends.chakra.writing.simulator_files import (
+    Floats,
+    GroupNumbers,
+    involved_dimensions,
+    whole_micros,
+)
 from flint.ir.program import Collective, Int32s, Int64s, Kind, Program
 from flint.ir.workload import Workload
 

@@ -8,11 +8,68 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from flint.backends.chakra.writing.groups import network_dimensions
-from flint.ir.mesh import Mesh
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.mesh import Group, Mesh
+from flint.ir.program import Int64s
+
+# Communicator groups: dense numbers for comm_group.json, or flags of network dimensions.
+
+
+def network_dimensions(mesh: Mesh) -> tuple[tuple[str, int], ...]:
+    """Name and size of each network dimension: mesh axes of size > 1, the minor axis first.
+
+    ASTRA-sim numbers ranks with dimension 0 varying fastest; a mesh with its last axis.
+    """
+    axes = zip(reversed(mesh.names), reversed(mesh.sizes), strict=True)
+    return tuple((name, size) for name, size in axes if size > 1)
+
+
+def involved_dimensions(group: Group, mesh: Mesh) -> tuple[bool, ...] | None:
+    """For each network dimension whether `group` spans it; None unless it spans whole axes."""
+    axes = mesh.canonical(group.axes)
+    if group.is_listed or any(a.size is not None for a in axes):
+        return None
+    names = {a.name for a in axes}
+    return tuple(name in names for name, _ in network_dimensions(mesh))
+
+
+@dataclass
+class GroupNumbers:
+    """Gives every set of ranks that communicates one number, dense from 1 in order of first use.
+
+    The world has a number too: ASTRA-sim's paper branch knows no other way to name it.
+    """
+
+    mesh: Mesh
+    members: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def of_ranks(self, group: Group) -> Int64s:
+        """For each rank, the number of the set in which it takes part, or -1.
+
+        Ranks that are alone in their set have none: a collective of one never ends in ASTRA-sim.
+        """
+        numbers = np.full(self.mesh.size, -1, dtype=np.int64)
+        for ranks in group.members(self.mesh):
+            if len(ranks) > 1:
+                key = tuple(ranks.tolist())
+                numbers[ranks] = self.members.setdefault(key, len(self.members) + 1)
+        return numbers
+
+    def to_json(self) -> bytes:
+        """comm_group.json: decimal number -> ranks in mesh order, which is the ring's order."""
+        return comm_group_json({n: ranks for ranks, n in self.members.items()})
+
+
+def comm_group_json(groups: Mapping[int, Sequence[int]]) -> bytes:
+    """The text of a communicator group file, numbers ascending."""
+    ordered = {str(n): list(groups[n]) for n in sorted(groups)}
+    return (json.dumps(ordered, separators=(",", ":")) + "\n").encode()
+
 
 #: GB/s as ASTRA-sim counts them (2 ** 30 bytes), innermost dimension, then all others.
 BANDWIDTHS = (450.0, 50.0)
@@ -195,3 +252,41 @@ all-gather of its parts, a permutation as one send and one receive. Where ranks 
 several rank classes) collectives and sends wait for each other in program order, so that no two
 ranks can take their communication slots for different ones.
 """
+
+
+# Durations of trace nodes: whole microseconds whose sum stays right.
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """What a cluster says of a workload that is written.
+
+    `duration_ns[i]` has one entry for each row of program i; 0 for what has no price, or is
+    communication, which simulators time themselves.
+    """
+
+    cluster: str
+    duration_ns: tuple[Floats, ...]
+    hardware: SimulatedHardware
+
+
+def whole_micros(duration_ns: Floats) -> Int64s:
+    """Durations of nodes in microseconds, at least 1 where a node has one at all.
+
+    What rounding takes from a node its successors get: sums over nodes from the first differ by
+    half a microsecond at most from the exact ones, unless many nodes in a row are below 1 us. Then
+    they are longer, and nodes after them shorter, until the sum is right again.
+    """
+    exact = np.cumsum(duration_ns / 1e3)
+    rounded = np.floor(np.concatenate((np.zeros(1), exact)) + 0.5).astype(np.int64)
+    micros: Int64s = rounded[1:] - rounded[:-1]
+    timed = duration_ns > 0
+    if (micros[timed] > 0).all():
+        return micros
+    given = 0
+    for node in np.flatnonzero(timed).tolist():
+        micros[node] = max(1, int(rounded[node + 1]) - given)
+        given += int(micros[node])
+    return micros

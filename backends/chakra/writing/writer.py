@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,10 @@ from flint.backends.chakra.manifest import (
     digest,
     ranks_text,
 )
-from flint.backends.chakra.writing.durations import Timing
 from flint.backends.chakra.writing.encode import Encoder, metadata_record
-from flint.backends.chakra.writing.groups import GroupNumbers
 from flint.backends.chakra.writing.lower import Names, TraceNodes, lower, ranks_differ
 from flint.backends.chakra.writing.output import refuse_ignored_path, replaced_directory
-from flint.backends.chakra.writing.selection import select_ranks
-from flint.backends.chakra.writing.simulator_files import simulator_files
+from flint.backends.chakra.writing.simulator_files import GroupNumbers, Timing, simulator_files
 from flint.errors import FlintError, nearest
 from flint.ir.program import Int64s
 from flint.ir.workload import Workload
@@ -292,4 +290,39 @@ def _manifest(
             ListedTraces(ranks=ranks_text(ranks), size_bytes=size, digest=found)
             for (size, found), ranks in sorted(traces.items(), key=lambda item: min(item[1]))
         ),
+    )
+
+
+# Which ranks to write: `all`, `classes` or a list such as `0,8-15`.
+
+
+def select_ranks(spec: str, workload: Workload) -> Int64s:
+    """Ranks that `spec` names, ascending. `classes` is the first rank of each rank class.
+
+    Raises FlintError FL503 for anything else and for ranks that the mesh does not have.
+    """
+    size = workload.mesh.size
+    if spec == "all":
+        return np.arange(size, dtype=np.int64)
+    if spec == "classes":
+        _, first = np.unique(workload.class_of_ranks(), return_index=True)
+        return np.sort(first).astype(np.int64)
+    chosen: set[int] = set()
+    for part in spec.split(","):
+        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if found is None:
+            raise _refuse(spec, f"'{part.strip()}' is neither a rank nor a range")
+        low = int(found[1])
+        high = int(found[2]) if found[2] else low
+        if high < low or high >= size:
+            raise _refuse(spec, f"the mesh has ranks 0 to {size - 1}")
+        chosen.update(range(low, high + 1))
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+def _refuse(spec: str, why: str) -> FlintError:
+    return FlintError(
+        "FL503",
+        f"cannot select ranks '{spec}': {why}",
+        help="write all, classes, or ranks and ranges such as 0,8-15",
     )

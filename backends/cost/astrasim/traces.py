@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flint.backends.chakra.reading.membership import Membership
 from flint.backends.chakra.reading.reader import Decoder, TraceNode, read_bytes, records, unpack
-from flint.backends.chakra.reading.trace_files import TraceSet
+from flint.backends.chakra.reading.trace_files import Membership, TraceSet
 from flint.backends.chakra.schema import CommType, NodeType
 from flint.backends.cost.astrasim.system import SystemFile
 from flint.errors import FlintError
