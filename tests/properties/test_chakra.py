@@ -10,7 +10,7 @@ from hypothesis import given
 
 from flint.backends.chakra import check, read, write
 from flint.backends.chakra.schema import NodeType
-from flint.backends.chakra.writing import expand
+from flint.backends.chakra.writing.expand import expand
 from flint.ir.mesh import Mesh
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import Workload
