@@ -31,7 +31,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -117,13 +117,13 @@ class Run:
             killers = self._ledger.killers(path)
             tests = self._pool.plan.ordered(room, path, killers, self._file_seconds())
         spoilt = mutant.applied(self._pool.texts[path])
-        seconds = 0.0
+        seconds = cpu_seconds = 0.0
         while True:
             outcome = self._run(process, path, spoilt, tests)
             seconds += outcome.seconds
-            if outcome.verdict == "survived" or self._passes(process, path, outcome.test):
-                outcome.seconds = seconds
-                return outcome
+            cpu_seconds += outcome.cpu_seconds
+            if outcome.verdict == "survived" or self._tells(process, path, outcome):
+                return replace(outcome, seconds=seconds, cpu_seconds=cpu_seconds)
 
     def _run(self, process: Process, path: str, text: str, tests: Sequence[str]) -> Outcome:
         task = Task(path, text, tests, sorted(self.failing), self._limit_seconds)
@@ -139,9 +139,16 @@ class Run:
             found[test.split("::")[0]] += seconds
         return found
 
-    def _passes(self, process: Process, path: str, test: str) -> bool:
-        """Whether a test passes without the mutant: else it says nothing, and is left out."""
-        if any(name == test or name.startswith(f"{test}::") for name in self._passing.copy()):
+    def _tells(self, process: Process, path: str, outcome: Outcome) -> bool:
+        """Whether a test passes without the mutant: else it says nothing, and is left out.
+
+        How long it takes depends on what else the machine does now: that is always tried.
+        """
+        test = outcome.test
+        passing = self._passing.copy()
+        if outcome.verdict == "killed" and any(
+            name == test or name.startswith(f"{test}::") for name in passing
+        ):
             return True
         if self._run(process, path, self._pool.texts[path], [test]).verdict == "survived":
             return True
@@ -162,6 +169,7 @@ class Run:
             round(outcome.seconds, 1),
             digest([self._pool.texts[mutant.path]]),
             self._pool.tests_digest[room],
+            round(outcome.cpu_seconds, 1),
         )
         with self._lock:
             self._ledger.add(entry)
@@ -254,8 +262,18 @@ def print_table(rooms: Sequence[str], found: Sequence[Entry], equal: Counter[str
             f"{100 * share(entries):.0f} %" if entries else "",
         )
         print(f"| {room} | " + " | ".join(map(str, cells)) + " |")
-    if found:
-        print(f"\n{sum(entry.seconds for entry in found) / len(found):.1f} s a mutant")
+    survivors = [entry for entry in found if entry.verdict == "survived"]
+    noticed = [entry for entry in found if entry.verdict != "survived"]
+    print()
+    for title, entries in (("was killed", noticed), ("survived", survivors)):
+        if entries:
+            print(f"a mutant that {title} took {_mean_seconds(entries)}")
+
+
+def _mean_seconds(entries: Sequence[Entry]) -> str:
+    wall = sum(entry.seconds for entry in entries) / len(entries)
+    used = sum(entry.cpu_seconds for entry in entries) / len(entries)
+    return f"{wall:.1f} s, {used:.1f} s of a core"
 
 
 def share(found: Sequence[Entry]) -> float:

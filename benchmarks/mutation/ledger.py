@@ -28,6 +28,7 @@ class Entry:
     seconds: float
     source: str  #: digest of the mutated file
     tests: str  #: digest of the tests that belong to the room
+    cpu_seconds: float = 0.0
 
 
 class Ledger:

@@ -76,6 +76,7 @@ class Outcome:
     test: str = ""
     passed: dict[str, float] = field(default_factory=dict)  #: seconds of each test
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  #: of the fork and of what it waited for
 
 
 class Reporter:
@@ -123,7 +124,7 @@ class Worker:
         """What the tests say; the file is afterwards as it was."""
         path = Path(task.path)
         kept = path.read_bytes()
-        started = time.monotonic()
+        started, used = time.monotonic(), _cpu_seconds()
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as place:
             try:
                 path.write_text(task.text, encoding="utf-8")
@@ -131,6 +132,7 @@ class Worker:
             finally:
                 path.write_bytes(kept)
         outcome.seconds = time.monotonic() - started
+        outcome.cpu_seconds = _cpu_seconds() - used
         for test, seconds in outcome.passed.items():
             self._seconds[test] = max(seconds, self._seconds.get(test, 0.0))
         return outcome
@@ -231,6 +233,12 @@ def _chunks(files: Sequence[str]) -> Iterator[Sequence[str]]:
     while start < len(files):
         yield files[start : start + length]
         start, length = start + length, 2 * length
+
+
+def _cpu_seconds() -> float:
+    """Of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _used_bytes(pid: int | str, column: int) -> int:
