@@ -22,7 +22,6 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Program, RegionKind
 from flint.ir.workload import RankClass, Workload
-from flint.passes.rewrites.single_member_groups import DropSingleMemberGroups
 from flint.rewrite import rewrite
 
 LAYERS = 32
@@ -76,16 +75,17 @@ def _collective(
 
 
 def workload_for(ranks: int, source: Path | None) -> Workload:
-    """The synthetic step on `ranks` devices, or the program of a file with its mesh resized."""
+    """The synthetic step on `ranks` devices, or the program of a file with its mesh resized.
+
+    A mesh keeps two positions along its first axis: groups of one are not in a program.
+    """
     if source is None:
         model = min(8, ranks)
         return Workload.single(transformer(Mesh(("data", "model"), (ranks // model, model))))
     loaded = Workload.load(source)
     inner = loaded.mesh.size // loaded.mesh.sizes[0]
-    mesh = Mesh(loaded.mesh.names, (max(ranks // inner, 1), *loaded.mesh.sizes[1:]))
-    programs = tuple(
-        DropSingleMemberGroups().apply(replace(p, mesh=mesh)) for p in loaded.programs[:1]
-    )
+    mesh = Mesh(loaded.mesh.names, (max(ranks // inner, 2), *loaded.mesh.sizes[1:]))
+    programs = tuple(replace(p, mesh=mesh) for p in loaded.programs[:1])
     return Workload(mesh, programs, (RankClass("all", 0),), loaded.metadata)
 
 

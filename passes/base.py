@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from flint.ir.program import Program
 
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """A pure function from Program to Program. Its options are the fields of the dataclass."""
+    """A pure function from Program to Program.
+
+    A subclass is a frozen dataclass with a `name`; its options are its fields. Name, options and
+    docstring are what `flint opt` shows and takes: see `flint.passes.pass_list`.
+    """
 
     name: ClassVar[str]
 
@@ -22,26 +26,30 @@ class Pass(ABC):
         """Return the rewritten program; the input is not changed."""
 
 
-#: Called after each pass with (pass, program before, program after, seconds).
-PassCallback = Callable[[Pass, Program, Program, float], None]
+class Applied(NamedTuple):
+    """What a pass made of a program, verified, and how long it took."""
+
+    program: Program
+    seconds: float
 
 
-def run_passes(
-    program: Program, passes: Sequence[Pass], after: PassCallback | None = None
-) -> Program:
-    """Apply `passes` in order and verify the program after each.
+def apply_pass(one: Pass, program: Program) -> Applied:
+    """Apply a pass and verify what it made.
 
     A pass that breaks an invariant raises AssertionError naming the pass: a bug of ours.
     """
-    for p in passes:
-        started = time.perf_counter()
-        result = p.apply(program)
-        seconds = time.perf_counter() - started
-        try:
-            result.verify()
-        except AssertionError as error:
-            raise AssertionError(f"after pass {p.name}: {error}") from error
-        if after is not None:
-            after(p, program, result, seconds)
-        program = result
+    started = time.perf_counter()
+    result = one.apply(program)
+    seconds = time.perf_counter() - started
+    try:
+        result.verify()
+    except AssertionError as error:
+        raise AssertionError(f"after pass {one.name}: {error}") from error
+    return Applied(result, seconds)
+
+
+def run_passes(program: Program, passes: Sequence[Pass]) -> Program:
+    """Apply `passes` in order, and verify the program after each as `apply_pass` does."""
+    for one in passes:
+        program = apply_pass(one, program).program
     return program

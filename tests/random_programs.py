@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -381,11 +381,3 @@ class _State:
         near = st.integers(max(0, n - 4), n - 1)
         picks = st.lists(near | st.integers(0, n - 1), max_size=most)
         return tuple(self.draw(picks))
-
-
-def with_single_member_groups(program: Program) -> Program:
-    """`program` (not verified) with its groups over a mesh of which every axis has size 1."""
-    mesh = Mesh(program.mesh.names, (1,) * len(program.mesh.names))
-    groups_of_one = tuple(Group(tuple(map(AxisRef, mesh.names))) for _ in program.groups)
-    still = tuple(Route(tuple(map(AxisRef, mesh.names)), 1) for _ in program.routes)
-    return replace(program, mesh=mesh, groups=groups_of_one, routes=still)

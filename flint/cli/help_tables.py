@@ -45,8 +45,28 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
 
 
+def passes() -> Iterable[tuple[str, str]]:
+    """Passes with their options and defaults, and what each does."""
+    from flint.passes.pass_list import described, known_passes
+
+    return (described(one) for one in known_passes().values())
+
+
+#: What stands after the help of a command, by the command's name: terms, and what they are.
+LISTS: dict[str, tuple[str, Callable[[], Iterable[tuple[str, str]]]]] = {"opt": ("Passes", passes)}
+
+
 class CommandWithTables(TyperCommand):
-    """A command whose options' help may name one of `TABLES`."""
+    """A command whose options' help may name one of `TABLES`, and that may end with one of `LISTS`."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of this command."""
+        super().format_epilog(ctx, formatter)
+        title, terms = LISTS.get(self.name or "", ("", tuple))
+        rows = [(term.replace("-", _HYPHEN), text) for term, text in terms()]
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=24)
 
     def get_help(self, ctx: Any) -> str:
         """The help with the names in it."""

@@ -23,7 +23,7 @@ class ReassociateAllReduce(Pass):
     (AllReduceReassociate); it meets the input gradients of q, k and v, and of gate and up.
     """
 
-    name: ClassVar[str] = "reassociate-all-reduce"
+    name: ClassVar[str] = "reassociate"
 
     def apply(self, program: Program) -> Program:
         """Return the program with fewer all-reduces and the same additions."""

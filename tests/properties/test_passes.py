@@ -17,14 +17,12 @@ from flint.passes.profiles import PROFILES
 from flint.passes.rewrites.dead_code import DropDeadCode
 from flint.passes.rewrites.reassociate import ReassociateAllReduce
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
-from flint.passes.rewrites.single_member_groups import DropSingleMemberGroups
-from tests.random_programs import QUICK, programs, with_single_member_groups
+from tests.random_programs import QUICK, programs
 
 ALL = (
     DropDeadCode(),
     ReassociateAllReduce(),
     FormReduceScatter(),
-    DropSingleMemberGroups(),
     FuseKernels(),
 )
 #: What `xla-cpu` does around its kernels: it copies rows, drops some and orders them anew.
@@ -193,20 +191,6 @@ def _of_kind(program: Program, kind: Collective) -> Counter[tuple[object, ...]]:
 
 def _opcodes(program: Program) -> list[str]:
     return [program.opcodes[i] for i in program.opcode]
-
-
-@QUICK
-@given(programs())
-def test_single_member_groups_all_go_and_nothing_else(program: Program) -> None:
-    after = DropSingleMemberGroups().apply(with_single_member_groups(program))
-    after.verify()
-    assert not (after.kind == Kind.COLLECTIVE).any()
-    assert "sdy.all_slice" not in after.opcodes
-    assert compute_flops(after) == compute_flops(program)
-    gone = (program.kind == Kind.COLLECTIVE).sum() + sum(
-        o == "sdy.all_slice" for o in _opcodes(program)
-    )
-    assert len(program) - gone <= len(after) <= len(program)
 
 
 @pytest.mark.parametrize("name", PROFILES)

@@ -29,6 +29,8 @@ OPTIONS = {
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
+    "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "
+    "-o -p -q -v PATH",
 }
 
 

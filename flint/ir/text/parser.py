@@ -30,6 +30,13 @@ _KINDS = members(Kind)
 _HELP = "flint opt FILE --print-after prints programs in this form; see docs/program.md"
 
 
+def is_program_text(data: bytes) -> bool:
+    """Whether a file is meant as the text of a program: what its first line says."""
+    lines = data[: 1 << 16].split(b"\n")
+    first = next((line for line in lines if not _COMMENT.match(line.decode("latin-1"))), b"")
+    return first.lstrip().startswith(SCHEMA.partition("/")[0].encode())
+
+
 def parse_program(text: str, source: str = "text") -> Program:
     """The program that `text` says, verified. Raises FlintError FL307, with the line."""
     reader = _Reader(source)

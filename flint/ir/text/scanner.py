@@ -11,7 +11,7 @@ from flint.errors import FlintError, nearest
 from flint.ir.program import MOST_INT64
 
 _BLANK = re.compile(r"\s*")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-/]*")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+\-/]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _LABEL = re.compile(r"%([A-Za-z0-9_.]+)")

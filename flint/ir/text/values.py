@@ -14,7 +14,7 @@ from flint.ir.mesh import AxisRef, Group, Route
 from flint.ir.text.scanner import Scanner
 
 #: What need not be written in quotes.
-WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-/]*")
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+\-/]*")
 
 
 def spelled_word(text: str) -> str:

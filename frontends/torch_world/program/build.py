@@ -34,10 +34,11 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, Program
 from flint.passes.extract.tensors import dtype_name
-from flint.passes.rewrites.single_member_groups import IDENTITY
 from flint.passes.work import host_copies
 from flint.passes.work.work import Work
 
+#: Opcode of a VALUE row that is its dependency, unchanged.
+IDENTITY = "flint.identity"
 #: Opcode of the arguments of a step: memory that it finds.
 ARGUMENT = "torch.argument"
 #: Roles of memory that a step may overwrite for the next one.
