@@ -33,7 +33,11 @@ MOST_CLASSES = 2
 #: Where there are timelines, policies, and all profiles of every program.
 TIMELINES = ("h100-dgx", "v5p")
 #: What a run took is another number each time.
-TIMES = ((rb'(_seconds": )[\d.e-]+', rb"\g<1>0"), (rb"(?m)^time .*$", b"time ?"))
+TIMES = (
+    (rb'(_seconds": )[\d.e-]+', rb"\g<1>0"),
+    (rb"(?m)^time .*$", b"time ?"),
+    (rb"(\]:[EIW])\d{4} [\d:.]+ \d+ ", rb"\1 "),  # PyTorch's log: when, and which process
+)
 #: The kept workload is compared by what it says, so its size may differ. Digests are of files that
 #: are outputs themselves, and `check` proves them.
 OF_MANIFESTS = (
