@@ -143,7 +143,7 @@ class Trace:
 
         refuse_output(Path(directory))
         if cluster is None:
-            from flint.backends.cost.simulate.preparing import prepared_apart
+            from flint.backends.cost.simulate.layers import prepared_apart
 
             _require_no_mapping(mapping)
             nodes, timing = rewrite(self.workload, granularity=granularity), None

@@ -11,8 +11,7 @@ import numpy as np
 
 from flint.backends.cost.chips.attention_notes import attention_notes
 from flint.backends.cost.chips.tf32 import tf32_kinds
-from flint.backends.cost.network.congestion import congestion_notes
-from flint.backends.cost.network.extrapolation import extrapolation_notes
+from flint.backends.cost.network.notes import congestion_notes, extrapolation_notes
 from flint.backends.cost.network.placement import Placement
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.simulate.exposure import Share, shares

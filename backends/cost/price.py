@@ -14,8 +14,7 @@ from flint.backends.cost.chips.kernel_table import kernels_of, unpriced
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.network.calls import Call, Span
 from flint.backends.cost.network.placement import Placement
-from flint.backends.cost.simulate.prefetching import Issued, one_layer_ahead
-from flint.backends.cost.simulate.preparing import Preparation, preparation
+from flint.backends.cost.simulate.layers import Issued, Preparation, one_layer_ahead, preparation
 from flint.backends.cost.simulate.steady_state import GRID_NS
 from flint.backends.cost.simulate.timeline import ClassWork, Floats, Policy
 from flint.cluster.models import Chip, Cluster

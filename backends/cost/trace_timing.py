@@ -11,7 +11,7 @@ from flint.backends.chakra.writing.simulator_files import Floats, Timing
 from flint.backends.cost.astrasim.files import simulated_hardware
 from flint.backends.cost.estimate import default_profile, price_kernels
 from flint.backends.cost.network.placement import Placement
-from flint.backends.cost.simulate.preparing import prepared_apart
+from flint.backends.cost.simulate.layers import prepared_apart
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster.models import Cluster

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flint.backends.cost.collectives.algorithms.torus import Extent, torus
 from flint.backends.cost.network.placement import Placement
-from flint.backends.cost.network.routing import load_of
+from flint.backends.cost.network.torus import load_of
 from flint.cluster.models import Cluster
 from flint.ir.mesh import AxisRef, Mesh, Route
 from flint.ir.program import Collective

@@ -8,9 +8,7 @@ import pytest
 import flint
 from flint.backends.chakra.writing.expand import expand
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.cost.simulate.layers import layer_runs
-from flint.backends.cost.simulate.prefetching import one_layer_ahead
-from flint.backends.cost.simulate.preparing import preparation
+from flint.backends.cost.simulate.layers import layer_runs, one_layer_ahead, preparation
 from flint.cluster.models import Cluster
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group

@@ -8,12 +8,13 @@ import numpy as np
 
 from flint.backends.cost.memory.liveness import Buffers
 from flint.backends.cost.simulate.layers import (
+    Preparation,
     follows_the_layers,
     loop_of_rows,
+    preparation,
     runs_of_rows,
     turns_of_rows,
 )
-from flint.backends.cost.simulate.preparing import Preparation, preparation
 from flint.ir.opcodes import opcode_mask
 from flint.ir.program import Program, RegionKind
 from flint.passes.work.host_copies import LOAD

@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.network.calls import Span
 from flint.backends.cost.network.mapping import tiers_of_axes
-from flint.backends.cost.network.routing import Load, load_of
-from flint.backends.cost.network.torus import Line, assign, is_torus, slice_shape, wraps
+from flint.backends.cost.network.torus import (
+    Line,
+    Load,
+    assign,
+    is_torus,
+    load_of,
+    slice_shape,
+    wraps,
+)
 from flint.cluster.models import Cluster, Network
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route

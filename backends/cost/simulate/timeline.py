@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.chakra.writing.expand import Nodes
-from flint.backends.cost.simulate.layers import layer_runs
-from flint.backends.cost.simulate.preparing import preparation
+from flint.backends.cost.simulate.layers import layer_runs, preparation
 from flint.backends.cost.simulate.steady_state import place_alone
 from flint.errors import FlintError
 from flint.ir.opcodes import opcode_mask
