@@ -6,21 +6,16 @@ one collective.
 """
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from flint.backends.cost.astrasim.collectives import (
-    Dimension,
-    System,
-    collective_ns,
-    dimension_of,
-    duration_ns,
-)
-from flint.backends.cost.network.calls import Call, Span
-from flint.cluster.models import Cluster
-from flint.ir.program import Collective
+from flint.backends.chakra.schema import CommType
+from flint.backends.cost.astrasim.ring import Collectives, Dimension, Fabric
+from flint.backends.cost.astrasim.system import SystemFile
 
 MIB = 1 << 20
-AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
-A2A = Collective.ALL_TO_ALL
+AR, AG, RS = CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER
+A2A = CommType.ALL_TO_ALL
 #: A network: (members, GiB/s, ns, hops between neighbours) for each dimension, inner first.
 FAST = ((8, 100, 0, 2),)
 NODES = ((8, 400, 500, 2), (4, 50, 2000, 2))  # Switch, Switch
@@ -28,9 +23,20 @@ RINGS = ((4, 90, 1000, 1), (2, 25, 2500, 2))  # Ring, Switch
 PAIRS = ((2, 300, 700, 1), (8, 12.5, 9000, 2))  # FullyConnected, Switch
 THREE = ((4, 90, 1000, 1), (2, 60, 500, 1), (2, 25, 2500, 2))  # Ring, FullyConnected, Switch
 
+SYSTEM = SystemFile.model_validate(
+    {"peak-perf": 900, "local-mem-bw": 3350, "collective-optimization": "localBWAware"}
+)
+
+
+def fabric_of(network: tuple[tuple[int, float, float, int], ...]) -> Fabric:
+    """A network whose neighbours in a ring are one hop apart, through a switch two."""
+    topologies = tuple("Switch" if hops == 2 else "Ring" for *_, hops in network)
+    dimensions = tuple(Dimension(*rest) for _, *rest in network)
+    return Fabric(topologies, tuple(size for size, *_ in network), dimensions)
+
 
 @pytest.mark.parametrize(
-    ("network", "collective", "comm_bytes", "cycles"),
+    ("network", "kind", "comm_bytes", "cycles"),
     [
         (FAST, AG, MIB, 68435),
         (FAST, RS, 8 * MIB, 75008),
@@ -76,12 +82,15 @@ THREE = ((4, 90, 1000, 1), (2, 60, 500, 1), (2, 25, 2500, 2))  # Ring, FullyConn
 )
 def test_collectives_take_what_the_simulator_took(
     network: tuple[tuple[int, float, float, int], ...],
-    collective: Collective,
+    kind: CommType,
     comm_bytes: int,
     cycles: int,
 ) -> None:
-    dimensions = [(size, Dimension(*rest)) for size, *rest in network]
-    assert collective_ns(collective, comm_bytes, dimensions, System()) == cycles
+    fabric = fabric_of(network)
+    ends = Collectives(fabric, SYSTEM).ends(
+        kind, comm_bytes, range(fabric.world), (True,) * len(network), [0] * fabric.world
+    )
+    assert set(ends) == {cycles}
 
 
 def test_messages_take_what_the_simulator_took() -> None:
@@ -89,24 +98,12 @@ def test_messages_take_what_the_simulator_took() -> None:
     assert Dimension(50, 2000).message_ns(MIB) == 23531
 
 
-def test_a_cluster_is_a_network_of_one_dimension_per_tier() -> None:
-    cluster = Cluster.load("h100-dgx")
-    inner, outer = (dimension_of(n) for n in cluster.network)
-    assert (inner.bandwidth_gib_per_s, inner.latency_ns, inner.hops) == (450e9 / 2**30, 500, 2)
-    assert (outer.bandwidth_gib_per_s, outer.latency_ns, outer.hops) == (50e9 / 2**30, 1250, 2)
-    call = Call(AR, 64 * MIB, (Span(0, 8), Span(1, 4)))
-    expected = collective_ns(AR, 64 * MIB, [(8, inner), (4, outer)], System())
-    assert duration_ns(call, cluster) == expected
-    message = Call(Collective.NONE, MIB, (Span(1, 2),))
-    assert duration_ns(message, cluster) == outer.message_ns(MIB)
-
-
-def test_a_torus_link_is_one_hop() -> None:
-    dimension = dimension_of(Cluster.load("v5p").network[0])
-    assert (dimension.hops, dimension.bandwidth_gib_per_s) == (1, 100e9 / 2**30)
-
-
-def test_nothing_to_send_takes_no_time() -> None:
-    cluster = Cluster.load("h100-dgx")
-    assert duration_ns(Call(AR, MIB, (Span(0, 1),)), cluster) == 0
-    assert duration_ns(Call(AR, 0, (Span(0, 8),)), cluster) == 0
+@pytest.mark.parametrize("kind", [AR, AG, RS, A2A])
+@given(st.integers(1, 2**33), st.integers(0, 2**30))
+def test_more_bytes_never_take_less(kind: CommType, comm_bytes: int, more: int) -> None:
+    model = Collectives(fabric_of(RINGS), SYSTEM)
+    few, many = (
+        model.ends(kind, size, range(8), (True, True), [0] * 8)
+        for size in (comm_bytes, comm_bytes + more)
+    )
+    assert max(few) <= max(many)

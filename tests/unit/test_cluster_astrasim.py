@@ -5,8 +5,13 @@ import json
 import pytest
 
 from flint.backends.chakra.reading.trace_files import read_network
-from flint.backends.chakra.writing.simulator_files import placeholder_hardware, simulator_files
-from flint.backends.cost.astrasim.files import GB, astrasim_files, read_astrasim, simulated_hardware
+from flint.backends.chakra.writing.simulator_files import (
+    network_file,
+    placeholder_hardware,
+    simulator_files,
+    system_file,
+)
+from flint.backends.cost.astrasim.files import GB, read_astrasim, simulated_hardware
 from flint.backends.cost.network.placement import Placement
 from flint.cluster.models import Cluster, NetworkKind, SourceKind
 from flint.errors import FlintError
@@ -61,6 +66,15 @@ def test_an_axis_in_two_tiers_has_the_numbers_of_the_outer_one():
     ]
 
 
+def _written(placed):
+    """network.yml and system.json of a mesh on a cluster."""
+    hardware = simulated_hardware(placed)
+    return {
+        "network.yml": network_file(hardware).encode(),
+        "system.json": system_file(hardware).encode(),
+    }
+
+
 def test_an_axis_on_two_dimensions_of_a_torus_has_the_links_of_both():
     gb = 1e9 / GB
     assert _dimensions(_placed("data=64,pipe=1,model=8", "v5p")) == [
@@ -70,7 +84,7 @@ def test_an_axis_on_two_dimensions_of_a_torus_has_the_links_of_both():
 
 
 def test_the_files_are_what_astrasim_reads(tmp_path):
-    files = astrasim_files(_placed("data=64,model=8"))
+    files = _written(_placed("data=64,model=8"))
     assert sorted(files) == ["network.yml", "system.json"]
     (tmp_path / "network.yml").write_bytes(files["network.yml"])
     assert read_network(tmp_path / "network.yml") == (8, 64)
@@ -97,7 +111,7 @@ def test_files_beside_traces_say_whose_numbers_they_hold():
     assert generic == simulator_files(mesh, "p", placeholder_hardware(mesh))
     assert b"placeholders" in generic["README.txt"]
     of_cluster = simulator_files(mesh, "p", simulated_hardware(_placed("4x8")))
-    assert of_cluster["network.yml"] == astrasim_files(_placed("4x8"))["network.yml"]
+    assert of_cluster["network.yml"] == _written(_placed("4x8"))["network.yml"]
     assert b"local-mem-bw in them are those of cluster h100-dgx" in of_cluster["README.txt"]
 
 
@@ -124,8 +138,8 @@ def test_reading_what_was_written_gives_the_same_files_again(files):
     cluster = _read(files)
     placed = Placement(Mesh.parse("a=4,b=8,c=2"), cluster)
     assert [(s.tier, s.size) for s in placed.spans([AxisRef("b")])] == [(1, 8)]
-    (files / "again.yml").write_bytes(astrasim_files(placed)["network.yml"])
-    (files / "again.json").write_bytes(astrasim_files(placed)["system.json"])
+    (files / "again.yml").write_bytes(_written(placed)["network.yml"])
+    (files / "again.json").write_bytes(_written(placed)["system.json"])
     again = read_astrasim(files / "again.yml", files / "again.json")
     for one, other in zip(cluster.network, again.network, strict=True):
         assert (one.kind, one.size, one.links) == (other.kind, other.size, other.links)

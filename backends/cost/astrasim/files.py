@@ -14,11 +14,8 @@ from pydantic import ValidationError
 from flint.backends.chakra.writing.simulator_files import (
     SimulatedHardware,
     SimulatorDimension,
-    network_file,
-    system_file,
 )
-from flint.backends.cost.astrasim.collectives import Dimension
-from flint.backends.cost.astrasim.ring import Fabric
+from flint.backends.cost.astrasim.ring import Dimension, Fabric
 from flint.backends.cost.astrasim.system import SystemFile, wrong_setting
 from flint.backends.cost.network.placement import Part, Placement
 from flint.backends.cost.network.torus import is_torus
@@ -69,15 +66,6 @@ def simulated_hardware(placement: Placement, dtype: str = "bf16") -> SimulatedHa
         _rounded(cluster.chip.memory_bandwidth_bytes_per_s.value / 1e9),
         f"those of cluster {cluster.name}",
     )
-
-
-def astrasim_files(placement: Placement, dtype: str = "bf16") -> dict[str, bytes]:
-    """network.yml and system.json of a mesh on a cluster, see `simulated_hardware`."""
-    hardware = simulated_hardware(placement, dtype)
-    return {
-        "network.yml": network_file(hardware).encode(),
-        "system.json": system_file(hardware).encode(),
-    }
 
 
 def read_astrasim(network: Path, system: Path | None = None, chip: Chip | None = None) -> Cluster:

@@ -2,7 +2,8 @@
 
 Its ring, step by step: a member sends when it has what it received in the step before, waits for
 what its neighbour sends, and handles that for some nanoseconds; see `docs/chakra.md`. For members
-that begin together over equal links these are the closed formulas of `network.astrasim`.
+that begin together over equal links the time is a closed formula. Its GB is 2**30 bytes, and a hop
+through a switch counts as two.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.backends.chakra.schema import CommType
-from flint.backends.cost.astrasim.collectives import Dimension, System
 from flint.backends.cost.astrasim.system import SystemFile
 from flint.ir.program import Int64s
 
@@ -22,6 +22,20 @@ from flint.ir.program import Int64s
 _FAST_DELAY_NS = 10
 #: Of the collectives, those that add up what they receive.
 _ADDS = (CommType.ALL_REDUCE, CommType.REDUCE_SCATTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of ASTRA-sim's network: GiB/s, ns per hop, hops between neighbours."""
+
+    bandwidth_gib_per_s: float
+    latency_ns: float
+    hops: int = 2
+
+    def message_ns(self, size_bytes: float) -> int:
+        """Nanoseconds of one message between neighbours."""
+        bytes_per_ns = self.bandwidth_gib_per_s * 2**30 / 1e9
+        return math.floor(self.hops * self.latency_ns + size_bytes / bytes_per_ns)
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,6 @@ class Collectives:
     def __init__(self, fabric: Fabric, system: SystemFile) -> None:
         self._fabric = fabric
         self._system = system
-        self._reduction = System(memory_bandwidth_gb_per_s=system.local_mem_bw).reduction_ns
         self._phases: dict[tuple[object, ...], list[_Phase]] = {}
         self._hops: dict[tuple[tuple[int, ...], int], Int64s] = {}
 
@@ -144,6 +157,10 @@ class Collectives:
             lambda step: phase.delay_ns + (self._reduction(part) if step <= added else 0),
             phase.delay_ns,
         )
+
+    def _reduction(self, size_bytes: float) -> int:
+        """Nanoseconds to add two buffers: two reads and one write."""
+        return 3 * math.floor(size_bytes / self._system.local_mem_bw)
 
     def _hops_of(self, ring: tuple[int, ...], part: int) -> Int64s:
         found = self._hops.get((ring, part))

@@ -3,7 +3,7 @@
 A rank has one slot for computation and one for collectives and sends; receives need none. When a
 node ends, the nodes that wait for nothing more are issued in ascending order of their ids, where
 their slot is free. A computation takes its duration, or the roofline's; collectives are rings
-(`astrasim_ring`), a message ends when it arrives, for both sides. That is ASTRA-sim's master (518bd51)
+(see `ring`), a message ends when it arrives, for both sides. That is ASTRA-sim's master (518bd51)
 with its analytical congestion-unaware backend, without any of its code.
 """
 
