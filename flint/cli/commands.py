@@ -16,6 +16,7 @@ from flint.cli.explain import explain
 from flint.cli.export import export
 from flint.cli.help_tables import CommandWithTables
 from flint.cli.opt import opt
+from flint.cli.schedules import schedules
 from flint.cli.signals import signals
 from flint.cli.user_process import end_process
 from flint.errors import FlintError
@@ -56,7 +57,7 @@ def _options(
     """What a JAX or PyTorch step would do on every device of a mesh that is not there."""
 
 
-for _command in (capture, estimate, check, explain, export, opt):
+for _command in (capture, estimate, check, explain, export, opt, schedules):
     app.command(_command.__name__, cls=CommandWithTables)(guarded(_command))
 app.add_typer(clusters, name="clusters")
 

@@ -85,7 +85,7 @@ class CapturedPipeline:
     """A pipeline of which each different stage was captured once.
 
     `stages[s]` is the index into `bodies` of stage s, `labels[s]` its content in words
-    ("embed, layers 0-19"). Stage s is held by position s modulo the size of `axis`. `tied` are
+    ("embed, layers 0-19"). The schedule says which position of `axis` holds stage s. `tied` are
     ((stage, parameter), (stage, parameter)).
     """
 

@@ -113,8 +113,9 @@ class Pipeline:
     divides. The step trains if there is a `loss(output, *targets)` or an `optimizer`, or with
     `backward`, where the model's own output is the scalar loss.
 
-    `schedule` is one of "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "forward"; "" is "1f1b", or
-    "forward" for inference. With `chunks` > 1 each rank holds that many stages ("interleaved-1f1b").
+    `schedule` is one of those that `flint schedules` lists; "" is "1f1b", or "forward" for
+    inference. Each rank holds `chunks` stages: any number of "interleaved-1f1b", two of "zb-v" and
+    "dualpipev", whose stages turn round at the last rank, one of the other schedules that train.
     `boundary` is the sharding of the values between stages, a PartitionSpec (by default their
     dimension 0 is sharded as that of the inputs). `tied` are pairs of parameter names that are one
     parameter in two stages ("embed['table']", "head['table']"): their gradients are summed.

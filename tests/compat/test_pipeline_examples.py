@@ -171,7 +171,7 @@ SMALL = {
     "gpt3_jax.py": "num_layers=8 model=6.7b",
     "llama_jax.py:pipelined": "num_layers=8 seq=1024",
 }
-SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b")
+SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipev")
 
 
 @pytest.mark.slow
@@ -179,8 +179,11 @@ SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("model", SMALL)
 def test_traces_run_to_their_end(model: str, schedule: str, mesh: str, tmp_path: Path) -> None:
-    chunks = 2 if schedule.startswith("interleaved") else 1
-    trace = capture(model, mesh, SMALL[model], microbatches=4, schedule=schedule, chunks=chunks)
+    chunks = 1 if schedule in ("gpipe", "1f1b", "zb-h1") else 2
+    microbatches = 8 if schedule == "dualpipev" else 4
+    trace = capture(
+        model, mesh, SMALL[model], microbatches=microbatches, schedule=schedule, chunks=chunks
+    )
     trace.workload.verify()
     trace.save(tmp_path / "out")
     report = check(tmp_path / "out")

@@ -21,8 +21,8 @@ import pytest
 
 from flint.backends.chakra import TraceFile, check, read
 from flint.backends.chakra.schema import NodeType
-from flint.passes.pipeline.schedule.schedules import check_schedule
 from tests.auto_mesh import auto_mesh
+from tests.published_schedules import BUBBLE
 
 jax = pytest.importorskip("jax", reason="captures JAX pipelines")
 
@@ -279,16 +279,24 @@ def test_reductions_over_data_hold_no_message_back(simulated: Simulate) -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "chunks"),
-    [("gpipe", 1), ("1f1b", 1), ("zb-h1", 1), ("forward", 1), ("interleaved-1f1b", 2)],
+    [
+        ("gpipe", 1),
+        ("1f1b", 1),
+        ("zb-h1", 1),
+        ("zb-v", 2),
+        ("dualpipev", 2),
+        ("forward", 1),
+        ("interleaved-1f1b", 2),
+    ],
 )
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 4), (4, 12)])
 def test_ranks_wait_as_the_schedule_says(
     schedule: str, chunks: int, ranks: int, microbatches: int, simulated: Simulate
 ) -> None:
     """Messages take no time here: what is left is the bubble of the schedule."""
+    if schedule == "dualpipev":
+        microbatches = max(microbatches, 2 * ranks)
     run = simulated(ranks, microbatches, schedule, chunks)
-    expected = check_schedule(schedule, ranks, microbatches, chunks).bubble(
-        ranks, microbatches, chunks
-    )
+    expected = BUBBLE[schedule](ranks, microbatches, chunks)
     for rank in run.ranks:
         assert Fraction(run.now - rank.worked, run.now) == expected

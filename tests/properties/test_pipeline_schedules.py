@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.passes.pipeline.schedule.runs import expand, runs
-from flint.passes.pipeline.schedule.schedules import SCHEDULES, orders
+from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import (
     EQUAL_STAGES,
     activations_held,
@@ -17,6 +18,7 @@ from flint.passes.pipeline.schedule.simulate import (
     simulate,
 )
 from flint.passes.pipeline.schedule.units import Unit, Work
+from tests.published_schedules import BUBBLE, IN_FLIGHT
 from tests.random_programs import QUICK
 
 Numbers = tuple[str, int, int, int]
@@ -28,18 +30,33 @@ def numbers(draw: st.DrawFn) -> Numbers:
     name = draw(st.sampled_from(list(SCHEDULES)))
     ranks = draw(st.integers(1, 9))
     microbatches = draw(st.integers(1, 20))
-    chunks = draw(st.integers(1, 4)) if SCHEDULES[name].takes_chunks else 1
-    if chunks > 1 and SCHEDULES[name].trains:
+    chunks = draw(st.integers(1, 4)) if SCHEDULES[name].chunks == ANY else SCHEDULES[name].chunks
+    if chunks > 1 and name == "interleaved-1f1b":
         microbatches = ranks * draw(st.integers(1, 4))
+    if name == "dualpipev":
+        microbatches += 2 * ranks - 1
     return name, ranks, microbatches, chunks
+
+
+#: Schedules that split every backward pass; "dualpipev" splits some.
+SPLIT = ("zb-h1", "zb-v")
 
 
 def works(name: str) -> tuple[Work, ...]:
     if not SCHEDULES[name].trains:
         return (Work.FORWARD,)
-    if SCHEDULES[name].splits_backward:
+    if name in SPLIT:
         return Work.FORWARD, Work.INPUT_BACKWARD, Work.WEIGHT_BACKWARD
     return Work.FORWARD, Work.BACKWARD
+
+
+def joined(order: Sequence[Unit]) -> list[Unit]:
+    """The order with a whole backward pass where only the first of its two parts was."""
+    return [
+        unit._replace(work=Work.BACKWARD) if unit.work is Work.INPUT_BACKWARD else unit
+        for unit in order
+        if unit.work is not Work.WEIGHT_BACKWARD
+    ]
 
 
 @QUICK
@@ -54,7 +71,24 @@ def test_every_microbatch_passes_every_stage_once_each_way(given_numbers: Number
     )
     found = orders(*given_numbers)
     assert len(found) == ranks
-    assert all(Counter(order) == once for order in found)
+    for order in found:
+        assert Counter(order if name != "dualpipev" else joined(order)) == once
+        split = {work: [u[1:] for u in order if u.work is work] for work in Work}
+        assert Counter(split[Work.INPUT_BACKWARD]) == Counter(split[Work.WEIGHT_BACKWARD])
+
+
+@QUICK
+@given(numbers())
+def test_every_rank_holds_its_chunks(given_numbers: Numbers) -> None:
+    """Stage to rank and chunk, and back; whatever a rank runs is of a stage that it holds."""
+    name, ranks, _, chunks = given_numbers
+    found = placement(name, ranks, chunks)
+    assert len(found.rank_of) == ranks * chunks == found.last_stage + 1
+    for rank, stages in enumerate(found.stages_of):
+        assert len(stages) == chunks and list(stages) == sorted(stages)
+        assert all(found.rank_of[stage] == rank for stage in stages)
+    neighbours = zip(found.rank_of, found.rank_of[1:], strict=False)
+    assert all(abs(a - b) in (0, 1, ranks - 1) for a, b in neighbours)
 
 
 @QUICK
@@ -66,23 +100,31 @@ def test_every_microbatch_passes_every_stage_once_each_way(given_numbers: Number
 def test_dependencies_hold_for_any_durations(
     given_numbers: Numbers, times: list[int], transfer_time: int
 ) -> None:
-    ranks, chunks = given_numbers[1], given_numbers[3]
-    found = orders(*given_numbers)
-    spans = simulate(found, dict(zip(Work, times, strict=True)), transfer_time)
+    name, ranks, _, chunks = given_numbers
+    found, placed = orders(*given_numbers), placement(name, ranks, chunks)
+    spans = simulate(found, placed, dict(zip(Work, times, strict=True)), transfer_time)
     start, end = {}, {}
     for rank, order in enumerate(found):
         assert all(a.end <= b.start for a, b in zip(spans[rank], spans[rank][1:], strict=False))
         for (work, chunk, microbatch), span in zip(order, spans[rank], strict=True):
-            key = work, chunk * ranks + rank, microbatch
+            key = work, placed.stages_of[rank][chunk], microbatch
             start[key], end[key] = span
-    moved = transfer_time if ranks > 1 else 0
+
+    def moved(stage: int, other: int) -> int:
+        return transfer_time if placed.rank_of[stage] != placed.rank_of[other] else 0
+
+    def gradient(stage: int, microbatch: int) -> Work:
+        whole = (Work.BACKWARD, stage, microbatch) in end
+        return Work.BACKWARD if whole else Work.INPUT_BACKWARD
+
     for (work, stage, microbatch), begin in start.items():
         if work is Work.FORWARD and stage:
-            assert begin >= end[work, stage - 1, microbatch] + moved
+            assert begin >= end[work, stage - 1, microbatch] + moved(stage, stage - 1)
         if work in (Work.BACKWARD, Work.INPUT_BACKWARD):
             assert begin >= end[Work.FORWARD, stage, microbatch]
             if stage < ranks * chunks - 1:
-                assert begin >= end[work, stage + 1, microbatch] + moved
+                behind = gradient(stage + 1, microbatch), stage + 1, microbatch
+                assert begin >= end[behind] + moved(stage, stage + 1)
         if work is Work.WEIGHT_BACKWARD:
             assert begin >= end[Work.INPUT_BACKWARD, stage, microbatch]
 
@@ -92,7 +134,7 @@ def test_dependencies_hold_for_any_durations(
 def test_activations_in_flight_are_as_known(given_numbers: Numbers) -> None:
     name, ranks, microbatches, chunks = given_numbers
     for rank, order in enumerate(orders(*given_numbers)):
-        known = SCHEDULES[name].in_flight(ranks, microbatches, chunks, rank)
+        known = IN_FLIGHT[name](ranks, microbatches, chunks, rank)
         assert activations_held(order) == known
 
 
@@ -101,10 +143,10 @@ def test_activations_in_flight_are_as_known(given_numbers: Numbers) -> None:
 def test_bubble_is_as_known(given_numbers: Numbers) -> None:
     name, ranks, microbatches, chunks = given_numbers
     found = orders(*given_numbers)
-    step = Fraction(makespan(simulate(found)))
+    step = Fraction(makespan(simulate(found, placement(name, ranks, chunks))))
     for order in found:
         busy = sum(EQUAL_STAGES[unit.work] for unit in order)
-        assert 1 - busy / step == SCHEDULES[name].bubble(ranks, microbatches, chunks)
+        assert 1 - busy / step == BUBBLE[name](ranks, microbatches, chunks)
 
 
 @QUICK
@@ -113,12 +155,20 @@ def test_idle_time_is_as_published_for_other_durations(
     given_numbers: Numbers, forward: int, backward: int, weights: int
 ) -> None:
     """`(p - 1) (F + B)`, and `(p - 1) (F + B - W)` with W no longer than F or B."""
-    name, ranks, microbatches, _ = given_numbers
+    name, ranks, microbatches, chunks = given_numbers
+    if name in ("zb-v", "dualpipev"):
+        backward = weights = forward  # what is published of these
     weights = min(weights, forward, backward)
     times = dict(zip(Work, (forward, backward, backward, weights), strict=True))
+    if name == "dualpipev":
+        times[Work.BACKWARD] = 2 * forward
     found = orders(*given_numbers)
-    idle = makespan(simulate(found, times)) - sum(times[unit.work] for unit in found[0])
-    if SCHEDULES[name].splits_backward:
+    step = makespan(simulate(found, placement(name, ranks, chunks), times))
+    idle = step - sum(times[unit.work] for unit in found[0])
+    if name in ("zb-v", "dualpipev"):
+        if microbatches >= 2 * ranks - 1:
+            assert idle == (ranks - 1) * forward
+    elif name in SPLIT:
         if microbatches >= ranks:
             assert idle == (ranks - 1) * (forward + backward - weights)
     elif SCHEDULES[name].trains:
@@ -130,26 +180,23 @@ def test_idle_time_is_as_published_for_other_durations(
 @QUICK
 @given(numbers())
 def test_values_arrive_in_the_order_in_which_they_are_read(given_numbers: Numbers) -> None:
-    """Between two ranks, the n-th value sent in a direction is the n-th received."""
-    _, ranks, _, chunks = given_numbers
-    found = orders(*given_numbers)
-    passes = [(Work.FORWARD, 1)]
-    passes += [(work, -1) for work in (Work.BACKWARD, Work.INPUT_BACKWARD)]
-    for rank in range(ranks):
-        for work, step in passes:
-            other = (rank + step) % ranks
-            sent = [
-                (unit.chunk * ranks + rank + step, unit.microbatch)
-                for unit in found[rank]
-                if unit.work is work and 0 <= unit.chunk * ranks + rank + step < ranks * chunks
-            ]
-            first = 0 if step == 1 else ranks * chunks - 1
-            received = [
-                (unit.chunk * ranks + other, unit.microbatch)
-                for unit in found[other]
-                if unit.work is work and unit.chunk * ranks + other != first
-            ]
-            assert sent == received
+    """Between two ranks, the n-th value of a pass sent in a direction is the n-th received."""
+    name, ranks, _, chunks = given_numbers
+    found, placed = orders(*given_numbers), placement(name, ranks, chunks)
+    for step in (1, -1):
+        sent: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        received: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for rank, order in enumerate(found):
+            for work, chunk, microbatch in joined(order):
+                if (work is Work.FORWARD) != (step == 1):
+                    continue
+                stage = placed.stages_of[rank][chunk]
+                if 0 <= stage + step <= placed.last_stage:
+                    to = placed.rank_of[stage + step]
+                    sent[rank, to].append((stage + step, microbatch))
+                if 0 <= stage - step <= placed.last_stage:
+                    received[placed.rank_of[stage - step], rank].append((stage, microbatch))
+        assert sent == received
 
 
 @QUICK
@@ -160,7 +207,7 @@ def test_runs_of_schedules_are_lossless_and_short(given_numbers: Numbers) -> Non
         found = runs(order)
         assert expand(found) == order
         stored = sum(len(run.units) for run in found)
-        steady = 3 if SCHEDULES[name].splits_backward else 2
+        steady = 3 if name in (*SPLIT, "dualpipev") else 2
         if chunks == 1:
             assert len(found) <= 6
             assert stored <= 10

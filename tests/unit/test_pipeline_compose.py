@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from flint.ir.workload import Workload
 from flint.passes.pipeline.compose.compose import workload_of
 from flint.passes.pipeline.compose.messages import Neighbours
 from flint.passes.pipeline.compose.plan import Plan
-from flint.passes.pipeline.schedule.schedules import orders
+from flint.passes.pipeline.schedule.schedules import orders, placement
 from flint.passes.pipeline.split.gradient_types import in_gradient_dtype
 from flint.passes.pipeline.split.parts import Key, Part, Partial, Saved, StageParts
 from flint.steps.captured import Body, Captured, CapturedPipeline, Port, Role, StageBodies
@@ -33,6 +34,8 @@ _COTANGENT, _INPUT_GRADIENT = Port(Role.COTANGENT), Port(Role.INPUT_GRADIENT)
 _GRADIENT = Port(Role.GRADIENT, "w")
 _STATE, _NORM = Port(Role.STATE, "m"), Port(Role.SQUARED_NORM)
 _ACTIVATION_BYTES, _WEIGHT_BYTES = 4096, 65536
+#: Schedules that split backward passes.
+_SPLIT = ("zb-h1", "zb-v", "dualpipev")
 
 
 class _Maker:
@@ -183,7 +186,7 @@ def _workload(
         gradient_dtype=dtype,
     )
     stages = [
-        _stage(mesh, first=s == 0, last=s == count - 1, splits=schedule == "zb-h1")
+        _stage(mesh, first=s == 0, last=s == count - 1, splits=schedule in _SPLIT)
         for s in range(count)
     ]
     if reads_late:
@@ -198,7 +201,7 @@ def _workload(
         (_norm(mesh) if clips else None,) * count,
         (_update(mesh, clips=clips),) * count,
         orders(schedule, ranks, microbatches, chunks),
-        Neighbours("pipe", ranks, count, 1),
+        Neighbours("pipe", placement(schedule, ranks, chunks), 1),
     )
     workload = workload_of(plan)
     workload.verify()
@@ -222,6 +225,10 @@ _CASES = [
     ("1f1b", 4, 2, 1),
     ("interleaved-1f1b", 4, 8, 2),
     ("zb-h1", 4, 6, 1),
+    ("zb-v", 4, 8, 2),
+    ("zb-v", 3, 2, 2),
+    ("dualpipev", 4, 9, 2),
+    ("dualpipev", 1, 3, 2),
     ("1f1b", 2, 1, 1),
     ("1f1b", 1, 3, 1),
 ]
@@ -232,11 +239,11 @@ def test_each_boundary_is_crossed_once_a_microbatch_and_way(
     schedule: str, ranks: int, microbatches: int, chunks: int
 ) -> None:
     workload = _workload(schedule, ranks, microbatches, chunks)
-    stages = ranks * chunks
     for rank_class in workload.classes:
         (position,) = rank_class.where["pipe"]
-        held = range(position, stages, ranks)
-        ends = sum((s > 0) + (s < stages - 1) for s in held) if ranks > 1 else 0
+        rank_of = placement(schedule, ranks, chunks).rank_of
+        apart = [(a, b) for a, b in pairwise(rank_of) if a != b]
+        ends = sum((position == a) + (position == b) for a, b in apart)
         expected = (ends * microbatches, ends * microbatches * _ACTIVATION_BYTES)
         program = workload.programs[rank_class.program]
         assert _messages(program) == {"send": expected, "recv": expected}
@@ -288,6 +295,27 @@ def test_a_tied_gradient_is_summed_between_the_two_stages_only() -> None:
     ]
 
 
+def test_where_stages_turn_round_ends_meet_and_nothing_is_sent_at_the_fold() -> None:
+    """The first rank has the first and the last stage, the last rank the two in the middle."""
+    workload = _workload("zb-v", 3, 6, 2, tied=True)
+    names = [rank_class.name for rank_class in workload.classes]
+    assert names == ["pipe 0: part 0; part 5", "pipe 1: part 1; part 4", "pipe 2: part 2; part 3"]
+    for position, program in enumerate(workload.programs):
+        rows = [program.row(r) for r in range(len(program))]
+        assert not [row for row in rows if row.cause.endswith("one parameter with another stage's")]
+        tied = [row for row in rows if row.scope == "pipeline/tied"]
+        assert len(tied) == (position == 0)
+        routes = {str(row.route) for row in rows if row.kind == Kind.SEND}
+        assert (
+            routes
+            == (
+                {"pipe+1 (no wrap)"},
+                {"pipe+1 (no wrap)", "pipe-1 (no wrap)"},
+                {"pipe-1 (no wrap)"},
+            )[position]
+        )
+
+
 def test_what_only_the_backward_pass_reads_is_received_by_the_forward_pass() -> None:
     workload = _workload("1f1b", 2, 4, reads_late=True)
     assert [_messages(p)["recv"][0] for p in workload.programs] == [4, 4]
@@ -335,6 +363,9 @@ def test_activations_in_flight_are_held() -> None:
         ("interleaved-1f1b", 2, [10, 8, 6, 4]),
         # Rank k leaves k weight gradients for later: each keeps an activation and a gradient.
         ("zb-h1", 1, [3, 4, 5, 6]),
+        # The last ranks leave more gradients of inputs before the first weight gradient at the end.
+        ("zb-v", 2, [7, 7, 9, 12]),
+        ("dualpipev", 2, [8, 8, 8, 8]),
     ],
 )
 def test_a_stash_is_what_all_microbatches_keep_at_one_time(
@@ -386,7 +417,7 @@ def test_every_unit_waits_for_the_one_before_it() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "microbatches", "chunks"),
-    [("1f1b", 6, 1), ("gpipe", 6, 1), ("interleaved-1f1b", 8, 2), ("zb-h1", 6, 1)],
+    [("1f1b", 6, 1), ("gpipe", 6, 1), ("interleaved-1f1b", 8, 2), ("zb-h1", 6, 1), ("zb-v", 8, 2)],
 )
 def test_every_swap_of_two_sends_is_found(
     schedule: str, microbatches: int, chunks: int, tmp_path: Path

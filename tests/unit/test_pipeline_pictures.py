@@ -8,45 +8,46 @@ import pytest
 
 from flint.errors import FlintError
 from flint.passes.pipeline.schedule.pictures import picture, svg
-from flint.passes.pipeline.schedule.schedules import SCHEDULES, orders
-from flint.passes.pipeline.schedule.simulate import activations_held
+from flint.passes.pipeline.schedule.schedules import SCHEDULES
+from flint.passes.pipeline.schedule.timed import timed
+from tests.published_schedules import BUBBLE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "pipeline-schedules.md"
 #: name, ranks, microbatches and chunks of the drawing in docs/pictures
-DRAWN = [(name, 4, 8, 2 if name == "interleaved-1f1b" else 1) for name in SCHEDULES]
+DRAWN = [(name, 4, 8, found.fewest_chunks) for name, found in SCHEDULES.items()]
 
 
 def test_picture_by_hand():
-    assert picture("1f1b", 2, 2) == (
+    assert picture(timed("1f1b", 2, 2)) == (
         "rank 0 | 0 1 . . b0  . b1\n"
         "rank 1 | . 0 b0  1 b1  . .\n"
     )  # fmt: skip
-    assert picture("zb-h1", 2, 1) == (
+    assert picture(timed("zb-h1", 2, 1)) == (
         "rank 0 | 0  .  .  b0 w0\n"
         "rank 1 | .  0  b0 w0 .\n"
     )  # fmt: skip
 
 
 def test_chunks_are_told_apart():
-    assert picture("forward", 1, 1, 3) == "rank 0 | 0   0'  0''\n"
+    assert picture(timed("forward", 1, 1, 3)) == "rank 0 | 0   0'  0''\n"
 
 
 def test_names_of_ranks_are_aligned():
-    assert {line.index("|") for line in picture("forward", 11, 1).splitlines()} == {8}
+    assert {line.index("|") for line in picture(timed("forward", 11, 1)).splitlines()} == {8}
 
 
-def test_pictures_of_impossible_schedules_are_refused():
-    for draw in (picture, svg):
-        with pytest.raises(FlintError):
-            draw("gpipe", 2, 2, 2)
+def test_impossible_schedules_are_refused():
+    with pytest.raises(FlintError):
+        timed("gpipe", 2, 2, 2)
 
 
 @pytest.mark.parametrize("schedule", list(SCHEDULES))
 def test_drawing_has_a_box_for_each_unit(schedule):
-    root = ElementTree.fromstring(svg(schedule, 3, 4))
+    found = timed(schedule, 3, 6, SCHEDULES[schedule].fewest_chunks)
+    root = ElementTree.fromstring(svg(found))
     space = "{http://www.w3.org/2000/svg}"
-    units = [unit for order in orders(schedule, 3, 4) for unit in order]
+    units = [unit for order in found.orders for unit in order]
     labels = [text.text for text in root.findall(f"{space}g/{space}text")]
     assert labels == [str(unit.microbatch) for unit in units]
     assert len(root.findall(f"{space}g/{space}rect")) == len(units)
@@ -60,20 +61,20 @@ def test_text_pictures_of_the_page_are_drawn_by_flint():
     )
     assert {name for name, *_ in shown} == set(SCHEDULES)
     for name, ranks, microbatches, chunks, text in shown:
-        assert text == picture(name, int(ranks), int(microbatches), int(chunks))
+        assert text == picture(timed(name, int(ranks), int(microbatches), int(chunks)))
 
 
 @pytest.mark.parametrize(("name", "ranks", "microbatches", "chunks"), DRAWN)
 def test_drawings_of_the_page_are_drawn_by_flint(name, ranks, microbatches, chunks):
     path = DOCS / "pictures" / f"{name}.svg"
-    assert path.read_text(encoding="utf-8") == svg(name, ranks, microbatches, chunks)
+    assert path.read_text(encoding="utf-8") == svg(timed(name, ranks, microbatches, chunks))
     assert f"(pictures/{path.name})" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("name", "ranks", "microbatches", "chunks"), DRAWN)
 def test_numbers_of_the_page(name, ranks, microbatches, chunks):
-    found = orders(name, ranks, microbatches, chunks)
-    bubble = float(SCHEDULES[name].bubble(ranks, microbatches, chunks))
-    held = ", ".join(str(activations_held(order)) for order in found)
-    row = f"| `{name}` | {chunks} | {bubble:.1%} | {held} |"
+    found = timed(name, ranks, microbatches, chunks)
+    assert found.idle == BUBBLE[name](ranks, microbatches, chunks)
+    held = ", ".join(map(str, found.held))
+    row = f"| `{name}` | {chunks} | {float(found.idle):.1%} | {held} |"
     assert row in PAGE.read_text(encoding="utf-8").splitlines()

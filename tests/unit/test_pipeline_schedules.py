@@ -5,8 +5,9 @@ import time
 import pytest
 
 from flint.errors import FlintError
+from flint.passes.pipeline.schedule.placement import Placement, folded
 from flint.passes.pipeline.schedule.runs import Run, expand, runs
-from flint.passes.pipeline.schedule.schedules import SCHEDULES, orders
+from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import Span, activations_held, makespan, simulate
 from flint.passes.pipeline.schedule.units import Unit, Work
 
@@ -50,9 +51,45 @@ def test_zb_h1_by_hand():
     )
 
 
+def test_zb_v_by_hand():
+    assert orders("zb-v", 2, 4, chunks=2) == (
+        written(
+            "F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 F3.0 I0.0 W0.0 F2.1 I2.1 W2.1 "
+            "I1.0 W1.0 F3.1 I3.1 W3.1 I2.0 W2.0 I3.0 W3.0"
+        ),
+        written(
+            "F0.0 F0.1 F1.0 F1.1 I0.1 W0.1 F2.0 I0.0 W0.0 F2.1 I1.1 W1.1 F3.0 I1.0 W1.0 "
+            "F3.1 I2.1 W2.1 I2.0 I3.1 I3.0 W2.0 W3.1 W3.0"
+        ),
+    )
+
+
+def test_dualpipev_by_hand():
+    assert orders("dualpipev", 2, 4, chunks=2) == (
+        written(
+            "F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 F3.0 B1.1 F2.1 B0.0 B2.1 F3.1 B1.0 B3.1 "
+            "I2.0 W2.0 I3.0 W3.0"
+        ),
+        written(
+            "F0.0 F0.1 F1.0 F1.1 F2.0 B0.1 F2.1 B0.0 F3.0 B1.1 F3.1 B1.0 B2.1 B2.0 "
+            "I3.1 I3.0 W3.1 W3.0"
+        ),
+    )
+
+
 def test_forward_by_hand():
     assert orders("forward", 2, 3) == (written("F0 F1 F2"),) * 2
     assert orders("forward", 2, 3, chunks=2) == (written("F0.0 F1.0 F0.1 F1.1 F2.0 F2.1"),) * 2
+
+
+def test_stages_lie_in_a_loop_or_turn_round_at_the_last_rank():
+    assert placement("interleaved-1f1b", 3, 2).rank_of == (0, 1, 2, 0, 1, 2)
+    assert placement("interleaved-1f1b", 3, 2).stages_of == ((0, 3), (1, 4), (2, 5))
+    assert placement("zb-v", 3, 2).rank_of == (0, 1, 2, 2, 1, 0)
+    assert placement("zb-v", 3, 2).stages_of == ((0, 5), (1, 4), (2, 3))
+    assert Placement.of(folded, 2, 4).rank_of == (0, 1, 1, 0, 0, 1, 1, 0)
+    assert placement("interleaved-1f1b", 3, 2).is_ring
+    assert not placement("zb-v", 3, 2).is_ring
 
 
 def test_one_rank_runs_everything_without_waiting():
@@ -70,6 +107,11 @@ def test_interleaving_one_chunk_is_1f1b():
     [
         (("1f1c", 4, 8), "unknown schedule '1f1c'; did you mean '1f1b'?"),
         (("1f1b", 4, 8, 2), "schedule '1f1b' has one stage per rank, not 2 chunks"),
+        (("zb-v", 4, 8), "schedule 'zb-v' has 2 stages per rank, not 1 chunk"),
+        (
+            ("dualpipev", 4, 7, 2),
+            "schedule 'dualpipev' cannot fill 4 ranks with 7 microbatches",
+        ),
         (
             ("interleaved-1f1b", 4, 6, 2),
             "schedule 'interleaved-1f1b' cannot interleave 6 microbatches on 4 ranks",
@@ -87,7 +129,7 @@ def test_impossible_schedules(arguments, message):
 
 
 def test_spans_of_two_stages_by_hand():
-    spans = simulate(orders("1f1b", 2, 2), transfer_time=1)
+    spans = simulate(orders("1f1b", 2, 2), placement("1f1b", 2), transfer_time=1)
     # F0 of rank 1 waits for F0 of rank 0 (1) and its transfer (1); B1 of rank 0 for rank 1's
     assert spans == (
         (Span(0, 1), Span(1, 2), Span(6, 8), Span(9, 11)),
@@ -98,20 +140,27 @@ def test_spans_of_two_stages_by_hand():
 
 def test_neighbouring_chunks_of_one_rank_transfer_nothing():
     chunked = orders("forward", 1, 1, chunks=3)
-    assert makespan(simulate(chunked, transfer_time=100)) == 3
+    assert makespan(simulate(chunked, placement("forward", 1, 3), transfer_time=100)) == 3
+    order = (written("F0.0 F0.1"), written("F0.0 F0.1"))
+    there_and_back = simulate(order, placement("zb-v", 2, 2), transfer_time=100)
+    assert there_and_back == (
+        (Span(0, 1), Span(203, 204)),
+        (Span(101, 102), Span(102, 103)),
+    )
 
 
 def test_an_order_that_deadlocks_is_found():
     swapped = (written("F0 F1 B1 B0"), written("F0 B0 F1 B1"))
-    assert makespan(simulate(swapped)) > 0  # late, but it ends
+    assert makespan(simulate(swapped, placement("1f1b", 2))) > 0  # late, but it ends
     with pytest.raises(ValueError, match="rank 0: .*BACKWARD.* rank 1: .*FORWARD"):
-        simulate((written("F0 B0 F1 B1"), written("F1 B1 F0 B0")))
+        simulate((written("F0 B0 F1 B1"), written("F1 B1 F0 B0")), placement("1f1b", 2))
 
 
 def test_activations_are_held_until_the_last_part_of_the_backward_pass():
     assert activations_held(written("F0 F1 B0 B1 F2 B2")) == 2
     assert activations_held(written("F0 I0 F1 I1 W0 W1")) == 2
     assert activations_held(written("F0 F1 F2")) == 1
+    assert activations_held(written("F0 I0 F1 B1 W0")) == 2
 
 
 def test_1f1b_is_three_runs():
@@ -146,7 +195,7 @@ def test_runs_of_nothing_and_of_one():
 
 @pytest.mark.parametrize("schedule", list(SCHEDULES))
 def test_long_orders_are_compressed_quickly(schedule):
-    chunks = 2 if SCHEDULES[schedule].takes_chunks else 1
+    chunks = 2 if SCHEDULES[schedule].chunks in (ANY, 2) else 1
     order = orders(schedule, 64, 512, chunks)[5]
     start = time.process_time()
     found = runs(order)

@@ -12,7 +12,7 @@ from flint.passes.pipeline.compose.memory import memory_of
 from flint.passes.pipeline.compose.messages import Neighbours
 from flint.passes.pipeline.compose.plan import Plan, once_a_step
 from flint.passes.pipeline.compose.rank_program import rank_program
-from flint.passes.pipeline.schedule.schedules import SCHEDULES, Order, orders
+from flint.passes.pipeline.schedule.schedules import SCHEDULES, Order, orders, placement
 from flint.passes.pipeline.schedule.units import Unit, Work
 from flint.passes.pipeline.split.gradient_types import in_gradient_dtype
 from flint.passes.pipeline.split.partition import partition_body, refuse_axis
@@ -45,7 +45,7 @@ def workload_of(plan: Plan) -> Workload:
             program.verify()
             programs.append(program)
         where = {captured.axis: (position,)}
-        classes.append(RankClass(_name(captured, position, plan.ranks), number, where))
+        classes.append(RankClass(_name(plan, position), number, where))
     return Workload(captured.mesh, tuple(programs), tuple(classes), _metadata(plan))
 
 
@@ -60,7 +60,11 @@ def make_plan(captured: CapturedPipeline, partition: Partition = partition_body)
         tuple(once_a_step(partition(b.norm) if b.norm else None) for b in captured.bodies),
         tuple(once_a_step(partition(b.update) if b.update else None) for b in captured.bodies),
         order,
-        Neighbours(captured.axis, ranks, len(captured.stages), _crossing(captured)),
+        Neighbours(
+            captured.axis,
+            placement(captured.schedule, ranks, captured.chunks),
+            _crossing(captured),
+        ),
     )
 
 
@@ -117,9 +121,9 @@ def _same(programs: Sequence[Program], program: Program) -> int:
     return len(programs)
 
 
-def _name(captured: CapturedPipeline, position: int, ranks: int) -> str:
-    labels = captured.labels[position::ranks]
-    return f"{captured.axis} {position}: {'; '.join(labels)}"
+def _name(plan: Plan, position: int) -> str:
+    labels = (plan.captured.labels[stage] for stage in plan.stages_of(position))
+    return f"{plan.captured.axis} {position}: {'; '.join(labels)}"
 
 
 def _metadata(plan: Plan) -> dict[str, object]:

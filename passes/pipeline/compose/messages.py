@@ -8,31 +8,45 @@ from dataclasses import dataclass
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Route
 from flint.ir.program import Kind, Phase, Row
+from flint.passes.pipeline.schedule.placement import Placement
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Stages in a ring of `ranks` positions along `axis`: stage s is at position s mod `ranks`.
+    """Stages on positions along `axis`, as `placement` says; at most `crossing` values go between.
 
     Between two positions, each boundary has a channel per value that crosses it and direction.
     Microbatches cross a boundary in order, so the n-th send of a channel is what its n-th receive
     waits for; what the other stage does not read is not sent. Boundaries of other positions have
-    the same channels: their programs may be equal.
+    the same channels: their programs may be equal. Between stages of one position nothing is sent.
     """
 
     axis: str
-    ranks: int
-    stages: int
+    placement: Placement
     crossing: int
+
+    def apart(self, stage: int, other: int) -> bool:
+        """Whether two stages are there, and at different positions."""
+        if not 0 <= other <= self.placement.last_stage:
+            return False
+        return self.placement.rank_of[stage] != self.placement.rank_of[other]
 
     def channel(self, boundary: int, number: int, *, forward: bool) -> int:
         """Channel of value `number` between stages `boundary` and `boundary` + 1."""
-        return 2 * (boundary // self.ranks * self.crossing + number) + (not forward)
+        round_ = boundary // self.placement.ranks
+        return 2 * (round_ * self.crossing + number) + (not forward)
 
-    def route(self, *, forward: bool) -> Route:
-        """From each position to the next, or to the one before."""
-        wraps = self.stages > self.ranks
-        return Route((AxisRef(self.axis),), 1 if forward else -1, wrap=wraps)
+    def route(self, boundary: int, *, forward: bool) -> Route:
+        """From the position of a stage to that of its neighbour, for all positions alike.
+
+        In a ring the last position is followed by the first, where there are stages enough.
+        """
+        placement = self.placement
+        axes, way = (AxisRef(self.axis),), 1 if forward else -1
+        if placement.is_ring:
+            return Route(axes, way, wrap=placement.last_stage >= placement.ranks)
+        here, there = placement.rank_of[boundary : boundary + 2]
+        return Route(axes, way * (there - here), wrap=False)
 
     def send(
         self, builder: ProgramBuilder, row: int, tensor: Row, stage: int, number: int, forward: bool
@@ -76,7 +90,7 @@ class Neighbours:
             result_bytes=tensor.result_bytes if kind is Kind.RECV else 0,
             operand_bytes=tensor.result_bytes if kind is Kind.SEND else 0,
             comm_bytes=tensor.result_bytes,
-            route=self.route(forward=forward),
+            route=self.route(boundary, forward=forward),
             channel=self.channel(boundary, number, forward=forward),
             scope=f"pipeline/{what}",
             cause=f"{what} for the stage {way}{sharded}",

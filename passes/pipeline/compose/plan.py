@@ -9,6 +9,7 @@ import numpy as np
 from flint.ir.columns import kept
 from flint.ir.program import Phase
 from flint.passes.pipeline.compose.messages import Neighbours
+from flint.passes.pipeline.schedule.placement import Placement
 from flint.passes.pipeline.schedule.units import Unit
 from flint.passes.pipeline.split.parts import Key, Part, Partial, PartitionedBody, StageParts
 from flint.steps.captured import CapturedPipeline, Port, Role
@@ -31,11 +32,16 @@ class Plan:
     @property
     def ranks(self) -> int:
         """Number of positions along the pipeline's axis."""
-        return self.neighbours.ranks
+        return self.placement.ranks
 
-    def stages_of(self, position: int) -> range:
+    @property
+    def placement(self) -> Placement:
+        """Where the stages lie."""
+        return self.neighbours.placement
+
+    def stages_of(self, position: int) -> tuple[int, ...]:
         """The stages that a position holds, chunk by chunk."""
-        return range(position, len(self.captured.stages), self.ranks)
+        return self.placement.stages_of[position]
 
     def reads(self, stage: int, role: Role, number: int) -> bool:
         """Whether a pass of `stage` reads INPUT or COTANGENT `number`: others are not sent to it."""

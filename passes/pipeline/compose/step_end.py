@@ -42,7 +42,7 @@ def _tie(state: RankState) -> None:
         if len(here) == 2:
             _tie_here(state, here)
         elif here:
-            _tie_across(state, *here[0], {stage % state.plan.ranks for stage, _ in ends})
+            _tie_across(state, *here[0], {state.plan.placement.rank_of[stage] for stage, _ in ends})
 
 
 def _tie_here(state: RankState, found: Sequence[tuple[Chunk, Port]]) -> None:

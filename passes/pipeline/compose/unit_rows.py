@@ -58,9 +58,13 @@ def _unit(state: RankState, unit: Unit, last: bool) -> None:
     if unit.work is Work.FORWARD:
         _Pass(state, chunk, chunk.parts.forward).forward()
         return
-    part = chunk.parts.weights if unit.work is Work.WEIGHT_BACKWARD else chunk.parts.backward
-    if part is not None:
-        _Pass(state, chunk, part).backward(last)
+    parts = chunk.parts
+    for part in (
+        parts.backward if unit.work is not Work.WEIGHT_BACKWARD else None,
+        parts.weights if unit.work is not Work.INPUT_BACKWARD else None,
+    ):
+        if part is not None:
+            _Pass(state, chunk, part).backward(last)
 
 
 class _Pass:
@@ -158,7 +162,7 @@ class _Pass:
     def _receive(self, part: Part, row: int, number: int, *, forward: bool) -> int:
         """Value `number` from the stage before (`forward`) or after; the step's own at the ends."""
         plan, stage = self.state.plan, self.chunk.stage
-        if stage == (0 if forward else self.last_stage) or plan.ranks == 1:
+        if not plan.neighbours.apart(stage, stage - 1 if forward else stage + 1):
             return self._value("pipeline.neighbour", part.program, row)
         tensor, turn = part.program.row(row), [self.state.turn]
         return plan.neighbours.receive(self.state.builder, turn, tensor, stage, number, forward)
@@ -169,7 +173,7 @@ class _Pass:
         neighbour = stage + 1 if forward else stage - 1
         if not plan.reads(neighbour, Role.INPUT if forward else Role.COTANGENT, number):
             return ()
-        if plan.ranks > 1:
+        if plan.neighbours.apart(stage, neighbour):
             tensor = whole_row(self.part.program, row)
             plan.neighbours.send(self.state.builder, here, tensor, stage, number, forward)
         return (here,)

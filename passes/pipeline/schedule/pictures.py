@@ -1,6 +1,6 @@
 """Pictures of schedules: what each rank runs when, as text and as SVG.
 
-Time is as in `simulate.EQUAL_STAGES`: equal stages, sending takes no time.
+Stages are equal, and sending takes no time (`timed.py`).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flint.passes.pipeline.schedule.schedules import orders
-from flint.passes.pipeline.schedule.simulate import makespan, simulate
+from flint.passes.pipeline.schedule.timed import TimedSchedule
 from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.units import plural
 
 #: What stands before the number of the microbatch.
 LETTERS = {
@@ -28,18 +28,18 @@ class _Box(NamedTuple):
     unit: Unit
 
 
-def picture(schedule: str, ranks: int, microbatches: int, chunks: int = 1) -> str:
+def picture(timed: TimedSchedule) -> str:
     """Draw the schedule as text, a line for each rank.
 
     `3` is the forward pass of microbatch 3, `b3` its backward pass (or the part that the stage
     before waits for), `w3` the gradients of the weights; `3'` is in the rank's second chunk.
-    A point is a time unit in which the rank waits. Raises FlintError FL246 as `orders` does.
+    A point is a time unit in which the rank waits.
     """
-    boxes, length = _boxes(schedule, ranks, microbatches, chunks)
+    boxes, ranks = _boxes(timed), timed.placement.ranks
     # each label and a space after it must fit into its box
     width = max(-(-(len(_label(box.unit)) + 1) // box.length) for box in boxes)
     name_width = len(f"rank {ranks - 1}")
-    rows = [[".".ljust(width)] * length for _ in range(ranks)]
+    rows = [[".".ljust(width)] * timed.length for _ in range(ranks)]
     for box in boxes:
         cells = _label(box.unit).ljust(width * box.length)
         rows[box.rank][box.start] = cells
@@ -50,16 +50,13 @@ def picture(schedule: str, ranks: int, microbatches: int, chunks: int = 1) -> st
     )
 
 
-def _boxes(schedule: str, ranks: int, microbatches: int, chunks: int) -> tuple[list[_Box], int]:
-    """Return what is drawn, and when the step ends."""
-    found = orders(schedule, ranks, microbatches, chunks)
-    spans = simulate(found)
-    boxes = [
+def _boxes(timed: TimedSchedule) -> list[_Box]:
+    """Return what is drawn."""
+    return [
         _Box(rank, int(span.start), int(span.end - span.start), unit)
-        for rank, order in enumerate(found)
-        for unit, span in zip(order, spans[rank], strict=True)
+        for rank, order in enumerate(timed.orders)
+        for unit, span in zip(order, timed.spans[rank], strict=True)
     ]
-    return boxes, int(makespan(spans))
 
 
 def _label(unit: Unit) -> str:
@@ -73,8 +70,8 @@ _TIME_UNIT, _ROW, _LEFT, _TOP, _LEGEND = 24, 28, 56, 8, 30
 _FILLS = {
     Work.FORWARD: ("#9ec5f4", "#5f9be8", "#c7e0fb", "#3f7fd6"),
     Work.BACKWARD: ("#a8dba8", "#6cbf72", "#cdebcb", "#4aa354"),
-    Work.INPUT_BACKWARD: ("#a8dba8",),
-    Work.WEIGHT_BACKWARD: ("#f6c28b",),
+    Work.INPUT_BACKWARD: ("#a8dba8", "#6cbf72"),
+    Work.WEIGHT_BACKWARD: ("#f6c28b", "#eb9f4e"),
 }
 _NAMES = {
     Work.FORWARD: "forward",
@@ -84,19 +81,18 @@ _NAMES = {
 }
 
 
-def svg(schedule: str, ranks: int, microbatches: int, chunks: int = 1) -> str:
+def svg(timed: TimedSchedule) -> str:
     """Draw the schedule as an SVG document of its own, a row for each rank.
 
-    Numbers are microbatches, colours are passes, and their shades chunks. Raises FlintError FL246
-    as `orders` does.
+    Numbers are microbatches, colours are passes, and their shades chunks.
     """
-    boxes, length = _boxes(schedule, ranks, microbatches, chunks)
+    boxes, ranks, length = _boxes(timed), timed.placement.ranks, timed.length
     works = sorted({box.unit.work for box in boxes})
     width = max(_LEFT + length * _TIME_UNIT + 8, _LEFT + 190 * len(works))
     height = _TOP + ranks * _ROW + _LEGEND
-    title = f"{schedule}: {_counted(ranks, 'rank')}, {_counted(microbatches, 'microbatch')}"
-    if chunks > 1:
-        title += f", {chunks} chunks"
+    title = f"{timed.name}: {plural(ranks, 'rank')}, {_microbatches(timed.microbatches)}"
+    if timed.chunks > 1:
+        title += f", {timed.chunks} chunks"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"',
         f'  viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#333333">',
@@ -112,9 +108,8 @@ def svg(schedule: str, ranks: int, microbatches: int, chunks: int = 1) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _counted(count: int, name: str) -> str:
-    plural = "es" if name.endswith("ch") else "s"
-    return f"{count} {name}{plural if count > 1 else ''}"
+def _microbatches(count: int) -> str:
+    return f"{count} microbatch{'es' if count > 1 else ''}"
 
 
 def _tracks(ranks: int, length: int) -> Iterator[str]:

@@ -1,58 +1,96 @@
-"""Schedules: in which order each rank of a pipeline runs its passes.
+"""Schedules: in which order each rank of a pipeline runs its passes, and which stages it holds.
 
-Stage `chunk * ranks + rank` is the `chunk`-th stage of rank `rank`. A unit is one pass of one
-microbatch through one stage (`units.py`).
+A schedule is one function: what `rank` of `ranks` runs, from first to last, for that many
+microbatches and chunks (stages per rank). A unit is one pass of one microbatch through one chunk
+(`units.py`). `@schedule` gives the function its name, and says where the stages lie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import cached_property
 from types import MappingProxyType
 
 from flint.errors import FlintError, nearest
+from flint.passes.pipeline.schedule.placement import Place, Placement, folded, looped
 from flint.passes.pipeline.schedule.units import Unit, Work
 
 #: What one rank runs, from first to last.
 Order = tuple[Unit, ...]
+#: `(ranks, microbatches, chunks, rank)` to what that rank runs.
+OrderOfRank = Callable[[int, int, int, int], Order]
+
+#: Stages per rank of a schedule that takes any number of them.
+ANY = 0
+#: In the steps of a schedule: the chunk that has waited longest.
+ANY_CHUNK = -1
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """A schedule by name, and what is known of it.
-
-    `order(ranks, microbatches, chunks, rank)` is what that rank runs.
-    `in_flight(ranks, microbatches, chunks, rank)` is of how many passes forward the rank holds
-    activations at most: one for each microbatch and chunk, from its forward pass until the last
-    part of its backward pass (in inference: while it runs).
-    `bubble(ranks, microbatches, chunks)` is the part of the step in which a rank waits, from 0 to
-    1, where all stages are equal, sending takes no time, and a whole backward pass takes twice as
-    long as the forward pass, each part of a split one as long.
-    """
+class PipelineSchedule:
+    """A schedule by name: its order, how many stages a rank holds (or `ANY`), and which."""
 
     name: str
     summary: str
-    order: Callable[[int, int, int, int], Order]
-    in_flight: Callable[[int, int, int, int], int]
-    bubble: Callable[[int, int, int], Fraction]
-    splits_backward: bool = False
-    takes_chunks: bool = False
-    trains: bool = True
+    order: OrderOfRank
+    chunks: int
+    place: Place
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether it has backward passes."""
+        return any(unit.work is not Work.FORWARD for unit in self.order(1, 2, self.chunks or 1, 0))
+
+    @property
+    def fewest_chunks(self) -> int:
+        """Chunks to show it with: as few as tell it from others."""
+        return self.chunks or (2 if self.trains else 1)
+
+    def placement(self, ranks: int, chunks: int = 1) -> Placement:
+        """Where the stages lie."""
+        return Placement.of(self.place, ranks, chunks)
+
+
+_FOUND: dict[str, PipelineSchedule] = {}
+#: Every schedule by the name that a user gives.
+SCHEDULES: Mapping[str, PipelineSchedule] = MappingProxyType(_FOUND)
+
+
+def schedule(
+    name: str, summary: str, *, chunks: int = 1, place: Place = looped
+) -> Callable[[OrderOfRank], OrderOfRank]:
+    """Make a function the order of the schedule `name`."""
+
+    def register(order: OrderOfRank) -> OrderOfRank:
+        assert name not in _FOUND, f"two schedules are called {name}"
+        _FOUND[name] = PipelineSchedule(name, summary, order, chunks, place)
+        return order
+
+    return register
 
 
 def orders(schedule: str, ranks: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
-    """Return what each rank runs, rank by rank. Raises FlintError FL246 as `check_schedule` does."""
+    """Return what each rank runs, rank by rank.
+
+    Raises FlintError FL246 as `check_schedule` does, and for microbatches that do not fit.
+    """
     found = check_schedule(schedule, ranks, microbatches, chunks)
     return tuple(found.order(ranks, microbatches, chunks, rank) for rank in range(ranks))
 
 
-def check_schedule(schedule: str, ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
-    """Return the schedule of that name if it is possible with these numbers.
+def placement(schedule: str, ranks: int, chunks: int = 1) -> Placement:
+    """Return where the stages of a schedule lie. Raises FlintError FL246 as `check_schedule` does."""
+    return check_schedule(schedule, ranks, 1, chunks).placement(ranks, chunks)
 
-    Raises FlintError FL246 for a name that is not in `SCHEDULES`, for numbers below one, for
-    chunks where the schedule has none, and for interleaving microbatches that are not a multiple
-    of the ranks.
+
+def check_schedule(
+    schedule: str, ranks: int, microbatches: int, chunks: int = 1
+) -> PipelineSchedule:
+    """Return the schedule of that name.
+
+    Raises FlintError FL246 for a name that is not in `SCHEDULES`, for numbers below one, and for
+    more or fewer chunks than the schedule has.
     """
     found = SCHEDULES.get(schedule)
     if found is None:
@@ -64,27 +102,25 @@ def check_schedule(schedule: str, ranks: int, microbatches: int, chunks: int = 1
     for name, value in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
         if value < 1:
             raise FlintError("FL246", f"a pipeline with {value} {name}", help="use 1 or more")
-    if chunks > 1 and not found.takes_chunks:
-        usable = ", ".join(name for name, other in SCHEDULES.items() if other.takes_chunks)
+    if found.chunks not in (ANY, chunks):
+        usable = ", ".join(n for n, other in SCHEDULES.items() if other.chunks in (ANY, chunks))
+        has = "one stage" if found.chunks == 1 else f"{found.chunks} stages"
         raise FlintError(
             "FL246",
-            f"schedule '{schedule}' has one stage per rank, not {chunks} chunks",
-            help=f"use chunks=1, or one of: {usable}",
-        )
-    if chunks > 1 and found.trains and microbatches % ranks:
-        raise FlintError(
-            "FL246",
-            f"schedule '{schedule}' cannot interleave {microbatches} microbatches on {ranks} ranks",
-            help=f"use a multiple of {ranks} microbatches, or chunks=1",
+            f"schedule '{schedule}' has {has} per rank, not {chunks} "
+            f"chunk{'s' if chunks > 1 else ''}",
+            help=f"use chunks={found.chunks}, or one of: {usable}",
         )
     return found
 
 
+@schedule("gpipe", "all forward passes, then all backward passes")
 def gpipe(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     """All forward passes, then all backward passes (arXiv 1811.06965, section 2.3)."""
     return _all(Work.FORWARD, range(microbatches)) + _all(Work.BACKWARD, range(microbatches))
 
 
+@schedule("1f1b", "forward and backward passes in turn: the bubble of gpipe, less memory")
 def one_forward_one_backward(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     """Forward passes until the first gradient can arrive, then a forward and a backward in turn.
 
@@ -95,20 +131,34 @@ def one_forward_one_backward(ranks: int, microbatches: int, chunks: int, rank: i
     return _in_turn(forward, backward, ranks - 1 - rank)
 
 
+@schedule(
+    "interleaved-1f1b",
+    "1f1b with several stages per rank: a smaller bubble, more sends",
+    chunks=ANY,
+)
 def interleaved(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     """1F1B over several stages per rank: rounds of as many microbatches as there are ranks.
 
     A round goes through the chunks one after the other, the backward passes through them in
     reverse (arXiv 2104.04473, section 2.2.2). A rank warms up with all chunks but the last of
     the first round, and two passes for each rank behind it: what is on its way there and back.
+    Raises FlintError FL246 for microbatches that are not a multiple of the ranks.
     """
     if chunks == 1:
         return one_forward_one_backward(ranks, microbatches, chunks, rank)
+    if microbatches % ranks:
+        raise FlintError(
+            "FL246",
+            "schedule 'interleaved-1f1b' cannot interleave "
+            f"{microbatches} microbatches on {ranks} ranks",
+            help=f"use a multiple of {ranks} microbatches, or chunks=1",
+        )
     forward = tuple(_rounds(Work.FORWARD, ranks, microbatches, range(chunks)))
     backward = tuple(_rounds(Work.BACKWARD, ranks, microbatches, range(chunks)[::-1]))
-    return _in_turn(forward, backward, _interleaved_warm_up(ranks, chunks, rank))
+    return _in_turn(forward, backward, (chunks - 1) * ranks + 2 * (ranks - 1 - rank))
 
 
+@schedule("zb-h1", "1f1b with weight gradients in the bubble, in the memory of its first rank")
 def zero_bubble_h1(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     """1F1B whose backward pass is split: weight gradients fill the time in which ranks waited.
 
@@ -127,6 +177,71 @@ def zero_bubble_h1(ranks: int, microbatches: int, chunks: int, rank: int) -> Ord
     return tuple(order) + tuple(weights)
 
 
+@schedule(
+    "zb-v",
+    "two stages per rank, there and back: hardly a bubble, in the memory of 1f1b's first rank",
+    chunks=2,
+    place=folded,
+)
+def zero_bubble_v(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
+    """The V schedule: split backward passes over stages that turn round at the last rank.
+
+    A rank warms up with forward passes until the first gradient can be there, and then has as
+    many microbatches in its two chunks as it may hold: after that a forward pass always follows
+    weight gradients, which free memory. At the end weight gradients wait for gradients of inputs
+    that others wait for (ZB-V in arXiv 2401.10241). With fewer microbatches
+    than fill the pipeline, the order of as many as do, without the others.
+    """
+    behind, count = ranks - 1 - rank, max(microbatches, 2 * ranks - 1)
+    steps = _Steps(count)
+    steps.add("f0", 2 * behind + 1)
+    steps.add("f1 f0", rank)
+    steps.add("f1 i1 w1", behind + 1)
+    steps.add("f0 i0 w0 f1 i1 w1", count - 2 * ranks + 1 + rank)
+    steps.add("i0 w0 f1 i1 w1", behind)
+    steps.add("i0 i1", rank)
+    steps.add("i0 w0", behind + 1)
+    steps.add("w1", rank)
+    steps.add("w0", rank)
+    return tuple(unit for unit in steps.order if unit.microbatch < microbatches)
+
+
+@schedule(
+    "dualpipev",
+    "two stages per rank, there and back: a forward and a backward pass side by side",
+    chunks=2,
+    place=folded,
+)
+def dualpipe_v(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
+    """One half of DualPipe (arXiv 2412.19437, section 3.2.1), whose stages turn round.
+
+    Cut in the middle, each half of DualPipe holds every stage once; its eight steps are those of
+    DeepSeek's description of DualPipeV. In the steady state a forward pass of one chunk and a
+    backward pass of the other run at one time there; here one follows the other. Backward passes
+    are split where a gradient is awaited, at the beginning and at the end.
+    Raises FlintError FL246 for less than two microbatches for each rank.
+    """
+    if microbatches < 2 * ranks:
+        raise FlintError(
+            "FL246",
+            f"schedule 'dualpipev' cannot fill {ranks} ranks with {microbatches} microbatches",
+            help=f"use {2 * ranks} or more",
+        )
+    behind = ranks - 1 - rank
+    steps = _Steps(microbatches)
+    steps.add("f0", 2 * behind)
+    steps.add("f0 f1", rank + 1)
+    steps.add("i1 w1 f1", behind)
+    steps.add("f0 b1 f1 b0", microbatches - 2 * ranks + rank + 1)
+    steps.add("b1 f1 b0", behind)
+    for number in range(2 * (rank + 1)):
+        steps.add(("b" if number <= rank else "i") + ("0" if number % 2 else "1"))
+    steps.add("w i0", behind)
+    steps.add("w", rank + 1)
+    return tuple(steps.order)
+
+
+@schedule("forward", "inference: forward passes alone", chunks=ANY)
 def forward_only(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     """Inference: forward passes alone, with chunks in rounds as in interleaved 1F1B."""
     return tuple(_rounds(Work.FORWARD, ranks, microbatches, range(chunks)))
@@ -151,101 +266,33 @@ def _in_turn(forward: Order, backward: Order, warm_up: int) -> Order:
     return forward[:warm_up] + steady + backward[len(forward) - warm_up :]
 
 
-def _interleaved_warm_up(ranks: int, chunks: int, rank: int) -> int:
-    return (chunks - 1) * ranks + 2 * (ranks - 1 - rank)
+class _Steps:
+    """An order written step by step; each pass takes the next microbatch of its chunk.
 
-
-def _held_by_gpipe(ranks: int, microbatches: int, chunks: int, rank: int) -> int:
-    """Every microbatch (arXiv 1811.06965, section 2.3, without rematerialisation)."""
-    return microbatches
-
-
-def _held_by_1f1b(ranks: int, microbatches: int, chunks: int, rank: int) -> int:
-    """One for each rank from here to the last (arXiv 2104.04473, section 2.2.1)."""
-    return min(ranks - rank, microbatches)
-
-
-def _held_interleaved(ranks: int, microbatches: int, chunks: int, rank: int) -> int:
-    """The warm-up and one more (arXiv 2104.04473, section 2.2.2)."""
-    if chunks == 1:
-        return _held_by_1f1b(ranks, microbatches, chunks, rank)
-    return min(_interleaved_warm_up(ranks, chunks, rank) + 1, microbatches * chunks)
-
-
-def _held_by_zb_h1(ranks: int, microbatches: int, chunks: int, rank: int) -> int:
-    """On every rank as on the first of 1F1B (arXiv 2401.10241, section 2.3)."""
-    return min(ranks, microbatches)
-
-
-def _held_forward(ranks: int, microbatches: int, chunks: int, rank: int) -> int:
-    return 1
-
-
-def _bubble(ranks: int, microbatches: int, chunks: int) -> Fraction:
-    """`(p - 1) / (v m + p - 1)` of the step, p ranks, m microbatches and v chunks.
-
-    GPipe: arXiv 1811.06965, section 2.3. 1F1B waits as long; interleaved, v times shorter:
-    arXiv 2104.04473, sections 2.2.1 and 2.2.2, as `(p - 1) / (v m)` of the time without waiting.
+    "f0" is a forward pass of chunk 0, "b0" a backward pass, "i0" and "w0" its two parts, and "w"
+    are the weight gradients that wait longest, of any chunk.
     """
-    return Fraction(ranks - 1, chunks * microbatches + ranks - 1)
 
+    def __init__(self, microbatches: int) -> None:
+        self.order: list[Unit] = []
+        self._forward = [iter(range(microbatches)) for _ in range(2)]
+        self._backward = [iter(range(microbatches)) for _ in range(2)]
+        self._waiting: list[Unit] = []
 
-def _bubble_of_zb_h1(ranks: int, microbatches: int, chunks: int) -> Fraction:
-    """`(p - 1) (F + B - W)` of idle time (arXiv 2401.10241, section 2.3), here F = B = W = 1.
+    def add(self, passes: str, times: int = 1) -> None:
+        """Add these passes so many times."""
+        for name in passes.split() * times:
+            self.order.append(self._next(name[0], int(name[1:] or ANY_CHUNK)))
 
-    That holds while W is no longer than F and B. Fewer microbatches than ranks leave too few weight gradients to fill the rest.
-    """
-    idle = ranks - 1 + max(0, ranks - microbatches)
-    return Fraction(idle, 3 * microbatches + idle)
-
-
-def _bubble_forward(ranks: int, microbatches: int, chunks: int) -> Fraction:
-    """As `_bubble`; a last round that is not full waits for itself between two chunks."""
-    idle = ranks - 1 + (chunks - 1) * (-microbatches % ranks)
-    return Fraction(idle, chunks * microbatches + idle)
-
-
-_ALL = (
-    Schedule(
-        name="gpipe",
-        summary="all forward passes, then all backward passes",
-        order=gpipe,
-        in_flight=_held_by_gpipe,
-        bubble=_bubble,
-    ),
-    Schedule(
-        name="1f1b",
-        summary="forward and backward passes in turn: the bubble of gpipe, less memory",
-        order=one_forward_one_backward,
-        in_flight=_held_by_1f1b,
-        bubble=_bubble,
-    ),
-    Schedule(
-        name="interleaved-1f1b",
-        summary="1f1b with several stages per rank: a smaller bubble, more sends",
-        order=interleaved,
-        in_flight=_held_interleaved,
-        bubble=_bubble,
-        takes_chunks=True,
-    ),
-    Schedule(
-        name="zb-h1",
-        summary="1f1b with weight gradients in the bubble, in the memory of its first rank",
-        order=zero_bubble_h1,
-        in_flight=_held_by_zb_h1,
-        bubble=_bubble_of_zb_h1,
-        splits_backward=True,
-    ),
-    Schedule(
-        name="forward",
-        summary="inference: forward passes alone",
-        order=forward_only,
-        in_flight=_held_forward,
-        bubble=_bubble_forward,
-        takes_chunks=True,
-        trains=False,
-    ),
-)
-
-#: Every schedule by the name that a user gives.
-SCHEDULES: Mapping[str, Schedule] = MappingProxyType({found.name: found for found in _ALL})
+    def _next(self, letter: str, chunk: int) -> Unit:
+        if letter == "f":
+            return Unit(Work.FORWARD, chunk, next(self._forward[chunk]))
+        if letter == "b":
+            return Unit(Work.BACKWARD, chunk, next(self._backward[chunk]))
+        if letter == "i":
+            unit = Unit(Work.INPUT_BACKWARD, chunk, next(self._backward[chunk]))
+            self._waiting.append(unit._replace(work=Work.WEIGHT_BACKWARD))
+            return unit
+        found = next(unit for unit in self._waiting if chunk in (ANY_CHUNK, unit.chunk))
+        self._waiting.remove(found)
+        return found

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from flint.passes.pipeline.schedule.placement import Placement
 from flint.passes.pipeline.schedule.units import Unit, Work
 
 
@@ -25,6 +26,7 @@ EQUAL_STAGES: Mapping[Work, int] = MappingProxyType(
 
 def simulate(
     orders: Sequence[Sequence[Unit]],
+    placement: Placement,
     durations: Mapping[Work, float] = EQUAL_STAGES,
     transfer_time: float = 0,
 ) -> tuple[tuple[Span, ...], ...]:
@@ -36,7 +38,7 @@ def simulate(
     `transfer_time` longer; nothing waits for sends. Raises ValueError if the ranks wait for each
     other for ever.
     """
-    run = _Clock(orders, durations, transfer_time)
+    run = _Clock(orders, placement, durations, transfer_time)
     spans = run.finish()
     stuck = [rank for rank, order in enumerate(orders) if len(spans[rank]) < len(order)]
     if stuck:
@@ -55,15 +57,17 @@ def activations_held(order: Sequence[Unit]) -> int:
 
     They are held until the last part of the backward pass; without one, while the pass runs.
     """
-    works = {unit.work for unit in order}
-    last = Work.WEIGHT_BACKWARD if Work.WEIGHT_BACKWARD in works else Work.BACKWARD
-    if last not in works:
+    if all(unit.work is Work.FORWARD for unit in order):
         return min(1, len(order))
     held = most = 0
     for unit in order:
-        held += (unit.work is Work.FORWARD) - (unit.work is last)
+        held += (unit.work is Work.FORWARD) - (unit.work in _LAST)
         most = max(most, held)
     return most
+
+
+#: After these a microbatch needs nothing of its forward pass.
+_LAST = (Work.BACKWARD, Work.WEIGHT_BACKWARD)
 
 
 #: A pass as others wait for it: forward, backward (whole or of the input), or weights.
@@ -76,14 +80,14 @@ class _Clock:
     def __init__(
         self,
         orders: Sequence[Sequence[Unit]],
+        placement: Placement,
         durations: Mapping[Work, float],
         transfer_time: float,
     ) -> None:
         self.orders = orders
         self.durations = durations
         self.transfer_time = transfer_time
-        self.last_stage = max((_stage(orders, 0, u) for order in orders for u in order), default=0)
-        self.last_stage += len(orders) - 1
+        self.placement = placement
         self.ended: dict[_Event, float] = {}
         self.waiting: defaultdict[_Event, list[int]] = defaultdict(list)
         self.spans: list[list[Span]] = [[] for _ in orders]
@@ -107,17 +111,17 @@ class _Clock:
                 break
             start = max([spans[-1].end if spans else 0, *(self._there(rank, e) for e in needs)])
             spans.append(Span(start, start + self.durations[unit.work]))
-            event = (_awaited_as(unit.work), _stage(self.orders, rank, unit), unit.microbatch)
+            event = (_awaited_as(unit.work), self._stage(rank, unit), unit.microbatch)
             self.ended[event] = spans[-1].end
             woken.extend(self.waiting.pop(event, ()))
         return woken
 
     def _there(self, rank: int, event: _Event) -> float:
-        elsewhere = event[1] % len(self.orders) != rank
+        elsewhere = self.placement.rank_of[event[1]] != rank
         return self.ended[event] + (self.transfer_time if elsewhere else 0)
 
     def _needs(self, rank: int, unit: Unit) -> Iterator[_Event]:
-        stage = _stage(self.orders, rank, unit)
+        stage = self._stage(rank, unit)
         if unit.work is Work.FORWARD:
             if stage > 0:
                 yield Work.FORWARD, stage - 1, unit.microbatch
@@ -125,12 +129,11 @@ class _Clock:
             yield Work.BACKWARD, stage, unit.microbatch
         else:
             yield Work.FORWARD, stage, unit.microbatch
-            if stage < self.last_stage:
+            if stage < self.placement.last_stage:
                 yield Work.BACKWARD, stage + 1, unit.microbatch
 
-
-def _stage(orders: Sequence[Sequence[Unit]], rank: int, unit: Unit) -> int:
-    return unit.chunk * len(orders) + rank
+    def _stage(self, rank: int, unit: Unit) -> int:
+        return self.placement.stages_of[rank][unit.chunk]
 
 
 def _awaited_as(work: Work) -> Work:
