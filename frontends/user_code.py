@@ -15,10 +15,13 @@ _LIBRARIES = tuple(
 )
 _PACKAGE = os.path.dirname(os.path.realpath(flint.__file__))
 #: Flint's own folders; in a checkout, three of them lie beside the package.
-_OWN = tuple(
-    os.path.realpath(os.path.join(root, part)) + os.sep
-    for root in flint.__path__
-    for part in ("cli", "frontends", "passes", "backends")
+_OWN = (
+    _PACKAGE + os.sep,
+    *(
+        os.path.realpath(os.path.join(root, part)) + os.sep
+        for root in flint.__path__
+        for part in ("frontends", "passes", "backends")
+    ),
 )
 
 
@@ -56,12 +59,11 @@ def user_error(error: BaseException, doing: str, place: str | None = None) -> Fl
 
 def is_users(filename: str) -> bool:
     """Whether a source file is neither Python's, an installed library's nor Flint's."""
-    """Whether a file is the user's own code: neither a library nor Flint."""
     if filename.startswith("<"):
         return False
     path = os.path.realpath(filename)
     if path.startswith(_LIBRARIES) or "site-packages" in path:
         return False
-    if os.path.dirname(path) == _PACKAGE or path.startswith(_OWN):
+    if path.startswith(_OWN):
         return False
     return path != sys.executable

@@ -158,8 +158,9 @@ def _read_location(location: Any, names: list[str]) -> str | None:
             found = place if found is None else found
         return found
     if isinstance(location, ir.FileLineColLoc):
-        file = file_name(location.filename)
-        return "" if file in _TRACERS else f"{file}:{location.start_line}"
+        if _is_tracer(location.filename):
+            return ""
+        return f"{file_name(location.filename)}:{location.start_line}"
     return None
 
 
@@ -169,13 +170,21 @@ _TORCH_STACK = re.compile(r"(?:^|/)@(?:forward|backward|optimizer)(?=/|$)")
 _PLACE = re.compile(r"(?:^|/)@([^/@]+:\d+)(?=/|$)")
 
 #: The files in which Flint calls JAX.
-_TRACERS = ("jax_program.py", "torch_export.py")
+TRACERS = ("/frontends/jax_step/program.py", "/frontends/torch_export.py")
+
+
+def _is_tracer(location_file: Any) -> bool:
+    """Whether a file is one of TRACERS. Their last parts alone may name files of the user's."""
+    return _path(location_file).replace("\\", "/").endswith(TRACERS)
 
 
 def file_name(location_file: Any) -> str:
     """The last part of a file name, so that no output holds a path of one machine."""
-    text = location_file if isinstance(location_file, str) else str(location_file).strip('"')
-    return text.rsplit("/", 1)[-1]
+    return _path(location_file).rsplit("/", 1)[-1]
+
+
+def _path(location_file: Any) -> str:
+    return location_file if isinstance(location_file, str) else str(location_file).strip('"')
 
 
 def is_attention(target: str) -> bool:
