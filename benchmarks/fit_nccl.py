@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks import collective_rows as rows
 from benchmarks.kernel_rows import PRESETS
 from benchmarks.toml_constants import Constant, set_constants
-from flint.backends.cost.collectives.algorithm import Schedule
+from flint.backends.cost.collectives.algorithm import LinkUse
 from flint.backends.cost.collectives.algorithms.all_to_all import direct_all_to_all
 from flint.backends.cost.collectives.algorithms.in_switch import in_switch_all_reduce
 from flint.backends.cost.collectives.algorithms.ring import ring
@@ -42,7 +42,7 @@ SOURCE = (
 Array = NDArray[np.float64]
 
 
-def schedule_of(row: rows.Measured) -> Schedule:
+def schedule_of(row: rows.Measured) -> LinkUse:
     """What NCCL runs when it does not reduce in the switch."""
     call = row.call
     if call.collective is Collective.ALL_TO_ALL:

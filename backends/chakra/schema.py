@@ -77,7 +77,7 @@ VALUE_FIELDS: dict[str, int] = {
 }
 
 
-class Messages(NamedTuple):
+class MessageTypes(NamedTuple):
     """The two message classes that stand in a file."""
 
     GlobalMetadata: Any
@@ -104,7 +104,7 @@ _MESSAGES = {
 
 
 @cache
-def messages() -> Messages:
+def messages() -> MessageTypes:
     """The message classes of this process, made once."""
     classes = message_classes("ChakraProtoMsg", _MESSAGES)
-    return Messages(classes["GlobalMetadata"], classes["Node"])
+    return MessageTypes(classes["GlobalMetadata"], classes["Node"])

@@ -16,7 +16,7 @@ from flint.backends.chakra.checking.cohorts import Cohort, find_cohorts, match_c
 from flint.backends.chakra.checking.deadlock import Situation, find_deadlock
 from flint.backends.chakra.checking.findings import MAX_PER_CODE, CheckReport, Findings
 from flint.backends.chakra.checking.listed_files import FileNumber, ListedFiles
-from flint.backends.chakra.checking.messages import Exchange, find_exchange, report_overtaking
+from flint.backends.chakra.checking.messages import AllMessages, find_exchange, report_overtaking
 from flint.backends.chakra.reading.kinds import GroupCodes, Remark
 from flint.backends.chakra.reading.parser import TraceParser
 from flint.backends.chakra.reading.reader import is_compressed, read_bytes, unpack
@@ -175,7 +175,7 @@ class _Check:
                 left -= times
             rank += 1
 
-    def _simulate(self, cohorts: list[Cohort], exchange: Exchange) -> None:
+    def _simulate(self, cohorts: list[Cohort], exchange: AllMessages) -> None:
         report_overtaking(exchange, self.findings)
         members = self.membership.members
         deadlock = find_deadlock(Situation(cohorts, exchange, members, self.traces.world))

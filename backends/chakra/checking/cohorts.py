@@ -70,7 +70,7 @@ def find_cohorts(
     ranks = np.array(trace_class.ranks, dtype=np.int64)[order]
     table = trace_class.table()[order]
     nodes = trace_class.nodes
-    groups, slots = _groups(trace_class, ranks, table, _Groups(codes, membership, findings))
+    groups, slots = _groups(trace_class, ranks, table, _GroupsOfRanks(codes, membership, findings))
     sends, receives, pair = _peers(trace_class, ranks, table, membership.world, findings)
     is_send = nodes.messages[:, COMM_TYPE] == NodeType.COMM_SEND
     parts = (
@@ -117,7 +117,7 @@ def _first_equal(values: Int64s) -> Int64s:
 
 
 @dataclass
-class _Groups:
+class _GroupsOfRanks:
     """Resolves names; what is wrong with one is said once for each rank and name."""
 
     codes: GroupCodes
@@ -158,7 +158,7 @@ class _Groups:
 
 
 def _groups(
-    trace_class: TraceClass, ranks: Int64s, table: Int64s, groups: _Groups
+    trace_class: TraceClass, ranks: Int64s, table: Int64s, groups: _GroupsOfRanks
 ) -> tuple[Int64s, Int64s]:
     """Numbers of groups (rank, column), and the column of each collective."""
     slots, first, column = np.unique(
@@ -179,7 +179,7 @@ def _groups(
 
 
 def _known(
-    groups: _Groups,
+    groups: _GroupsOfRanks,
     nodes: TraceNodes,
     at: int,
     ranks: Int64s,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flint.backends.chakra.checking.cohorts import Cohort
-from flint.backends.chakra.checking.messages import Exchange
+from flint.backends.chakra.checking.messages import AllMessages
 from flint.backends.chakra.checking.partition import Uses, find_parts, make_uses, meetings
 from flint.backends.chakra.reading.trace_class import AT, COMM_KIND, COMM_SIZE, COMM_TAG
 from flint.backends.chakra.schema import NodeType
@@ -37,7 +37,7 @@ class Deadlock:
     sentence: str
 
 
-class Step(NamedTuple):
+class CommunicationStep(NamedTuple):
     """What a position of a cohort communicates: (kind, size) of a collective, (tag, size) else."""
 
     type: NodeType
@@ -53,7 +53,7 @@ class Situation:
     """
 
     cohorts: Sequence[Cohort]
-    exchange: Exchange
+    exchange: AllMessages
     members: Sequence[Sequence[int]]
     world: int
 
@@ -67,7 +67,7 @@ def find_deadlock(situation: Situation, parts: Int64s | None = None) -> Deadlock
     if parts is None:
         s = situation
         parts = find_parts(s.cohorts, s.exchange, s.members, s.world)
-    world = _World(situation, parts)
+    world = _Actors(situation, parts)
     world.run()
     return world.explain()
 
@@ -77,18 +77,18 @@ class _Actor:
     """One rank for all of its part: numbers of the meetings and edges by label."""
 
     cohort: Cohort
-    steps: dict[int, Step]
+    steps: dict[int, CommunicationStep]
     meetings: list[int]
     targets: list[int]
     sources: list[int]
 
-    def edge(self, step: Step) -> _Key:
+    def edge(self, step: CommunicationStep) -> _Key:
         """What a send and its receive have in common."""
         edges = self.targets if step.type is NodeType.COMM_SEND else self.sources
         return (edges[step.label], *step.key)
 
 
-class _State:
+class _ActorState:
     """Where one actor is."""
 
     __slots__ = ("actor", "in_flight", "issued", "left", "ready", "receives", "waits")
@@ -103,14 +103,16 @@ class _State:
         self.receives: set[int] = set()
 
 
-class _World:
+class _Actors:
     def __init__(self, situation: Situation, parts: Int64s) -> None:
         self.situation = situation
         self.parts = parts
         uses = make_uses(situation.cohorts, situation.exchange, situation.world)
         self.meeting_of = meetings(parts, uses)
         self.sizes = _meeting_sizes(situation, parts, uses, self.meeting_of)
-        self.states = [_State(actor) for actor in _actors(situation, parts, uses, self.meeting_of)]
+        self.states = [
+            _ActorState(actor) for actor in _actors(situation, parts, uses, self.meeting_of)
+        ]
         #: Actors that have issued the n-th collective of a meeting: (meeting, n) -> (actor,
         #: position).
         self.gathering: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -133,7 +135,7 @@ class _World:
                 self._end(number, state, heapq.heappop(self.events)[2], now)
             self._issue(number, state, now)
 
-    def _end(self, number: int, state: _State, position: int, now: int) -> None:
+    def _end(self, number: int, state: _ActorState, position: int, now: int) -> None:
         if state.in_flight == position:
             state.in_flight = -1
         state.receives.discard(position)
@@ -147,7 +149,7 @@ class _World:
         if freed:
             self._start(number, state, freed, now)
 
-    def _start(self, number: int, state: _State, positions: list[int], now: int) -> None:
+    def _start(self, number: int, state: _ActorState, positions: list[int], now: int) -> None:
         """Positions whose dependencies have ended: computation ends at once, with what it frees."""
         steps, waits = state.actor.steps, state.waits
         start, children = state.actor.cohort.nodes.structure.adjacency
@@ -165,7 +167,7 @@ class _World:
             else:
                 heapq.heappush(state.ready, position)
 
-    def _post(self, number: int, state: _State, position: int, key: _Key, now: int) -> None:
+    def _post(self, number: int, state: _ActorState, position: int, key: _Key, now: int) -> None:
         if self.arrived.get(key, 0):
             self.arrived[key] -= 1
             heapq.heappush(self.events, (now, number, position))
@@ -173,7 +175,7 @@ class _World:
         state.receives.add(position)
         self.posted.setdefault(key, []).append((number, position))
 
-    def _issue(self, number: int, state: _State, now: int) -> None:
+    def _issue(self, number: int, state: _ActorState, now: int) -> None:
         if state.in_flight >= 0 or not state.ready:
             return
         position = state.in_flight = heapq.heappop(state.ready)
@@ -240,7 +242,7 @@ class _World:
         return -1, None, False, f"rank {rank} has ended"
 
     def _waits_in(
-        self, rank: int, node: int, group: int, state: _State
+        self, rank: int, node: int, group: int, state: _ActorState
     ) -> tuple[int, int | None, bool, str]:
         """The same for a rank that has issued a collective."""
         meeting = int(self.meeting_of[group])
@@ -278,7 +280,7 @@ def _actors(situation: Situation, parts: Int64s, uses: Uses, meeting_of: Int64s)
     number = number.reshape(-1)
     targets = _by_rank(edges[:, 0], edges[:, 1], number, firsts)
     sources = _by_rank(edges[:, 2], edges[:, 3], number, firsts)
-    steps: dict[int, dict[int, Step]] = {}
+    steps: dict[int, dict[int, CommunicationStep]] = {}
     actors = []
     for rank in firsts.tolist():
         index = int(uses.cohort[rank])
@@ -302,13 +304,13 @@ def _by_rank(rank: Int64s, label: Int64s, number: Int64s, wanted: Int64s) -> dic
     return found
 
 
-def _steps(cohort: Cohort) -> dict[int, Step]:
+def _steps(cohort: Cohort) -> dict[int, CommunicationStep]:
     """What each position of a cohort communicates."""
-    steps: dict[int, Step] = {}
+    steps: dict[int, CommunicationStep] = {}
     types = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
     columns = ((AT, COMM_KIND, COMM_SIZE), (AT, COMM_TAG, COMM_SIZE), (AT, COMM_TAG, COMM_SIZE))
     for node_type, part, wanted in zip(types, cohort.parts, columns, strict=True):
         lines = part.lines[:, wanted].tolist()
         for (position, *key), label in zip(lines, part.label.tolist(), strict=True):
-            steps[position] = Step(node_type, label, (key[0], key[1]))
+            steps[position] = CommunicationStep(node_type, label, (key[0], key[1]))
     return steps

@@ -44,7 +44,7 @@ class Edges:
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class AllMessages:
     """Sends and receives of all ranks."""
 
     cohorts: Sequence[Cohort]
@@ -107,12 +107,12 @@ class Exchange:
         )
 
 
-def find_exchange(cohorts: Sequence[Cohort]) -> Exchange:
+def find_exchange(cohorts: Sequence[Cohort]) -> AllMessages:
     """All messages of all ranks."""
     bundles: dict[bytes, int] = {}
     sends = _edges(cohorts, 1, bundles)
     receives = _edges(cohorts, 2, bundles)
-    return Exchange(cohorts, sends, receives)
+    return AllMessages(cohorts, sends, receives)
 
 
 def _edges(cohorts: Sequence[Cohort], part: int, bundles: dict[bytes, int]) -> Edges:
@@ -197,7 +197,7 @@ class _Paired(NamedTuple):
     received: int
 
 
-def report_overtaking(exchange: Exchange, findings: Findings) -> None:
+def report_overtaking(exchange: AllMessages, findings: Findings) -> None:
     """Note where an order is certain: dependencies say it on both sides, and they disagree.
 
     Looks at sends of one name, size and pair of ranks whose receives have one name too, when every

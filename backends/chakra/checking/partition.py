@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.backends.chakra.checking.cohorts import Cohort
-from flint.backends.chakra.checking.messages import Exchange
+from flint.backends.chakra.checking.messages import AllMessages
 from flint.backends.chakra.reading.trace_class import (
     AT,
     COMM_SIZE,
@@ -55,7 +55,7 @@ class Uses:
 
 
 def find_parts(
-    cohorts: Sequence[Cohort], exchange: Exchange, members: Sequence[Sequence[int]], world: int
+    cohorts: Sequence[Cohort], exchange: AllMessages, members: Sequence[Sequence[int]], world: int
 ) -> Int64s:
     """For each rank the number of its part. Traces have no findings and are complete."""
     alone = np.arange(world)
@@ -101,7 +101,7 @@ def _is_chain(nodes: TraceNodes) -> bool:
     return max(on_path, default=0) == sum(own)
 
 
-def make_uses(cohorts: Sequence[Cohort], exchange: Exchange, world: int) -> Uses:
+def make_uses(cohorts: Sequence[Cohort], exchange: AllMessages, world: int) -> Uses:
     cohort = np.zeros(world, dtype=np.int64)
     lines: list[Int64s] = [np.zeros((0, 3), dtype=np.int64)]
     for number, each in enumerate(cohorts):

@@ -45,7 +45,7 @@ class Heads:
 
 def read_heads(content: Bytes, spans: Int64s) -> Heads:
     """The heads of the records at `spans`, (count, 2) places in `content`."""
-    walk = _Walk(content, spans)
+    walk = _FieldWalk(content, spans)
     ids = walk.numbers(_ID)
     name_start = walk.at.copy()
     walk.skip_bytes(_NAME)
@@ -69,7 +69,7 @@ def read_heads(content: Bytes, spans: Int64s) -> Heads:
     )
 
 
-class _Walk:
+class _FieldWalk:
     """One place in each record. A record whose bytes make no sense is no longer plain."""
 
     def __init__(self, content: Bytes, spans: Int64s) -> None:

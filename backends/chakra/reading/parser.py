@@ -150,7 +150,7 @@ class TraceParser:
     def _parse(self, data: bytes, content: Bytes, source: str) -> tuple[TraceClass, Int64s]:
         spans: Int64s = np.fromiter(records(data, source), dtype=_SPAN)
         self._kinds.check_metadata(data[slice(*spans[0].tolist())], source)
-        parts = _Parts(spans[1:])
+        parts = _Communication(spans[1:])
         for start in range(1, len(spans), _STEP):
             self._kinds.shrink()
             self._read(data, content, spans[start : start + _STEP], parts, source)
@@ -163,7 +163,9 @@ class TraceParser:
         self._references.keep(Reference(found, content, values, fields))
         return found, values
 
-    def _read(self, data: bytes, content: Bytes, spans: Int64s, parts: _Parts, source: str) -> None:
+    def _read(
+        self, data: bytes, content: Bytes, spans: Int64s, parts: _Communication, source: str
+    ) -> None:
         """Read some records into `parts`."""
         heads = read_heads(content, spans)
         places = np.concatenate((heads.name, heads.rest), axis=1).tolist()
@@ -195,7 +197,7 @@ class TraceParser:
 
 
 @dataclass
-class _Parts:
+class _Communication:
     """A file while it is read. `spans` are its nodes' records."""
 
     spans: Int64s

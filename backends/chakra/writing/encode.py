@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.chakra.schema import CHAKRA_VERSION, VALUE_FIELDS, NodeType
-from flint.backends.chakra.writing.lower import Slot, TraceNodes
+from flint.backends.chakra.writing.lower import LoweredNodes, Slot
 from flint.ir.program import Int64s, Program
 
 #: Least tensor_size of a computation that waits for nothing. ASTRA-sim's analytical backend stops
@@ -71,7 +71,7 @@ def metadata_record(attributes: Mapping[str, str]) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class RankColumn:
     """One number that differs from rank to rank: a slot's value, or the rank itself.
 
     `width[r]` is its number of bytes for rank r; 0 where the rank has no node with it.
@@ -92,7 +92,7 @@ class Template:
     """The file of one rank, and where its numbers stand: (column, positions (count, width))."""
 
     data: bytearray
-    patches: tuple[tuple[Column, Int64s], ...]
+    patches: tuple[tuple[RankColumn, Int64s], ...]
 
     def fill(self, rank: int) -> bytearray:
         """The file of `rank`. The buffer is reused by the next call."""
@@ -105,7 +105,7 @@ class Template:
 class Encoder:
     """Serialises the traces of one rank class."""
 
-    def __init__(self, program: Program, nodes: TraceNodes, metadata: bytes, size: str) -> None:
+    def __init__(self, program: Program, nodes: LoweredNodes, metadata: bytes, size: str) -> None:
         self.nodes = nodes
         self.metadata = metadata
         self._program = program
@@ -170,7 +170,7 @@ class Encoder:
 
     def _patches(
         self, positions: dict[int, list[int]], widths: NDArray[np.uint8]
-    ) -> tuple[tuple[Column, Int64s], ...]:
+    ) -> tuple[tuple[RankColumn, Int64s], ...]:
         return tuple(
             (self.columns[c], np.array(at, dtype=np.int64)[:, None] + np.arange(int(widths[c])))
             for c, at in positions.items()
@@ -261,20 +261,20 @@ def short_scope(scope: str) -> str:
     return scope[-MAX_SCOPE_LENGTH:]
 
 
-def _slot_column(slot: Slot) -> Column:
+def _slot_column(slot: Slot) -> RankColumn:
     absent = slot.values < 0
     width = _digits(slot.values) if slot.is_group else _varint_widths(slot.values)
-    return Column(slot.values, np.where(absent, 0, width).astype(np.uint8), slot.is_group)
+    return RankColumn(slot.values, np.where(absent, 0, width).astype(np.uint8), slot.is_group)
 
 
-def _rank_column(slots: tuple[Slot, ...], count: int) -> Column:
+def _rank_column(slots: tuple[Slot, ...], count: int) -> RankColumn:
     """The rank itself, which stands in its sends and receives."""
     ranks = np.arange(count, dtype=np.int64)
     messages = np.zeros(count, dtype=np.bool_)
     for slot in slots:
         if not slot.is_group:
             messages |= slot.values >= 0
-    return Column(ranks, np.where(messages, _varint_widths(ranks), 0).astype(np.uint8), False)
+    return RankColumn(ranks, np.where(messages, _varint_widths(ranks), 0).astype(np.uint8), False)
 
 
 def _digits(values: Int64s) -> Int64s:
@@ -285,7 +285,7 @@ def _varint_widths(values: Int64s) -> Int64s:
     return np.searchsorted(1 << 7 * np.arange(1, 5), values, side="right") + 1
 
 
-def _routed_around(nodes: TraceNodes, dropped: NDArray[np.bool_]) -> dict[int, list[int]]:
+def _routed_around(nodes: LoweredNodes, dropped: NDArray[np.bool_]) -> dict[int, list[int]]:
     """New dependencies of the nodes that waited for a dropped one: what that one waited for."""
     start, deps = nodes.dep_start, nodes.deps
     owners = np.repeat(np.arange(len(nodes)), np.diff(start))

@@ -72,7 +72,7 @@ class Names:
 
 
 @dataclass(frozen=True, eq=False)
-class TraceNodes:
+class LoweredNodes:
     """Nodes of one rank class's traces, in columns; node i has id i.
 
     `comm_type`, `comm_bytes`, `tag` are 0 for computation. `slot` is an index into `slots`, or -1
@@ -99,7 +99,7 @@ class TraceNodes:
         return len(self.type)
 
 
-def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> TraceNodes:
+def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> LoweredNodes:
     """Expand `program` and say what each node is in a trace. Numbers new groups and tags.
 
     `duration_ns` has one entry a row.
@@ -121,7 +121,7 @@ def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> 
         dep_start, deps = _with_pairs(dep_start, deps, later, after[later])
         after = np.full(len(row), -1, dtype=np.int64)
     slots, slot, flags, dimensions = _ends(program, names, row, types)
-    return TraceNodes(
+    return LoweredNodes(
         type=types,
         row=row,
         dep_start=dep_start,

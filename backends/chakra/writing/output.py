@@ -27,13 +27,13 @@ _PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class TracePlace:
     """Where a trace directory stands (links followed), and the hidden names beside it."""
 
     path: Path
 
     @classmethod
-    def of(cls, directory: Path) -> Place:
+    def of(cls, directory: Path) -> TracePlace:
         """Follow links. Raises FlintError FL502 for a path that no file system takes."""
         try:
             place = cls(Path(os.path.realpath(directory)))
@@ -71,7 +71,7 @@ def refuse_output(directory: Path, inputs: Sequence[Path] = ()) -> None:
     cannot be written; FL505: ASTRA-sim would ignore its files; FL506: another process writes there.
     What killed processes left of earlier writes is removed.
     """
-    place = Place.of(directory)
+    place = TracePlace.of(directory)
     refuse_ignored_path(directory)
     with _as_flint_errors(directory):
         _refuse_unwritable(place.path)
@@ -90,7 +90,7 @@ def replaced_directory(directory: Path) -> Iterator[Path]:
     killed process leaves under hidden names the next call puts right. Raises FlintError FL501,
     FL502 and FL506 as `refuse_output` does.
     """
-    place = Place.of(directory)
+    place = TracePlace.of(directory)
     with _as_flint_errors(directory):
         place.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(place.lock):
@@ -108,7 +108,7 @@ def left_behind(path: Path) -> str | None:
     """What to do about a missing trace directory, if a killed process left the trace elsewhere."""
     if os.path.lexists(path) or not Path(os.path.realpath(path)).name:
         return None
-    old = Place(Path(os.path.realpath(path))).old
+    old = TracePlace(Path(os.path.realpath(path))).old
     if not os.path.isdir(old):
         return None
     return f"an interrupted capture left it under another name: mv {old} {path}"
@@ -227,7 +227,7 @@ def _is_as_written(entry: os.DirEntry[str], listed: Listed, written: os.stat_res
         return matches(listed, iter(lambda: file.read(_PIECE_BYTES), b""))
 
 
-def _replace(place: Place) -> None:
+def _replace(place: TracePlace) -> None:
     """Put the new trace in the place of the old one, which is looked at once more, and removed."""
     if not os.path.lexists(place.path):
         os.rename(place.new, place.path)
@@ -268,7 +268,7 @@ def _exchange(one: Path, other: Path) -> bool:
     raise OSError(found, os.strerror(found), str(one))
 
 
-def _recover(place: Place) -> None:
+def _recover(place: TracePlace) -> None:
     """Bring back an old trace whose replacement did not happen, and remove what is left over."""
     if os.path.lexists(place.old) and not os.path.lexists(place.path):
         os.rename(place.old, place.path)

@@ -22,7 +22,7 @@ from flint.backends.chakra.manifest import (
     ranks_text,
 )
 from flint.backends.chakra.writing.encode import Encoder, metadata_record
-from flint.backends.chakra.writing.lower import Names, TraceNodes, lower, ranks_differ
+from flint.backends.chakra.writing.lower import LoweredNodes, Names, lower, ranks_differ
 from flint.backends.chakra.writing.output import refuse_ignored_path, replaced_directory
 from flint.backends.chakra.writing.simulator_files import GroupNumbers, Timing, simulator_files
 from flint.errors import FlintError, nearest
@@ -59,7 +59,7 @@ class WriteReport:
 
 
 @dataclass
-class _Class:
+class _WrittenClass:
     """One rank class while it is written.
 
     `files` are the size and digest of the bytes that each group of ranks holds, with the ranks.
@@ -68,7 +68,7 @@ class _Class:
     name: str
     ranks: Int64s
     encoder: Encoder
-    nodes: TraceNodes
+    nodes: LoweredNodes
     trace_bytes: int = 0
     disk_bytes: int = 0
     files: dict[tuple[int, str], list[int]] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def _classes(
     header: bytes,
     tensor_size: str,
     timing: Timing | None,
-) -> list[_Class]:
+) -> list[_WrittenClass]:
     """Every class, lowered in order so that group numbers do not depend on the selected ranks."""
     durations = timing.duration_ns if timing else [None] * len(workload.programs)
     lowered = [
@@ -188,13 +188,13 @@ def _classes(
         for i, nodes in enumerate(lowered)
     }
     return [
-        _Class(c.name, selected[of_rank == i], encoders[c.program], lowered[c.program])
+        _WrittenClass(c.name, selected[of_rank == i], encoders[c.program], lowered[c.program])
         for i, c in enumerate(workload.classes)
     ]
 
 
 def _write_traces(
-    classes: list[_Class], working: Path, prefix: str, link: bool, progress: Progress | None
+    classes: list[_WrittenClass], working: Path, prefix: str, link: bool, progress: Progress | None
 ) -> None:
     total = sum(len(c.ranks) for c in classes)
     done = 0
@@ -205,7 +205,7 @@ def _write_traces(
                 progress(done, total)
 
 
-def _files(each: _Class, stem: Path, link: bool) -> Iterator[None]:
+def _files(each: _WrittenClass, stem: Path, link: bool) -> Iterator[None]:
     """Write the class's files, those of one template after another; yields after each."""
     signatures = each.encoder.signatures()[each.ranks]
     kinds, kind = np.unique(signatures, axis=0, return_inverse=True)
@@ -259,7 +259,7 @@ def _manifest(
     workload: Workload,
     prefix: str,
     options: Options,
-    classes: list[_Class],
+    classes: list[_WrittenClass],
     others: Mapping[str, bytes],
 ) -> Manifest:
     traces: dict[tuple[int, str], list[int]] = {}

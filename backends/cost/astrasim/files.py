@@ -17,7 +17,7 @@ from flint.backends.chakra.writing.simulator_files import (
 )
 from flint.backends.cost.astrasim.ring import Dimension, Fabric
 from flint.backends.cost.astrasim.system import SystemFile, wrong_setting
-from flint.backends.cost.network.placement import Part, Placement
+from flint.backends.cost.network.placement import AxisPart, Placement
 from flint.backends.cost.network.torus import is_torus
 from flint.cluster.models import Chip, Cluster, Network, NetworkKind, Quantity, SourceKind
 from flint.errors import FlintError, nearest
@@ -142,7 +142,7 @@ def _dimension(placement: Placement, name: str) -> SimulatorDimension:
     return SimulatorDimension(name, topology, size, _rounded(bandwidth), _rounded(latency))
 
 
-def _links(parts: list[Part]) -> float:
+def _links(parts: list[AxisPart]) -> float:
     """Links of one direction that an axis has on a torus: shared where groups are interleaved."""
     return sum(1 / p.line.stride for p in parts if p.line is not None)
 

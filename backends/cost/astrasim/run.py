@@ -20,7 +20,7 @@ from flint.backends.chakra.schema import NodeType
 from flint.backends.cost.astrasim.files import read_fabric, read_system
 from flint.backends.cost.astrasim.ring import Collectives, Fabric
 from flint.backends.cost.astrasim.system import SystemFile
-from flint.backends.cost.astrasim.traces import Meeting, Message, RankTrace, TraceReader
+from flint.backends.cost.astrasim.traces import Meeting, MessageEnd, RankTrace, TraceReader
 from flint.errors import FlintError
 from flint.units import format_duration
 
@@ -180,8 +180,8 @@ class _Run:
         self.events: list[tuple[int, int, int, int, int, _Exchange | None]] = []
         self.count = 0
         self.meetings: dict[tuple[object, ...], dict[int, tuple[int, int]]] = {}
-        self.sent: dict[Message, deque[_Exchange]] = defaultdict(deque)
-        self.awaited: dict[Message, deque[_Exchange]] = defaultdict(deque)
+        self.sent: dict[MessageEnd, deque[_Exchange]] = defaultdict(deque)
+        self.awaited: dict[MessageEnd, deque[_Exchange]] = defaultdict(deque)
 
     def step(self, network: str) -> SimulatedStep:
         """Run to the end. Raises FlintError FL707 if some ranks never end."""
@@ -209,10 +209,10 @@ class _Run:
             tuple(r.compute_ns for r in self.ranks),
         )
 
-    def message(self, number: int, node: int) -> Message:
+    def message(self, number: int, node: int) -> MessageEnd:
         """The message of a node that sends."""
         found = self.ranks[number].trace.work[node]
-        assert isinstance(found, Message)
+        assert isinstance(found, MessageEnd)
         return found
 
     def later(
@@ -270,7 +270,7 @@ class _Run:
         for member, at in zip(work.members, ends, strict=True):
             self.later(at, at, member, here[member][0])
 
-    def send(self, work: Message, number: int, node: int, now: int) -> None:
+    def send(self, work: MessageEnd, number: int, node: int, now: int) -> None:
         """A message leaves; both sides are done when it arrives."""
         if self.awaited[work]:
             exchange = self.awaited[work].popleft()
@@ -280,7 +280,7 @@ class _Run:
         takes = self.fabric.message_ns(work.source, work.target, work.size_bytes)
         self.later(now + takes, now, number, node, exchange)
 
-    def receive(self, work: Message, number: int, node: int, now: int) -> None:
+    def receive(self, work: MessageEnd, number: int, node: int, now: int) -> None:
         """A rank asks for a message, which may have arrived already."""
         if not self.sent[work]:
             self.awaited[work].append(_Exchange(receiver=node))

@@ -34,7 +34,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageEnd:
     """One end of a message. Equal messages are matched in the order in which they are issued."""
 
     source: int
@@ -47,12 +47,12 @@ class Message:
 class RankTrace:
     """The nodes of one rank in ascending order of their ids, in columns.
 
-    `work` is nanoseconds, a `Meeting` or a `Message`; node i waits for `waits[i]` others, and
+    `work` is nanoseconds, a `Meeting` or a `MessageEnd`; node i waits for `waits[i]` others, and
     `children[i]` wait for it.
     """
 
     type: list[NodeType]
-    work: list[int | Meeting | Message]
+    work: list[int | Meeting | MessageEnd]
     waits: list[int]
     children: list[list[int]]
 
@@ -99,7 +99,7 @@ class TraceReader:
         for start, stop in spans:
             yield self._decoder.node(data[start:stop], source, start)
 
-    def _work(self, node: TraceNode, rank: int, path: Path) -> int | Meeting | Message:
+    def _work(self, node: TraceNode, rank: int, path: Path) -> int | Meeting | MessageEnd:
         if node.type not in _TYPES:
             _refuse(path, node, f"is of type {node.type.name}")
         try:
@@ -151,13 +151,13 @@ class TraceReader:
         return found
 
 
-def _message(node: TraceNode, rank: int) -> Message:
+def _message(node: TraceNode, rank: int) -> MessageEnd:
     sends = node.type is NodeType.COMM_SEND
     source = rank if sends else _number(node, "comm_src")
     target = _number(node, "comm_dst") if sends else rank
     if source == target:
         raise _CannotRunError("it is a message to itself")
-    return Message(source, target, _number(node, "comm_tag") % _TAGS, _number(node, "comm_size"))
+    return MessageEnd(source, target, _number(node, "comm_tag") % _TAGS, _number(node, "comm_size"))
 
 
 def _value(node: TraceNode, name: str, default: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a file of `algorithms/` states: an algorithm of collectives, and where it is to be had.
 
 Each states its name, the collectives and the tiers that it is for, what it asks of the links (a
-`Schedule`, whose formula has its source beside it) and the constants of a tier that it reads beyond
+`LinkUse`, whose formula has its source beside it) and the constants of a tier that it reads beyond
 those that every tier has. Of all that can run a call the fastest is taken: see `choose`.
 """
 
@@ -30,7 +30,7 @@ NCCL = "NCCL"
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class LinkUse:
     """One algorithm on one tier, as one rank sees it.
 
     `steps` messages follow each other, `wire_bytes` go out over the links of the tier, and
@@ -87,7 +87,7 @@ class Algorithm:
     name: str
     collectives: frozenset[Collective]
     networks: frozenset[NetworkKind]
-    schedule: Callable[[Task], Schedule]
+    schedule: Callable[[Task], LinkUse]
     where: Callable[[Task], bool] = lambda _: True
     libraries: frozenset[str] = frozenset()
     constants: Mapping[str, Constant] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class AcrossTiers:
     name: str
     collectives: frozenset[Collective]
     networks: frozenset[NetworkKind]
-    schedules: Callable[[Sequence[Task]], Sequence[Schedule]]
+    schedules: Callable[[Sequence[Task]], Sequence[LinkUse]]
     only_way: frozenset[Collective] = frozenset()
     constants: Mapping[str, Constant] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flint.backends.cost.collectives.algorithm import MESSAGES, NCCL, Schedule, Task
+from flint.backends.cost.collectives.algorithm import MESSAGES, NCCL, LinkUse, Task
 from flint.backends.cost.collectives.registry import across_tiers, algorithms
 from flint.backends.cost.collectives.speed import Speed, speeds_of
 from flint.backends.cost.network.calls import Call
@@ -24,7 +24,7 @@ class Leg:
     """What one tier does of a call, and how."""
 
     task: Task
-    schedule: Schedule
+    schedule: LinkUse
 
 
 #: Legs of a call, inner tier first. They run as a pipeline: each piece of the message goes through

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from flint.backends.cost.collectives.algorithm import Schedule
+from flint.backends.cost.collectives.algorithm import LinkUse
 from flint.backends.cost.collectives.registry import constants
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Cluster, Network, NetworkKind
@@ -48,22 +48,22 @@ class Speed:
             return 1.0
         return min(1.0, self.host_bytes_per_s / 1e9 / size / (self.efficiency * self.bandwidth))
 
-    def start_ns(self, schedule: Schedule) -> float:
+    def start_ns(self, schedule: LinkUse) -> float:
         """Time of the steps one after the other, without any bytes."""
         return schedule.steps * self.a1_ns + schedule.local_ns
 
-    def transfer_ns(self, schedule: Schedule, span: Span) -> float:
+    def transfer_ns(self, schedule: LinkUse, span: Span) -> float:
         """Time of the bytes of the group at `span`, beside those that share its links."""
         moved = schedule.wire_bytes + self.own_part * schedule.own_bytes
         best = self.efficiency if schedule.efficiency is None else schedule.efficiency
         speed = best * self.bandwidth * self._links(schedule, span) / span.sharing
         return (moved + self.c * math.sqrt(moved)) / speed
 
-    def roofline_ns(self, schedule: Schedule, span: Span) -> float:
+    def roofline_ns(self, schedule: LinkUse, span: Span) -> float:
         """Bytes on the wire by the bandwidth of the datasheet."""
         return schedule.wire_bytes * span.sharing / (self.bandwidth * self._links(schedule, span))
 
-    def _links(self, schedule: Schedule, span: Span) -> float:
+    def _links(self, schedule: LinkUse, span: Span) -> float:
         return schedule.links * self.share_of_host(span.size)
 
 

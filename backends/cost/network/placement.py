@@ -28,7 +28,7 @@ from flint.ir.mesh import AxisRef, Group, Mesh, Route
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AxisPart:
     """A mesh axis, or the part (`pre_size`, `size`) of it as in `AxisRef`, that lies in one tier.
 
     `stride` is the distance of its members in chips of the tier. On a torus it is one `line`.
@@ -67,7 +67,7 @@ class Placement:
     mesh: Mesh
     cluster: Cluster
     mapping: Mapping[str, str] | str | None = None
-    parts: tuple[Part, ...] = field(init=False)
+    parts: tuple[AxisPart, ...] = field(init=False)
     shapes: tuple[tuple[int, ...], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class Placement:
                 rows.append(self._row(name, tier, parts))
         return rows
 
-    def _row(self, name: str, tier: int, parts: Sequence[Part]) -> PlacementRow:
+    def _row(self, name: str, tier: int, parts: Sequence[AxisPart]) -> PlacementRow:
         size = math.prod(p.size for p in parts)
         (ref,) = self.mesh.canonical([AxisRef(name, parts[0].pre_size, size)])
         where = self.cluster.network[tier].name
@@ -145,10 +145,10 @@ class Placement:
         load = self._load(tier, source, target)
         return (Span(tier, 2, load.hops, load.messages, (2,), (load.hops,), (False,)),)
 
-    def _parts_of(self, ref: AxisRef) -> list[Part]:
+    def _parts_of(self, ref: AxisRef) -> list[AxisPart]:
         return [p for p in self.parts if p.axis == ref.name]
 
-    def _common(self, part: Part, ref: AxisRef) -> Part | None:
+    def _common(self, part: AxisPart, ref: AxisRef) -> AxisPart | None:
         """What `part` and `ref` have in common, or None."""
         part_end, ref_end = part.pre_size * part.size, ref.pre_size * self.mesh.axis_size(ref)
         first, end = max(part.pre_size, ref.pre_size), min(part_end, ref_end)
@@ -157,9 +157,9 @@ class Placement:
             return None
         slower = part_end // end
         line = part.line and Line(part.line.dimension, end // first, part.line.stride * slower)
-        return Part(part.axis, first, end // first, part.tier, part.stride * slower, line)
+        return AxisPart(part.axis, first, end // first, part.tier, part.stride * slower, line)
 
-    def _span(self, tier: int, parts: Sequence[Part]) -> Span:
+    def _span(self, tier: int, parts: Sequence[AxisPart]) -> Span:
         """One tier of a group that is made of `parts`."""
         size = math.prod(p.size for p in parts)
         stride = min(p.stride for p in parts)
@@ -264,14 +264,14 @@ class Placement:
         return load_of(place[a], place[b], shape, rings, torus[a])
 
 
-def _placed(mesh: Mesh, cluster: Cluster, mapping: Mapping[str, str]) -> list[Part]:
+def _placed(mesh: Mesh, cluster: Cluster, mapping: Mapping[str, str]) -> list[AxisPart]:
     """Every axis, split where it has to be, with its tier."""
     room = [_Room(n, limit) for n, limit in zip(cluster.network, cluster.members, strict=True)]
-    mapped: dict[str, list[Part]] = {}
+    mapped: dict[str, list[AxisPart]] = {}
     for name, tier_name in mapping.items():
         tier = cluster.tier(tier_name)
         room[tier].take(mesh.shape[name], name)
-        mapped[name] = [Part(name, 1, mesh.shape[name], tier)]
+        mapped[name] = [AxisPart(name, 1, mesh.shape[name], tier)]
     first = 0
     for name in reversed(mesh.names):
         if name not in mapped:
@@ -314,9 +314,9 @@ class _Room:
         self.used *= size
 
 
-def _fill(name: str, size: int, room: list[_Room], first: int) -> tuple[list[Part], int]:
+def _fill(name: str, size: int, room: list[_Room], first: int) -> tuple[list[AxisPart], int]:
     """Parts of an axis from tier `first` outwards, and the tier where the next axis goes on."""
-    parts: list[Part] = []
+    parts: list[AxisPart] = []
     left, tier = size, first
     while left > 1:
         if tier == len(room):
@@ -332,7 +332,7 @@ def _fill(name: str, size: int, room: list[_Room], first: int) -> tuple[list[Par
         if part > 1:
             room[tier].take(part, name)
             left //= part
-            parts.insert(0, Part(name, left, part, tier))
+            parts.insert(0, AxisPart(name, left, part, tier))
         tier += left > 1
     return parts, tier
 
@@ -343,8 +343,8 @@ def _divisors(size: int) -> list[int]:
 
 
 def _on_tori(
-    cluster: Cluster, parts: Sequence[Part]
-) -> tuple[tuple[tuple[int, ...], ...], list[Part]]:
+    cluster: Cluster, parts: Sequence[AxisPart]
+) -> tuple[tuple[tuple[int, ...], ...], list[AxisPart]]:
     """By tier the block of chips that is used of a torus; and parts with their lines in it."""
     shapes: list[tuple[int, ...]] = []
     split = {part: [part] for part in parts}
@@ -359,7 +359,7 @@ def _on_tori(
     return tuple(shapes), [p for part in parts for p in split[part]]
 
 
-def _along(part: Part, lines: Iterable[Line]) -> list[Part]:
+def _along(part: AxisPart, lines: Iterable[Line]) -> list[AxisPart]:
     """A part of an axis as one part for each line that it occupies, major first."""
     found, pre_size = [], part.pre_size
     for line in lines:
@@ -368,10 +368,10 @@ def _along(part: Part, lines: Iterable[Line]) -> list[Part]:
     return found or [part]
 
 
-def _strided(parts: Sequence[Part], shapes: Sequence[tuple[int, ...]]) -> list[Part]:
+def _strided(parts: Sequence[AxisPart], shapes: Sequence[tuple[int, ...]]) -> list[AxisPart]:
     """Parts with their stride in chips of their tier."""
     done = [1] * len(shapes)
-    found: list[Part] = []
+    found: list[AxisPart] = []
     for part in reversed(parts):
         stride = done[part.tier]
         if part.line is not None:

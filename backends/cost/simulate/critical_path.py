@@ -42,7 +42,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PathPiece:
     """One node on the path: it takes `end_ns - start_ns` of the step.
 
     With `is_launch` not the node does, but its host, which launched it late.
@@ -80,7 +80,7 @@ def critical_path(timeline: Timeline, policy: Policy) -> tuple[Segment, ...]:
     return tuple(sorted(segments, key=lambda s: (-s.total_ns, s.kind, s.over, s.scope, s.location)))
 
 
-def path(timeline: Timeline, policy: Policy) -> Iterator[Piece]:
+def path(timeline: Timeline, policy: Policy) -> Iterator[PathPiece]:
     """The nodes of the path that take time, last first, each piece ending where the next starts."""
     if not timeline.total_ns:
         return
@@ -96,12 +96,12 @@ def path(timeline: Timeline, policy: Policy) -> Iterator[Piece]:
             continue
         start = track.start[node]
         if start < moment:
-            yield Piece(number, node, start, moment)
+            yield PathPiece(number, node, start, moment)
             moment = start
         number, node = _meeting(tracks, number, node)
         waited, until = tracks[number].before(node)
         if until < moment and tracks[number].work.launch_ns:
-            yield Piece(number, node, until, moment, is_launch=True)
+            yield PathPiece(number, node, until, moment, is_launch=True)
         node, moment = waited, until
 
 
@@ -116,19 +116,19 @@ def _meeting(tracks: _Tracks, number: int, node: int) -> tuple[int, int]:
     return max(members, key=lambda member: tracks[member[0]].ready(member[1]))
 
 
-class _Tracks(dict[int, "_Track"]):
+class _Tracks(dict[int, "_Traced"]):
     """Rank classes by index, looked at when the path reaches them."""
 
     def __init__(self, timeline: Timeline, policy: Policy) -> None:
         super().__init__()
         self.timeline, self.policy = timeline, policy
 
-    def __missing__(self, number: int) -> _Track:
-        found = self[number] = _Track(self.timeline.classes[number], self.policy)
+    def __missing__(self, number: int) -> _Traced:
+        found = self[number] = _Traced(self.timeline.classes[number], self.policy)
         return found
 
 
-class _Track:
+class _Traced:
     """One rank class, and for each node what it waited for."""
 
     def __init__(self, timeline: ClassTimeline, policy: Policy) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flint.backends.cost.collectives.algorithm import Algorithm, Schedule
+from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse
 from flint.cluster.models import NetworkKind
 from flint.ir.collective import Collective
 
@@ -12,7 +12,7 @@ from flint.ir.collective import Collective
 BATCH = 8
 
 
-def direct_all_to_all(comm_bytes: float, size: int) -> Schedule:
+def direct_all_to_all(comm_bytes: float, size: int) -> LinkUse:
     """Each member sends a part to each other member; all of them at once.
 
     The messages do not wait for each other, but the more there are, the longer their start takes:
@@ -22,7 +22,7 @@ def direct_all_to_all(comm_bytes: float, size: int) -> Schedule:
     """
     part = comm_bytes / size
     steps = 1 + math.log2(min(size, BATCH)) + max(0, size - BATCH) / BATCH
-    return Schedule("direct", steps, part * (size - 1), part)
+    return LinkUse("direct", steps, part * (size - 1), part)
 
 
 ALGORITHMS = (

@@ -6,7 +6,7 @@ the others' sums, and 1/n of them a second time as a result.
 
 from __future__ import annotations
 
-from flint.backends.cost.collectives.algorithm import Algorithm, Constant, Schedule, Task
+from flint.backends.cost.collectives.algorithm import Algorithm, Constant, LinkUse, Task
 from flint.cluster.models import NetworkKind
 from flint.cluster.tables import Limit
 from flint.ir.collective import Collective
@@ -14,13 +14,13 @@ from flint.ir.collective import Collective
 
 def in_switch_all_reduce(
     comm_bytes: float, size: int, start_ns: float = 0.0, efficiency: float | None = None
-) -> Schedule:
+) -> LinkUse:
     """An all-reduce of `size` members, which takes `start_ns` to prepare."""
     wire_bytes = comm_bytes * (size + 1) / size
-    return Schedule("in-switch", 2, wire_bytes, local_ns=start_ns, efficiency=efficiency)
+    return LinkUse("in-switch", 2, wire_bytes, local_ns=start_ns, efficiency=efficiency)
 
 
-def _schedule(task: Task) -> Schedule:
+def _schedule(task: Task) -> LinkUse:
     known = task.speed.declared
     return in_switch_all_reduce(
         task.comm_bytes, task.span.size, known["nvls_a0_ns"], known["nvls_efficiency"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from flint.backends.cost.collectives.algorithm import NCCL, Algorithm, Schedule
+from flint.backends.cost.collectives.algorithm import NCCL, Algorithm, LinkUse
 from flint.backends.cost.collectives.algorithms.ring import ring
 from flint.cluster.models import NetworkKind
 from flint.ir.collective import Collective
@@ -23,14 +23,14 @@ LOCAL_NS_PER_RANK = 2800.0
 BANDWIDTH_SHARE = 0.75
 
 
-def pat(collective: Collective, comm_bytes: float, size: int) -> Schedule:
+def pat(collective: Collective, comm_bytes: float, size: int) -> LinkUse:
     """An all-gather or a reduce-scatter over `size` nodes, one member in each.
 
     Every member is the root of a binary tree, and messages of different trees between the same two
     nodes go together: ceil(log2(size)) steps, and the bytes of a ring.
     """
     around = ring(collective, comm_bytes, size)
-    return Schedule(
+    return LinkUse(
         "PAT",
         math.ceil(math.log2(size)),
         around.wire_bytes,

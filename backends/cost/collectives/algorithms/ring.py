@@ -9,7 +9,7 @@ from flint.backends.cost.collectives.algorithm import (
     GROUP_COLLECTIVES,
     AcrossTiers,
     Algorithm,
-    Schedule,
+    LinkUse,
     Task,
 )
 from flint.cluster.models import NetworkKind
@@ -21,22 +21,22 @@ def total_bytes(collective: Collective, comm_bytes: float, size: int) -> float:
     return comm_bytes * size if collective is Collective.ALL_GATHER else comm_bytes
 
 
-def ring(collective: Collective, comm_bytes: float, size: int) -> Schedule:
+def ring(collective: Collective, comm_bytes: float, size: int) -> LinkUse:
     """A ring of `size` members: all-reduce goes round it twice, the others once.
 
     A broadcast is passed on in pieces, so that each member sends all of it once.
     """
     total = total_bytes(collective, comm_bytes, size)
     if collective is Collective.BROADCAST:
-        return Schedule("ring", size - 1, total)
+        return LinkUse("ring", size - 1, total)
     rounds = 2 if collective is Collective.ALL_REDUCE else 1
     part = total / size
-    return Schedule("ring", rounds * (size - 1), rounds * (size - 1) * part, part)
+    return LinkUse("ring", rounds * (size - 1), rounds * (size - 1) * part, part)
 
 
 def flat_ring(
     collective: Collective, comm_bytes: float, sizes: Sequence[int]
-) -> tuple[Schedule, ...]:
+) -> tuple[LinkUse, ...]:
     """One ring through all members of a group over several tiers: its schedule on each of them.
 
     `sizes` are the members in each tier, inner first. The ring enters and leaves each domain once.
@@ -52,12 +52,12 @@ def flat_ring(
         hops = domains - (1 if number == len(sizes) - 1 else wider)
         own = 0.0 if number else whole.own_bytes
         wire = whole.wire_bytes / inside
-        schedules.append(Schedule("flat ring", rounds * hops, wire, own))
+        schedules.append(LinkUse("flat ring", rounds * hops, wire, own))
         inside, domains = inside * size, wider
     return tuple(schedules)
 
 
-def _over_tiers(tasks: Sequence[Task]) -> tuple[Schedule, ...]:
+def _over_tiers(tasks: Sequence[Task]) -> tuple[LinkUse, ...]:
     return flat_ring(tasks[0].collective, tasks[0].comm_bytes, [t.span.size for t in tasks])
 
 

@@ -14,7 +14,7 @@ from flint.backends.cost.collectives.algorithm import (
     GROUP_COLLECTIVES,
     NEIGHBOURS,
     Algorithm,
-    Schedule,
+    LinkUse,
     Task,
 )
 from flint.backends.cost.collectives.algorithms.ring import total_bytes
@@ -63,23 +63,23 @@ def extents_of(span: Span, network: Network, members: int) -> tuple[Extent, ...]
     return (Extent(span.size, span.size * span.stride in rings, span.stride),)
 
 
-def torus(collective: Collective, comm_bytes: float, extents: tuple[Extent, ...]) -> Schedule:
+def torus(collective: Collective, comm_bytes: float, extents: tuple[Extent, ...]) -> LinkUse:
     """Both directions at once, and all dimensions at once if groups are equally interleaved there.
 
     Dimensions that a group shares with more others may be phases of their own (see `_links`). The
-    bandwidth of the tier is that of one link, so `Schedule.links` counts links.
+    bandwidth of the tier is that of one link, so `LinkUse.links` counts links.
     """
     extents = tuple(e for e in extents if e.size > 1)
     size = math.prod(e.size for e in extents)
     hops = sum(e.hops for e in extents)
     total = total_bytes(collective, comm_bytes, size)
     if collective is Collective.BROADCAST:
-        return Schedule("torus", hops, total, links=sum(e.share for e in extents))
+        return LinkUse("torus", hops, total, links=sum(e.share for e in extents))
     if collective is Collective.ALL_TO_ALL:
-        return Schedule("torus", hops, _fullest_link(comm_bytes, size, extents), links=1)
+        return LinkUse("torus", hops, _fullest_link(comm_bytes, size, extents), links=1)
     rounds = 2 if collective is Collective.ALL_REDUCE else 1
     wire_bytes = rounds * total * (size - 1) / size
-    return Schedule("torus", rounds * hops, wire_bytes, links=_links(extents))
+    return LinkUse("torus", rounds * hops, wire_bytes, links=_links(extents))
 
 
 def _links(extents: tuple[Extent, ...]) -> float:
@@ -133,7 +133,7 @@ def _fullest_link(comm_bytes: float, size: int, extents: tuple[Extent, ...]) -> 
     return fullest
 
 
-def _schedule(task: Task) -> Schedule:
+def _schedule(task: Task) -> LinkUse:
     extents = extents_of(task.span, task.network, task.members)
     return torus(task.collective, task.comm_bytes, extents)
 

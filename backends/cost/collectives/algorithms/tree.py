@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flint.backends.cost.collectives.algorithm import Algorithm, Schedule, Task
+from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
 from flint.cluster.models import NetworkKind
 from flint.ir.collective import Collective
 
@@ -12,16 +12,16 @@ from flint.ir.collective import Collective
 CHIPS_PER_HOST = 8
 
 
-def tree_all_reduce(comm_bytes: float, hosts: int) -> Schedule:
+def tree_all_reduce(comm_bytes: float, hosts: int) -> LinkUse:
     """All-reduce by two binary trees between `hosts`, each with half of the bytes.
 
     Up and down once. A host is inside one tree and a leaf of the other, and so sends as much as in
     a ring: twice the bytes, less what the roots have nobody to send to.
     """
-    return Schedule("tree", 2 * math.log2(hosts), 2 * comm_bytes * (hosts - 1) / hosts)
+    return LinkUse("tree", 2 * math.log2(hosts), 2 * comm_bytes * (hosts - 1) / hosts)
 
 
-def tree_in_domain(comm_bytes: float, size: int) -> Schedule:
+def tree_in_domain(comm_bytes: float, size: int) -> LinkUse:
     """A tree over one switch: between hosts, after a chain through the chips of each host.
 
     All bytes go along the chain and back.
@@ -29,10 +29,10 @@ def tree_in_domain(comm_bytes: float, size: int) -> Schedule:
     inside = min(size, CHIPS_PER_HOST)
     hosts = math.ceil(size / inside)
     steps = 2 * (inside - 1) + 2 * math.log2(hosts)
-    return Schedule("tree", steps, 2 * comm_bytes)
+    return LinkUse("tree", steps, 2 * comm_bytes)
 
 
-def _schedule(task: Task) -> Schedule:
+def _schedule(task: Task) -> LinkUse:
     """Between hosts there is one member per host, as far as the tier knows."""
     over = tree_all_reduce if task.span.tier > 0 else tree_in_domain
     return over(task.comm_bytes, task.span.size)
