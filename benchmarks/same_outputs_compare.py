@@ -89,7 +89,8 @@ def _differing(before: Path, after: Path) -> tuple[list[str], list[str]]:
     old, new = (document["outputs"] for document in hashes)
     cases = [{_case(name) for name in each} for each in (old, new)]
     if alone := sorted(cases[0] ^ cases[1]):
-        print(f"in one recording only, not compared: {', '.join(alone)}")
+        listed = ", ".join(alone[:SHOWN_PLACES]) + ", ..." * (len(alone) > SHOWN_PLACES)
+        print(f"{len(alone)} cases are in one recording only and not compared: {listed}")
     names = sorted(n for n in {*old, *new} if _case(n) in cases[0] & cases[1])
     return names, [n for n in names if old.get(n) != new.get(n)]
 
