@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from flint.ir.columns import carried
+from flint.ir.edit import Editor
 from flint.ir.program import Flag, Kind, Phase, RegionKind
-from flint.passes.pipeline.compose.edit import Edit
 from flint.passes.pipeline.split.classify import FORWARD, Classes
 from flint.passes.pipeline.split.opened import OpenBody
 from flint.passes.pipeline.split.parts import Key, Part, Saved
@@ -116,7 +114,7 @@ class _Cut:
     # a part as a program ------------------------------------------------------------------------
 
     def _part(self, number: int, plan: _Plan, wanted: Mapping[Key, int]) -> Part:
-        edit = Edit(self.program, plan.rows)
+        edit = Editor(self.program, plan.rows)
         self._set_phases(edit, number)
         saved = {row: self._parameter(edit, row, plan) for row in plan.saved}
         whole = self._whole_values(edit, number, plan, saved)
@@ -136,15 +134,17 @@ class _Cut:
                 alias = int(self.program.alias[row])
                 edit.change(row, deps=deps, alias=new.get(alias, alias))
         outputs = self._outputs(edit, number, wanted, whole)
-        program, place = edit.apply()
+        program, place = edit.build()
         inputs: dict[Key, int] = {
-            key: place[row] for row, key in sorted(self.body.arguments.items()) if row in place
+            key: int(place[row])
+            for row, key in sorted(self.body.arguments.items())
+            if place[row] >= 0
         }
-        inputs |= {Saved(row): place[at] for row, at in saved.items()}
-        return Part(program, inputs, {key: place[row] for key, row in outputs.items()})
+        inputs |= {Saved(row): int(place[at]) for row, at in saved.items()}
+        return Part(program, inputs, {key: int(place[row]) for key, row in outputs.items()})
 
-    def _set_phases(self, edit: Edit, number: int) -> None:
-        rows = np.array(sorted(edit.keep), dtype=np.int64)
+    def _set_phases(self, edit: Editor, number: int) -> None:
+        rows = edit.rows()
         rows = rows[self.program.kind[rows] != Kind.PARAMETER]
         if number > FORWARD:
             rows = rows[self.program.phase[rows] != Phase.REMAT]
@@ -152,7 +152,7 @@ class _Cut:
         for row in rows[self.program.phase[rows] != phase].tolist():
             edit.change(row, phase=phase)
 
-    def _parameter(self, edit: Edit, row: int, plan: _Plan) -> int:
+    def _parameter(self, edit: Editor, row: int, plan: _Plan) -> int:
         """The argument that stands for a saved value, or for the stack of its iterations."""
         total, shape = storage_bytes(self.program, row), self._shape(row)
         if row in plan.stacked or row in self.kept:
@@ -170,7 +170,7 @@ class _Cut:
         )
 
     def _whole_values(
-        self, edit: Edit, number: int, plan: _Plan, saved: Mapping[int, int]
+        self, edit: Editor, number: int, plan: _Plan, saved: Mapping[int, int]
     ) -> dict[int, int]:
         """For each value that is read whole, the row of this part that is it."""
         found: dict[int, int] = {}
@@ -191,10 +191,10 @@ class _Cut:
         around = self._loops(self.region[row])
         return self.program.regions[around[0]].stop if around else row + 1
 
-    def _view(self, edit: Edit, row: int, of: int, at: int) -> int:
+    def _view(self, edit: Editor, row: int, of: int, at: int) -> int:
         return edit.value(row, at, -1, (of,), alias=of, flags=int(Flag.VIEW))
 
-    def _slice(self, edit: Edit, row: int, loop: int, stack: int) -> int:
+    def _slice(self, edit: Editor, row: int, loop: int, stack: int) -> int:
         """Inside `loop`, this iteration's slice of a stack."""
         region = self.program.regions[loop]
         after = max((value for value, _ in region.carries), default=region.start - 1) + 1
@@ -209,7 +209,7 @@ class _Cut:
         )
 
     def _outputs(
-        self, edit: Edit, number: int, wanted: Mapping[Key, int], whole: Mapping[int, int]
+        self, edit: Editor, number: int, wanted: Mapping[Key, int], whole: Mapping[int, int]
     ) -> dict[Key, int]:
         found: dict[Key, int] = {}
         for key, row in sorted(wanted.items(), key=_order):
@@ -220,7 +220,7 @@ class _Cut:
                 found[key] = whole[row] if at == WHOLE else row
         return found
 
-    def _keep_stack(self, edit: Edit, row: int, loop: int) -> int:
+    def _keep_stack(self, edit: Editor, row: int, loop: int) -> int:
         """Let `loop` write its slices of `row` into a stack; returns the row that is the stack."""
         total, shape = self._stack_type(row, loop)
         columns = {"opcode": "stack", "shape": shape, "result_bytes": total}

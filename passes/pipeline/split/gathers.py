@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from flint.ir.columns import Mask
+from flint.ir.edit import Editor
 from flint.ir.program import Collective, Flag, Kind
-from flint.passes.pipeline.compose.edit import Edit
 from flint.passes.pipeline.split.classify import DYNAMIC_SLICE, GATHER, Classes
 from flint.passes.pipeline.split.opened import OpenBody, alive
 from flint.passes.pipeline.split.parts import Key, Saved
@@ -49,7 +49,7 @@ def regathered(body: OpenBody) -> OpenBody:
     """
     shared = shared_rows(body)
     cones = _Cones(body, shared)
-    edit = Edit(body.program)
+    edit = Editor(body.program)
     for write in cones.stacks():
         slices = cones.slices_of(write)
         if slices and all(cones.can_repeat(write, row) for row in slices):
@@ -61,7 +61,7 @@ def regathered(body: OpenBody) -> OpenBody:
 def gathered_once(body: OpenBody) -> tuple[OpenBody, list[int]]:
     """A body in which one row gathers each parameter that is sharded at rest, and these rows."""
     cones = _Cones(body, shared_rows(body))
-    edit = Edit(body.program)
+    edit = Editor(body.program)
     first: dict[Signature, int] = {}
     for row in cones.gathers():
         signature = cones.signature(row)
@@ -134,7 +134,7 @@ class _Cones:
         outer = [d for d in reads if d not in inside and not self._is_index(d)]
         return all(common_region(p, d, row) == p.region[d] for d in outer)
 
-    def repeat(self, edit: Edit, write: int, row: int) -> None:
+    def repeat(self, edit: Editor, write: int, row: int) -> None:
         """Compute a slice again: copy its rows in front of `row`, a view of the last of them."""
         p = self.program
         index = [d for d in p.dependencies(row).tolist() if p.shapes[p.shape[d]] == ()]
@@ -230,7 +230,7 @@ class _Cones:
             self.signatures[row] = known
         return known
 
-    def hoist(self, edit: Edit, row: int) -> int:
+    def hoist(self, edit: Editor, row: int) -> int:
         """The row that gathers once: `row`, or a copy before the loops that it does not depend on."""
         p = self.program
         cone = self._expression(row) or set()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.ir.columns import Mask
+from flint.ir.edit import Editor
 from flint.ir.opcodes import opcode_mask
 from flint.ir.program import Kind, Program
-from flint.passes.pipeline.compose.edit import Edit
 from flint.passes.pipeline.split.parts import Key, PartitionedBody
 from flint.passes.pipeline.split.reach import common_region, needed, producers
 from flint.steps.captured import Port, Role
@@ -31,18 +31,18 @@ class OpenBody:
 
     def moved(
         self,
-        edit: Edit,
+        edit: Editor,
         results: Mapping[Key, int] | None = None,
         arguments: Mapping[int, Key] | None = None,
     ) -> OpenBody:
         """The body after an edit, with other results and more arguments where given."""
-        program, place = edit.apply()
+        program, place = edit.build()
         given = {**self.arguments, **(arguments or {})}
         wanted = self.results if results is None else results
         return OpenBody(
             program,
-            {place[row]: key for row, key in given.items() if row in place},
-            {key: place[row] for key, row in wanted.items()},
+            {int(place[row]): key for row, key in given.items() if place[row] >= 0},
+            {key: int(place[row]) for key, row in wanted.items()},
         )
 
     def rows_of(self, *roles: Role) -> list[int]:
@@ -65,7 +65,7 @@ def opened(body: PartitionedBody) -> OpenBody:
     """The live rows of a body. Arguments that no result needs are dropped too."""
     program = body.program
     passed = _passed_on(program)
-    edit = Edit(program)
+    edit = Editor(program)
     for row in range(len(program)):
         deps = program.dependencies(row).tolist()
         if any(d in passed for d in deps):
@@ -84,7 +84,7 @@ def opened(body: PartitionedBody) -> OpenBody:
 def alive(body: OpenBody) -> OpenBody:
     """The rows that results need."""
     keep = np.flatnonzero(needed(body.program, body.results.values())).tolist()
-    return body.moved(Edit(body.program, keep))
+    return body.moved(Editor(body.program, keep))
 
 
 def _passed_on(program: Program) -> dict[int, int]:

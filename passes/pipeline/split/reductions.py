@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from flint.ir.columns import Mask, carried, use_counts
+from flint.ir.edit import Editor
 from flint.ir.opcodes import ADD, ALL_SLICE, LAYOUT
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
 from flint.passes.fusion.kernels import CONVERT
-from flint.passes.pipeline.compose.edit import Edit, spec
 from flint.passes.pipeline.split.opened import OpenBody
 from flint.passes.pipeline.split.reach import producers, storage_bytes
 
@@ -352,11 +352,15 @@ def is_constant(program: Program, row: int) -> bool:
     return not pending
 
 
-def apply_changes(edit: Edit, changes: Iterable[Change]) -> None:
+def apply_changes(edit: Editor, changes: Iterable[Change]) -> None:
     """Let rows of the backward pass hold unreduced values."""
     p = edit.program
     for c in changes:
-        whole = spec(c.type.dtype, c.type.shape, c.type.num_bytes)
+        whole = {
+            "dtype": c.type.dtype,
+            "shape": c.type.shape,
+            "result_bytes": c.type.num_bytes,
+        }
         if p.opcodes[p.opcode[c.row]] in ADD and p.flops[c.row]:
             edit.change(c.row, flops=math.prod(c.type.shape))
         moved = 0 if p.kind[c.row] == Kind.VALUE else c.moved

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flint.passes.pipeline.compose.edit import Edit
+from flint.ir.edit import Editor
 from flint.passes.pipeline.split.classify import BACKWARD, FORWARD, GATHER, WEIGHTS, classify
 from flint.passes.pipeline.split.cut_rows import cut
 from flint.passes.pipeline.split.gathers import gathered_once, regathered, shared_rows, with_gather
@@ -90,7 +90,7 @@ def _unreduced(
     body: OpenBody, gradients: Mapping[str, int], tails: Mapping[str, Tail]
 ) -> tuple[OpenBody, dict[str, Type]]:
     """The body that gives partial gradients, and what these are."""
-    edit = Edit(body.program)
+    edit = Editor(body.program)
     ports = _ports(gradients)
     results = {k: r for k, r in body.results.items() if k not in ports}
     types = {}
