@@ -126,7 +126,7 @@ class _OfNetworks(Mapping[str, Limit]):
 
     def _all(self) -> dict[str, Limit]:
         # here, not above: they read clusters
-        from flint.backends.cost.collectives.registry import constants
+        from flint.backends.cost.collectives.algorithm import constants
 
         return {**_TIER, **{name: constant.limit for name, constant in constants().items()}}
 

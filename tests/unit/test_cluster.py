@@ -9,7 +9,7 @@ import pytest
 
 from flint.backends.cost.chips.gpu.constants import reference_chip
 from flint.backends.cost.chips.kernel_table import element_type
-from flint.backends.cost.collectives.registry import constants
+from flint.backends.cost.collectives.algorithm import constants
 from flint.backends.cost.collectives.speed import Speed
 from flint.cluster.errors import key_lines
 from flint.cluster.load import PRESETS

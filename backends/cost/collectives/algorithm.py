@@ -7,10 +7,14 @@ those that every tier has. Of all that can run a call the fastest is taken: see 
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from flint.backends.cost.collectives import algorithms as folder
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Network, NetworkKind
 from flint.cluster.tables import Limit
@@ -122,3 +126,32 @@ class AcrossTiers:
         return all(
             t.collective in self.collectives and t.network.kind in self.networks for t in tasks
         )
+
+
+@cache
+def _registered() -> tuple[Algorithm | AcrossTiers, ...]:
+    """What the modules of `algorithms/` state, in their order: of equally fast ones the first counts."""
+    found: list[Algorithm | AcrossTiers] = []
+    for name in sorted(m.name for m in pkgutil.iter_modules(folder.__path__)):
+        found += import_module(f"{folder.__name__}.{name}").ALGORITHMS
+    names = [a.name for a in found]
+    assert len(set(names)) == len(names), f"two algorithms of collectives have one name: {names}"
+    return tuple(found)
+
+
+@cache
+def algorithms() -> tuple[Algorithm, ...]:
+    """Those that run inside one tier."""
+    return tuple(a for a in _registered() if isinstance(a, Algorithm))
+
+
+@cache
+def across_tiers() -> tuple[AcrossTiers, ...]:
+    """Those that run over several tiers."""
+    return tuple(a for a in _registered() if isinstance(a, AcrossTiers))
+
+
+@cache
+def constants() -> dict[str, Constant]:
+    """The constants of a tier that algorithms read beyond those that every tier has, by name."""
+    return {name: c for a in _registered() for name, c in a.constants.items()}

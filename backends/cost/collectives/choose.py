@@ -11,8 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flint.backends.cost.collectives.algorithm import MESSAGES, NCCL, LinkUse, Task
-from flint.backends.cost.collectives.registry import across_tiers, algorithms
+from flint.backends.cost.collectives.algorithm import (
+    MESSAGES,
+    NCCL,
+    LinkUse,
+    Task,
+    across_tiers,
+    algorithms,
+)
 from flint.backends.cost.collectives.speed import Speed, speeds_of
 from flint.backends.cost.network.calls import Call
 from flint.cluster.models import Cluster

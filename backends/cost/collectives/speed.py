@@ -11,8 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from flint.backends.cost.collectives.algorithm import LinkUse
-from flint.backends.cost.collectives.registry import constants
+from flint.backends.cost.collectives.algorithm import LinkUse, constants
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Cluster, Network, NetworkKind
 

@@ -6,9 +6,14 @@ from importlib import import_module
 import pytest
 
 from flint.backends.cost.collectives import algorithms as folder
-from flint.backends.cost.collectives.algorithm import NCCL, Task
+from flint.backends.cost.collectives.algorithm import (
+    NCCL,
+    Task,
+    across_tiers,
+    algorithms,
+    constants,
+)
 from flint.backends.cost.collectives.choose import plans
-from flint.backends.cost.collectives.registry import across_tiers, algorithms, constants
 from flint.backends.cost.collectives.speed import speed_of, speeds_of
 from flint.backends.cost.network.calls import Call, Span
 from flint.cluster.models import Cluster, NetworkKind
@@ -32,6 +37,8 @@ def test_every_file_states_algorithms_in_the_order_of_the_files() -> None:
     assert [a.name for a in algorithms()] == [n for n in stated if n != "flat ring"]
     assert [a.name for a in across_tiers()] == ["flat ring"]
     assert len(set(stated)) == len(stated)
+    declared = [name for a in (*algorithms(), *across_tiers()) for name in a.constants]
+    assert len(set(declared)) == len(declared)
 
 
 @pytest.mark.parametrize("kind", list(NetworkKind))
