@@ -107,7 +107,6 @@ CASES = [
     gradient_case(OF_MASK, Q, Q, Q, t(1, 4, 5, 5), *NO_OPTIONS),
     gradient_case(OF_MASK, Q, K, K, t(2, 1, 1, 5), *GROUPED),
     gradient_case(OF_MASK, t(3, 5, 8), t(3, 5, 8), t(3, 5, 8), t(5, 5), *NO_OPTIONS),
-    *cases("aten::scaled_dot_product_attention", Q, Q, Q, is_causal=True),
 ]
 COMPARISON = Comparison(CASES)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 import flint
 from flint.errors import FlintError
-from flint.frontends.torch_ops.nn import convolution, pooling, resize
+from flint.frontends.torch_ops.nn import convolution, pooling
 from tests.oracle.torch_op_cases import (
     Case,
     Comparison,
@@ -102,48 +102,15 @@ POOLING = [
     *(c for m in MEANS for c in means("avg_pool2d", *m)),
     *means("avg_pool3d", *MEAN_3D),
     *cases("aten::avg_pool2d", t(2, 3, 7, 7), [7, 7], over="bf16"),
-    *cases("aten::avg_pool1d", t(2, 3, 8), [3], [2], [1]),
     *cases("aten::_adaptive_avg_pool2d", t(2, 3, 7, 8), [1, 1], over="f32 bf16", grad=True),
     *cases("aten::_adaptive_avg_pool2d", t(2, 3, 6, 8), [3, 2], grad=True),
     *cases("aten::_adaptive_avg_pool2d", t(3, 7, 8), [3, 5], over="f32 bf16", grad=True),
-    *cases("aten::adaptive_avg_pool2d", t(3, 7, 8), [3, 5]),
     *cases("aten::_adaptive_avg_pool3d", t(2, 3, 4, 7, 8), [2, 3, 1]),
-    *cases("aten::adaptive_avg_pool1d", t(2, 3, 8), [3]),
     *cases("aten::_adaptive_avg_pool2d_backward", t(2, 3, 1, 1), t(2, 3, 7, 8)),
     *cases("aten::_adaptive_avg_pool2d_backward", t(2, 3, 3, 5), t(2, 3, 7, 8)),
     *cases("aten::_adaptive_avg_pool3d_backward", t(2, 3, 2, 2, 2), t(2, 3, 4, 6, 8)),
 ]
-SIZES = {1: ([5], [8]), 2: ([5, 4], [8, 12]), 3: ([3, 5, 4], [6, 3, 8])}
-
-
-def resized(op: str, count: int, corners: tuple[bool, ...] = (), over: str = "f32") -> list[Case]:
-    """An operator, its overload with factors and its gradient, over `count` dimensions."""
-    small, large = SIZES[count]
-    factors = [2.0, 1.5, 0.5][:count]
-    vec = f"aten::{op}.vec"
-    back = (t(2, 3, *large), large, [2, 3, *small], *corners)
-    return [
-        *cases(f"aten::{op}", t(2, 3, *small), large, *corners, over=over),
-        *cases(f"aten::{op}", t(2, 3, *large), small, *corners, over=over),
-        *cases(vec, t(2, 3, *small), None, *corners, factors, over=over),
-        *cases(vec, t(2, 3, *small), large, *corners, None, over=over),
-        *cases(f"aten::{op}_backward", *back, over=over, tolerance=(1e-4, 1e-5)),
-    ]
-
-
-RESIZING = [
-    *(c for n in (1, 2, 3) for c in resized(f"upsample_nearest{n}d", n)),
-    *(c for n in (1, 2, 3) for c in resized(f"_upsample_nearest_exact{n}d", n)),
-    *(c for a in (True, False) for c in resized("upsample_linear1d", 1, (a,))),
-    *(c for a in (True, False) for c in resized("upsample_bilinear2d", 2, (a,))),
-    *resized("upsample_trilinear3d", 3, (False,)),
-    *(c for a in (True, False) for c in resized("upsample_bicubic2d", 2, (a,))),
-    *cases("aten::upsample_nearest2d", t(1, 2, 4, 4), [8, 8], 2.0, 2.0, over="bf16"),
-    *cases("aten::upsample_bilinear2d", t(1, 2, 4, 4), [8, 8], False, over="bf16"),
-    *cases("aten::upsample_bilinear2d", t(1, 2, 4, 4), [9, 9], False, 2.3, 2.3),
-    *cases("aten::upsample_nearest2d", t(1, 2, 4, 4), [9, 9], scales_h=2.3, scales_w=2.3),
-]
-CASES = [*convolutions(), *POOLING, *RESIZING]
+CASES = [*convolutions(), *POOLING]
 COMPARISON = Comparison(CASES)
 
 
@@ -153,7 +120,7 @@ def test_equals_torch(case: Case) -> None:
 
 
 def test_every_operator_has_a_case() -> None:
-    assert names_without_a_case(CASES, convolution, pooling, resize) == []
+    assert names_without_a_case(CASES, convolution, pooling) == []
 
 
 def test_uneven_parts_without_an_operation_are_refused() -> None:

@@ -28,35 +28,15 @@ FILLED = [
     *cases("aten::full", [], 0, dtype=torch.bfloat16, device="cpu", pin_memory=False),
     *cases("aten::full_like", X, 7, over="f32 bf16 i64"),
     *cases("aten::full_like", X, 1.5, dtype=torch.float64),
-    *cases("aten::new_full", X, [4], 1.5, over="f32 bf16 i64"),
-    *cases("aten::new_full", X, [4], 1.5, dtype=torch.float64),
-    *cases("aten::fill.Scalar", X, 2.5, over="f32 i64 bool"),
-    *cases("aten::fill.Tensor", X, t(), over="f32 bf16"),
-    *cases("aten::zeros", [2, 3]),
-    *cases("aten::zeros", [2], dtype=torch.int32),
-    *cases("aten::ones", [2, 3]),
-    *cases("aten::ones", [2], dtype=torch.bool),
     *cases("aten::empty.memory_format", [2, 3], dtype=torch.bfloat16, **OPEN),
     *cases("aten::empty_permuted", [2, 3], [1, 0], dtype=torch.int64, **OPEN),
     *cases("aten::empty_strided", [2, 3], [1, 2], **OPEN),
-    *cases("aten::zeros_like", X, over="f32 bf16 i64"),
-    *cases("aten::zeros_like", X, dtype=torch.int32, memory_format=torch.preserve_format),
-    *cases("aten::zero", X),
-    *cases("aten::empty_like", X, over="f32 i64", **OPEN),
-    *cases("aten::ones_like", X, over="f32 bf16 bool"),
-    *cases("aten::new_zeros", X, [4, 1], over="f32 bf16"),
-    *cases("aten::new_empty", X, [4, 1], over="f32 bf16", **OPEN),
     *cases("aten::new_empty_strided", X, [4, 1], [1, 1], **OPEN),
-    *cases("aten::new_ones", X, [4, 1], dtype=torch.int64),
     *cases("aten::scalar_tensor", 2),
     *cases("aten::scalar_tensor", -3.3895313892515355e38, dtype=torch.bfloat16),
     *cases("aten::scalar_tensor", True, dtype=torch.bool),
 ]
 COUNTED = [
-    *cases("aten::arange", 5),
-    *cases("aten::arange", 2.5),
-    *cases("aten::arange", 5, dtype=torch.float32),
-    *cases("aten::arange.start", 2, 6),
     *cases("aten::arange.start_step", 0, 16, dtype=torch.float32),
     *cases("aten::arange.start_step", 1, 8, 3),
     *cases("aten::arange.start_step", 5, 0, -2),
@@ -64,13 +44,6 @@ COUNTED = [
     *cases("aten::arange.start_step", 0.5, 4.5, 1.0, dtype=torch.int64),
     *cases("aten::arange.start_step", 3, 3),
     *cases("prims::iota", 5, start=2, step=3, dtype=torch.int32, device="cpu", requires_grad=False),
-    *cases("aten::linspace", -1, 1, 7),
-    *cases("aten::linspace", 0, 10, 5, dtype=torch.float64),
-    *cases("aten::linspace", 3, 10, 1),
-    *cases("aten::logspace", 0, 2, 5),
-    *cases("aten::logspace", 0, 3, 4, 2.0, dtype=torch.float64),
-    *cases("aten::eye", 3),
-    *cases("aten::eye.m", 2, 4, dtype=torch.int64),
     *cases("aten::tril_indices", 4, 4, -1),
     *cases("aten::triu_indices", 3, 4, 1, dtype=torch.int32),
 ]
@@ -105,12 +78,7 @@ LISTS = [
     *each("addcdiv.ScalarList", PAIR, OTHER, POSITIVE[1:] * 2, [0.5, 2.0]),
     *each("norm.Scalar", PAIR, 2),
 ]
-QUESTIONS = [
-    *cases("aten::sym_size.int", X, -1),
-    *cases("aten::sym_size", X, reference=lambda x: list(x.shape)),
-    *cases("aten::sym_numel", X),
-    *cases("aten::sym_stride.int", X, 0),
-    *cases("aten::sym_storage_offset", X),
+CHECKS = [
     *cases("aten::_assert_async", exactly(True)),
     *cases("aten::_assert_async.msg", exactly(True), "message"),
     *cases("aten::_functional_assert_async.msg", bools(1), "m", t(0), reference=lambda *_: None),
@@ -119,7 +87,7 @@ QUESTIONS = [
     *cases("aten::sym_constrain_range", 3, min=1, reference=lambda *_, **__: None),
     *cases("aten::sym_constrain_range_for_size", 3, min=1, reference=lambda *_, **__: None),
 ]
-CASES = [*FILLED, *COUNTED, *LISTS, *QUESTIONS]
+CASES = [*FILLED, *COUNTED, *LISTS, *CHECKS]
 COMPARISON = Comparison(CASES)
 
 

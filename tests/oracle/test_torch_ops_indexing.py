@@ -39,6 +39,7 @@ def without_ties(*shape: int) -> object:
     return exactly(order.reshape(shape).tolist())
 
 
+PUT = "aten::index_put"
 INDEXED = [
     *(
         c
@@ -52,19 +53,17 @@ INDEXED = [
             [I3, I3, I3],
             [exactly(2, "i64")],
         )
-        for name in ("aten::index.Tensor", "aten::_unsafe_index.Tensor")
-        for c in cases(name, X, indices, grad=True)
+        for c in cases("aten::index.Tensor", X, indices, grad=True)
     ),
     *cases("aten::index.Tensor", X, [I3], over="bf16 i64 bool c64"),
     *cases("aten::index.Tensor", X, [ints(3, high=3, dtype="i32")]),
     *(
         c
         for add in (False, True)
-        for name in ("aten::index_put", "aten::_unsafe_index_put")
         for c in (
-            *cases(name, X, [DISTINCT], t(3, 5, 6), add, over="f32 bf16 i64", grad=True),
-            *cases(name, X, [None, DISTINCT], t(6), add, grad=True),
-            *cases(name, X, [DISTINCT, None, DISTINCT], t(3, 5), add, grad=True),
+            *cases(PUT, X, [DISTINCT], t(3, 5, 6), add, over="f32 bf16 i64", grad=True),
+            *cases(PUT, X, [None, DISTINCT], t(6), add, grad=True),
+            *cases(PUT, X, [DISTINCT, None, DISTINCT], t(3, 5), add, grad=True),
         )
     ),
     *cases("aten::index_put", X, [AGAIN], t(3, 5, 6), True, **GRAD),
@@ -76,7 +75,6 @@ INDEXED = [
     *cases("aten::index_put", t(2, 3, 4), [MASK], t(4)),
     *cases("aten::index_put", t(2, 3, 4), [MASK], t(1, 4)),
     *cases("aten::index_put", t(5, 2, 3), [None, MASK], t()),
-    *cases("aten::take", X, exactly([[0, 7], [-1, 9]], "i64"), **GRAD),
     *cases("aten::put", X, DISTINCT, t(3), False, **GRAD),
     *cases("aten::put", X, AGAIN, t(3), True),
 ]
@@ -85,11 +83,6 @@ SLICES = [
     *cases("aten::index_select", X, -1, ints(3, high=4, dtype="i32")),
     *cases("aten::index_select", X, 0, exactly(2, "i64")),
     *cases("aten::index_select", t(), 0, exactly([0], "i64")),
-    *cases("aten::index_add", X, 0, AGAIN, t(3, 5, 6), over="f32 bf16 i64", **GRAD),
-    *cases("aten::index_add", X, 1, AGAIN, t(4, 3, 6), alpha=2, **GRAD),
-    *cases("aten::index_copy", X, 1, DISTINCT, t(4, 3, 6), **GRAD),
-    *cases("aten::index_fill.int_Scalar", X, 1, DISTINCT, 2, over="f32 i64", **GRAD),
-    *cases("aten::index_fill.int_Tensor", X, -1, I3, t()),
     *(
         c
         for kind in ("prod", "mean", "amax", "amin")
@@ -103,8 +96,6 @@ ALONG = [
     *cases("aten::gather", t(3, 7), 1, ints(3, 1, high=6), **GRAD),
     *cases("aten::gather", t(5), 0, exactly(3, "i64")),
     *cases("aten::gather", t(), 0, exactly([0, 0], "i64")),
-    *cases("aten::take_along_dim", X, ints(1, 2, 6, high=4), 1, **GRAD),
-    *cases("aten::take_along_dim", X, ints(3, high=40)),
     *(
         c
         for own, index in ((True, AGAIN), (False, exactly([1, 0, 1], "i64")))
@@ -136,10 +127,6 @@ ALONG = [
 MASKS = [
     *cases("aten::masked_scatter", t(2, 3), MASK, t(5), over="f32 i64", **GRAD),
     *cases("aten::masked_scatter", t(2, 3), exactly([True, False, True], "bool"), t(2, 2)),
-    *cases("aten::one_hot", ints(2, 3, high=4), 5),
-    *cases("aten::isin.Tensor_Tensor", ints(2, 3, high=4), exactly([1, 3])),
-    *cases("aten::isin.Tensor_Tensor", ints(2, 3, high=4), exactly([1, 3]), invert=True),
-    *cases("aten::isin.Tensor_Scalar", ints(2, 3, high=4), 2),
 ]
 TABLES = [
     *cases("aten::embedding", t(7, 4), ints(2, 3, high=6), over="f32 bf16", **GRAD),
@@ -320,9 +307,6 @@ ORDER = [
     *cases("aten::sort", t()),
     *cases("aten::sort.stable", exactly([2, 1, 2, 1, 3]), stable=True, over="f32 i64"),
     *cases("aten::sort.stable", exactly([2, 1, 2, 1, 3]), stable=True, descending=True, dim=0),
-    *cases("aten::argsort", U, over="f32"),
-    *cases("aten::argsort.stable", exactly([2, 1, 2]), stable=True, descending=True),
-    *cases("aten::msort", U),
     *cases("aten::topk", U, 2, over="f32 bf16 i64"),
     *cases("aten::topk", t(3, 5), 2, 0, grad=True),
     *cases("aten::topk", U, 3, -1, False, over="f32 i64 u8"),
@@ -352,11 +336,9 @@ CASES = [*INDEXED, *SLICES, *ALONG, *MASKS, *TABLES, *BAGS, *ORDER]
 REFUSED = {
     "aten::masked_select.default",
     "aten::nonzero.default",
-    "aten::nonzero_numpy.default",
     "aten::unique_consecutive.default",
     "aten::_unique2.default",
     "aten::unique_dim.default",
-    "aten::argwhere.default",
     "aten::repeat_interleave.Tensor",
 }
 COMPARISON = Comparison(CASES)

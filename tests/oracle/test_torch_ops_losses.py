@@ -28,27 +28,9 @@ from tests.oracle.torch_op_cases import (
 NONE, MEAN, SUM = 0, 1, 2
 CLOSE = (1e-4, 1e-5)
 SCORES, TARGET = t(4, 5), exactly([1, -100, 0, 4], "i64")
-IMAGE, LABELS = t(2, 3, 2, 2), exactly([[[0, 1], [2, 9]], [[9, 1], [0, 0]]], "i64")
-WEIGHT, WEIGHT3 = t(5, low=0.1), t(3, low=0.1)
+WEIGHT = t(5, low=0.1)
 ONE, TOTAL = exactly(0.5), exactly(2.5)
 NLL, NLL_BACK = "aten::nll_loss_forward", "aten::nll_loss_backward"
-IMAGE_NLL, IMAGE_NLL_BACK = "aten::nll_loss2d_forward", "aten::nll_loss2d_backward"
-X, Y, ROWS = t(3, 4), t(3, 4), t(3, 4, low=0.0, high=1.0)
-CHANCE = t(3, 4, low=0.05, high=0.95)
-
-
-def pointwise(op: str, *options: Any, x: Any = X, y: Any = Y, **more: Any) -> list[Case]:
-    """Every reduction of one loss, and its gradient."""
-    found = []
-    for reduction in (NONE, MEAN, SUM):
-        args = (reduction, *options)
-        found += cases(f"aten::{op}", x, y, *more.values(), *args, over="f32", tolerance=CLOSE)
-        grad = t(3, 4) if reduction == NONE else t()
-        back = (grad, x, y, *more.values(), *args)
-        if op != "binary_cross_entropy_with_logits":
-            found += cases(f"aten::{op}_backward", *back, over="f32", tolerance=CLOSE)
-    return found
-
 
 CASES = [
     *(
@@ -57,7 +39,6 @@ CASES = [
         for case in [
             *cases(NLL, SCORES, TARGET, None, reduction, -100, over="f32 bf16"),
             *cases(NLL, SCORES, TARGET, WEIGHT, reduction, -100, tolerance=CLOSE),
-            *cases(IMAGE_NLL, IMAGE, LABELS, WEIGHT3, reduction, 9, tolerance=CLOSE),
         ]
     ),
     *cases(NLL, t(5), exactly(3, "i64"), None, MEAN, -100),
@@ -65,16 +46,6 @@ CASES = [
     *cases(NLL_BACK, ONE, SCORES, TARGET, WEIGHT, MEAN, -100, TOTAL, over="f32 bf16"),
     *cases(NLL_BACK, ONE, SCORES, TARGET, None, SUM, -100, TOTAL),
     *cases(NLL_BACK, ONE, t(5), exactly(3, "i64"), None, MEAN, -100, exactly(1.0)),
-    *cases(IMAGE_NLL_BACK, ONE, IMAGE, LABELS, WEIGHT3, MEAN, 9, TOTAL),
-    *pointwise("mse_loss"),
-    *cases("aten::mse_loss", X, Y, over="bf16"),
-    *pointwise("smooth_l1_loss", 0.7),
-    *pointwise("smooth_l1_loss", 0.0),
-    *pointwise("huber_loss", 0.7),
-    *pointwise("binary_cross_entropy", x=CHANCE, y=ROWS, weight=ROWS),
-    *pointwise("binary_cross_entropy", x=CHANCE, y=ROWS, weight=None),
-    *pointwise("binary_cross_entropy_with_logits", y=ROWS, weight=ROWS, pos=t(4, low=0.1)),
-    *pointwise("binary_cross_entropy_with_logits", y=ROWS, weight=None, pos=None),
 ]
 COMPARISON = Comparison(CASES)
 

@@ -95,20 +95,7 @@ CASES = [
         **HALF,
     ),
     *cases("aten::addbmm", t(3, 5), t(2, 3, 4), t(2, 4, 5), grad=True, tolerance=(1e-4, 1e-4)),
-    *cases("aten::mv", A, t(4), over=EVERY, grad=True),
     *cases("aten::addmv", t(3), A, t(4), grad=True, alpha=2),
-    *cases("aten::addr", t(3, 4), t(3), t(4), grad=True, beta=2),
-    *cases("aten::dot", t(4), t(4), over=EVERY, grad=True),
-    *cases("aten::vdot", t(4), t(4), over="f32 c64", grad=True),
-    *cases("aten::outer", t(3), t(4), grad=True),
-    *cases("aten::ger", t(3), t(4)),
-    *cases("aten::matmul", t(2, 1, 3, 4), t(5, 4, 6), over="f32 bf16", grad=True),
-    *cases("aten::matmul", t(4), t(2, 4, 6)),
-    *cases("aten::matmul", t(4), t(4)),
-    *cases("aten::linear", t(2, 3, 4), t(5, 4), t(5), over="f32 bf16", grad=True),
-    *cases("aten::linear", t(4), t(5, 4)),
-    *cases("aten::einsum", "bij, bjK -> biK", [t(2, 3, 4), t(2, 4, 5)], grad=True),
-    *cases("aten::einsum", "...i,i->...", [t(2, 3, 4), t(4)], over="f32 bf16"),
     *cases("aten::linalg_cholesky_ex", SQUARE),
     *cases("aten::linalg_cholesky_ex", SQUARE, upper=True),
     *cases("aten::linalg_solve_triangular", SQUARE, t(3, 2, 4), upper=True),
@@ -176,7 +163,7 @@ def test_every_operator_has_a_case() -> None:
 
 
 def test_a_product_is_one_operation() -> None:
-    plain = ("aten::mm", "aten::bmm", "aten::mv", "aten::dot")
+    plain = ("aten::mm", "aten::bmm")
     assert {tuple(operations(c)) for c in CASES if c.op in plain} == {("dot_general",)}
 
 

@@ -17,12 +17,10 @@ from flint.frontends.torch_ops.tensors.elementwise import add, where
 from flint.frontends.torch_ops.tensors.reductions import sum_, var_mean
 from flint.frontends.torch_ops.tensors.shapes import (
     as_strided,
-    roll,
     slice_,
     slice_backward,
     slice_scatter,
     split,
-    tensor_split,
 )
 from flint.frontends.torch_ops.types import cast, jax_dtype, result_type, torch_dtype
 from tests.oracle.torch_op_cases import DTYPES, to_jax, to_numpy
@@ -104,17 +102,11 @@ def test_slices(size: int, start: int | None, end: int | None, step: int, dim: i
 
 
 @QUICK
-@given(st.integers(1, 7), st.integers(1, 4), st.integers(-9, 9))
-def test_parts_and_turns(size: int, count: int, shift: int) -> None:
+@given(st.integers(1, 7), st.integers(1, 4))
+def test_parts(size: int, count: int) -> None:
     x = torch.rand(size, 2)
-    pairs = [
-        (split(to_jax(x), count, 0), x.split(count)),
-        (tensor_split(to_jax(x), count, 0), x.tensor_split(count)),
-        ([roll(to_jax(x), [shift], [0])], [x.roll(shift, 0)]),
-    ]
-    for mine, theirs in pairs:
-        for one, other in zip(mine, theirs, strict=True):
-            np.testing.assert_array_equal(one, other.numpy())
+    for mine, theirs in zip(split(to_jax(x), count, 0), x.split(count), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
 
 
 @QUICK

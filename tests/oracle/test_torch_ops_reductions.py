@@ -37,33 +37,19 @@ SUMS = [
     *along("aten::sum.dim_IntList", REALS + " c64 u8", [0], [1, -1], [], None, grad=True),
     *cases("aten::sum.dim_IntList", t(2, 1, 3), [1], over="f32 i32", grad=True),
     *cases("aten::sum.dim_IntList", X, [1], dtype=torch.float32, over="bf16 i64"),
-    *cases("aten::sum", X, over=REALS, grad=True),
-    *cases("aten::sum", X, dtype=torch.float64),
-    *cases("aten::sum", t(0)),
-    *cases("aten::nansum", exactly([[1.0, NAN], [2.0, 3.0]]), [1]),
     *along("aten::mean.dim", FLOATS + " f16 c64", [0], [1, -1], None, grad=True),
     *cases("aten::mean.dim", X, [1], dtype=torch.float32, over="bf16 i64"),
     *cases("aten::mean", X, over=FLOATS, grad=True),
     *cases("aten::prod.dim_int", X, 1, over=REALS, grad=True),
     *cases("aten::prod.dim_int", X, 1, True),
     *cases("aten::prod", t(2, 3), over=REALS, grad=True),
-    *cases("aten::count_nonzero", ints(2, 3, high=2), over="f32"),
-    *cases("aten::count_nonzero.dim_IntList", ints(2, 3, high=2), [1]),
-    *cases("aten::count_nonzero.dim_IntList", bools(2, 3), [0, 1]),
-    *cases("aten::trace", t(3, 4), over="f32 i32", grad=True),
 ]
 TRUTH = [
-    *(
-        c
-        for name in ("any", "all")
-        for c in (
-            *cases(f"aten::{name}", exactly([[0, 1], [1, 1]]), over="f32 i64 bool u8"),
-            *cases(f"aten::{name}.dim", exactly([[0, 1], [1, 1]]), 1, over="f32 bool u8"),
-            *cases(f"aten::{name}.dim", exactly([[0, 0], [1, 1]]), -1, True, over="bool"),
-            *cases(f"aten::{name}.dims", bools(2, 3, 2), [0, 2]),
-            *cases(f"aten::{name}.dims", bools(2, 3, 2), None, True),
-        )
-    ),
+    *cases("aten::any", exactly([[0, 1], [1, 1]]), over="f32 i64 bool u8"),
+    *cases("aten::any.dim", exactly([[0, 1], [1, 1]]), 1, over="f32 bool u8"),
+    *cases("aten::any.dim", exactly([[0, 0], [1, 1]]), -1, True, over="bool"),
+    *cases("aten::any.dims", bools(2, 3, 2), [0, 2]),
+    *cases("aten::any.dims", bools(2, 3, 2), None, True),
     *cases("aten::equal", t(2, 3), t(2, 3)),
     *cases("aten::equal", exactly([1.0]), exactly([1.0])),
 ]
@@ -76,9 +62,6 @@ EXTREMA = [
     *along("aten::max.dim", "f32 f64 i64", 0, -1, grad=True),
     *along("aten::min.dim", "f32 f64 i64", 0, -1, grad=True),
     *cases("aten::max.dim", exactly([[1.0, 3.0, 3.0], [NAN, 1.0, 2.0]]), 1),
-    *cases("aten::aminmax", X, dim=1, over="f32 i64"),
-    *cases("aten::aminmax", X, over="f32 i64"),
-    *cases("aten::aminmax", X, keepdim=True),
     *(
         c
         for name in ("aten::argmax", "aten::argmin")
@@ -95,17 +78,13 @@ EXTREMA = [
 SPREAD = [
     *(
         c
-        for name in ("var", "std", "var_mean", "std_mean")
+        for name in ("var", "var_mean")
         for c in (
             *cases(f"aten::{name}.correction", X, [1], over="f32 f64", grad=True),
             *cases(f"aten::{name}.correction", X, [0, 2], correction=0, keepdim=True, grad=True),
             *cases(f"aten::{name}.correction", X, correction=2, over="f32 bf16"),
         )
     ),
-    *cases("aten::var.dim", X, [1], False, grad=True),
-    *cases("aten::std.dim", X, [1], True, True, grad=True),
-    *cases("aten::var", X, False),
-    *cases("aten::std", X),
     *cases("aten::var.correction", X, [1], over="c64"),
     *(
         c
@@ -114,15 +93,8 @@ SPREAD = [
     ),
     *cases("aten::linalg_vector_norm", X, 2, None, True, over="f32 f64 c64"),
     *cases("aten::linalg_vector_norm", X, 2, [0], dtype=torch.float64),
-    *cases("aten::norm.Scalar", X, over="f32 bf16"),
-    *cases("aten::norm.ScalarOpt_dim", X, None, [1], grad=True),
-    *cases("aten::norm.ScalarOpt_dim", X, 1, [0, 1], True),
-    *cases("aten::norm.ScalarOpt_dtype", X, 2, dtype=torch.float64),
-    *cases("aten::norm.ScalarOpt_dim_dtype", X, 2, [1], False, dtype=torch.float64),
 ]
 EXPONENTIALS = [
-    *along("aten::logsumexp", FLOATS, [0], [1, 2], grad=True),
-    *cases("aten::logsumexp", X, [1], over="i64"),
     *(
         c
         for name in ("aten::_softmax", "aten::_log_softmax")
@@ -148,10 +120,6 @@ EXPONENTIALS = [
         over="bf16",
         reference=lambda x, d, _: torch.log_softmax(x.float(), d),
     ),
-    *cases("aten::softmax.int", X, 1, over="f32 bf16"),
-    *cases("aten::softmax.int", X, 1, torch.float32, over="bf16 i64"),
-    *cases("aten::log_softmax.int", X, 1, torch.float32, over="bf16 i64"),
-    *cases("aten::_safe_softmax", exactly([[-INF, -INF], [0.0, 1.0]]), -1),
     *cases("aten::_softmax_backward_data", X, t(2, 3, 4), -1, torch.float32, grad=True),
     *cases("aten::_softmax_backward_data", X, t(2, 3, 4), 1, torch.bfloat16, over="bf16"),
     *cases("aten::_log_softmax_backward_data", X, t(2, 3, 4), -1, torch.float32),

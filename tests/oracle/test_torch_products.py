@@ -27,11 +27,13 @@ def _traced(function, *tensors):
     """Value and gradients through PyTorch's graph and the table, run by JAX."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    from flint.frontends.torch_graph.decompositions import decompositions
+
     def step(*inputs):
         out = function(*inputs)
         return (out, *torch.autograd.grad(out.sin().sum(), inputs))
 
-    graph = make_fx(step, tracing_mode="fake")(*tensors)
+    graph = make_fx(step, decompositions(), tracing_mode="fake")(*tensors)
     named = {str(n.target): n for n in graph.graph.nodes if n.op == "call_function"}
     env = {}
     places = iter(tensors)

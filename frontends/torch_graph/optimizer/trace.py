@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from flint.errors import FlintError
+from flint.frontends.torch_graph.decompositions import decompositions
 from flint.frontends.torch_graph.optimizer.rules import rule_for
 from flint.frontends.user_code import user_place
 
@@ -191,7 +192,8 @@ def _traced(
             *(torch.empty(s.shape, dtype=s.dtype, device="meta") for s in kept),
         )
     ]
-    return make_fx(torch.func.functionalize(step, remove="mutations"))(*examples), kept
+    pure = torch.func.functionalize(step, remove="mutations")
+    return make_fx(pure, decompositions(of_step=True))(*examples), kept
 
 
 def _state_to_start_from(

@@ -184,23 +184,6 @@ def attention_backward_mask(
     return (*(g.reshape(x.shape) for g, x in zip(found, (q, k, v), strict=True)), of_mask)
 
 
-@torch_op("aten::scaled_dot_product_attention")
-def scaled_dot_product_attention_default(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """The output alone."""
-    arrays = (query, key, value, attn_mask)
-    return attention(*arrays, dropout_p, is_causal, scale, enable_gqa)[0]
-
-
 def _options(q: Any, dropout_p: float, causal: bool, scale: float | None) -> dict[str, Any]:
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     return {"causal": bool(causal), "scale": scale, "dropout": float(dropout_p)}

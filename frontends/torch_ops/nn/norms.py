@@ -98,47 +98,6 @@ def native_layer_norm_backward(
     return dx, dweight, dbias
 
 
-@torch_op("aten::_fused_rms_norm")
-def fused_rms_norm(
-    x: Any, normalized_shape: Sequence[int], weight: Any, eps: float | None
-) -> tuple[Any, Any]:
-    """The input divided by its root mean square, and 1 / root mean square."""
-    dims, _ = _last(x, normalized_shape)
-    wide = _wide(x)
-    eps = float(jnp.finfo(wide.dtype).eps) if eps is None else eps
-    rstd = lax.rsqrt(_mean(wide * wide, dims) + eps)
-    return _affine(wide * rstd, weight, None).astype(x.dtype), rstd
-
-
-@torch_op("aten::rms_norm")
-def rms_norm(
-    x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
-) -> Any:
-    """The input divided by its root mean square."""
-    return fused_rms_norm(x, normalized_shape, weight, eps)[0]
-
-
-@torch_op("aten::_fused_rms_norm_backward")
-def fused_rms_norm_backward(
-    grad: Any,
-    x: Any,
-    normalized_shape: Sequence[int],
-    rstd: Any,
-    weight: Any,
-    output_mask: Sequence[bool],
-) -> tuple[Any, Any]:
-    """Gradients of input and weight; None where the mask does not want one."""
-    dims, rows = _last(x, normalized_shape)
-    wide, normal = _wide(grad), _wide(x) * rstd
-    dx = dweight = None
-    if output_mask[0]:
-        inner = wide if weight is None else wide * weight
-        dx = ((inner - normal * _mean(inner * normal, dims)) * rstd).astype(x.dtype)
-    if output_mask[1] and weight is not None:
-        dweight = jnp.sum(wide * normal, rows).astype(x.dtype)
-    return dx, dweight
-
-
 # groups ---------------------------------------------------------------------------------------
 
 
@@ -223,12 +182,6 @@ def _batch_norm(
 def native_batch_norm_legit_functional(*args: Any) -> tuple[Any, ...]:
     """Output, mean, 1 / deviation, and new running mean and variance."""
     return _batch_norm(*args)
-
-
-@torch_op("aten::_native_batch_norm_legit", "aten::native_batch_norm")
-def native_batch_norm(*args: Any) -> tuple[Any, Any, Any]:
-    """Output, mean and 1 / deviation."""
-    return _batch_norm(*args)[:3]
 
 
 @torch_op("aten::_native_batch_norm_legit.no_stats")

@@ -190,19 +190,6 @@ def _scattered(grad: Any, x: Any, indices: Any, count: int) -> Any:
 # the mean -------------------------------------------------------------------------------------
 
 
-@torch_op("aten::avg_pool1d")
-def avg_pool1d(
-    x: Any,
-    size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Any:
-    """The mean of each window of one dimension."""
-    return _avg_pool(x, 1, size, stride, padding, ceil_mode, count_include_pad, None)
-
-
 @torch_op("aten::avg_pool2d")
 def avg_pool2d(
     x: Any,
@@ -243,7 +230,7 @@ def avg_pool3d_backward(grad: Any, x: Any, *options: Any) -> Any:
     return jax.linear_transpose(lambda x: avg_pool3d(x, *options), x)(grad)[0]
 
 
-@torch_op("aten::_adaptive_avg_pool2d", "aten::adaptive_avg_pool2d")
+@torch_op("aten::_adaptive_avg_pool2d")
 def adaptive_avg_pool2d(x: Any, output_size: Sequence[int]) -> Any:
     """The mean of each of `output_size` parts of two dimensions."""
     return _adaptive_avg_pool(x, _each(output_size, 2))
@@ -253,12 +240,6 @@ def adaptive_avg_pool2d(x: Any, output_size: Sequence[int]) -> Any:
 def adaptive_avg_pool3d(x: Any, output_size: Sequence[int]) -> Any:
     """The mean of each of `output_size` parts of three dimensions."""
     return _adaptive_avg_pool(x, _each(output_size, 3))
-
-
-@torch_op("aten::adaptive_avg_pool1d")
-def adaptive_avg_pool1d(x: Any, output_size: Sequence[int]) -> Any:
-    """The mean of each of `output_size` parts of one dimension."""
-    return _adaptive_avg_pool(x, _each(output_size, 1))
 
 
 @torch_op("aten::_adaptive_avg_pool2d_backward")

@@ -32,19 +32,12 @@ def full_like(x: Any, fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
     return full(x.shape, fill_value, dtype=dtype or torch_dtype(x))
 
 
-@torch_op("aten::new_full")
 def new_full(x: Any, size: Sequence[int], fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
     """One value everywhere, in the type of another tensor."""
     return full(size, fill_value, dtype=dtype or torch_dtype(x))
 
 
-@torch_op("aten::fill.Scalar", "aten::fill.Tensor")
-def fill(x: Any, value: Any) -> Array:
-    """One value everywhere, in the shape and type of another tensor."""
-    return full(x.shape, value, dtype=torch_dtype(x))
-
-
-@torch_op("aten::zeros", "aten::empty.memory_format")
+@torch_op("aten::empty.memory_format")
 def zeros(size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
     """Zeros; also where PyTorch leaves the values open."""
     return full(size, 0, dtype=dtype or torch.get_default_dtype())
@@ -56,42 +49,12 @@ def empty_strided(size: Sequence[int], order: Any, /, *, dtype: Any = None, **_:
     return zeros(size, dtype=dtype)
 
 
-@torch_op("aten::ones")
-def ones(size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
-    """Ones."""
-    return full(size, 1, dtype=dtype or torch.get_default_dtype())
-
-
-@torch_op("aten::zeros_like", "aten::empty_like", "aten::zero")
-def zeros_like(x: Any, *, dtype: Any = None, **_: Any) -> Array:
-    """Zeros in the shape of another tensor; also where PyTorch leaves the values open."""
-    return full_like(x, 0, dtype=dtype)
-
-
-@torch_op("aten::ones_like")
-def ones_like(x: Any, *, dtype: Any = None, **_: Any) -> Array:
-    """Ones in the shape of another tensor."""
-    return full_like(x, 1, dtype=dtype)
-
-
-@torch_op("aten::new_zeros", "aten::new_empty")
-def new_zeros(x: Any, size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
-    """Zeros in the type of another tensor; also where PyTorch leaves the values open."""
-    return new_full(x, size, 0, dtype=dtype)
-
-
 @torch_op("aten::new_empty_strided")
 def new_empty_strided(
     x: Any, size: Sequence[int], stride: Any, *, dtype: Any = None, **_: Any
 ) -> Array:
     """Zeros: PyTorch leaves the values open; the order in memory plays no part."""
     return new_full(x, size, 0, dtype=dtype)
-
-
-@torch_op("aten::new_ones")
-def new_ones(x: Any, size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
-    """Ones in the type of another tensor."""
-    return new_full(x, size, 1, dtype=dtype)
 
 
 @torch_op("aten::scalar_tensor")
@@ -114,56 +77,13 @@ def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, **_: Any) 
     return cast(_line(count, start, step, exact), wanted)
 
 
-@torch_op("aten::arange.start")
-def arange_start(start: Any, end: Any, *, dtype: Any = None, **_: Any) -> Array:
-    """start, start + 1, ... below end."""
-    return arange(start, end, dtype=dtype)
-
-
-@torch_op("aten::arange")
-def arange_end(end: Any, *, dtype: Any = None, **_: Any) -> Array:
-    """0, 1, ... below end."""
-    return arange(0, end, dtype=dtype)
-
-
 @torch_op("prims::iota")
 def iota(length: int, *, start: int, step: int, dtype: torch.dtype, **_: Any) -> Array:
     """start, start + step, ...: so many of them."""
     return _line(length, start, step, dtype)
 
 
-@torch_op("aten::linspace")
-def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **_: Any) -> Array:
-    """Numbers at equal distances from start to end, both included."""
-    wanted = dtype or torch.get_default_dtype()
-    exact = wanted if wanted.is_floating_point else torch.float64
-    return cast(_line(steps, start, (end - start) / max(steps - 1, 1), exact), wanted)
-
-
-@torch_op("aten::logspace")
-def logspace(
-    start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, **_: Any
-) -> Array:
-    """Powers of `base` with exponents at equal distances."""
-    exponents = linspace(start, end, steps, dtype=dtype)
-    return lax.exp(lax.mul(exponents, lax.full_like(exponents, math.log(base))))
-
-
 # matrices -------------------------------------------------------------------------------------
-
-
-@torch_op("aten::eye")
-def eye(n: int, *, dtype: Any = None, **_: Any) -> Array:
-    """The square matrix of ones on the diagonal."""
-    return eye_m(n, n, dtype=dtype)
-
-
-@torch_op("aten::eye.m")
-def eye_m(n: int, m: int, *, dtype: Any = None, **_: Any) -> Array:
-    """The matrix of ones on the diagonal."""
-    rows, columns = (lax.broadcasted_iota(jnp.int32, (n, m), axis) for axis in (0, 1))
-    wanted = jax_dtype(dtype or torch.get_default_dtype())
-    return lax.convert_element_type(lax.eq(rows, columns), wanted)
 
 
 @torch_op("aten::tril_indices")

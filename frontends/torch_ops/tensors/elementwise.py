@@ -41,12 +41,6 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> Array:
     return lax.sub(x, _times(y, alpha))
 
 
-@torch_op("aten::rsub.Tensor", "aten::rsub.Scalar")
-def rsub(x: Any, y: Any, alpha: Any = 1) -> Array:
-    """Y - alpha x."""
-    return sub(y, x, alpha=alpha)
-
-
 @torch_op("aten::mul.Tensor", "aten::mul.Scalar")
 def mul(x: Any, y: Any) -> Array:
     """X times y."""
@@ -54,7 +48,7 @@ def mul(x: Any, y: Any) -> Array:
     return lax.bitwise_and(x, y) if x.dtype == jnp.bool_ else lax.mul(x, y)
 
 
-@torch_op("aten::div.Tensor", "aten::div.Scalar", "aten::true_divide.Tensor")
+@torch_op("aten::div.Tensor", "aten::div.Scalar")
 def div(x: Any, y: Any) -> Array:
     """X / y, floating also for integers."""
     return lax.div(*_float_operands(x, y))
@@ -72,7 +66,6 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None) -> Array:
     return trunc(quotient)
 
 
-@torch_op("aten::floor_divide", "aten::floor_divide.Scalar")
 def floor_divide(x: Any, y: Any) -> Array:
     """X / y rounded down."""
     divisor = y
@@ -159,12 +152,6 @@ def pow_tensor(x: Any, exponent: Any) -> Array:
     return lax.pow(x, exponent) if is_floating(x) else jnp.power(x, exponent)
 
 
-@torch_op("aten::square")
-def square(x: Any) -> Array:
-    """X times x."""
-    return mul(x, x)
-
-
 @torch_op("aten::sqrt")
 def sqrt(x: Any) -> Array:
     """The square root."""
@@ -192,13 +179,13 @@ def exp(x: Any) -> Array:
     return lax.exp(floating(x))
 
 
-@torch_op("aten::exp2", "aten::special_exp2")
+@torch_op("aten::exp2")
 def exp2(x: Any) -> Array:
     """Two to the power x."""
     return lax.exp2(floating(x))
 
 
-@torch_op("aten::expm1", "aten::special_expm1")
+@torch_op("aten::expm1")
 def expm1(x: Any) -> Array:
     """E to the power x, minus one, exact near zero."""
     return lax.expm1(floating(x))
@@ -222,42 +209,10 @@ def log10(x: Any) -> Array:
     return mul(log(x), 1 / math.log(10))
 
 
-@torch_op("aten::log1p", "aten::special_log1p")
+@torch_op("aten::log1p")
 def log1p(x: Any) -> Array:
     """The natural logarithm of one plus x, exact near zero."""
     return lax.log1p(floating(x))
-
-
-@torch_op("aten::logaddexp")
-def logaddexp(x: Any, y: Any) -> Array:
-    """log(exp x + exp y), without overflow."""
-    x, y = _float_operands(x, y)
-    return lax.add(lax.max(x, y), lax.log1p(lax.exp(lax.neg(lax.abs(lax.sub(x, y))))))
-
-
-@torch_op("aten::logaddexp2")
-def logaddexp2(x: Any, y: Any) -> Array:
-    """log2(2^x + 2^y), without overflow."""
-    x, y = _float_operands(x, y)
-    smaller = lax.log1p(lax.exp2(lax.neg(lax.abs(lax.sub(x, y)))))
-    return lax.add(lax.max(x, y), mul(smaller, 1 / math.log(2)))
-
-
-@torch_op("aten::xlogy.Tensor", "aten::xlogy.Scalar_Self", "aten::xlogy.Scalar_Other")
-def xlogy(x: Any, y: Any) -> Array:
-    """X log y, which is 0 where x is 0."""
-    x, y = _float_operands(x, y)
-    zero = lax.full_like(x, 0)
-    return lax.select(lax.eq(x, zero), zero, lax.mul(x, lax.log(y)))
-
-
-@torch_op("aten::logit", "aten::special_logit")
-def logit(x: Any, eps: float | None = None) -> Array:
-    """log(x / (1 - x)), with x first kept away from 0 and 1 by `eps`."""
-    x = floating(x)
-    if eps is not None:
-        x = clamp(x, eps, 1 - eps)
-    return lax.sub(lax.log(x), lax.log1p(lax.neg(x)))
 
 
 # circular and hyperbolic functions ------------------------------------------------------------
@@ -281,25 +236,25 @@ def tan(x: Any) -> Array:
     return lax.tan(floating(x))
 
 
-@torch_op("aten::asin", "aten::arcsin")
+@torch_op("aten::asin")
 def asin(x: Any) -> Array:
     """The inverse of the sine."""
     return lax.asin(floating(x))
 
 
-@torch_op("aten::acos", "aten::arccos")
+@torch_op("aten::acos")
 def acos(x: Any) -> Array:
     """The inverse of the cosine."""
     return lax.acos(floating(x))
 
 
-@torch_op("aten::atan", "aten::arctan")
+@torch_op("aten::atan")
 def atan(x: Any) -> Array:
     """The inverse of the tangent."""
     return lax.atan(floating(x))
 
 
-@torch_op("aten::atan2", "aten::arctan2")
+@torch_op("aten::atan2")
 def atan2(y: Any, x: Any) -> Array:
     """The angle of the point (x, y)."""
     return lax.atan2(*_float_operands(y, x))
@@ -323,70 +278,58 @@ def tanh(x: Any) -> Array:
     return lax.tanh(floating(x))
 
 
-@torch_op("aten::asinh", "aten::arcsinh")
+@torch_op("aten::asinh")
 def asinh(x: Any) -> Array:
     """The inverse of the hyperbolic sine."""
     return lax.asinh(floating(x))
 
 
-@torch_op("aten::acosh", "aten::arccosh")
+@torch_op("aten::acosh")
 def acosh(x: Any) -> Array:
     """The inverse of the hyperbolic cosine."""
     return lax.acosh(floating(x))
 
 
-@torch_op("aten::atanh", "aten::arctanh")
+@torch_op("aten::atanh")
 def atanh(x: Any) -> Array:
     """The inverse of the hyperbolic tangent."""
     return lax.atanh(floating(x))
 
 
-@torch_op("aten::deg2rad")
-def deg2rad(x: Any) -> Array:
-    """Degrees as radians."""
-    return mul(x, math.pi / 180)
-
-
-@torch_op("aten::rad2deg")
-def rad2deg(x: Any) -> Array:
-    """Radians as degrees."""
-    return mul(x, 180 / math.pi)
-
-
 # functions of probability ---------------------------------------------------------------------
 
 
-@torch_op("aten::erf", "aten::special_erf")
+@torch_op("aten::erf")
 def erf(x: Any) -> Array:
     """The error function."""
     return lax.erf(floating(x))
 
 
-@torch_op("aten::erfc", "aten::special_erfc")
+@torch_op("aten::erfc")
 def erfc(x: Any) -> Array:
     """One minus the error function."""
     return lax.erfc(floating(x))
 
 
-@torch_op("aten::erfinv", "aten::special_erfinv")
+@torch_op("aten::erfinv")
 def erfinv(x: Any) -> Array:
     """The inverse of the error function."""
     return lax.erf_inv(floating(x))
 
 
-@torch_op("aten::lgamma", "aten::special_gammaln")
+@torch_op("aten::lgamma")
 def lgamma(x: Any) -> Array:
     """The logarithm of the gamma function."""
     return lax.lgamma(floating(x))
 
 
-@torch_op("aten::digamma", "aten::special_digamma")
+@torch_op("aten::digamma")
 def digamma(x: Any) -> Array:
     """The derivative of the logarithm of the gamma function."""
     return lax.digamma(floating(x))
 
 
-@torch_op("aten::sigmoid", "aten::special_expit")
+@torch_op("aten::sigmoid")
 def sigmoid(x: Any) -> Array:
     """1 / (1 + exp(-x))."""
     return lax.logistic(floating(x))
@@ -411,25 +354,19 @@ def tanh_backward(grad: Any, output: Any) -> Array:
 # signs and rounding ---------------------------------------------------------------------------
 
 
-@torch_op("aten::neg", "aten::negative")
+@torch_op("aten::neg")
 def neg(x: Any) -> Array:
     """Minus x."""
     return lax.neg(x)
 
 
-@torch_op("aten::positive")
-def positive(x: Any) -> Array:
-    """X itself."""
-    return x
-
-
-@torch_op("aten::abs", "aten::absolute")
+@torch_op("aten::abs")
 def absolute(x: Any) -> Array:
     """X without its sign."""
     return lax.abs(x)
 
 
-@torch_op("aten::sign", "aten::sgn")
+@torch_op("aten::sign")
 def sign(x: Any) -> Array:
     """-1, 0 or 1; of a complex number the one of its direction and length 1."""
     return x if x.dtype == jnp.bool_ else lax.sign(x)
@@ -451,15 +388,6 @@ def copysign(x: Any, y: Any) -> Array:
     return lax.select(signbit(y), lax.neg(size), size)
 
 
-@torch_op("aten::heaviside")
-def heaviside(x: Any, values: Any) -> Array:
-    """0 for negative numbers, 1 for positive ones, and `values` for zero."""
-    x, values = operands(x, values)
-    zero = lax.full_like(x, 0)
-    step = lax.convert_element_type(lax.gt(x, zero), x.dtype)
-    return lax.select(lax.eq(x, zero), values, step)
-
-
 @torch_op("aten::nextafter")
 def nextafter(x: Any, y: Any) -> Array:
     """The next number that the type has, from x towards y."""
@@ -478,18 +406,12 @@ def ceil(x: Any) -> Array:
     return lax.ceil(x) if is_floating(x) else x
 
 
-@torch_op("aten::trunc", "aten::fix")
+@torch_op("aten::trunc")
 def trunc(x: Any) -> Array:
     """The whole number towards zero."""
     if not is_floating(x):
         return x
     return lax.select(lax.lt(x, lax.full_like(x, 0)), lax.ceil(x), lax.floor(x))
-
-
-@torch_op("aten::frac")
-def frac(x: Any) -> Array:
-    """What `trunc` takes away."""
-    return lax.sub(x, trunc(x))
 
 
 @torch_op("aten::round")
@@ -515,7 +437,7 @@ def eq(x: Any, y: Any) -> Array:
     return lax.eq(*operands(x, y))
 
 
-@torch_op("aten::ne.Tensor", "aten::ne.Scalar", "aten::not_equal.Tensor")
+@torch_op("aten::ne.Tensor", "aten::ne.Scalar")
 def ne(x: Any, y: Any) -> Array:
     """Whether x differs from y."""
     return lax.ne(*operands(x, y))
@@ -545,21 +467,6 @@ def ge(x: Any, y: Any) -> Array:
     return lax.ge(*operands(x, y))
 
 
-@torch_op("aten::isclose")
-def isclose(
-    x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> Array:
-    """Whether |x - y| <= atol + rtol |y|."""
-    x, y = operands(x, y)
-    allowed = add(mul(lax.abs(y), rtol), atol)
-    close = lax.bitwise_or(lax.eq(x, y), le(absolute(lax.sub(x, y)), allowed))
-    if is_floating(x):
-        close = lax.bitwise_and(close, lax.bitwise_or(lax.is_finite(y), lax.eq(x, y)))
-    if equal_nan:
-        return lax.bitwise_or(close, lax.bitwise_and(isnan(x), isnan(y)))
-    return close
-
-
 @torch_op("aten::isnan")
 def isnan(x: Any) -> Array:
     """Whether x is not a number."""
@@ -570,37 +477,6 @@ def isnan(x: Any) -> Array:
 def isinf(x: Any) -> Array:
     """Whether x is plus or minus infinity."""
     return eq(lax.abs(x), math.inf) if is_floating(x) else ne(x, x)
-
-
-@torch_op("aten::isfinite")
-def isfinite(x: Any) -> Array:
-    """Whether x is a number and not infinite."""
-    return lax.is_finite(x) if is_floating(x) else eq(x, x)
-
-
-@torch_op("aten::isposinf")
-def isposinf(x: Any) -> Array:
-    """Whether x is plus infinity."""
-    return eq(x, math.inf) if is_floating(x) else ne(x, x)
-
-
-@torch_op("aten::isneginf")
-def isneginf(x: Any) -> Array:
-    """Whether x is minus infinity."""
-    return eq(x, -math.inf) if is_floating(x) else ne(x, x)
-
-
-@torch_op("aten::nan_to_num")
-def nan_to_num(
-    x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
-) -> Array:
-    """Finite numbers in place of what is not a number and of infinities."""
-    if not is_floating(x):
-        return x
-    largest = float(jnp.finfo(x.dtype).max)
-    x = where(isnan(x), 0.0 if nan is None else nan, x)
-    x = where(isposinf(x), largest if posinf is None else posinf, x)
-    return where(isneginf(x), -largest if neginf is None else neginf, x)
 
 
 # logic and bits -------------------------------------------------------------------------------
@@ -630,34 +506,19 @@ def logical_not(x: Any) -> Array:
     return lax.bitwise_not(x) if x.dtype == jnp.bool_ else lax.eq(x, lax.full_like(x, 0))
 
 
-@torch_op(
-    "aten::bitwise_and.Tensor",
-    "aten::bitwise_and.Scalar",
-    "aten::__and__.Tensor",
-    "aten::__and__.Scalar",
-)
+@torch_op("aten::bitwise_and.Tensor", "aten::bitwise_and.Scalar")
 def bitwise_and(x: Any, y: Any) -> Array:
     """The bits that both have."""
     return lax.bitwise_and(*operands(x, y))
 
 
-@torch_op(
-    "aten::bitwise_or.Tensor",
-    "aten::bitwise_or.Scalar",
-    "aten::__or__.Tensor",
-    "aten::__or__.Scalar",
-)
+@torch_op("aten::bitwise_or.Tensor", "aten::bitwise_or.Scalar")
 def bitwise_or(x: Any, y: Any) -> Array:
     """The bits that one has."""
     return lax.bitwise_or(*operands(x, y))
 
 
-@torch_op(
-    "aten::bitwise_xor.Tensor",
-    "aten::bitwise_xor.Scalar",
-    "aten::__xor__.Tensor",
-    "aten::__xor__.Scalar",
-)
+@torch_op("aten::bitwise_xor.Tensor", "aten::bitwise_xor.Scalar")
 def bitwise_xor(x: Any, y: Any) -> Array:
     """The bits that exactly one has."""
     return lax.bitwise_xor(*operands(x, y))
@@ -696,8 +557,7 @@ def bitwise_right_shift(x: Any, y: Any) -> Array:
 # choices --------------------------------------------------------------------------------------
 
 
-@torch_op("aten::where.self", "aten::where.ScalarSelf")
-@torch_op("aten::where.ScalarOther", "aten::where.Scalar")
+@torch_op("aten::where.self")
 def where(condition: Any, x: Any, y: Any) -> Array:
     """X where the condition holds, and y elsewhere."""
     x, y = operands(x, y)
@@ -706,19 +566,13 @@ def where(condition: Any, x: Any, y: Any) -> Array:
     return lax.select(condition, broadcast(x, shape), broadcast(y, shape))
 
 
-@torch_op("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
-def masked_fill(x: Any, mask: Any, value: Any) -> Array:
-    """X with `value` where the mask holds."""
-    return where(mask, cast(value, torch_dtype(x)), x)
-
-
-@torch_op("aten::maximum", "aten::max.other")
+@torch_op("aten::maximum")
 def maximum(x: Any, y: Any) -> Array:
     """The larger of two, not a number if one is not."""
     return lax.max(*operands(x, y))
 
 
-@torch_op("aten::minimum", "aten::min.other")
+@torch_op("aten::minimum")
 def minimum(x: Any, y: Any) -> Array:
     """The smaller of two, not a number if one is not."""
     return lax.min(*operands(x, y))
@@ -736,7 +590,7 @@ def fmin(x: Any, y: Any) -> Array:
     return _number_of_two(lax.min, *operands(x, y))
 
 
-@torch_op("aten::clamp", "aten::clamp.Tensor", "aten::clip", "aten::clip.Tensor")
+@torch_op("aten::clamp", "aten::clamp.Tensor")
 def clamp(x: Any, min: Any = None, max: Any = None) -> Array:
     """X, but not less than `min` and not more than `max`."""
     low = None if isinstance(min, float) and min == -math.inf else min
@@ -748,13 +602,11 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Array:
     return x if high is None else lax.min(*operands(x, high, dtype=common))
 
 
-@torch_op("aten::clamp_min", "aten::clamp_min.Tensor")
 def clamp_min(x: Any, min: Any) -> Array:
     """X, but not less than `min`."""
     return lax.max(*operands(x, min))
 
 
-@torch_op("aten::clamp_max", "aten::clamp_max.Tensor")
 def clamp_max(x: Any, max: Any) -> Array:
     """X, but not more than `max`."""
     return lax.min(*operands(x, max))
@@ -763,28 +615,10 @@ def clamp_max(x: Any, max: Any) -> Array:
 # complex numbers ------------------------------------------------------------------------------
 
 
-@torch_op("aten::_conj", "aten::_conj_physical", "aten::conj_physical", "aten::conj")
+@torch_op("aten::_conj", "aten::_conj_physical")
 def conj(x: Any) -> Array:
     """The complex conjugate."""
     return lax.conj(x) if _is_complex(x) else x
-
-
-@torch_op("aten::resolve_conj", "aten::resolve_neg")
-def resolved(x: Any) -> Array:
-    """X itself: conjugates and negatives are computed at once here."""
-    return x
-
-
-@torch_op("aten::real")
-def real(x: Any) -> Array:
-    """The real part."""
-    return lax.real(x) if _is_complex(x) else x
-
-
-@torch_op("aten::imag")
-def imag(x: Any) -> Array:
-    """The imaginary part."""
-    return lax.imag(x)
 
 
 @torch_op("aten::angle")
@@ -826,38 +660,13 @@ def view_as_complex(x: Any) -> Array:
 # types and copies -----------------------------------------------------------------------------
 
 
-@torch_op(
-    "aten::_to_copy",
-    "aten::to.dtype",
-    "aten::to.dtype_layout",
-    "prims::convert_element_type",
-)
+@torch_op("aten::_to_copy", "prims::convert_element_type")
 def to_copy(x: Any, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> Array:
     """X in another type; where it lies plays no part."""
     return cast(x, dtype)
 
 
-@torch_op("aten::to.device")
-def to_device(x: Any, device: Any, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> Array:
-    """X in another type; where it lies plays no part."""
-    return cast(x, dtype)
-
-
-@torch_op("aten::to.other", "aten::type_as")
-def to_other(x: Any, other: Any, *_: Any, **__: Any) -> Array:
-    """X in the type of another."""
-    return cast(x, torch_dtype(other))
-
-
-@torch_op(
-    "aten::alias",
-    "aten::clone",
-    "aten::contiguous",
-    "aten::detach",
-    "aten::lift_fresh",
-    "aten::lift_fresh_copy",
-    "aten::lift",
-)
+@torch_op("aten::alias", "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
 def same(x: Any, **_: Any) -> Array:
     """X itself: arrays are never written to."""
     return x

@@ -16,7 +16,6 @@ from flint.frontends.torch_ops.types import (
     cast,
     dimension,
     is_floating,
-    operands,
     torch_dtype,
 )
 
@@ -28,13 +27,13 @@ _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 # x[i, :, j] -----------------------------------------------------------------------------------
 
 
-@torch_op("aten::index.Tensor", "aten::_unsafe_index.Tensor")
+@torch_op("aten::index.Tensor")
 def index(x: Any, indices: Index) -> Array:
     """x[indices]: None keeps a dimension; indices may count from the end."""
     return _at(x, indices).get(mode=_IN_BOUNDS, wrap_negative_indices=False)
 
 
-@torch_op("aten::index_put", "aten::_unsafe_index_put", "aten::_index_put_impl")
+@torch_op("aten::index_put", "aten::_index_put_impl")
 def index_put(
     x: Any, indices: Index, values: Any, accumulate: bool = False, unsafe: bool = False
 ) -> Array:
@@ -46,13 +45,6 @@ def index_put(
     if accumulate and x.dtype != jnp.bool_:
         return place.add(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
     return place.set(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
-
-
-@torch_op("aten::take")
-def take_flat(x: Any, index: Any) -> Array:
-    """Numbers by their places in the flattened tensor."""
-    flat = lax.reshape(x, (x.size,))
-    return take(flat, _from_front(index, x.size), 0)
 
 
 @torch_op("aten::put")
@@ -71,29 +63,6 @@ def index_select(x: Any, dim: int, index: Any) -> Array:
     if not x.ndim:
         return x
     return take(x, lax.reshape(index, (index.size,)), dimension(dim, x.ndim))
-
-
-@torch_op("aten::index_add")
-def index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Array:
-    """x with slices added to those that an index lists."""
-    source = cast(source, torch_dtype(x))
-    if alpha != 1:
-        source = lax.mul(source, lax.full_like(source, alpha))
-    return _slices(x, dim, index).add(source, mode=_IN_BOUNDS, wrap_negative_indices=False)
-
-
-@torch_op("aten::index_copy")
-def index_copy(x: Any, dim: int, index: Any, source: Any) -> Array:
-    """x with the slices that an index lists replaced."""
-    return _slices(x, dim, index).set(source, mode=_IN_BOUNDS, wrap_negative_indices=False)
-
-
-@torch_op("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
-def index_fill(x: Any, dim: int, index: Any, value: Any) -> Array:
-    """x with one value in the slices that an index lists."""
-    value = cast(value, torch_dtype(x))
-    index = _from_front(index, x.shape[dim] if x.ndim else 1)
-    return _slices(x, dim, index).set(value, mode=_IN_BOUNDS, wrap_negative_indices=False)
 
 
 @torch_op("aten::index_reduce")
@@ -129,19 +98,6 @@ def gather(x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Array:
     )
     starts = lax.expand_dims(index, (index.ndim,))
     return lax.gather(x, starts, numbers, (1,) * x.ndim, mode=_IN_BOUNDS)
-
-
-@torch_op("aten::take_along_dim")
-def take_along_dim(x: Any, indices: Any, dim: int | None = None) -> Array:
-    """`gather` of tensors that are first broadcast against each other."""
-    if dim is None:
-        return take(lax.reshape(x, (x.size,)), lax.reshape(indices, (indices.size,)), 0)
-    axis = dimension(dim, x.ndim)
-    shape = jnp.broadcast_shapes(
-        *((*t.shape[:axis], 1, *t.shape[axis + 1 :]) for t in (x, indices))
-    )
-    sized = [(*shape[:axis], t.shape[axis], *shape[axis + 1 :]) for t in (x, indices)]
-    return gather(broadcast(x, sized[0]), axis, broadcast(indices, sized[1]))
 
 
 @torch_op("aten::scatter.src")
@@ -214,38 +170,8 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Array:
     return lax.select(mask, lax.reshape(taken, shape), x)
 
 
-@torch_op("aten::one_hot")
-def one_hot(x: Any, num_classes: int = -1) -> Array:
-    """1 in the place that each number names, 0 elsewhere."""
-    if num_classes < 0:
-        _depends_on_data("one_hot without a number of classes")
-    shape = (*x.shape, num_classes)
-    spread = lax.broadcast_in_dim(x, shape, tuple(range(x.ndim)))
-    hit = lax.eq(spread, lax.broadcasted_iota(x.dtype, shape, x.ndim))
-    return lax.convert_element_type(hit, jnp.int64)
-
-
-@torch_op("aten::isin.Tensor_Tensor")
-def isin(
-    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
-) -> Array:
-    """Whether each number is among others."""
-    listed = lax.reshape(test_elements, (test_elements.size,))
-    spread, listed = operands(lax.expand_dims(elements, (elements.ndim,)), listed)
-    found = lax.reduce_or(lax.eq(spread, listed), (elements.ndim,))
-    return lax.bitwise_not(found) if invert else found
-
-
-@torch_op("aten::isin.Tensor_Scalar")
-def isin_number(
-    elements: Any, test_element: Any, *, assume_unique: bool = False, invert: bool = False
-) -> Array:
-    """Whether each number is another."""
-    return (lax.ne if invert else lax.eq)(*operands(elements, test_element))
-
-
-@torch_op("aten::masked_select", "aten::nonzero", "aten::nonzero_numpy", "aten::unique_consecutive")
-@torch_op("aten::_unique2", "aten::unique_dim", "aten::argwhere", "aten::repeat_interleave.Tensor")
+@torch_op("aten::masked_select", "aten::nonzero", "aten::unique_consecutive")
+@torch_op("aten::_unique2", "aten::unique_dim", "aten::repeat_interleave.Tensor")
 def of_unknown_size(*args: Any, **kwargs: Any) -> NoReturn:
     """Refuse what has as many results as the numbers say.
 
@@ -285,12 +211,6 @@ def _from_front(index: Array, size: int) -> Array:
         return index
     from_end = lax.lt(index, lax.full_like(index, 0))
     return lax.select(from_end, lax.add(index, lax.full_like(index, size)), index)
-
-
-def _slices(x: Array, dim: int, index: Array) -> Any:
-    if not x.ndim:
-        return x.at[()]
-    return x.at[(*(slice(None),) * dimension(dim, x.ndim), lax.reshape(index, (index.size,)))]
 
 
 def _is_mask(indices: Index) -> bool:

@@ -5,7 +5,6 @@ give it: bfloat16 products are one `dot_general` of bfloat16, without conversion
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -93,7 +92,6 @@ def addbmm(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return _plus(added, product, beta, alpha)
 
 
-@torch_op("aten::mv")
 def mv(a: Any, v: Any) -> Any:
     """(m, k) x (k,)."""
     return _dot(a, v, (1, 0))
@@ -103,49 +101,6 @@ def mv(a: Any, v: Any) -> Any:
 def addmv(added: Any, a: Any, v: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * added + alpha * (a x v)."""
     return _plus(added, mv(a, v), beta, alpha)
-
-
-@torch_op("aten::addr")
-def addr(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * added + alpha * the outer product."""
-    return _plus(added, outer(a, b), beta, alpha)
-
-
-@torch_op("aten::dot")
-def dot(a: Any, b: Any) -> Any:
-    """Sum of products of two vectors."""
-    return _dot(a, b, (0, 0))
-
-
-@torch_op("aten::vdot")
-def vdot(a: Any, b: Any) -> Any:
-    """Sum of products of two vectors, the first conjugated."""
-    return _dot(a.conj() if jnp.iscomplexobj(a) else a, b, (0, 0))
-
-
-@torch_op("aten::outer", "aten::ger")
-def outer(a: Any, b: Any) -> Any:
-    """Every product of an element of `a` and one of `b`."""
-    return a[:, None] * b[None, :]
-
-
-@torch_op("aten::matmul")
-def matmul(a: Any, b: Any) -> Any:
-    """The product over the last dimension of `a`; batches broadcast."""
-    return jnp.matmul(a, b)
-
-
-@torch_op("aten::linear")
-def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """x times the transposed weight, plus bias."""
-    out = _dot(x, weight, (x.ndim - 1, weight.ndim - 1))
-    return out if bias is None else out + bias
-
-
-@torch_op("aten::einsum")
-def einsum(equation: str, tensors: Sequence[Any], *, path: Any = None) -> Any:
-    """Einstein's sum; letters may be of both cases and `...` broadcasts, as in PyTorch."""
-    return jnp.einsum(equation.replace(" ", ""), *tensors)
 
 
 @torch_op("aten::_scaled_mm")

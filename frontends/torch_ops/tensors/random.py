@@ -64,12 +64,6 @@ def native_dropout_backward(grad: Any, kept: Any, scale: float) -> Any:
     return jnp.where(kept, grad * jnp.asarray(scale, grad.dtype), jnp.asarray(0, grad.dtype))
 
 
-@torch_op("aten::dropout")
-def dropout(x: Any, p: float, train: bool) -> Any:
-    """The input with elements dropped and the rest scaled up."""
-    return native_dropout(x, p, train)[0]
-
-
 # new tensors ----------------------------------------------------------------------------------
 
 
@@ -174,12 +168,6 @@ def uniform(x: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = Non
 def exponential(x: Any, rate: float = 1.0, *, generator: Any = None) -> Any:
     """Numbers of an exponential distribution, in the shape and type of `x`."""
     return (-jnp.log1p(-_uniform(x.shape)) / rate).astype(x.dtype)
-
-
-@torch_op("aten::bernoulli")
-def bernoulli(x: Any, *, generator: Any = None) -> Any:
-    """1 with the probability that `x` holds, otherwise 0."""
-    return (_uniform(x.shape).astype(x.dtype) < x).astype(x.dtype)
 
 
 @torch_op("aten::bernoulli.p")

@@ -15,7 +15,6 @@ from flint.frontends.torch_ops.types import (
     cast,
     dimension,
     dimensions,
-    floating,
     is_floating,
     operands,
     torch_dtype,
@@ -30,19 +29,6 @@ Dims = int | Sequence[int] | None
 def sum_(x: Any, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The sum along dimensions; of integers and truth values in int64."""
     return _reduced(lax.reduce_sum, _for_sums(x, dtype), dim, keepdim)
-
-
-@torch_op("aten::sum")
-def sum_all(x: Any, *, dtype: Any = None) -> Array:
-    """The sum of everything."""
-    return sum_(x, None, dtype=dtype)
-
-
-@torch_op("aten::nansum")
-def nansum(x: Any, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The sum of what is a number."""
-    x = _for_sums(x, dtype)
-    return sum_(lax.select(lax.ne(x, x), lax.full_like(x, 0), x), dim, keepdim)
 
 
 @torch_op("aten::mean.dim")
@@ -71,19 +57,6 @@ def prod_all(x: Any, *, dtype: Any = None) -> Array:
     return prod(x, None, dtype=dtype)
 
 
-@torch_op("aten::count_nonzero.dim_IntList", "aten::count_nonzero")
-def count_nonzero(x: Any, dim: Dims = None) -> Array:
-    """How many numbers are not zero."""
-    return sum_(cast(x, torch.bool), dim)
-
-
-@torch_op("aten::trace")
-def trace(x: Any) -> Array:
-    """The sum of the diagonal of a matrix."""
-    rows, columns = (lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
-    return sum_all(lax.select(lax.eq(rows, columns), x, lax.full_like(x, 0)))
-
-
 # truth ----------------------------------------------------------------------------------------
 
 
@@ -97,18 +70,6 @@ def any_(x: Any, dim: Dims = None, keepdim: bool = False) -> Array:
 def any_all(x: Any) -> Array:
     """Whether some number is not zero."""
     return any_(x, None)
-
-
-@torch_op("aten::all.dim", "aten::all.dims")
-def all_(x: Any, dim: Dims = None, keepdim: bool = False) -> Array:
-    """Whether no number along dimensions is zero."""
-    return _like_truth(x, _reduced(lax.reduce_and, cast(x, torch.bool), dim, keepdim))
-
-
-@torch_op("aten::all")
-def all_all(x: Any) -> Array:
-    """Whether no number is zero."""
-    return all_(x, None)
 
 
 @torch_op("aten::equal")
@@ -156,16 +117,6 @@ def min_dim(x: Any, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     return amin(x, dim, keepdim), argmin(x, dim, keepdim)
 
 
-@torch_op("aten::aminmax")
-def aminmax(x: Any, *, dim: int | None = None, keepdim: bool = False) -> tuple[Array, Array]:
-    """The smallest and the largest number along a dimension, or of all."""
-    kept = keepdim and dim is not None
-    if keepdim and dim is None:
-        ones = (1,) * x.ndim
-        return lax.reshape(amin(x, None), ones), lax.reshape(amax(x, None), ones)
-    return amin(x, dim, kept), amax(x, dim, kept)
-
-
 @torch_op("aten::argmax")
 def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Array:
     """Where the first of the largest numbers is."""
@@ -202,45 +153,6 @@ def var(x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = Fal
     return var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
-@torch_op("aten::std.correction")
-def std(x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
-    """The standard deviation along dimensions."""
-    return lax.sqrt(var(x, dim, correction=correction, keepdim=keepdim))
-
-
-@torch_op("aten::std_mean.correction")
-def std_mean(
-    x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Array, Array]:
-    """Standard deviation and mean along dimensions."""
-    variance, average = var_mean(x, dim, correction=correction, keepdim=keepdim)
-    return lax.sqrt(variance), average
-
-
-@torch_op("aten::var.dim")
-def var_dim(x: Any, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> Array:
-    """The variance along dimensions."""
-    return var(x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-@torch_op("aten::std.dim")
-def std_dim(x: Any, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> Array:
-    """The standard deviation along dimensions."""
-    return std(x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-@torch_op("aten::var")
-def var_all(x: Any, unbiased: bool = True) -> Array:
-    """The variance of everything."""
-    return var(x, None, correction=int(unbiased))
-
-
-@torch_op("aten::std")
-def std_all(x: Any, unbiased: bool = True) -> Array:
-    """The standard deviation of everything."""
-    return std(x, None, correction=int(unbiased))
-
-
 @torch_op("aten::linalg_vector_norm")
 def linalg_vector_norm(
     x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
@@ -265,8 +177,6 @@ def linalg_vector_norm(
     return lax.pow(total, lax.full_like(total, 1 / ord))
 
 
-@torch_op("aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dtype")
-@torch_op("aten::norm.ScalarOpt_dim_dtype")
 def norm(
     x: Any, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Array:
@@ -277,35 +187,12 @@ def norm(
 # exponentials ---------------------------------------------------------------------------------
 
 
-@torch_op("aten::logsumexp")
-def logsumexp(x: Any, dim: Dims, keepdim: bool = False) -> Array:
-    """The logarithm of the sum of exponentials, without overflow."""
-    x = floating(x)
-    largest = amax(x, dim)
-    total = sum_(lax.exp(lax.sub(x, _repeated(largest, x, dim))), dim)
-    return _kept(lax.add(lax.log(total), largest), x, dim, keepdim)
-
-
 @torch_op("aten::_softmax")
 def softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
     """Exponentials along a dimension, divided by their sum."""
     x = cast(x, torch.float32) if half_to_float else x
     powers = lax.exp(_below_largest(x, dim))
     return lax.div(powers, _repeated(sum_(powers, dim), powers, dim))
-
-
-@torch_op("aten::softmax.int")
-def softmax_int(x: Any, dim: int, dtype: Any = None) -> Array:
-    """Exponentials along a dimension, divided by their sum."""
-    return softmax(floating(cast(x, dtype)), dim)
-
-
-@torch_op("aten::_safe_softmax")
-def safe_softmax(x: Any, dim: int, dtype: Any = None) -> Array:
-    """`softmax`, and zeros where everything is minus infinity."""
-    x = floating(cast(x, dtype))
-    blocked = all_(lax.eq(x, lax.full_like(x, -math.inf)), dim)
-    return lax.select(_repeated(blocked, x, dim), lax.full_like(x, 0), softmax(x, dim))
 
 
 @torch_op("aten::_log_softmax")
@@ -315,12 +202,6 @@ def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
     below = _below_largest(x, dim)
     total = sum_(lax.exp(below), dim)
     return lax.sub(below, _repeated(lax.log(total), below, dim))
-
-
-@torch_op("aten::log_softmax.int")
-def log_softmax_int(x: Any, dim: int, dtype: Any = None) -> Array:
-    """The logarithm of `softmax`, exact for small shares."""
-    return log_softmax(floating(cast(x, dtype)), dim)
 
 
 @torch_op("aten::_softmax_backward_data")

@@ -33,24 +33,6 @@ def sort_stable(
     return sort(x, dim, descending)
 
 
-@torch_op("aten::argsort")
-def argsort(x: Any, dim: int = -1, descending: bool = False) -> Array:
-    """Where the numbers are, in their order along a dimension."""
-    return sort(x, dim, descending)[1]
-
-
-@torch_op("aten::argsort.stable")
-def argsort_stable(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Array:
-    """Where the numbers are, in their order along a dimension."""
-    return sort(x, dim, descending)[1]
-
-
-@torch_op("aten::msort")
-def msort(x: Any) -> Array:
-    """The numbers along the first dimension in order."""
-    return sort(x, 0)[0]
-
-
 # the first of the order -----------------------------------------------------------------------
 
 
