@@ -383,7 +383,7 @@ def _require_shardy(partitioner: str, what: str) -> None:
 def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, trip_counts: TripCounts) -> Trace:
     from flint.passes.partition.worker import the_worker
     from flint.passes.pipeline.compose.compose import compose
-    from flint.passes.pipeline.split.partition import partition_body
+    from flint.passes.pipeline.split.parts import partition_body
 
     def partition(body: Body) -> PartitionedBody:
         captured = replace(body.captured, trip_counts=trip_counts)

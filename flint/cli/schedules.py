@@ -12,7 +12,7 @@ from flint.cli.options import Json, Quiet, Verbose
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
-    from flint.passes.pipeline.schedule.timed import TimedSchedule
+    from flint.passes.pipeline.schedule.simulate import TimedSchedule
 
 SCHEMA = "flint.schedules/1"
 
@@ -72,7 +72,7 @@ def _timed(
 ) -> TimedSchedule | FlintError:
     """The schedule with its times, or why it is not possible with these numbers."""
     from flint.passes.pipeline.schedule.schedules import SCHEDULES
-    from flint.passes.pipeline.schedule.timed import timed
+    from flint.passes.pipeline.schedule.simulate import timed
 
     if chunks is None:
         chunks = SCHEDULES[name].fewest_chunks if name in SCHEDULES else 1

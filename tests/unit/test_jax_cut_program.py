@@ -17,7 +17,7 @@ from flint.frontends.jax_step.program import capture_jax
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase, Program
 from flint.passes.partition.shardy import partition_with_results
-from flint.passes.pipeline.split.partition import partition_body
+from flint.passes.pipeline.split.parts import partition_body
 from tests.jax_pipelines import BATCH, HIDDEN, LENGTH, VOCABULARY, WIDTH, constrain, shaped
 
 DEEP = Mesh(("pipe", "data", "model"), (4, 2, 2))

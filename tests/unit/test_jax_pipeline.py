@@ -21,7 +21,7 @@ import flint
 from flint.frontends.jax_pipeline import capture_jax_pipeline
 from flint.ir.mesh import Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
-from flint.passes.pipeline.split.partition import partition_body
+from flint.passes.pipeline.split.parts import partition_body
 from flint.steps.captured import Body, CapturedPipeline, Port, Role
 from tests.jax_pipelines import (
     BATCH,

@@ -23,8 +23,8 @@ from flint.passes.pipeline.compose.compose import workload_of
 from flint.passes.pipeline.compose.messages import Neighbours
 from flint.passes.pipeline.compose.plan import Plan
 from flint.passes.pipeline.schedule.schedules import orders, placement
-from flint.passes.pipeline.split.gradient_types import in_gradient_dtype
 from flint.passes.pipeline.split.parts import Key, Part, Partial, Saved, StageParts
+from flint.passes.pipeline.split.reduce_part import in_gradient_dtype
 from flint.steps.captured import Body, Captured, CapturedPipeline, Port, Role, StageBodies
 
 _WEIGHT = Port(Role.PARAMETER, "w")

@@ -5,11 +5,10 @@ import time
 import pytest
 
 from flint.errors import FlintError
-from flint.passes.pipeline.schedule.placement import Placement, folded
 from flint.passes.pipeline.schedule.runs import Run, expand, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import Span, activations_held, makespan, simulate
-from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.passes.pipeline.schedule.units import Placement, Unit, Work, folded
 
 LETTERS = {"F": Work.FORWARD, "B": Work.BACKWARD, "I": Work.INPUT_BACKWARD}
 LETTERS["W"] = Work.WEIGHT_BACKWARD

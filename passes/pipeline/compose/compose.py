@@ -6,17 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from flint.errors import FlintError
-from flint.ir.program import COLUMNS, TABLES, Program
+from flint.ir.program import COLUMNS, TABLES, Kind, Program
 from flint.ir.workload import RankClass, Workload
+from flint.passes.pipeline.compose.held import hold
 from flint.passes.pipeline.compose.memory import memory_of
 from flint.passes.pipeline.compose.messages import Neighbours
 from flint.passes.pipeline.compose.plan import Plan, once_a_step
-from flint.passes.pipeline.compose.rank_program import rank_program
+from flint.passes.pipeline.compose.rank_state import first_state
+from flint.passes.pipeline.compose.step_end import end_step
+from flint.passes.pipeline.compose.unit_rows import add_units
 from flint.passes.pipeline.schedule.schedules import SCHEDULES, Order, orders, placement
 from flint.passes.pipeline.schedule.units import Unit, Work
-from flint.passes.pipeline.split.gradient_types import in_gradient_dtype
-from flint.passes.pipeline.split.partition import partition_body, refuse_axis
-from flint.passes.pipeline.split.parts import PartitionedBody, StageParts
+from flint.passes.pipeline.split.parts import (
+    PartitionedBody,
+    StageParts,
+    partition_body,
+    refuse_axis,
+)
+from flint.passes.pipeline.split.reduce_part import in_gradient_dtype
 from flint.passes.pipeline.split.split import split
 from flint.steps.captured import Body, CapturedPipeline, Role
 
@@ -157,3 +164,14 @@ def _undeferred(plan: Plan) -> Iterator[str]:
             f"{len(names)} gradient{'s are' if len(names) > 1 else ' is'} reduced over devices for "
             f"each microbatch, as the sums cannot wait for the last: {', '.join(names)}"
         )
+
+
+def rank_program(plan: Plan, position: int) -> Program:
+    """Compose the program of all ranks at `position` of the pipeline's axis."""
+    state = first_state(plan, position)
+    hold(state)
+    add_units(state)
+    if plan.trains:
+        end_step(state)
+    state.builder.add("func.return", Kind.VALUE, deps=state.returned)
+    return state.builder.build()

@@ -8,10 +8,9 @@ from flint.ir.program import Flag, Kind, Phase, Program, Row
 from flint.passes.pipeline.compose.graft import graft
 from flint.passes.pipeline.compose.plan import Plan, partial_keys
 from flint.passes.pipeline.compose.rank_state import Chunk, RankState
-from flint.passes.pipeline.split.gradient_types import gradient_dtype
 from flint.passes.pipeline.split.parts import Partial
-from flint.passes.pipeline.split.pieces import pieces
 from flint.passes.pipeline.split.reach import whole_row
+from flint.passes.pipeline.split.reduce_part import gradient_dtype, pieces
 
 
 def add_accumulators(state: RankState, chunk: Chunk) -> None:

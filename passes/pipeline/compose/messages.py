@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Route
 from flint.ir.program import Kind, Phase, Row
-from flint.passes.pipeline.schedule.placement import Placement
+from flint.passes.pipeline.schedule.units import Placement
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import numpy as np
 from flint.ir.columns import kept
 from flint.ir.program import Phase
 from flint.passes.pipeline.compose.messages import Neighbours
-from flint.passes.pipeline.schedule.placement import Placement
-from flint.passes.pipeline.schedule.units import Unit
+from flint.passes.pipeline.schedule.units import Placement, Unit
 from flint.passes.pipeline.split.parts import Key, Part, Partial, PartitionedBody, StageParts
 from flint.steps.captured import CapturedPipeline, Port, Role
 

@@ -11,7 +11,7 @@ from flint.passes.pipeline.compose.memory import Stash
 from flint.passes.pipeline.compose.plan import Plan
 from flint.passes.pipeline.schedule.units import Unit
 from flint.passes.pipeline.split.parts import Key, Part, Partial, StageParts
-from flint.passes.pipeline.split.pieces import Piece
+from flint.passes.pipeline.split.reduce_part import Piece
 
 
 @dataclass

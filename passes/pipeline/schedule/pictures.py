@@ -1,6 +1,6 @@
 """Pictures of schedules: what each rank runs when, as text and as SVG.
 
-Stages are equal, and sending takes no time (`timed.py`).
+Stages are equal, and sending takes no time (`simulate.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flint.passes.pipeline.schedule.timed import TimedSchedule
+from flint.passes.pipeline.schedule.simulate import TimedSchedule
 from flint.passes.pipeline.schedule.units import Unit, Work
 from flint.units import plural
 

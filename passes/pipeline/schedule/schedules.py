@@ -13,8 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from flint.errors import FlintError, nearest
-from flint.passes.pipeline.schedule.placement import Place, Placement, folded, looped
-from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.passes.pipeline.schedule.units import Place, Placement, Unit, Work, folded, looped
 
 #: What one rank runs, from first to last.
 Order = tuple[Unit, ...]

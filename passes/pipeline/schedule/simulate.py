@@ -1,14 +1,16 @@
-"""When each unit of a schedule starts and ends, given how long each pass takes."""
+"""When each unit of a schedule starts and ends, how long ranks wait, and what they hold."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
-from flint.passes.pipeline.schedule.placement import Placement
-from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.passes.pipeline.schedule.schedules import Order, orders, placement
+from flint.passes.pipeline.schedule.units import Placement, Unit, Work
 
 
 class Span(NamedTuple):
@@ -138,3 +140,37 @@ class _Clock:
 
 def _awaited_as(work: Work) -> Work:
     return Work.BACKWARD if work is Work.INPUT_BACKWARD else work
+
+
+@dataclass(frozen=True)
+class TimedSchedule:
+    """A schedule for some numbers, with times as in `simulate.EQUAL_STAGES`; sends take none."""
+
+    name: str
+    microbatches: int
+    chunks: int
+    placement: Placement
+    orders: tuple[Order, ...]
+    spans: tuple[tuple[Span, ...], ...]
+
+    @property
+    def length(self) -> int:
+        """When the step ends."""
+        return int(makespan(self.spans))
+
+    @property
+    def idle(self) -> Fraction:
+        """The part of the step in which a rank waits, from 0 to 1: the same for all ranks."""
+        return 1 - Fraction(sum(EQUAL_STAGES[unit.work] for unit in self.orders[0]), self.length)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Of how many passes forward each rank holds activations at most, each of one chunk."""
+        return tuple(map(activations_held, self.orders))
+
+
+def timed(schedule: str, ranks: int, microbatches: int, chunks: int = 1) -> TimedSchedule:
+    """Run a schedule. Raises FlintError FL246 as `orders` does."""
+    found = orders(schedule, ranks, microbatches, chunks)
+    placed = placement(schedule, ranks, chunks)
+    return TimedSchedule(schedule, microbatches, chunks, placed, found, simulate(found, placed))

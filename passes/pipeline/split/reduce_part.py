@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from flint.errors import FlintError, nearest
 from flint.ir.builder import ProgramBuilder
+from flint.ir.columns import with_value
 from flint.ir.opcodes import ALL_SLICE
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.passes.pipeline.split.parts import Key, Part, Partial
@@ -184,3 +189,105 @@ def _slices_next_to_reductions(program: Program, steps: list[Step]) -> list[Step
 
 def _opcode(program: Program, step: Step) -> str:
     return program.opcodes[program.opcode[step.row]] if isinstance(step, Apply) else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Rows that depend on no row outside of the piece: what they read, and what they give."""
+
+    rows: frozenset[int]
+    partials: frozenset[Partial]
+    gradients: tuple[Port, ...]
+
+
+def pieces(part: Part) -> list[Piece]:
+    """The connected components of a reduce part, in the order of their first rows."""
+    program = part.program
+    parent = list(range(len(program)))
+
+    def root(row: int) -> int:
+        while parent[row] != row:
+            parent[row] = parent[parent[row]]
+            row = parent[row]
+        return row
+
+    def join(rows: Iterable[int]) -> None:
+        roots = sorted({root(r) for r in rows})
+        for other in roots[1:]:
+            parent[other] = roots[0]
+
+    shared = {row for key, row in part.inputs.items() if not isinstance(key, Partial)}
+    for row in range(len(program)):
+        join([row, *(d for d in program.dependencies(row).tolist() if d not in shared)])
+    for region in program.regions:
+        join(range(region.start, region.stop))
+    return _described(part, {row: root(row) for row in range(len(program)) if row not in shared})
+
+
+def _described(part: Part, root: dict[int, int]) -> list[Piece]:
+    inputs = set(part.inputs.values())
+    rows: dict[int, set[int]] = {}
+    for row, of in root.items():
+        rows.setdefault(of, set())
+        if row not in inputs:
+            rows[of].add(row)
+    partials: dict[int, set[Partial]] = {}
+    for key, row in part.inputs.items():
+        if isinstance(key, Partial):
+            partials.setdefault(root[row], set()).add(key)
+    gradients: dict[int, list[Port]] = {}
+    for given, row in part.outputs.items():
+        if isinstance(given, Port):
+            gradients.setdefault(root[row], []).append(given)
+    return [
+        Piece(frozenset(rows[of]), frozenset(partials.get(of, ())), tuple(gradients.get(of, ())))
+        for of in sorted(rows)
+        if gradients.get(of)
+    ]
+
+
+#: What gradients can be accumulated in, by its own and by StableHLO's name: a program's name of it
+#: and the bytes of one element.
+GRADIENT_DTYPES: dict[str, tuple[str, int]] = {
+    "f32": ("float32", 4),
+    "float32": ("float32", 4),
+    "bf16": ("bfloat16", 2),
+    "bfloat16": ("bfloat16", 2),
+    "f16": ("float16", 2),
+    "float16": ("float16", 2),
+    "f64": ("float64", 8),
+    "float64": ("float64", 8),
+}
+_BYTES: dict[str, int] = dict(GRADIENT_DTYPES.values())
+
+
+def gradient_dtype(name: str) -> tuple[str, int]:
+    """A program's name and the bytes of an element. Raises FlintError FL240 for other names."""
+    if name not in GRADIENT_DTYPES:
+        raise FlintError(
+            "FL240",
+            f"gradients cannot be accumulated in '{name}'{nearest(name, list(GRADIENT_DTYPES))}",
+            help="choose float32, bfloat16, float16 or float64",
+        )
+    return GRADIENT_DTYPES[name]
+
+
+def in_gradient_dtype(part: Part, name: str) -> Part:
+    """The part with every floating tensor in the type `name`; "" leaves it as it is.
+
+    Raises FlintError FL240 for names that are not in `GRADIENT_DTYPES`.
+    """
+    if not name:
+        return part
+    dtype, size = gradient_dtype(name)
+    program = part.program
+    now = np.array([_BYTES.get(d, 0) for d in program.dtypes], dtype=np.int64)[program.dtype]
+    is_float = now > 0
+    dtypes, index = with_value(program.dtypes, dtype)
+    columns = {
+        column: np.where(is_float, values * size // np.maximum(now, 1), values)
+        for column in ("result_bytes", "operand_bytes", "comm_bytes")
+        for values in (getattr(program, column),)
+    }
+    retyped = np.where(is_float, index, program.dtype).astype(program.dtype.dtype)
+    return replace(part, program=program.with_rows(dtype=retyped, dtypes=dtypes, **columns))
