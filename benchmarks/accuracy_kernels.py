@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from benchmarks import kernel_rows as rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.fit_gpu import fit_bytes, fit_gemm
-from flint.backends.cost.chips.gpu import latency_ns, roofline_ns
-from flint.backends.cost.chips.gpu.constants import Constants, constants_of
-from flint.backends.cost.chips.gpu.elementwise import elementwise_ns
-from flint.backends.cost.chips.gpu.gemm import gemm_ns
-from flint.backends.cost.chips.gpu.hardware import hardware_of
-from flint.backends.cost.chips.gpu.rows import norm_ns, softmax_ns
-from flint.cluster.models import Cluster
+from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
+from flint.backends.cost.chips.families.gpu.hardware import hardware_of
+from flint.backends.cost.chips.families.gpu.memory import elementwise_ns, norm_ns, softmax_ns
+from flint.backends.cost.chips.families.gpu.products import gemm_ns
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.model import latency_ns, peak_flops_per_ns
+from flint.cluster.models import Chip, Cluster
 
 #: GPU -> the one whose constants stand in for its own, of the generation before or beside it.
 UNSEEN = {
@@ -39,6 +39,30 @@ ROW_MODELS = {
     "ln": ("layer norm f32", norm_ns),
 }
 FITTED_AS = {"elem": "elementwise", "softmax": "softmax", "ln": "norm"}
+
+
+#: Kinds that calculate with Tensor Cores.
+TENSOR = (
+    KernelKind.GEMM,
+    KernelKind.CONVOLUTION,
+    KernelKind.ATTENTION,
+    KernelKind.ATTENTION_BACKWARD,
+)
+
+
+def roofline_ns(kernels: Kernels, chip: Chip) -> NDArray[np.float64]:
+    """The longer of FLOP over peak and bytes over memory bandwidth, per kernel.
+
+    FLOP count for products of matrices and attention; what element-wise kernels calculate is not
+    in datasheets. Raises FlintError FL705 if the chip has no peak for a type.
+    """
+    times = kernels.moved_bytes / (chip.memory_bandwidth_bytes_per_s.value * 1e-9)
+    tensor = np.isin(kernels.kind, TENSOR)
+    for code in np.unique(kernels.dtype[tensor]):
+        mine = tensor & (kernels.dtype == code)
+        peak = peak_flops_per_ns(chip, kernels.dtypes[code])
+        times[mine] = np.maximum(times[mine], kernels.flops[mine] / peak)
+    return times
 
 
 def of_chip(data: str, preset: str, measured: rows.Measured) -> Iterator[Accuracy]:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from benchmarks import tpu_rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
 from benchmarks.kernel_rows import DATA, Measured
-from flint.backends.cost.chips.systolic import latency_ns
-from flint.backends.cost.chips.systolic.hardware import hardware_of
-from flint.backends.cost.chips.systolic.scalesim import cycles
-from flint.backends.cost.chips.systolic.scalesim_stalls import limited_cycles
+from flint.backends.cost.chips.families.systolic.hardware import hardware_of
+from flint.backends.cost.chips.families.systolic.scalesim import cycles, dram_words
+from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Chip, Cluster
 
 Floats = NDArray[np.float64]
@@ -66,7 +65,7 @@ def _tpu_part(name: str, data: list[Measured], half: int) -> Accuracy:
 
 
 def scalesim_accuracy() -> list[Accuracy]:
-    """SCALE-Sim's cycles without and with a limit of bandwidth; nothing is fitted."""
+    """SCALE-Sim's cycles without and with a limit of bandwidth, as `mode = "scalesim"` has them."""
     with (DATA / "scalesim" / "cycles.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     found = []
@@ -79,7 +78,7 @@ def scalesim_accuracy() -> list[Accuracy]:
                 f"scalesim, {name} a limit of bandwidth",
                 "simulated",
                 "not fitted",
-                np.array([_scalesim(r) for r in part]),
+                np.array([scalesim_cycles(r) for r in part]),
                 truth,
                 np.array([_ideal_cycles(r) for r in part]),
             )
@@ -87,14 +86,15 @@ def scalesim_accuracy() -> list[Accuracy]:
     return found
 
 
-def _scalesim(row: dict[str, str]) -> float:
-    m, n, k, high, wide = (int(row[name]) for name in ("M", "N", "K", "rows", "cols"))
+def scalesim_cycles(row: dict[str, str]) -> float:
+    """Our cycles for a row: those of the array, or of the words that both operands read."""
+    m, n, k, high, wide = (np.array(int(row[name])) for name in ("M", "N", "K", "rows", "cols"))
+    alone = float(cycles(m, n, k, high, wide, row["dataflow"]))
     if not row["bw"].startswith("USER"):
-        return float(cycles(m, n, k, high, wide, row["dataflow"]))
-    kilobytes = [int(x) for x in row["sram_kb"].split("/")]
-    words = int(row["bw"].removeprefix("USER:"))
-    found = limited_cycles(m, n, k, high, wide, row["dataflow"], words, *kilobytes)
-    return float(found)
+        return alone
+    half = int(row["sram_kb"].split("/")[0]) * 1024 / 2
+    words = dram_words(m, n, k, int(high), int(wide), row["dataflow"], half)
+    return max(alone, float(words) / (2 * int(row["bw"].removeprefix("USER:"))))
 
 
 def _ideal_cycles(row: dict[str, str]) -> float:

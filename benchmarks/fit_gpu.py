@@ -33,12 +33,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks import kernel_rows as rows
-from flint.backends.cost.chips.gpu.attention import attention_ns
-from flint.backends.cost.chips.gpu.constants import Constants
-from flint.backends.cost.chips.gpu.elementwise import elementwise_ns
-from flint.backends.cost.chips.gpu.gemm import gemm_ns
-from flint.backends.cost.chips.gpu.hardware import Hardware, hardware_of
-from flint.backends.cost.chips.gpu.rows import norm_ns, softmax_ns
+from flint.backends.cost.chips.families.gpu.attention import attention_ns
+from flint.backends.cost.chips.families.gpu.constants import Constants
+from flint.backends.cost.chips.families.gpu.hardware import Hardware, hardware_of
+from flint.backends.cost.chips.families.gpu.memory import elementwise_ns, norm_ns, softmax_ns
+from flint.backends.cost.chips.families.gpu.products import gemm_ns
 from flint.cluster.load import PRESETS as CLUSTERS
 from flint.cluster.models import Cluster
 

@@ -20,8 +20,8 @@ from scipy.optimize import minimize
 from benchmarks import tpu_rows as rows
 from benchmarks.kernel_rows import Measured
 from benchmarks.toml_constants import set_constants
-from flint.backends.cost.chips.systolic import latency_ns
-from flint.backends.cost.chips.systolic.constants import CLOCK, systolic_of
+from flint.backends.cost.chips.families.systolic.constants import CLOCK, systolic_of
+from flint.backends.cost.chips.families.systolic.model import SystolicModel
 from flint.cluster.load import PRESETS as CLUSTERS
 from flint.cluster.models import Cluster
 
@@ -96,7 +96,8 @@ def fit(bounds: Bounds, data: list[Measured], known: dict[str, float]) -> dict[s
     halves = [d.select(d.half == 0) for d in data]
 
     def error(constants: dict[str, float]) -> float:
-        off = [latency_ns(d.kernels, chip, constants) / d.measured_ns - 1 for d in halves]
+        model = SystolicModel(chip, constants)
+        off = [model.latency_ns(d.kernels) / d.measured_ns - 1 for d in halves]
         return float(np.abs(np.concatenate(off)).mean())
 
     return _search(bounds, lambda c: error(known | c))

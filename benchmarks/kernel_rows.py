@@ -12,8 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.gpu.constants import Constants
-from flint.backends.cost.chips.gpu.hardware import L2_BANDWIDTH_RATIO, Hardware, element_bytes
+from flint.backends.cost.chips.families.gpu.constants import Constants
+from flint.backends.cost.chips.families.gpu.hardware import (
+    L2_BANDWIDTH_RATIO,
+    Hardware,
+    element_bytes,
+)
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.cluster.models import Cluster
 

@@ -37,7 +37,7 @@ import compilers
 import kernels
 
 from flint.backends.cost.chips.kernel_table import kernels_of
-from flint.backends.cost.chips.systolic import latency_ns
+from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Cluster
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.kernel_rows import DATA, Measured, Row, measured, read
+from flint.backends.cost.chips.families.systolic.attention import working_ns
+from flint.backends.cost.chips.families.systolic.hardware import VECTOR_OPERATIONS, hardware_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.chips.systolic.attention import working_ns
-from flint.backends.cost.chips.systolic.elementwise import VECTOR_OPERATIONS
-from flint.backends.cost.chips.systolic.hardware import hardware_of
 from flint.cluster.models import Cluster
 
 #: Layers of Llama-3.1-8B that are one product: n and k.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.backends.cost.chips.attention_notes import attention_notes
-from flint.backends.cost.chips.tf32 import tf32_kinds
+from flint.backends.cost.chips.model import model_of
+from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.network.notes import congestion_notes, extrapolation_notes
 from flint.backends.cost.network.placement import Placement
 from flint.backends.cost.price import Priced, price
@@ -181,13 +182,9 @@ def default_profile(workload: Workload, cluster: Cluster) -> str:
 
     A capture for TPUs is for them alone, and one for anything else is for other chips.
     """
-    captured, on_tpu = str(workload.metadata.get("profile", "")), cluster.chip.systolic is not None
-    if captured and on_tpu == (captured == "xla-tpu"):
-        return captured
-    if on_tpu:
-        return "xla-tpu"
+    captured = str(workload.metadata.get("profile", ""))
     recorded = any(o.startswith("aten.") for p in workload.programs for o in p.opcodes)
-    return "eager" if recorded else "xla-gpu"
+    return model_of(cluster.chip).profile(captured, recorded)
 
 
 def estimate(
@@ -310,7 +307,7 @@ def price_kernels(
 
 
 def _notes(cluster: Cluster, profile: str) -> tuple[str, ...]:
-    notes = [_constants_note(cluster.chip)]
+    notes = [model_of(cluster.chip).note()]
     if cluster.derate.value != 1:
         notes.append(
             f"kernels are taken {1 / cluster.derate.value:.3g} times as long as their models say "
@@ -336,18 +333,3 @@ def _notes_of_masks(kernels: Workload) -> tuple[str, ...]:
             "attention whose mask compares positions more than once (a window?) counts as causal",
         )
     return ()
-
-
-def _constants_note(chip: Chip) -> str:
-    """What the constants of the chip's kernel models were not made for; "" if nothing."""
-    if chip.systolic is not None:
-        from flint.backends.cost.chips.systolic import constants_note
-
-        return constants_note(chip)
-    if chip.gpu is not None:
-        from flint.backends.cost.chips.gpu import constants_note as gpu_note
-
-        return gpu_note(chip)
-    from flint.backends.cost.chips.roofline import note
-
-    return note(chip)

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.writing.expand import expand
 from flint.backends.cost.chips.kernel_table import kernels_of, unpriced
-from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.network.calls import Call, Span
 from flint.backends.cost.network.placement import Placement
 from flint.backends.cost.simulate.layers import Issued, Preparation, one_layer_ahead, preparation
 from flint.backends.cost.simulate.steady_state import GRID_NS
 from flint.backends.cost.simulate.timeline import ClassWork, Floats, Policy
-from flint.cluster.models import Chip, Cluster
+from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import Workload
@@ -88,21 +89,6 @@ def _no_price(missing: Mapping[str, int]) -> FlintError:
     )
 
 
-def kernel_latency_ns(kernels: Kernels, chip: Chip) -> Floats:
-    """Nanoseconds of each kernel on a chip, by the model that its file chooses."""
-    if chip.systolic is not None:
-        from flint.backends.cost.chips.systolic import latency_ns as systolic_ns
-
-        return systolic_ns(kernels, chip)
-    if chip.gpu is None:
-        from flint.backends.cost.chips.roofline import latency_ns as roofline_ns
-
-        return roofline_ns(kernels, chip)
-    from flint.backends.cost.chips.gpu import latency_ns as gpu_ns
-
-    return gpu_ns(kernels, chip)
-
-
 def _durations(
     program: Program,
     cluster: Cluster,
@@ -120,7 +106,7 @@ def _durations(
     if link is not None:
         found[rows[copies]] = kernels.read_bytes[copies] / link.value * 1e9
     priced = np.flatnonzero(~without & ~copies)
-    latency = kernel_latency_ns(kernels.select(priced), cluster.chip)
+    latency = latency_ns(kernels.select(priced), cluster.chip)
     found[rows[priced]] = latency / cluster.derate.value
     found += _communication(program, cluster, placement)
     return np.rint(found / GRID_NS) * GRID_NS

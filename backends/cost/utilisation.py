@@ -11,7 +11,7 @@ import numpy as np
 from flint.backends.cost.chips.kernel_table import kernels_of, kind_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.masks import masked_flops, masks_of
-from flint.backends.cost.chips.peaks import peak_type
+from flint.backends.cost.chips.model import peak_type
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.program import Int64s, Phase, Program

@@ -49,12 +49,12 @@ def preset_aliases(name: str) -> list[str]:
     return list(_preset(name).get("aliases", ()))
 
 
-def chips_with_constants() -> dict[str, str]:
-    """Presets whose GPUs have constants of their own, by cluster, alias and chip."""
+def chips_with_constants(table: str) -> dict[str, str]:
+    """Presets whose chips have constants in [chip.`table`], by cluster, alias and chip."""
     found: dict[str, str] = {}
     for name in preset_names():
         document = _preset(name)
-        if document["chip"].get("gpu", {}).get("constants"):
+        if document["chip"].get(table, {}).get("constants"):
             called = (name, *document.get("aliases", ()), document["chip"]["name"])
             found.update({c: found.get(c, name) for c in called})
     return found

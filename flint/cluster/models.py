@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from flint.cluster.base import document_of
 from flint.cluster.errors import changed_error, cluster_error, wrong
+from flint.cluster.families import ChipFamily, with_families
 from flint.cluster.load import find_cluster_file, preset_names
 from flint.cluster.quantity import (
     MOST,
-    Count,
     Model,
     NotNegative,
     Positive,
@@ -22,57 +22,25 @@ from flint.cluster.quantity import (
     Share,
     SourceKind,
 )
-from flint.cluster.tables import GpuConstants, Like, NetworkConstants, Peaks, SystolicConstants
+from flint.cluster.tables import NetworkConstants, Peaks
 
 __all__ = [  # Quantity and SourceKind too: models are made of them
     "Chip",
+    "ChipFamily",
     "Cluster",
-    "Gpu",
     "Network",
     "NetworkKind",
     "Quantity",
     "SourceKind",
-    "Systolic",
 ]
 
 #: No network connects more chips.
 MOST_CHIPS = 2**40
 
 
-class Gpu(Model):
-    """What a GPU's latency model needs beside peak and memory."""
-
-    sms: Count
-    clock_hz: Positive
-    l2_bytes: Positive
-    l2_bandwidth_bytes_per_s: Positive | None = None
-    #: Fitted constants of the kernel models by "model.constant" (`gemm.efficiency`), see
-    #: backends/cost/chips/gpu. Missing ones are scaled from the chip named `like`.
-    constants: GpuConstants = Field(default_factory=dict)
-    like: Like = ""
-
-
-class Systolic(Model):
-    """Systolic arrays: `cores` cores, each with `arrays` arrays of `rows` x `columns`.
-
-    `vmem_bytes` is of one core. Arrays, size and clock give the peak: one multiplication and one
-    addition per cell and cycle.
-    """
-
-    cores: Count
-    arrays: Count
-    rows: Count
-    columns: Count
-    clock_hz: Positive
-    vmem_bytes: Positive
-    #: "tpu" (pipelined folds, the default) or "scalesim" (SCALE-Sim's cycles, exactly).
-    mode: Literal["tpu", "scalesim"] = "tpu"
-    dataflow: Literal["ws", "os", "is"] = "ws"
-    constants: SystolicConstants = Field(default_factory=dict)
-
-
+@with_families
 class Chip(Model):
-    """One accelerator. At most one of `gpu` and `systolic` is given; without either, a roofline.
+    """One accelerator, with the table of at most one family; without any, a roofline.
 
     `peak_flops_per_s` is dense, by StableHLO element type ("bf16", "f32", "f8E4M3FN" ...); "f32"
     of a GPU is that of its CUDA cores, "tf32" that of its Tensor Cores on f32 operands.
@@ -85,13 +53,23 @@ class Chip(Model):
     memory_bytes: Positive
     memory_bandwidth_bytes_per_s: Positive
     host_link_bytes_per_s: Positive | None = None
-    gpu: Gpu | None = None
-    systolic: Systolic | None = None
+
+    @property
+    def family(self) -> ChipFamily | None:
+        """What its file says of the family that it is of."""
+        return next(iter(self._tables().values()), None)
+
+    def _tables(self) -> dict[str, ChipFamily]:
+        """The tables of families that are there; files have one at most."""
+        found = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: value for name, value in found if isinstance(value, ChipFamily)}
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        if self.gpu and self.systolic:
-            raise ValueError("has both a gpu and a systolic table: a chip is one of them")
+    def _one_family(self) -> Self:
+        tables = list(self._tables())
+        if len(tables) > 1:
+            both = " and a ".join(tables[:2])
+            raise ValueError(f"has both a {both} table: a chip is one of them")
         return self
 
 

@@ -1,8 +1,4 @@
-"""Names that a cluster file may use in its tables of numbers, and what the numbers may be.
-
-What each constant means is told where it is used: `backends/cost/chips/gpu/constants.py`,
-`backends/cost/chips/systolic/constants.py`, and docs/clusters.md for those of networks.
-"""
+"""Names that a cluster file may use in its tables of numbers, and what the numbers may be."""
 
 from __future__ import annotations
 
@@ -14,9 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, BeforeValidator
 
 from flint.cluster.errors import unknown, wrong
-from flint.cluster.load import chips_with_constants
 from flint.cluster.quantity import Positive, Quantity
-from flint.errors import nearest
 
 #: StableHLO's element types, and "tf32", which a GPU multiplies f32 matrices in.
 ELEMENT_TYPES = (
@@ -29,108 +23,70 @@ ELEMENT_TYPES = (
 )
 
 
-class Limit(NamedTuple):
-    """What a constant may be: from `least` to `most`, without `least` itself where it is `open`."""
+class Constant(NamedTuple):
+    """What a constant means, and what it may be: from `least` to `most`.
 
+    Without `least` itself where it `is_open`. `assumed` is its value where a file has none and no
+    chip lends one.
+    """
+
+    meaning: str
     least: float = 0.0
     most: float = math.inf
     is_open: bool = False
+    assumed: float = 0.0
 
     def allows(self, value: float) -> bool:
         """Whether a value is inside."""
         return (self.least < value if self.is_open else self.least <= value) and value <= self.most
 
-    def __str__(self) -> str:
+    @property
+    def limits(self) -> str:
+        """What it may be, for people."""
         least = f"greater than {self.least:g}" if self.is_open else f"at least {self.least:g}"
         return least if math.isinf(self.most) else f"{least} and at most {self.most:g}"
 
 
-_ANY = Limit()
-_POSITIVE = Limit(0, math.inf, True)
-_SHARE = Limit(0, 1, True)
-#: Nothing that was measured reaches more of a datasheet's number.
-_EFFICIENCY = Limit(0, 0.95, True)
-#: No GPU starts and ends a kernel in less than 1.5 us.
-_LAUNCH = Limit(1500)
+def positive(meaning: str) -> Constant:
+    """A constant that is more than 0."""
+    return Constant(meaning, is_open=True)
 
-#: Efficiencies of attention by head size; chips have those that were measured on them.
-HEAD_SIZES = "attention.efficiency."
-_HEAD_SIZE = re.compile("[1-9][0-9]{0,5}")
-#: Constants of GPUs, beside those by head size.
-GPU: Mapping[str, Limit] = {
-    "gemm.efficiency": _EFFICIENCY,
-    "gemm.memory_efficiency": _EFFICIENCY,
-    "gemm.write_efficiency": _SHARE,  # of what reads reach
-    "gemm.launch_ns": _LAUNCH,
-    "gemm.step_ns": _ANY,
-    "gemm.split_ns": _ANY,
-    "gemm.epilogue_k": _ANY,
-    "gemm.throttle": _ANY,
-    "gemm.l2_share": _SHARE,
-    "gemm.overlap": Limit(1),
-    "attention.launch_ns": _LAUNCH,
-    "attention.memory_efficiency": _EFFICIENCY,
-    "attention.backward_efficiency": _SHARE,  # of what the forward pass reaches
-    "decode.launch_ns": _LAUNCH,
-    "decode.memory_efficiency": _EFFICIENCY,
-    "decode.head_ns": _ANY,
-    "elementwise.launch_ns": _LAUNCH,
-    "elementwise.memory_efficiency": _EFFICIENCY,
-    "elementwise.cycles": _ANY,
-    "softmax.launch_ns": _LAUNCH,
-    "softmax.memory_efficiency": _EFFICIENCY,
-    "softmax.cycles": _ANY,
-    "norm.launch_ns": _LAUNCH,
-    "norm.memory_efficiency": _EFFICIENCY,
-    "norm.row_cycles": _ANY,
-}
-#: Constants of chips with systolic arrays. Their programs are launched whole: a kernel may start in
-#: less time than on a GPU.
-SYSTOLIC: Mapping[str, Limit] = {
-    "gemm.efficiency": _EFFICIENCY,
-    "gemm.memory_efficiency": _EFFICIENCY,
-    "gemm.launch_ns": _ANY,
-    "gemm.exposed_loads": _ANY,
-    "gemm.fused_operations": _ANY,
-    "vmem.bandwidth_ratio": _POSITIVE,
-    "attention.register_cycles": _ANY,
-    "attention.backward_register_cycles": _ANY,
-    "attention.step_cycles": _ANY,
-    "attention.query_cycles": _ANY,
-    "attention.launch_ns": _ANY,
-    "decode.launch_ns": _ANY,
-    "decode.memory_efficiency": _EFFICIENCY,
-    "decode.head_ns": _ANY,
-    "elementwise.launch_ns": _ANY,
-    "elementwise.memory_efficiency": _EFFICIENCY,
-    "elementwise.vmem_ratio": _POSITIVE,
-    "norm.launch_ns": _ANY,
-    "norm.vmem_ratio": _POSITIVE,
-    "gather.launch_ns": _ANY,
-    "gather.row_ns": _ANY,
-    "vector.clock_ghz": _POSITIVE,
-}
-#: Constants that every tier of the network has.
-_TIER: Mapping[str, Limit] = {
-    "a0_ns": _ANY,
-    "a1_ns": _ANY,
-    "c": _ANY,
-    "efficiency": _SHARE,
-    "own_part": _ANY,
-    "host_bytes_per_s": _POSITIVE,
+
+def share(meaning: str, assumed: float = 0.0) -> Constant:
+    """A constant that is a share of something."""
+    return Constant(meaning, most=1, is_open=True, assumed=assumed)
+
+
+def efficiency(meaning: str) -> Constant:
+    """A share of a datasheet's number: nothing that was measured reaches more than 0.95 of one."""
+    return Constant(meaning, most=0.95, is_open=True)
+
+
+#: Constants by name. A name that ends in `.D` stands for those with a whole number there.
+Constants = Mapping[str, Constant]
+_NUMBERED = ".D"
+_NUMBER = re.compile("[1-9][0-9]{0,5}")
+#: Constants that every tier of the network has; docs/clusters.md tells what is assumed without one.
+_TIER: Constants = {
+    "a0_ns": Constant("start of a collective, of the innermost tier"),
+    "a1_ns": Constant("one step of its algorithm"),
+    "c": Constant("what protocols lose between latency and bandwidth, in roots of bytes"),
+    "efficiency": share("of the bandwidth that large messages get"),
+    "own_part": Constant("share of a rank's own data that costs as if it were sent"),
+    "host_bytes_per_s": positive("what members that reach each other through a host send together"),
 }
 
 
-class _OfNetworks(Mapping[str, Limit]):
+class _OfNetworks(Constants):
     """Those that every tier has, and then those that algorithms of collectives declare."""
 
-    def _all(self) -> dict[str, Limit]:
+    def _all(self) -> Constants:
         # here, not above: they read clusters
         from flint.backends.cost.collectives.algorithm import constants
 
-        return {**_TIER, **{name: constant.limit for name, constant in constants().items()}}
+        return {**_TIER, **constants()}
 
-    def __getitem__(self, name: str) -> Limit:
+    def __getitem__(self, name: str) -> Constant:
         return self._all()[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -141,42 +97,44 @@ class _OfNetworks(Mapping[str, Limit]):
 
 
 #: Constants of a tier of the network.
-NETWORK: Mapping[str, Limit] = _OfNetworks()
+NETWORK: Constants = _OfNetworks()
 
 
-def limit_of(known: Mapping[str, Limit], name: str) -> Limit | None:
-    """What a constant of the table `known` may be; None if it has no constant of that name."""
-    if known is GPU and name.startswith(HEAD_SIZES):
-        size = name.removeprefix(HEAD_SIZES)
-        return _EFFICIENCY if _HEAD_SIZE.fullmatch(size) else None
-    return known.get(name)
+def constant_of(known: Constants, name: str) -> Constant | None:
+    """The constant of the table `known` that a name in a file means; None if there is none."""
+    if name.endswith(_NUMBERED):
+        return None
+    head, _, tail = name.rpartition(".")
+    numbered = known.get(head + _NUMBERED) if _NUMBER.fullmatch(tail) else None
+    return known.get(name, numbered)
 
 
-def names_of(known: Mapping[str, Limit]) -> list[str]:
-    """The names that a table `known` allows, for people."""
-    return [*known, f"{HEAD_SIZES}128"] if known is GPU else list(known)
+def names_of(known: Constants) -> list[str]:
+    """The names that a table `known` allows, for people; numbered ones last."""
+    numbered = [n.removesuffix(_NUMBERED) + ".128" for n in known if n.endswith(_NUMBERED)]
+    return [n for n in known if not n.endswith(_NUMBERED)] + numbered
 
 
-def _named(known: Mapping[str, Limit]) -> BeforeValidator:
+def named(known: Constants) -> BeforeValidator:
     """Refuse constants that the table `known` does not have."""
 
     def check(table: Any) -> Any:
         for name in table if isinstance(table, dict) else ():
-            if limit_of(known, name) is None:
+            if constant_of(known, name) is None:
                 raise unknown(name, names_of(known), table[name])
         return table
 
     return BeforeValidator(check)
 
 
-def _limited(known: Mapping[str, Limit]) -> AfterValidator:
+def limited(known: Constants) -> AfterValidator:
     """Refuse constants with values that the table `known` does not allow."""
 
     def check(table: dict[str, Quantity]) -> dict[str, Quantity]:
         for name, quantity in table.items():
-            limit = limit_of(known, name)
-            if limit is not None and not limit.allows(quantity.value):
-                raise wrong(f"should be {limit}, it is {quantity.value:g}", name)
+            constant = constant_of(known, name)
+            if constant is not None and not constant.allows(quantity.value):
+                raise wrong(f"should be {constant.limits}, it is {quantity.value:g}", name)
         return table
 
     return AfterValidator(check)
@@ -190,17 +148,5 @@ def _typed(table: Any) -> Any:
     return table
 
 
-def _has_constants(name: str) -> str:
-    """Refuse a chip to be `like` that has no constants."""
-    known = chips_with_constants() if name else {}
-    if name and name not in known:
-        said = f"is '{name}', which is no chip with constants{nearest(name, list(known))}"
-        raise wrong(said, help=f"one of {', '.join(known)}")
-    return name
-
-
-GpuConstants = Annotated[dict[str, Quantity], _named(GPU), _limited(GPU)]
-SystolicConstants = Annotated[dict[str, Quantity], _named(SYSTOLIC), _limited(SYSTOLIC)]
-NetworkConstants = Annotated[dict[str, Quantity], _named(NETWORK), _limited(NETWORK)]
+NetworkConstants = Annotated[dict[str, Quantity], named(NETWORK), limited(NETWORK)]
 Peaks = Annotated[dict[str, Positive], BeforeValidator(_typed)]
-Like = Annotated[str, AfterValidator(_has_constants)]

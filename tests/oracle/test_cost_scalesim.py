@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flint.backends.cost.chips.systolic.scalesim import DATAFLOWS, cycles
-from flint.backends.cost.chips.systolic.scalesim_reads import dram_words
-from flint.backends.cost.chips.systolic.scalesim_stalls import limited_cycles
+from benchmarks.accuracy_tpu import scalesim_cycles
+from flint.backends.cost.chips.families.systolic.scalesim import DATAFLOWS, cycles, dram_words
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "scalesim" / "cycles.csv"
 Row = dict[str, str]
@@ -30,19 +29,6 @@ def test_cycles_without_a_limit_are_exact(dataflow: str) -> None:
     assert cycles(*columns, dataflow).tolist() == expected
 
 
-def limited(row: Row) -> int:
-    m, n, k, high, wide = (int(row[name]) for name in ("M", "N", "K", "rows", "cols"))
-    srams = [int(x) for x in row["sram_kb"].split("/")]
-    words = int(row["bw"].removeprefix("USER:"))
-    return limited_cycles(m, n, k, high, wide, row["dataflow"], words, *srams)
-
-
-def test_cycles_with_a_limit_are_exact() -> None:
-    part = rows(limited=True)
-    assert len(part) > 20
-    assert [limited(r) for r in part] == [int(r["total_cycles"]) for r in part]
-
-
 @pytest.mark.parametrize("dataflow", DATAFLOWS)
 def test_words_in_closed_form_are_near_what_was_read(dataflow: str) -> None:
     part = [r for r in rows(limited=True) if r["dataflow"] == dataflow]
@@ -54,3 +40,13 @@ def test_words_in_closed_form_are_near_what_was_read(dataflow: str) -> None:
         truth.append(int(r["dram_ifmap_reads"]) + int(r["dram_filter_reads"]))
     off = np.abs(np.array(found) / np.array(truth) - 1)
     assert off.mean() < 0.4
+
+
+def test_cycles_with_a_limit_are_those_of_the_words_on_average() -> None:
+    """Both operands get the bandwidth; what small ones wait for at first SCALE-Sim leaves out."""
+    found = np.array([scalesim_cycles(r) for r in rows(limited=True)])
+    truth = np.array([int(r["total_cycles"]) for r in rows(limited=True)])
+    assert len(truth) > 20
+    assert np.median(np.abs(found / truth - 1)) < 0.35
+    big = truth > 10_000
+    assert np.all((found[big] / truth[big] > 0.35) & (found[big] / truth[big] < 1.25))

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.backends.cost.chips.gpu import latency_ns
-from flint.backends.cost.chips.gpu.hardware import hardware_of
+from flint.backends.cost.chips.families.gpu.hardware import hardware_of
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Chip, Cluster
 
 PRESETS = [name for name in Cluster.names() if Cluster.load(name).chip.gpu]

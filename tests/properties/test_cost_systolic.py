@@ -6,10 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flint.backends.cost.chips.families.systolic.constants import constants_of
+from flint.backends.cost.chips.families.systolic.model import SystolicModel
+from flint.backends.cost.chips.families.systolic.scalesim import DATAFLOWS, cycles
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.systolic import latency_ns
-from flint.backends.cost.chips.systolic.constants import constants_of
-from flint.backends.cost.chips.systolic.scalesim import DATAFLOWS, cycles
+from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Chip, Cluster, Quantity
 
 EXTENT = st.integers(1, 20_000)
@@ -88,7 +89,7 @@ def test_the_roofline_is_a_lower_bound_at_efficiency_one(
     peak = chip.peak_flops_per_s["bf16"].value * 1e-9
     memory = chip.memory_bandwidth_bytes_per_s.value * 1e-9
     roofline = max(one.flops[0] / peak, one.moved_bytes[0] / memory)
-    assert latency_ns(one, chip, ideal)[0] >= roofline * (1 - 1e-9)
+    assert SystolicModel(chip, ideal).latency_ns(one)[0] >= roofline * (1 - 1e-9)
     assert latency_ns(one, chip)[0] >= roofline * (1 - 1e-9)
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.chips.peaks import peak_flops_per_ns
+from flint.backends.cost.chips.model import latency_ns, peak_flops_per_ns
 from flint.backends.cost.estimate import estimate
-from flint.backends.cost.price import kernel_latency_ns
 from flint.cluster.models import Cluster
 from flint.frontends.files.hlo import hlo_to_program
 from flint.ir.mesh import Mesh
@@ -140,7 +139,7 @@ def no_faster_than_peak(program: Program, cluster: Cluster) -> None:
     """Every kernel takes as long as its products at the peak of what they multiply."""
     kernels, rows = kernels_of(program)
     products = matmul_flops(program)[rows]
-    times = kernel_latency_ns(kernels, cluster.chip)
+    times = latency_ns(kernels, cluster.chip)
     # what holds a product is priced as one
     assert not products[~np.isin(kernels.kind, PRODUCTS)].any()
     for at in np.flatnonzero(products).tolist():
@@ -200,7 +199,7 @@ def test_a_fused_convolution_takes_as_long_as_alone(kind: str, cluster: str) -> 
         f"{operands}ROOT f = bf16[64,56,56,256] fusion(x, w), kind={kind}, calls=c",
     )
     chip = Cluster.load(cluster).chip
-    times = [kernel_latency_ns(kernels_of(p)[0], chip)[0] for p in (alone, fused)]
+    times = [latency_ns(kernels_of(p)[0], chip)[0] for p in (alone, fused)]
     assert times[0] == times[1]
     assert matmul_flops(fused).any()
     no_faster_than_peak(fused, Cluster.load(cluster))
@@ -215,7 +214,7 @@ def test_an_epilogue_is_part_of_the_product(cluster: str) -> None:
     kernels = [kernels_of(p)[0] for p in (plain, ended)]
     assert (kernels[0].dims == kernels[1].dims).all()
     assert (kernels[1].flops - kernels[0].flops).tolist() == [math.prod((8192, 16384))]
-    times = [kernel_latency_ns(k, Cluster.load(cluster).chip)[0] for k in kernels]
+    times = [latency_ns(k, Cluster.load(cluster).chip)[0] for k in kernels]
     assert 1 <= times[1] / times[0] < 1.05
 
 

@@ -8,22 +8,20 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from flint.backends.cost.chips.gpu import constants_note as gpu_note
-from flint.backends.cost.chips.gpu.constants import NEEDED
-from flint.backends.cost.chips.systolic import constants_note as systolic_note
+from flint.backends.cost.chips.families.gpu.constants import CONSTANTS, NEEDED, Gpu
+from flint.backends.cost.chips.families.gpu.constants import constants_note as gpu_note
+from flint.backends.cost.chips.families.systolic.constants import Systolic
+from flint.backends.cost.chips.families.systolic.constants import constants_note as systolic_note
 from flint.backends.cost.collectives.speed import speed_of
 from flint.backends.cost.network.placement import Placement
 from flint.cluster.models import (
     Chip,
     Cluster,
-    Gpu,
     Network,
     NetworkKind,
     Quantity,
     SourceKind,
-    Systolic,
 )
-from flint.cluster.tables import GPU
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 
@@ -148,9 +146,9 @@ def test_messages_are_as_the_page_says(tmp_path: Path, name: str, change: tuple[
 
 
 def test_the_limits_of_constants_are_on_the_page() -> None:
-    shares = [n for n, limit in GPU.items() if limit.most == 1]
+    shares = [n for n, limit in CONSTANTS.items() if limit.most == 1]
     assert set(shares) <= CODE and "which are shares of something else: at most 1" in PAGE
-    launches = {limit.least for n, limit in GPU.items() if n.endswith("launch_ns")}
-    efficiencies = {limit.most for n, limit in GPU.items() if n.endswith("efficiency")}
+    launches = {limit.least for n, limit in CONSTANTS.items() if n.endswith("launch_ns")}
+    efficiencies = {limit.most for n, limit in CONSTANTS.items() if n.endswith("efficiency")}
     assert (launches, efficiencies - {1}) == ({1500}, {0.95})
     assert "at most 0.95" in PAGE and "at least 1,500 ns" in PAGE

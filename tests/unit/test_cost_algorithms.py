@@ -10,7 +10,7 @@ import pytest
 import flint
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.price import kernel_latency_ns
+from flint.backends.cost.chips.model import latency_ns as kernel_ns
 from flint.cluster.models import Cluster
 from flint.ir.program import Program
 from flint.passes.work.fourier import fft_work
@@ -19,7 +19,7 @@ from flint.passes.work.fourier import fft_work
 def latency_ns(program: Program, cluster: str) -> dict[KernelKind, float]:
     """Nanoseconds of the kernels of a program, by kind."""
     kernels, _ = kernels_of(program)
-    times = kernel_latency_ns(kernels, Cluster.load(cluster).chip)
+    times = kernel_ns(kernels, Cluster.load(cluster).chip)
     return {KernelKind(k): float(times[kernels.kind == k].sum()) for k in np.unique(kernels.kind)}
 
 

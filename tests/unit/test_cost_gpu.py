@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 
 from benchmarks import accuracy_kernels, fit_gpu, kernel_rows
-from flint.backends.cost.chips.gpu import constants_note, latency_ns, roofline_ns
-from flint.backends.cost.chips.gpu.constants import NEEDED, constants_of, reference_chip
+from flint.backends.cost.chips.families.gpu.constants import (
+    HEAD_SIZES,
+    NEEDED,
+    constants_note,
+    constants_of,
+    reference_chip,
+)
+from flint.backends.cost.chips.families.gpu.hardware import hardware_of
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Chip, Cluster
-from flint.cluster.tables import HEAD_SIZES
 from flint.errors import FlintError
 
 
@@ -265,7 +271,7 @@ def test_what_a_chip_cannot_be_asked_is_said(h100: Chip) -> None:
     assert error.value.code == "FL705"
     assert latency_ns(gemm(64, 64, 64, dtype="i32", size=4), h100) > 0
     with pytest.raises(FlintError, match="is no GPU"):
-        latency_ns(gemm(64, 64, 64), Cluster.load("v5p").chip)
+        hardware_of(Cluster.load("v5p").chip)
 
 
 def test_a_hundred_thousand_kernels_are_priced_in_under_a_second(h100: Chip) -> None:
@@ -355,5 +361,7 @@ def test_the_fit_finds_constants_that_made_the_times() -> None:
 
 def test_roofline_counts_flops_only_where_datasheets_do(h100: Chip) -> None:
     chain = kernels(KernelKind.ELEMENTWISE, read=3350, flops=10**12)
-    assert only(roofline_ns(chain, h100)) == 1.0
-    assert only(roofline_ns(gemm(8192, 8192, 8192), h100)) == pytest.approx(2 * 8192**3 / 989400)
+    assert only(accuracy_kernels.roofline_ns(chain, h100)) == 1.0
+    assert only(accuracy_kernels.roofline_ns(gemm(8192, 8192, 8192), h100)) == pytest.approx(
+        2 * 8192**3 / 989400
+    )

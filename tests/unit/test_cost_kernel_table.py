@@ -6,7 +6,7 @@ import pytest
 
 from flint.backends.cost.chips.kernel_table import element_type, kernels_of, kind_of
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.tf32 import tf32_kinds
+from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.cluster.models import Cluster
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh

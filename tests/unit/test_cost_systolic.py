@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks import accuracy_tpu, fit_tpu, tpu_rows
+from flint.backends.cost.chips.families.systolic.constants import constants_note, constants_of
+from flint.backends.cost.chips.families.systolic.model import SystolicModel
+from flint.backends.cost.chips.families.systolic.scalesim import cycles
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.systolic import constants_note, latency_ns
-from flint.backends.cost.chips.systolic.constants import constants_of
-from flint.backends.cost.chips.systolic.scalesim import cycles
+from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Chip, Cluster, Quantity, SourceKind
 from flint.errors import FlintError
 
@@ -153,7 +154,7 @@ def test_types_without_arrays_of_their_own(v6e: Chip) -> None:
 
 def test_a_gpu_has_no_arrays() -> None:
     with pytest.raises(FlintError, match="no systolic arrays") as caught:
-        latency_ns(gemm(8, 8, 8), Cluster.load("h100-dgx").chip)
+        SystolicModel(Cluster.load("h100-dgx").chip).latency_ns(gemm(8, 8, 8))
     assert caught.value.code == "FL705"
 
 

@@ -10,7 +10,7 @@ import pytest
 import flint
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.chips.systolic import latency_ns
+from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.frontends.files.hlo import hlo_to_program

@@ -18,7 +18,7 @@ import numpy as np
 from jax.lax import DotAlgorithmPreset, Precision
 
 import flint
-from flint.backends.cost.chips.peaks import peak_flops_per_ns, peak_type
+from flint.backends.cost.chips.model import peak_flops_per_ns, peak_type
 from flint.backends.cost.estimate import Estimate
 from flint.cluster.models import Cluster
 from flint.errors import FlintError

@@ -11,8 +11,8 @@ import pytest
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.chips.peaks import peak_type
-from flint.backends.cost.chips.tf32 import tf32_kinds
+from flint.backends.cost.chips.model import peak_type
+from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.utilisation import ProductFlops, main_type_and_peak, product_flops
 from flint.cluster.models import Cluster
 from flint.ir.builder import ProgramBuilder

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from flint.backends.cost.collectives import algorithms as folder
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Network, NetworkKind
-from flint.cluster.tables import Limit
+from flint.cluster.tables import Constant
 from flint.ir.collective import Collective
 
 if TYPE_CHECKING:
@@ -70,14 +70,6 @@ class Task:
     speed: Speed
     library: str
     alone: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A constant in a tier's file: what is assumed where the file has none, and what it may be."""
-
-    assumed: float
-    limit: Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from flint.backends.cost.collectives.algorithm import (
     MESSAGES,
-    NCCL,
     LinkUse,
     Task,
     across_tiers,
@@ -89,8 +88,10 @@ def plans(call: Call, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]
 
 def _tasks(call: Call, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Task]:
     """All tiers that a call crosses, with all of its bytes."""
+    from flint.backends.cost.chips.model import model_of  # who reads a cluster's file needs none
+
     spans = [s for s in call.spans if s.size > 1] if call.comm_bytes > 0 else []
-    library = NCCL if cluster.chip.systolic is None else "XLA"
+    library = model_of(cluster.chip).library
     return [
         Task(
             call.collective,

@@ -6,9 +6,9 @@ the others' sums, and 1/n of them a second time as a result.
 
 from __future__ import annotations
 
-from flint.backends.cost.collectives.algorithm import Algorithm, Constant, LinkUse, Task
+from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
 from flint.cluster.models import NetworkKind
-from flint.cluster.tables import Limit
+from flint.cluster.tables import Constant, share
 from flint.ir.collective import Collective
 
 
@@ -37,9 +37,9 @@ ALGORITHMS = (
             task.network.in_network_reduction and task.span.size >= task.speed.declared["nvls_from"]
         ),
         constants={
-            "nvls_a0_ns": Constant(50000.0, Limit()),
-            "nvls_efficiency": Constant(0.7, Limit(0, 1, True)),
-            "nvls_from": Constant(5.0, Limit(2)),
+            "nvls_a0_ns": Constant("start of a reduction in the switch", assumed=50000.0),
+            "nvls_efficiency": share("of the bandwidth that it gets", assumed=0.7),
+            "nvls_from": Constant("members from which it is used", least=2, assumed=5.0),
         },
     ),
 )

@@ -1,20 +1,26 @@
-"""What the models read of a chip, as plain numbers in bytes and FLOP per nanosecond."""
+"""What the models read of a GPU, as plain numbers in bytes and FLOP per nanosecond."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.gpu.constants import Constants, constants_of, gpu_of
-from flint.backends.cost.chips.peaks import peak_flops_per_ns
-from flint.cluster.models import Chip
+from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of, gpu_of
+from flint.backends.cost.chips.peaks import ON_GPU
+
+if TYPE_CHECKING:
+    from flint.cluster.models import Chip
 
 Float64s = NDArray[np.float64]
 #: L2 bandwidth over that of memory where the chip file does not say. Assumed: an SM takes 64 bytes
 #: per cycle from the L2 (NVIDIA A100 whitepaper), of which copies reach about half.
 L2_BANDWIDTH_RATIO = 2.0
+#: Transcendental functions of one SM per cycle (CUDA C++ programming guide, throughput of native
+#: arithmetic instructions, compute capability 8.0 to 9.0).
+TRANSCENDENTALS = 16
 #: Bytes of an element in a product of matrices, by the beginning of StableHLO's name.
 _BYTES = (
     ("f8", 1),
@@ -43,7 +49,12 @@ class Hardware:
 
     def peak_flops_per_ns(self, dtype: str) -> float:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
-        return peak_flops_per_ns(self.chip, dtype)
+        return ON_GPU.flops_per_ns(self.chip, dtype)
+
+    @property
+    def functions_per_ns(self) -> float:
+        """Transcendental functions of all SMs."""
+        return TRANSCENDENTALS * self.sms * self.cycles_per_ns
 
 
 def hardware_of(chip: Chip, constants: Constants | None = None) -> Hardware:

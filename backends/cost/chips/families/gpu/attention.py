@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.gpu.hardware import Float64s, Hardware
+from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES
+from flint.backends.cost.chips.families.gpu.hardware import Float64s, Hardware
 from flint.backends.cost.chips.kernels import Kernels
-from flint.cluster.tables import HEAD_SIZES
 
 #: Queries and keys of one block of the kernels (FlashAttention-2 and -3).
 BLOCK = 128

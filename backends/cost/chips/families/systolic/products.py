@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from flint.backends.cost.chips.families.systolic.hardware import Float64s, Hardware, element_bytes
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.systolic.elementwise import VECTOR_OPERATIONS
-from flint.backends.cost.chips.systolic.hardware import Float64s, Hardware, element_bytes
 
 #: Bytes of a sublane group: 8 sublanes of 4 bytes (bf16 tiles are 16 x 128, f32 tiles 8 x 128).
 SUBLANE_BYTES = 32
@@ -52,7 +51,7 @@ def _fused_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     products = 2 * kernels.dims.astype(np.float64).prod(axis=1)
     fused = np.maximum(kernels.flops - products, 0) * (kernels.kind == KernelKind.GEMM)
     operations = fused * hardware.constants["gemm.fused_operations"]
-    result: Float64s = operations / (VECTOR_OPERATIONS * hardware.vector_cycles_per_ns)
+    result: Float64s = operations / hardware.vector_operations_per_ns
     return result
 
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.peaks import peak_flops_per_ns
-from flint.backends.cost.chips.systolic.constants import constants_of, systolic_of
-from flint.cluster.models import Chip
+from flint.backends.cost.chips.families.systolic.constants import CLOCK, constants_of, systolic_of
+from flint.backends.cost.chips.peaks import ON_TPU
+
+if TYPE_CHECKING:
+    from flint.cluster.models import Chip
 
 Float64s = NDArray[np.float64]
+#: Operations of one core's vector unit per cycle. Assumed: 4 units of 8 x 128 lanes
+#: (jax-ml/scaling-book); one core per array pair at least does as much.
+VECTOR_OPERATIONS = 4096
+#: Transcendental functions of one core per cycle: a register of 8 x 128 lanes, as XLA's TPU compiler
+#: schedules them for v6e (libtpu 0.0.52, capacity 1 of its unit EUP).
+TRANSCENDENTALS = 1024
 #: Bytes of an element, by the beginning of StableHLO's name.
 _BYTES = (("f8", 1), ("i8", 1), ("ui8", 1), ("f4", 1), ("i4", 1), ("f64", 8), ("f32", 4))
 
@@ -23,6 +32,7 @@ class Hardware:
 
     chip: Chip
     constants: Mapping[str, float]
+    cores: float
     arrays: float
     rows: float
     columns: float
@@ -33,12 +43,21 @@ class Hardware:
     @property
     def vector_cycles_per_ns(self) -> float:
         """Cycles of the vector units of all cores, which share the work."""
-        cores = self.chip.systolic.cores.value if self.chip.systolic else 1.0
-        return self.constants["vector.clock_ghz"] * cores
+        return self.constants[CLOCK] * self.cores
+
+    @property
+    def vector_operations_per_ns(self) -> float:
+        """Operations of the vector units of all cores."""
+        return VECTOR_OPERATIONS * self.vector_cycles_per_ns
+
+    @property
+    def functions_per_ns(self) -> float:
+        """Transcendental functions of the vector units of all cores."""
+        return TRANSCENDENTALS * self.vector_cycles_per_ns
 
     def peak_flops_per_ns(self, dtype: str) -> float:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
-        return peak_flops_per_ns(self.chip, dtype)
+        return ON_TPU.flops_per_ns(self.chip, dtype)
 
 
 def hardware_of(chip: Chip, constants: Mapping[str, float] | None = None) -> Hardware:
@@ -47,6 +66,7 @@ def hardware_of(chip: Chip, constants: Mapping[str, float] | None = None) -> Har
     return Hardware(
         chip=chip,
         constants=constants_of(chip) if constants is None else constants,
+        cores=systolic.cores.value,
         arrays=systolic.cores.value * systolic.arrays.value,
         rows=systolic.rows.value,
         columns=systolic.columns.value,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.chips.gpu.hardware import Float64s, Hardware, element_bytes
+from flint.backends.cost.chips.families.gpu.hardware import Float64s, Hardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
 
 #: Heights and widths of tiles that libraries have for 2-byte elements.

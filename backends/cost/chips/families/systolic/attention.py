@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.chips.families.systolic.hardware import Float64s, Hardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
-from flint.backends.cost.chips.systolic.hardware import Float64s, Hardware, element_bytes
 
 #: Queries and keys of one block that a tuner tries.
 BLOCKS = (512.0, 1024.0, 2048.0)

@@ -1,0 +1,42 @@
+"""GpuModel: prices of kernels on a GPU, by their kind."""
+
+from __future__ import annotations
+
+from flint.backends.cost.chips.families.gpu import memory
+from flint.backends.cost.chips.families.gpu.attention import attention_ns
+from flint.backends.cost.chips.families.gpu.constants import constants_note
+from flint.backends.cost.chips.families.gpu.hardware import Float64s, Hardware, hardware_of
+from flint.backends.cost.chips.families.gpu.products import gemm_ns
+from flint.backends.cost.chips.formulas import Formulas
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.model import ChipModel
+
+FORMULAS: Formulas[Hardware] = Formulas(
+    simple={
+        KernelKind.ELEMENTWISE: memory.elementwise_ns,
+        KernelKind.OPTIMIZER: memory.elementwise_ns,
+        KernelKind.RANDOM: memory.random_ns,
+        KernelKind.REDUCTION: memory.reduction_ns,
+        KernelKind.SOFTMAX: memory.softmax_ns,
+        KernelKind.NORM: memory.norm_ns,
+        KernelKind.COPY: memory.copy_ns,
+        KernelKind.HOST_COPY: memory.copy_ns,  # the chip's side of it; `price` has the link's
+        KernelKind.GATHER: memory.gather_ns,
+        KernelKind.SCATTER: memory.scatter_ns,
+        KernelKind.SORT: memory.sort_ns,
+        KernelKind.FFT: memory.fft_ns,
+        KernelKind.TOP_K: memory.top_k_ns,
+    },
+    product=gemm_ns,
+    attention=attention_ns,
+)
+
+
+class GpuModel(ChipModel):
+    """Tiles, waves, caches and memory; constants of the chip, or of the one nearest to it."""
+
+    def latency_ns(self, kernels: Kernels) -> Float64s:
+        return FORMULAS.latency_ns(kernels, hardware_of(self.chip))
+
+    def note(self) -> str:
+        return constants_note(self.chip)

@@ -1,0 +1,71 @@
+"""SystolicModel: prices of kernels on systolic arrays, by their kind, as a TPU or SCALE-Sim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from flint.backends.cost.chips.families.systolic import scalesim, vector
+from flint.backends.cost.chips.families.systolic.attention import attention_ns
+from flint.backends.cost.chips.families.systolic.constants import (
+    constants_note,
+)
+from flint.backends.cost.chips.families.systolic.hardware import Float64s, Hardware, hardware_of
+from flint.backends.cost.chips.families.systolic.products import gemm_ns
+from flint.backends.cost.chips.formulas import Formulas
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.backends.cost.chips.model import ChipModel
+from flint.backends.cost.chips.peaks import ON_TPU, ProductTypes
+
+if TYPE_CHECKING:
+    from flint.cluster.models import Chip
+
+FORMULAS: Formulas[Hardware] = Formulas(
+    simple={
+        KernelKind.ELEMENTWISE: vector.elementwise_ns,
+        KernelKind.OPTIMIZER: vector.elementwise_ns,
+        KernelKind.COPY: vector.elementwise_ns,
+        KernelKind.HOST_COPY: vector.elementwise_ns,  # the chip's side; `price` has the link's
+        KernelKind.RANDOM: vector.random_ns,
+        KernelKind.REDUCTION: vector.reduction_ns,
+        KernelKind.SOFTMAX: vector.norm_ns,
+        KernelKind.NORM: vector.norm_ns,
+        KernelKind.GATHER: vector.gather_ns,
+        KernelKind.SCATTER: vector.scatter_ns,
+        KernelKind.SORT: vector.sort_ns,
+        KernelKind.FFT: vector.fft_ns,
+        KernelKind.TOP_K: vector.top_k_ns,
+    },
+    product=gemm_ns,
+    attention=attention_ns,
+)
+
+
+class SystolicModel(ChipModel):
+    """Folds in a pipeline, as a TPU runs them. `constants` replace those of the chip."""
+
+    library: ClassVar[str] = "XLA"
+    types: ClassVar[ProductTypes] = ON_TPU
+    formulas: ClassVar[Formulas[Hardware]] = FORMULAS
+
+    def __init__(self, chip: Chip, constants: Mapping[str, float] | None = None) -> None:
+        super().__init__(chip)
+        self.constants = constants
+
+    def latency_ns(self, kernels: Kernels) -> Float64s:
+        return self.formulas.latency_ns(kernels, hardware_of(self.chip, self.constants))
+
+    def note(self) -> str:
+        return constants_note(self.chip)
+
+    def profile(self, captured: str, recorded: bool) -> str:
+        return "xla-tpu"
+
+
+class ScaleSimModel(SystolicModel):
+    """Products as SCALE-Sim counts their cycles; the rest as on a TPU."""
+
+    formulas: ClassVar[Formulas[Hardware]] = FORMULAS._replace(product=scalesim.gemm_ns)
+
+    def note(self) -> str:
+        return ""
