@@ -225,3 +225,28 @@ def compact_tables(program: Program) -> Program:
         for user in users:
             new[user] = number[getattr(program, user)].astype(COLUMN_TYPES[user])
     return replace(program, **new)
+
+
+def first_uses(program: Program, table: str) -> list[int]:
+    """Entries of a table in the order in which rows use them, those that are always there first."""
+    users = [c for c in ROW_COLUMNS if TABLE_OF.get(c) == table]
+    entries = getattr(program, table)
+    used = np.stack([getattr(program, c).astype(np.int64) for c in users], axis=1).ravel()
+    always = [entries.index(v) for v in (ALWAYS_THERE.get(table),) if v in entries]
+    numbers = np.append(np.array(always, dtype=np.int64), used[used >= 0])
+    _, first = np.unique(numbers, return_index=True)
+    found: list[int] = numbers[np.sort(first)].tolist()
+    return found
+
+
+def in_order_of_use(program: Program) -> Program:
+    """A copy whose tables hold what rows use, in the order of its first use, as a builder's do."""
+    new: dict[str, Any] = {}
+    for name in dict.fromkeys(TABLE_OF.values()):
+        order, table = first_uses(program, name), getattr(program, name)
+        number = np.full(len(table) + 1, -1, dtype=np.int64)  # the last entry answers for -1
+        number[order] = np.arange(len(order))
+        new[name] = tuple(table[i] for i in order)
+        for user in (c for c, t in TABLE_OF.items() if t == name):
+            new[user] = number[getattr(program, user)].astype(COLUMN_TYPES[user])
+    return replace(program, **new)

@@ -37,6 +37,12 @@ IDLE: dict[str, Any] = {
     "cause": "",
     "flags": 0,
 }
+_NAMELESS: dict[str, Any] = {
+    **dict.fromkeys(("dtype", "name", "scope", "location"), ""),
+    "shape": (),
+    "result_bytes": 0,
+    "phase": 0,
+}
 
 
 class Edited(NamedTuple):
@@ -69,6 +75,7 @@ class Editor:
         if keep is not None:
             self._stays[list(keep)] = True
         self._new: list[_New] = []
+        self._set_rows: set[int] = set()
         self._gone_again: set[int] = set()  # rows that were added and removed
         self._values: dict[str, tuple[list[int], list[Any]]] = {}
         self._tables: dict[str, dict[Any, int]] = {}
@@ -108,6 +115,10 @@ class Editor:
         """The row of the program whose columns a row has now."""
         return int(self._source[row])
 
+    def is_new(self, row: int) -> bool:
+        """Whether columns of a row are set: it is no longer what it was, nor what another was."""
+        return row in self._set_rows
+
     def stays(self, row: int) -> bool:
         """Whether a row of the program is not removed."""
         return bool(self._stays[row])
@@ -120,10 +131,12 @@ class Editor:
 
     def change(self, row: int, *, deps: Iterable[int] | None = None, **columns: Any) -> None:
         """Set columns of a row, and what it reads."""
+        if columns:
+            self._set_rows.add(row)
         for name, value in columns.items():
             rows, values = self._values.setdefault(name, ([], []))
             rows.append(row)
-            values.append(self._index(name, value))
+            values.append(self.index(name, value))
         if deps is not None:
             self._set_reads(row, list(dict.fromkeys(deps)))
 
@@ -135,7 +148,7 @@ class Editor:
             if isinstance(value, np.ndarray):
                 values.extend(value.tolist())
             else:
-                values.extend([self._index(name, value)] * len(rows))
+                values.extend([self.index(name, value)] * len(rows))
 
     def remove(self, rows: Iterable[int]) -> None:
         """Remove rows."""
@@ -165,6 +178,10 @@ class Editor:
         inside = before == len(self.program) or self._is_around(region, before)
         at = (before, False) if inside and not self._ends(region, before) else (before - 1, True)
         return self._add(_New(template, *at, region), deps, columns)
+
+    def add(self, before: int, region: int, deps: Iterable[int], **columns: Any) -> int:
+        """Add a row with these columns, and with those of a row without work where not given."""
+        return self.copy(0, before, region, deps, **{**IDLE, **_NAMELESS, **columns})
 
     def value(
         self, template: int, before: int, region: int, deps: Iterable[int], **columns: Any
@@ -281,8 +298,8 @@ class Editor:
                 written = place[written]
             columns[name][at[there]] = written.astype(COLUMN_TYPES[name])
 
-    def _index(self, name: str, value: Any) -> Any:
-        """A value as it is in a column: its place in a table, or itself."""
+    def index(self, name: str, value: Any) -> Any:
+        """A value as it is in a column: its place in a table, where it is put if new, or itself."""
         table = TABLE_OF.get(name)
         if table is None or isinstance(value, int | np.integer):
             return value

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from flint.errors import FlintError
+from flint.ir.columns import in_order_of_use
+from flint.ir.edit import Editor
 from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.program import Flag, Kind, Program, Row
 from flint.ir.workload import RankClass, Workload
 from flint.passes.extract.tensors import show
 from flint.passes.pools.caches import Cache, exchange_of, of_one_layer, pair_caches
-from flint.passes.pools.insert import Insertion, inserted
 from flint.passes.pools.layers import Made, where_made, where_read
 from flint.passes.pools.ports import PoolStep, partition_pool
 from flint.passes.pools.transfer import Message, Pools, messages
@@ -44,50 +45,43 @@ def _connected(
     prefill: PoolStep, decode: PoolStep, caches: list[Cache], mesh: Mesh, pools: Pools
 ) -> tuple[Program, Program]:
     """Both programs with the rows that send and receive, one channel for each pair of rows."""
-    sends: list[Insertion] = []
-    receives: list[Insertion] = []
+    sends, receives = Editor(prefill.program), Editor(decode.program)
     channel = _first_channel(prefill.program, decode.program)
     for cache in caches:
         made = where_made(prefill.program, cache.result, stacked=cache.may_be_stacked)
         exchange = exchange_of(cache, mesh, pools)
         sent = messages(of_one_layer(exchange) if made.layers else exchange, pools)
-        sends.append(_sending(prefill.program, cache, made, sent, channel))
-        receives.append(_receiving(decode.program, cache, made.layers, sent, channel))
+        _send(sends, cache, made, sent, channel)
+        _receive(receives, cache, made.layers, sent, channel)
         channel += len(sent)
-    sends.sort(key=lambda i: (i.before, -i.region))  # inside a loop that ends here, then after it
-    receives.sort(key=lambda i: i.before)
-    return inserted(prefill.program, sends), inserted(decode.program, receives)
+    built = (in_order_of_use(edit.build().program) for edit in (sends, receives))
+    return next(built), next(built)
 
 
 def _first_channel(*programs: Program) -> int:
     return 1 + max(int(p.channel.max(initial=-1)) for p in programs)
 
 
-def _sending(
-    program: Program, cache: Cache, made: Made, sent: list[Message], channel: int
-) -> Insertion:
-    near = program.row(made.row)
-    rows = tuple(_row(Kind.SEND, cache, m, channel + i, near) for i, m in enumerate(sent))
-    return Insertion(made.place.before, made.place.region, rows, reads=(made.row,))
+def _send(edit: Editor, cache: Cache, made: Made, sent: list[Message], channel: int) -> None:
+    near, place = edit.program.row(made.row), made.place
+    for i, message in enumerate(sent):
+        columns = _row(Kind.SEND, cache, message, channel + i, near)
+        edit.add(place.before, place.region, [made.row], **columns)
 
 
-def _receiving(
-    program: Program, cache: Cache, layers: int, sent: list[Message], channel: int
-) -> Insertion:
+def _receive(edit: Editor, cache: Cache, layers: int, sent: list[Message], channel: int) -> None:
     """What is received is written into places of the argument; it waits for nothing else."""
-    place, by_layer = where_read(program, cache.argument, layers)
-    near = program.row(place.readers[0])
     argument = cache.argument.row
-    return Insertion(
-        place.before,
-        place.region,
-        tuple(_row(Kind.RECV, cache, m, channel + i, near) for i, m in enumerate(sent)),
-        reads=(argument,),
-        readers=place.readers,
-        alias=argument,
-        trip_count=0 if by_layer else layers,
-        name=f"receive {cache.argument.name}",
-    )
+    place, by_layer = where_read(edit.program, cache.argument, layers)
+    near, region = edit.program.row(place.readers[0]), place.region
+    if not by_layer and layers:
+        region = edit.loop(region, layers, f"receive {cache.argument.name}")
+    received = []
+    for i, message in enumerate(sent):
+        columns = _row(Kind.RECV, cache, message, channel + i, near)
+        received.append(edit.add(place.before, region, [argument], alias=argument, **columns))
+    for reader in place.readers:
+        edit.change(reader, deps=[*edit.reads(reader), *received])
 
 
 def _row(kind: Kind, cache: Cache, message: Message, channel: int, near: Row) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import changed, consumers, edges, kept, rewired
+from flint.ir.columns import consumers
+from flint.ir.edit import Editor
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 from flint.passes.base import Pass
 
@@ -85,29 +86,20 @@ def _joined(program: Program, rows: list[int], most: int) -> list[_Joined]:
         mine = readers[start[row] : start[row + 1]]
         need = int(mine.min()) if len(mine) else len(program)
         size = int(program.result_bytes[row])
-        if not (found and found[-1].join(row, ready, need, size, most)):
+        needed = bool(found) and not set(found[-1].rows).isdisjoint(read.tolist())
+        if needed or not (found and found[-1].join(row, ready, need, size, most)):
             found.append(_Joined([row], ready, need, size))
     return found
 
 
 def _merged(program: Program, place: Int64s) -> Program:
-    owner, target = edges(program)
-    alias = np.where(program.alias >= 0, place[program.alias], -1).astype(np.int32)
-    result = rewired(program.with_rows(alias=alias), (place[owner], place[target]))
-    moved = np.flatnonzero(place != np.arange(len(program)))
-    columns = {name: getattr(program, name).copy() for name in _SUMS}
-    for column in columns.values():
-        np.add.at(column, place[moved], column[moved])
-    joined = np.unique(place[moved])
-    flags = program.flags[joined] & ~np.uint8(Flag.IN_PLACE | Flag.VIEW)
-    result = changed(result.with_rows(**columns), joined, alias=-1, flags=flags)
-    keep = np.ones(len(program), dtype=np.bool_)
-    keep[moved] = False
-    regions = tuple(
-        replace(r, carries=tuple((of, int(place[to])) for of, to in r.carries))
-        for r in program.regions
-    )
-    return kept(result.with_rows(regions=regions), keep)
+    edit = Editor(program)
+    edit.merge(place, sums=_SUMS)
+    shared = np.flatnonzero(program.alias >= 0)
+    edit.set(shared, alias=place[program.alias[shared]])
+    joined = np.unique(place[place != np.arange(len(program))])
+    edit.set(joined, alias=-1, flags=program.flags[joined] & ~np.uint8(Flag.IN_PLACE | Flag.VIEW))
+    return edit.build().program
 
 
 #: What all-reduces of a set have in common.

@@ -7,8 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import edges, kept, permuted, rewired, use_counts
-from flint.ir.opcodes import ADD, SUM_ALL_REDUCE, opcode_mask
+from flint.ir.columns import Mask
+from flint.ir.edit import Editor
+from flint.ir.match import Op, rewrite
+from flint.ir.opcodes import ADD, SUM_ALL_REDUCE
 from flint.ir.program import Collective, Kind, Program
 from flint.passes.base import Pass
 
@@ -27,74 +29,30 @@ class ReassociateAllReduce(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with fewer all-reduces and the same additions."""
-        work = _Sums(program)
-        for row in np.flatnonzero(work.is_add).tolist():
-            work.rewrite(row)
-        return work.result()
+        return rewrite(program, Op(ADD, _computes, reads=(_SUM, _SUM)), _sum_first)
 
 
-class _Sums:
-    """The state of one application: for each row, whose columns it has now and what it reads."""
+def _computes(program: Program) -> Mask:
+    return np.asarray(program.kind == Kind.COMPUTE)
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        compute = program.kind == Kind.COMPUTE
-        reduces = (program.collective == Collective.ALL_REDUCE) & (program.group >= 0)
-        whole = reduces & (program.comm_bytes == program.result_bytes)
-        self.is_add = opcode_mask(program, ADD) & compute
-        self._is_sum = whole & opcode_mask(program, SUM_ALL_REDUCE)
-        self._uses = use_counts(program)
-        self._source = np.arange(len(program))
-        self._gone = np.zeros(len(program), dtype=np.bool_)
-        self._deps: dict[int, list[int]] = {}
 
-    def rewrite(self, row: int) -> None:
-        """Rewrite the addition at `row`, then those that this makes possible below it."""
-        pending = [row]
-        while pending:
-            add = pending.pop()
-            reads = self._reads(add)
-            if len(reads) == 2 and self._match(add, *reads):
-                self._swap(add, *reads)
-                pending.append(reads[1])
+def _whole(program: Program) -> Mask:
+    """Sums of whole values over a group."""
+    reduces = (program.collective == Collective.ALL_REDUCE) & (program.group >= 0)
+    return np.asarray(reduces & (program.comm_bytes == program.result_bytes))
 
-    def result(self) -> Program:
-        """The program as rewritten."""
-        if not self._deps:
-            return self.program
-        owner, target = edges(self.program)
-        new = np.zeros(len(self.program), dtype=np.bool_)
-        new[list(self._deps)] = True
-        old = ~new[owner] & ~self._gone[owner]
-        pairs = [(r, d) for r, deps in self._deps.items() if not self._gone[r] for d in deps]
-        fresh = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        links = (np.append(owner[old], fresh[:, 0]), np.append(target[old], fresh[:, 1]))
-        return kept(rewired(permuted(self.program, self._source), links), ~self._gone)
 
-    def _reads(self, row: int) -> list[int]:
-        known = self._deps.get(row)
-        return self.program.dependencies(row).tolist() if known is None else known
+_SUM = Op(SUM_ALL_REDUCE, _whole, read_once=True)
 
-    def _match(self, add: int, first: int, second: int) -> bool:
-        p, region = self.program, self.program.region
-        a, b, c = (int(self._source[r]) for r in (first, second, add))
-        return bool(
-            self._is_sum[first]
-            and self._is_sum[second]
-            and self._uses[first] == self._uses[second] == 1
-            and region[add] == region[first] == region[second]
-            and p.groups[p.group[a]] == p.groups[p.group[b]]
-            and p.comm_bytes[a] == p.comm_bytes[b] == p.result_bytes[c]
-            and p.dtype[a] == p.dtype[b] == p.dtype[c]
-            and p.shape[a] == p.shape[b] == p.shape[c]
-        )
 
-    def _swap(self, add: int, first: int, second: int) -> None:
-        read_first, read_second = self._reads(first), self._reads(second)
-        for shared in set(read_first) & set(read_second):
-            self._uses[shared] -= 1
-        self._deps[second] = sorted({*read_first, *read_second})
-        self._deps[add] = [second]
-        self._gone[first] = True
-        self._source[[add, second]] = self._source[[second, add]]
-        self._is_sum[add], self._is_sum[second] = True, False
+def _sum_first(edit: Editor, add: int, first: int, second: int) -> bool:
+    p, rows = edit.program, [edit.like(r) for r in (first, second, add)]
+    groups = {p.groups[p.group[r]] for r in rows[:2]}
+    types = {(p.dtype[r], p.shape[r], p.result_bytes[r]) for r in rows}
+    if len(groups) > 1 or len(types) > 1:
+        return False
+    edit.swap(add, second)
+    edit.change(second, deps=[*edit.reads(first), *edit.reads(second)])
+    edit.change(add, deps=[second])
+    edit.remove([first])
+    return True

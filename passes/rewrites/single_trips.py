@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import kept
+from flint.ir.edit import Editor
 from flint.ir.program import Flag, Program, RegionKind
 from flint.passes.base import Pass
 
@@ -23,27 +23,16 @@ class OpenSingleTrips(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program without such loops."""
-        once = [r.kind is RegionKind.LOOP and r.trip_count == 1 for r in program.regions]
-        if not any(once):
-            return program
-        outer = list(range(len(once))) + [-1]
-        for index, region in enumerate(program.regions):
-            if once[index]:
-                outer[index] = outer[region.parent]
-        number = np.append(np.cumsum(~np.array(once)) - 1, -1)
-        regions = tuple(
-            replace(region, parent=int(number[outer[region.parent]]))
-            for region, gone in zip(program.regions, once, strict=True)
-            if not gone
-        )
-        flags, alias = program.flags.copy(), program.alias.copy()
-        for region in (r for r, gone in zip(program.regions, once, strict=True) if gone):
+        edit = Editor(program)
+        once = [
+            (number, region)
+            for number, region in enumerate(program.regions)
+            if region.kind is RegionKind.LOOP and region.trip_count == 1
+        ]
+        for number, region in once:
+            edit.unwrap(number)
             for row, _ in region.carries:
-                read = program.dependencies(row)
+                read = edit.reads(row)
                 if len(read) == 1:
-                    flags[row] |= np.uint8(Flag.VIEW)
-                    alias[row] = read[0]
-        table = number[np.array(outer)]
-        region_column = table[program.region].astype(np.int32)
-        opened = program.with_rows(regions=regions, region=region_column, flags=flags, alias=alias)
-        return kept(opened, np.ones(len(program), dtype=np.bool_))
+                    edit.change(row, flags=program.flags[row] | np.uint8(Flag.VIEW), alias=read[0])
+        return edit.build().program if once else program

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import Mask, edges, rewired
+from flint.ir.columns import Mask, edges
+from flint.ir.edit import Editor
 from flint.ir.opcodes import opcode_mask
-from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.rewrites.insert_rows import is_within, with_copies
 
 _REPEATS = frozenset({"stablehlo.broadcast_in_dim", "hlo.broadcast"})
 
@@ -38,22 +38,14 @@ class SinkFills(Pass):
         if not found:
             return program
         keys = sorted(set(found.values()), key=lambda k: (k[1], _depth(program, k[2]), k))
-        source, before, region = (np.array(c, dtype=np.int64) for c in zip(*keys, strict=True))
-        longer = with_copies(program, source, before, region)
-        number = {key: int(row) for key, row in zip(keys, longer.rows, strict=True)}
-        place = longer.place.tolist()
-        owner, target = (column.tolist() for column in edges(program))
-        links = [
-            (place[o], number[found[o, t]] if (o, t) in found else place[t])
-            for o, t in zip(owner, target, strict=True)
-        ]
-        links += [
-            (number[key], place[read])
-            for key in keys
-            for read in program.dependencies(key[0]).tolist()
-        ]
-        pairs: Int64s = np.array(links, dtype=np.int64)
-        return rewired(_realiased(longer.program, found, number, place), (pairs[:, 0], pairs[:, 1]))
+        edit = Editor(program)
+        copies = {key: edit.copy(*key, edit.reads(key[0])) for key in keys}
+        for (reader, read), key in found.items():
+            deps = [copies[key] if d == read else d for d in edit.reads(reader)]
+            edit.change(reader, deps=deps)
+            if program.alias[reader] == read:  # a view of a row is a view of its copy
+                edit.change(reader, alias=copies[key])
+        return edit.build().program
 
 
 #: What is copied, before which row, and in which region.
@@ -65,20 +57,6 @@ def _depth(program: Program, region: int) -> int:
     while region >= 0:
         region, depth = program.regions[region].parent, depth + 1
     return depth
-
-
-def _realiased(
-    program: Program,
-    found: dict[tuple[int, int], _Copy],
-    number: dict[_Copy, int],
-    place: list[int],
-) -> Program:
-    """Views of a row are views of its copy."""
-    alias = program.alias.copy()
-    for (owner, target), key in found.items():
-        if alias[place[owner]] == place[target]:
-            alias[place[owner]] = number[key]
-    return program.with_rows(alias=alias)
 
 
 class _Sinking:
@@ -129,6 +107,13 @@ class _Sinking:
             return None
         body = program.regions[region]
         return body.start + len(body.carries), region
+
+
+def is_within(program: Program, inner: int, outer: int) -> bool:
+    """Whether region `inner` is `outer` or inside of it; -1, the step, is around all."""
+    while inner >= 0 and inner != outer:
+        inner = program.regions[inner].parent
+    return inner == outer
 
 
 def _repeated(program: Program) -> list[bool]:

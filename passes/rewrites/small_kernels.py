@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.columns import Mask, carried, changed, edges, forwarded, kept, rewired, yielded
+from flint.ir.columns import carried, forwarded, kept, yielded
+from flint.ir.edit import Editor
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
 
@@ -109,22 +110,12 @@ class _Groups:
 
 
 def _merged(program: Program, duration: Floats, last: Int64s) -> Program:
-    owner, target = edges(program)
-    links = (last[owner], last[target])
-    across = links[0] != links[1]
-    result = rewired(program, (links[0][across], links[1][across]))
+    edit = Editor(program)
+    edit.merge(last, sums=("flops", "result_bytes", "operand_bytes"))
     ends, longest = _longest(duration, last)
     copied = {name: getattr(program, name)[longest] for name in _OF_THE_LONGEST}
-    flags = _merged_flags(program, last)[ends]
-    result = changed(result, ends, flags=flags, **copied)
-    for name in ("flops", "result_bytes", "operand_bytes"):
-        result = result.with_rows(**{name: _sums(getattr(program, name), last)})
-    regions = tuple(
-        replace(r, carries=tuple((of, int(last[to])) for of, to in r.carries))
-        for r in program.regions
-    )
-    keep: Mask = last == np.arange(len(program))
-    return kept(result.with_rows(regions=regions), keep)
+    edit.set(ends, flags=_merged_flags(program, last)[ends], **copied)
+    return edit.build().program
 
 
 def _merged_flags(program: Program, last: Int64s) -> NDArray[np.uint8]:

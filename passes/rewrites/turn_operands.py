@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import changed, edges, kept, rewired, with_value
+from flint.ir.edit import Editor
 from flint.ir.opcodes import MATMUL, opcode_mask
-from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.ir.program import Flag, Kind, Program
 from flint.ir.sizes import type_bytes
 from flint.passes.base import Pass
-from flint.passes.rewrites.insert_rows import Inserted, with_copies
 
 _TURN = "stablehlo.transpose"
 _SEE = "stablehlo.reshape"
@@ -36,90 +35,72 @@ class TurnOperands(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row before each product for each such operand."""
-        program, flat = _flattened(program)
-        pairs, turns = _operands(program, flat)
-        if not len(pairs):
-            return program
-        readers, read = pairs.T
-        longer = with_copies(program, read, readers, program.region[readers].astype(np.int64))
-        found = _described(program, longer, readers, read, turns)
-        new = _first_views(program, longer.rows, readers, read, turns)
-        owner, target = edges(found)
-        place, count = longer.place, len(found)
-        stays = ~np.isin(owner * count + target, place[readers] * count + place[read])
-        links = (
-            np.concatenate([owner[stays], longer.rows, place[readers]]),
-            np.concatenate([target[stays], place[read], new]),
-        )
-        return kept(
-            rewired(found, links), ~np.isin(np.arange(count), longer.rows[new < longer.rows])
-        )
+        products = opcode_mask(program, MATMUL) & (program.kind == Kind.COMPUTE)
+        work = _Turning(program)
+        rows = [r for r in np.flatnonzero(products).tolist() if work.edit.reads(r)]
+        seen = {row: work.flattened(row) for row in rows}
+        for row in rows:
+            work.turned(row, seen[row])
+        return work.edit.build().program if work.changed else program
 
 
-def _first_views(
-    program: Program, rows: Int64s, readers: Int64s, read: Int64s, turns: Int64s
-) -> Int64s:
-    """For each new row the first of its region that sees the same operand in the same way."""
-    first: dict[tuple[int, int], int] = {}
-    found = []
-    keys = zip(rows.tolist(), read.tolist(), program.region[readers].tolist(), turns, strict=True)
-    for row, operand, region, turn in keys:
-        found.append(row if turn else first.setdefault((operand, region), row))
-    return np.array(found, dtype=np.int64)
+class _Turning:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.edit = Editor(program)
+        self.changed = False
+        self.sizes = type_bytes(program)
+        self.turn, self.see = (self.edit.index("opcode", o) for o in (_TURN, _SEE))
+        self.views: dict[tuple[int, int], int] = {}  # by operand and region
 
-
-def _described(
-    program: Program, longer: Inserted, readers: Int64s, read: Int64s, turns: Int64s
-) -> Program:
-    """The columns of the new rows: transpositions, and views."""
-    turned = turns > 0
-    opcodes, turn = with_value(program.opcodes, _TURN)
-    opcodes, see = with_value(opcodes, _SEE)
-    size = type_bytes(program)[read]
-    return changed(
-        _with_shapes(longer.program, longer.rows).with_rows(opcodes=opcodes),
-        longer.rows,
-        **dict.fromkeys(("group", "route", "channel"), -1),
-        **dict.fromkeys(
-            ("flops", "dims", "product", "comm_bytes", "collective", "name", "cause"), 0
-        ),
-        opcode=np.where(turned, turn, see),
-        kind=np.where(turned, Kind.COMPUTE, Kind.VALUE),
-        flags=np.where(turned, 0, Flag.VIEW),
-        alias=np.where(turned, -1, longer.place[read]),
-        result_bytes=size,
-        operand_bytes=np.where(turned, size, 0),
-        **{c: getattr(program, c)[readers] for c in ("stream", "phase", "scope", "location")},
-    )
-
-
-def _with_shapes(program: Program, rows: Int64s) -> Program:
-    """`rows` are seen in one dimension: in none that they had."""
-    shapes, shape = program.shapes, program.shape.copy()
-    for row in rows.tolist():
-        shapes, shape[row] = with_value(shapes, (math.prod(shapes[shape[row]]),))
-    return program.with_rows(shapes=shapes, shape=shape)
-
-
-def _flattened(program: Program) -> tuple[Program, dict[int, list[int]]]:
-    """Products with plain results, and of each which operands are not plain matrices."""
-    products = opcode_mask(program, MATMUL) & (program.kind == Kind.COMPUTE)
-    flat, results = {}, []
-    for row in np.flatnonzero(products).tolist():
-        operands = program.dependencies(row).tolist()
-        if not operands:
-            continue
-        ranks = [len(program.shapes[program.shape[d]]) for d in operands]
-        result = program.shapes[program.shape[row]]
-        batch, contracted = _dimensions(ranks, result, int(program.dims[row, 0]))
-        flat[row] = [
-            d for d, rank in zip(operands, ranks, strict=True) if contracted > 1 or rank > batch + 2
-        ]
+    def flattened(self, row: int) -> set[int]:
+        """Give a product a plain result; returns the operands that are no plain matrices."""
+        p, operands = self.program, self.edit.reads(row)
+        ranks = [len(p.shapes[p.shape[d]]) for d in operands]
+        result = p.shapes[p.shape[row]]
+        batch, contracted = _dimensions(ranks, result, int(p.dims[row, 0]))
         if len(result) > batch + 2:
-            results.append(row)
-    if not results:
-        return program, flat
-    return _with_shapes(program, np.array(results, dtype=np.int64)), flat
+            self.edit.change(row, shape=self._flat(row))
+            self.changed = True
+        deep = (contracted > 1 or rank > batch + 2 for rank in ranks)
+        return {d for d, is_deep in zip(operands, deep, strict=True) if is_deep}
+
+    def turned(self, row: int, seen: set[int]) -> None:
+        """Let a product read rows that turn its operands, or see those of `seen` as matrices."""
+        deps = self.edit.reads(row)
+        flags = Flag(int(self.program.flags[row]))
+        turned = {deps[0]} if Flag.TURNED_FIRST in flags else set()
+        turned |= {deps[-1]} if Flag.TURNED_LAST in flags else set()
+        new = {}
+        for read in sorted(turned | seen):
+            new[read] = self._turn(row, read) if read in turned else self._see(row, read)
+        if new:
+            self.edit.change(row, deps=[new.get(d, d) for d in deps])
+            self.changed = True
+
+    def _turn(self, row: int, read: int) -> int:
+        size = self.sizes[read]
+        work = {"kind": Kind.COMPUTE, "operand_bytes": size, "opcode": self.turn}
+        return self._before(row, read, **work)
+
+    def _see(self, row: int, read: int) -> int:
+        """The first view of an operand in a region is there for all."""
+        key = read, int(self.program.region[row])
+        if key not in self.views:
+            view = {"flags": Flag.VIEW, "alias": read, "opcode": self.see}
+            self.views[key] = self._before(row, read, **view)
+        return self.views[key]
+
+    def _before(self, row: int, read: int, **columns: Any) -> int:
+        p = self.program
+        place = {c: getattr(p, c)[row] for c in ("stream", "phase", "scope", "location")}
+        value = {"shape": self._flat(read), "result_bytes": self.sizes[read], "name": ""}
+        region = int(p.region[row])
+        return self.edit.value(read, row, region, [read], **{**place, **value, **columns})
+
+    def _flat(self, row: int) -> tuple[int, ...]:
+        """The shape in one dimension: in none that it had."""
+        return (math.prod(self.program.shapes[self.program.shape[row]]),)
 
 
 def _dimensions(ranks: list[int], result: tuple[int, ...], batch: int) -> tuple[int, int]:
@@ -133,16 +114,3 @@ def _dimensions(ranks: list[int], result: tuple[int, ...], batch: int) -> tuple[
         if math.prod(result[:count]) == batch:
             return count, contracted
     return 0, 1
-
-
-def _operands(program: Program, flat: dict[int, list[int]]) -> tuple[Int64s, Int64s]:
-    """(product, operand) for each new row, products ascending, and whether it is a transposition."""
-    found = []
-    for row, seen in flat.items():
-        deps = program.dependencies(row).tolist()
-        flags = Flag(int(program.flags[row]))
-        turned = {deps[0]} if Flag.TURNED_FIRST in flags else set()
-        turned |= {deps[-1]} if Flag.TURNED_LAST in flags else set()
-        found += [(row, read, read in turned) for read in sorted(turned | set(seen))]
-    table = np.array(found, dtype=np.int64).reshape(-1, 3)
-    return table[:, :2], table[:, 2]

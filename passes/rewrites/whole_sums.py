@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import changed, edges, rewired, with_value
-from flint.ir.opcodes import opcode_mask
+from flint.ir.columns import Mask
+from flint.ir.edit import IDLE, Editor
+from flint.ir.match import Op, rewrite
 from flint.ir.program import Collective, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.rewrites.insert_rows import with_copies
 
 _SCATTER = frozenset({"sdy.reduce_scatter"})
 
@@ -29,33 +29,31 @@ class SumWhole(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with two rows for each such reduce-scatter."""
-        reads = np.diff(program.dep_start) == 1
-        rows = np.flatnonzero(opcode_mask(program, _SCATTER) & reads).astype(np.int64)
-        if not len(rows):
-            return program
-        longer = with_copies(program, rows, rows, program.region[rows].astype(np.int64))
-        opcodes, summed = with_value(program.opcodes, "sdy.all_reduce")
-        opcodes, cut = with_value(opcodes, "stablehlo.dynamic_slice")
-        size = program.comm_bytes[rows]
-        found = changed(
-            longer.program.with_rows(opcodes=opcodes),
-            longer.rows,
-            opcode=summed,
-            collective=Collective.ALL_REDUCE,
-            result_bytes=size,
-            shape=program.shape[[program.dependencies(r)[0] for r in rows.tolist()]],
-        )
-        slices = longer.place[rows]
-        found = changed(
-            found,
-            slices,
-            **dict.fromkeys(("flops", "dims", "comm_bytes", "collective", "stream", "flags"), 0),
-            **dict.fromkeys(("group", "route", "channel", "alias"), -1),
-            opcode=cut,
-            kind=Kind.COMPUTE,
-            operand_bytes=program.result_bytes[rows],
-        )
-        owner, target = edges(found)
-        owner = np.where(np.isin(owner, slices), owner - 1, owner)
-        links = (np.append(owner, slices), np.append(target, longer.rows))
-        return rewired(found, links)
+        return rewrite(program, Op(_SCATTER, _reads_one), _summed_whole)
+
+
+def _reads_one(program: Program) -> Mask:
+    return np.asarray(np.diff(program.dep_start) == 1)
+
+
+def _summed_whole(edit: Editor, scatter: int) -> bool:
+    """An all-reduce in front of the row, which becomes a slice of it."""
+    p, (read,) = edit.program, edit.reads(scatter)
+    whole = edit.copy(
+        scatter,
+        scatter,
+        int(p.region[scatter]),
+        [read],
+        opcode="sdy.all_reduce",
+        collective=Collective.ALL_REDUCE,
+        result_bytes=p.comm_bytes[scatter],
+        shape=p.shape[read],
+    )
+    work = {
+        "opcode": "stablehlo.dynamic_slice",
+        "kind": Kind.COMPUTE,
+        "operand_bytes": p.result_bytes[scatter],
+        "cause": p.cause[scatter],
+    }
+    edit.change(scatter, deps=[whole], alias=-1, **{**IDLE, **work})
+    return True

@@ -52,6 +52,15 @@ def test_what_is_ready_early_goes_to_the_first() -> None:
     assert collectives(joined(steps)) == [(2, 8)]
 
 
+def test_a_sum_of_a_sum_is_not_joined_with_it() -> None:
+    steps = Steps()
+    first = steps.collective(1, steps.compute(1), result_bytes=4)
+    steps.collective(1, result_bytes=4)
+    steps.collective(1, first, result_bytes=4)
+    program = joined(steps, CombineCollectives(100))
+    assert [size for _, size in collectives(program)] == [8, 4]
+
+
 @pytest.mark.parametrize("other", ["group", "phase", "large"])
 def test_only_alike_and_small_ones_are_joined(other: str) -> None:
     steps = Steps()

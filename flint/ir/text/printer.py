@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import ALWAYS_THERE, ROW_COLUMNS, TABLE_OF
+from flint.ir.columns import ALWAYS_THERE, ROW_COLUMNS, TABLE_OF, first_uses
 from flint.ir.program import Kind, Program, Region
 from flint.ir.sizes import type_bytes
 from flint.ir.text.values import quoted, spelled, spelled_word
@@ -156,18 +156,6 @@ def _heading(region: Region, number: int) -> str:
     parts += [f"carries({carries})"] if carries else []
     parts += [f"loc({quoted(region.location)})"] if region.location else []
     return " ".join(parts)
-
-
-def first_uses(program: Program, table: str) -> list[int]:
-    """Entries of a table in the order in which rows use them, those that are always there first."""
-    users = [c for c in ROW_COLUMNS if TABLE_OF.get(c) == table]
-    entries = getattr(program, table)
-    used = np.stack([getattr(program, c).astype(np.int64) for c in users], axis=1).ravel()
-    always = [entries.index(v) for v in (ALWAYS_THERE.get(table),) if v in entries]
-    numbers = np.append(np.array(always, dtype=np.int64), used[used >= 0])
-    _, first = np.unique(numbers, return_index=True)
-    found: list[int] = numbers[np.sort(first)].tolist()
-    return found
 
 
 def _tables(program: Program) -> Iterator[str]:
