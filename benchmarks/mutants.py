@@ -8,7 +8,8 @@ A mutant is one token replaced (`<` by `<=`, `and` by `or`, 1 by 2, `min` by `ma
 Each room of the house (`mutation/rooms.py`) gets an equal share of --count; which of its mutants is
 decided by --seed, and a change to one file leaves the choice in all others as it was. The tests of
 the room run until one fails, the likely ones first. A test that takes too long counts as having
-noticed; one that fails without the mutant is left out and named. Linux only.
+noticed; one that fails without the mutant is left out and named. Where many mutants wait, it is
+first measured which tests enter which functions; then only these run. Linux only.
 
 What was found is kept in --ledger: the same command goes on where an earlier one stopped, and runs
 survivors again when a test of their room changed. Mutants that mean the same as the original are
@@ -35,14 +36,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.mutation.copies import Process, copy_checkout
+from benchmarks.mutation.copies import Process, copy_checkout, share_out
 from benchmarks.mutation.ledger import Entry, Equivalent, Ledger, digest, read_equivalents, stale
+from benchmarks.mutation.reach import REACHED, Reach, mark_copy
 from benchmarks.mutation.rooms import ROOMS, Plan
 from benchmarks.mutation.tokens import Mutant, mutants
 from benchmarks.mutation.worker import Outcome, Task
+from benchmarks.structure.sources import PRODUCT, read_sources
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).parent / "data" / "mutants_equivalent.toml"
+#: Measuring which tests enter which functions takes as long as about ten mutants that survive.
+WORTH_MEASURING = 30
 
 
 @dataclass(frozen=True)
@@ -74,13 +79,14 @@ class Pool:
         yield from itertools.islice((each for each in turns if each), count)
 
     @cached_property
+    def digests(self) -> dict[str, str]:
+        """Test file of the rooms -> digest of it and what tests share."""
+        return self.plan.digests(self.rooms)
+
+    @cached_property
     def tests_digest(self) -> dict[str, str]:
-        """Room -> digest of its tests and of what they share."""
-        shared = [str(s.path) for s in self.plan.tests if len(s.path.parts) == 2]
-        return {
-            room: digest(self.texts[path] for path in (*shared, *self.plan.tests_of(room)))
-            for room in self.rooms
-        }
+        """Room -> digest of its tests."""
+        return {room: digest(self.plan.digests([room]).values()) for room in self.rooms}
 
 
 def _rank(seed: int, mutant: Mutant) -> str:
@@ -90,32 +96,34 @@ def _rank(seed: int, mutant: Mutant) -> str:
 class Run:
     """Takes mutants through the tests, in as many processes as asked for."""
 
-    def __init__(self, pool: Pool, ledger: Ledger, limit_seconds: float) -> None:
-        self._pool, self._ledger = pool, ledger
+    def __init__(self, pool: Pool, ledger: Ledger, reach: Reach, limit_seconds: float) -> None:
+        self._pool, self._ledger, self._reach = pool, ledger, reach
         self._limit_seconds = limit_seconds
         self._passing: dict[str, float] = {}  # tests that can pass, and seconds that they took
         self.failing: set[str] = set()  # tests that fail without any mutant
         self._lock = threading.Lock()
-        self.errors: list[BaseException] = []
 
-    def work(self, process: Process, waiting: Iterator[tuple[str, Mutant]], end: float) -> None:
-        """Until nothing is waiting or the time is over; what stops this thread is kept."""
-        try:
-            while time.monotonic() < end:
-                with self._lock:
-                    room, mutant = next(waiting, ("", None))
-                if mutant is None:
-                    return
-                self._note(room, mutant, self._outcome(process, room, mutant))
-        except BaseException as error:  # noqa: BLE001 - raised again by the main thread
-            self.errors.append(error)
+    def measure(self, process: Process, test: str) -> None:
+        """Which functions a test file enters, in a marked copy: that takes longer than it does."""
+        task = Task(REACHED, "", [test], [], 3 * self._limit_seconds, exhaustive=True)
+        outcome = process.run(task)
+        if outcome.verdict == "survived":  # it came to its end; else nothing is known
+            with self._lock:
+                self._reach.add(test, self._pool.digests[test], outcome.left.splitlines())
 
-    def _outcome(self, process: Process, room: str, mutant: Mutant) -> Outcome:
-        """What the tests of its room say, but for those that fail without it too."""
-        path = mutant.path
+    def try_mutant(self, process: Process, item: tuple[str, Mutant]) -> None:
+        """Run the tests that may notice it, and write down what they say."""
+        room, mutant = item
         with self._lock:
-            killers = self._ledger.killers(path)
-            tests = self._pool.plan.ordered(room, path, killers, self._file_seconds())
+            killers = self._ledger.killers(mutant.path)
+            tests = self._pool.plan.ordered(room, mutant.path, killers, self._file_seconds())
+        tests = [test for test in tests if self._reach.reaches(test, mutant)]
+        outcome = self._outcome(process, mutant, tests) if tests else Outcome("unreached")
+        self._note(room, mutant, outcome)
+
+    def _outcome(self, process: Process, mutant: Mutant, tests: Sequence[str]) -> Outcome:
+        """What these tests say, but for those that fail without the mutant too."""
+        path = mutant.path
         spoilt = mutant.applied(self._pool.texts[path])
         seconds = cpu_seconds = 0.0
         while True:
@@ -186,10 +194,13 @@ def main() -> int:
     chosen = list(pool.chosen(options.seed, options.count))
     equal = [(room, m) for room, m in chosen if any(each.means(m) for each in equivalents)]
     counting = [each for each in chosen if each not in equal]
-    run = Run(pool, ledger, options.timeout)
+    product = digest(source.text for source in pool.plan.product)
+    reach = Reach(options.ledger.with_suffix(".reach"), product)
+    run = Run(pool, ledger, reach, options.timeout)
     waiting = [(room, m) for room, m in counting if not known(ledger, pool, room, m)]
     if waiting:
-        run_all(run, waiting, options)
+        unknown = reach.missing(pool.digests) if len(waiting) >= WORTH_MEASURING else []
+        run_all(run, unknown, waiting, options)
     found = [entry for room, m in counting if (entry := known(ledger, pool, room, m))]
     print_survivors(found)
     print_table(options.rooms, found, Counter(room for room, _ in equal))
@@ -203,67 +214,65 @@ def known(ledger: Ledger, pool: Pool, room: str, mutant: Mutant) -> Entry | None
     return ledger.known(mutant.key, source, pool.tests_digest[room])
 
 
-def run_all(run: Run, waiting: list[tuple[str, Mutant]], options: argparse.Namespace) -> None:
-    """Every process in a copy of its own, and a thread for each, until the minutes are over."""
+def run_all(
+    run: Run, unknown: list[str], waiting: list[tuple[str, Mutant]], options: argparse.Namespace
+) -> None:
+    """Measure tests whose reach is unknown, then try mutants, until the minutes are over."""
     end = time.monotonic() + 60 * options.minutes
-    shared = iter(waiting)
-    with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flint-mutants-")))
-        processes = [stack.enter_context(p) for p in _processes(place, options.processes)]
-        threads = [threading.Thread(target=run.work, args=(p, shared, end)) for p in processes]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join(min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX))
-        except KeyboardInterrupt:
-            print("interrupted: what was found so far", file=sys.stderr)
-        stopped = any(thread.is_alive() for thread in threads)
-        for process in processes:
-            process.stop()
-        for thread in threads:
-            thread.join()
-    if run.errors and not stopped:
-        raise run.errors[0]
+    with tempfile.TemporaryDirectory(prefix="flint-mutants-") as name:
+        copy = Path(name) / "checkout"
+        copy_checkout(ROOT, copy)
+        if unknown:
+            marked = Path(name) / "marked"
+            shutil.copytree(copy, marked, symlinks=True)
+            mark_copy(marked, read_sources(marked, PRODUCT))
+            with ExitStack() as stack:
+                processes = _processes(marked, options.processes, stack)
+                if not share_out(unknown, processes, run.measure, end):
+                    return
+        with ExitStack() as stack:
+            processes = _processes(copy, options.processes, stack)
+            share_out(waiting, processes, run.try_mutant, end)
 
 
-def _processes(place: Path, number: int) -> Iterator[Process]:
-    """Worker processes, each in a copy of this checkout."""
-    first = place / "copy-0"
-    copy_checkout(ROOT, first)
-    for index in range(number):
-        copy = place / f"copy-{index}"
-        if index:
-            shutil.copytree(first, copy, symlinks=True)
-        yield Process(copy, place / f"scratch-{index}")
+def _processes(copy: Path, number: int, stack: ExitStack) -> list[Process]:
+    """Worker processes, each in a copy of its own."""
+    places = [copy.with_name(f"{copy.name}-{index}") for index in range(number)]
+    for place in places:
+        shutil.copytree(copy, place, symlinks=True)
+    return [
+        stack.enter_context(Process(place, place.with_name(f"{place.name}-files")))
+        for place in places
+    ]
 
 
 def print_survivors(found: Sequence[Entry]) -> None:
     """What no test noticed, in the order of rooms and files."""
-    survivors = [entry for entry in found if entry.verdict == "survived"]
+    survivors = [entry for entry in found if not entry.is_noticed]
     for entry in sorted(survivors, key=lambda e: (list(ROOMS).index(e.room), e.path, e.line)):
-        print(f"survived: {entry.room} {entry.path}:{entry.line}")
+        print(f"{entry.verdict}: {entry.room} {entry.path}:{entry.line}")
         print(f"    - {entry.before}\n    + {entry.after}")
 
 
 def print_table(rooms: Sequence[str], found: Sequence[Entry], equal: Counter[str]) -> None:
     """One row a room, as markdown."""
-    print("\n| room | tried | killed | of them by time | survived | equivalent | share |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("\n| room | tried | killed | by time | survived | unreached | equivalent | share |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for room in (*rooms, "all"):
         entries = [entry for entry in found if room in (entry.room, "all")]
         verdicts = Counter(entry.verdict for entry in entries)
         cells = (
             len(entries),
-            len(entries) - verdicts["survived"],
+            verdicts["killed"] + verdicts["timeout"],
             verdicts["timeout"],
-            verdicts["survived"],
+            verdicts["survived"] + verdicts["unreached"],
+            verdicts["unreached"],
             equal.total() if room == "all" else equal[room],
             f"{100 * share(entries):.0f} %" if entries else "",
         )
         print(f"| {room} | " + " | ".join(map(str, cells)) + " |")
     survivors = [entry for entry in found if entry.verdict == "survived"]
-    noticed = [entry for entry in found if entry.verdict != "survived"]
+    noticed = [entry for entry in found if entry.is_noticed]
     print()
     for title, entries in (("was killed", noticed), ("survived", survivors)):
         if entries:
@@ -278,7 +287,7 @@ def _mean_seconds(entries: Sequence[Entry]) -> str:
 
 def share(found: Sequence[Entry]) -> float:
     """The part of them that tests notice."""
-    return sum(entry.verdict != "survived" for entry in found) / len(found)
+    return sum(entry.is_noticed for entry in found) / len(found)
 
 
 def print_remarks(run: Run, left: int, pool: Pool, equivalents: Sequence[Equivalent]) -> None:

@@ -10,12 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from py_compile import PycInvalidationMode
-from typing import Self
+from typing import Self, TypeVar
 
 from benchmarks.mutation.worker import Outcome, Task
 
+_T = TypeVar("_T")
 _LEFT_OUT = ("*.pyc", "build", "dist", "out", "*.egg-info")
 
 
@@ -72,3 +76,46 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.stop()
         self._process.wait()
+
+
+def share_out(
+    items: Iterable[_T],
+    processes: Sequence[Process],
+    work: Callable[[Process, _T], None],
+    end: float,
+) -> bool:
+    """Call `work` for each item, in a thread for each process. False: the time was over before.
+
+    `end` is of `time.monotonic`. Ctrl-C ends it as the time does; other exceptions are raised.
+    """
+    waiting, lock = iter(items), threading.Lock()
+    errors: list[Exception] = []
+
+    def take(process: Process) -> None:
+        try:
+            while not errors:
+                with lock:
+                    item = next(waiting, None)
+                if item is None:
+                    return
+                work(process, item)
+        except Exception as error:  # noqa: BLE001 - raised by the thread that waits
+            errors.append(error)
+
+    threads = [threading.Thread(target=take, args=(process,)) for process in processes]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join(min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX))
+    except KeyboardInterrupt:
+        print("interrupted: what was found so far", file=sys.stderr)
+    stopped = any(thread.is_alive() for thread in threads)
+    if stopped:
+        for process in processes:
+            process.stop()  # in the middle of their work, which ends with an error
+    for thread in threads:
+        thread.join()
+    if errors and not stopped:
+        raise errors[0]
+    return not stopped

@@ -15,7 +15,10 @@ from benchmarks.mutation.tokens import Mutant
 
 @dataclass(frozen=True)
 class Entry:
-    """The outcome of one mutant. Verdicts: killed, timeout (killed too) and survived."""
+    """The outcome of one mutant.
+
+    Verdicts: killed, timeout (killed too), survived, and unreached: no test enters its function.
+    """
 
     key: str
     room: str
@@ -28,7 +31,11 @@ class Entry:
     seconds: float
     source: str  #: digest of the mutated file
     tests: str  #: digest of the tests that belong to the room
-    cpu_seconds: float = 0.0
+    cpu_seconds: float
+
+    @property
+    def is_noticed(self) -> bool:
+        return self.verdict in ("killed", "timeout")
 
 
 class Ledger:
@@ -47,7 +54,7 @@ class Ledger:
         entry = self._entries.get(key)
         if entry is None or entry.source != source:
             return None
-        return entry if entry.verdict != "survived" or entry.tests == tests else None
+        return entry if entry.is_noticed or entry.tests == tests else None
 
     def killers(self, path: str) -> Counter[str]:
         """Test files -> how many mutants of a file they noticed."""

@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from benchmarks.mutation.ledger import digest
 from benchmarks.structure.sources import PRODUCT, Source, imported_names, importers, read_sources
 
 
@@ -125,6 +126,13 @@ class Plan:
             if test.path.name.startswith("test_")
             and (matches(test.path, ROOMS[room].tests) or self._imports[test.module] & own)
         ]
+
+    def digests(self, rooms: Sequence[str]) -> dict[str, str]:
+        """The test files of some rooms -> digest of each, and of what tests share."""
+        texts = {str(test.path): test.text for test in self.tests}
+        shared = [test.text for test in self.tests if len(test.path.parts) == 2]
+        tests = sorted({test for room in rooms for test in self.tests_of(room)})
+        return {test: digest([*shared, texts[test]]) for test in tests}
 
     def ordered(
         self, room: str, path: str, killers: Mapping[str, int], seconds: Mapping[str, float]

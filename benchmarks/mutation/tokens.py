@@ -36,6 +36,7 @@ class Mutant:
     new: str
     before: str  #: the line as it is, without its indentation
     key: str  #: stays when other lines of the file change, or its folder
+    function: str  #: the innermost function it is in, as `.Class.method`; "" outside of functions
 
     @property
     def after(self) -> str:
@@ -54,18 +55,18 @@ def mutants(path: str, text: str) -> list[Mutant]:
     lines = text.split("\n")
     seen: Counter[str] = Counter()
     found = []
-    for line, column, old, new, function in sorted(_Finder(text).find(ast.parse(text), "")):
+    for line, column, old, new, name, function in sorted(_Finder(text).find(ast.parse(text))):
         stripped = lines[line - 1].strip()
         indent = len(lines[line - 1]) - len(lines[line - 1].lstrip())
-        place = f"{PurePosixPath(path).name} {function} {column - indent} {old} {new} {stripped}"
+        place = f"{PurePosixPath(path).name} {name} {column - indent} {old} {new} {stripped}"
         seen[place] += 1
         key = hashlib.sha256(f"{place} {seen[place]}".encode()).hexdigest()[:16]
-        found.append(Mutant(path, line, column - indent, old, new, stripped, key))
+        found.append(Mutant(path, line, column - indent, old, new, stripped, key, function))
     return found
 
 
-#: Line, column, token before, token after, the function it is in.
-_Change = tuple[int, int, str, str, str]
+#: Line, column, token before, token after, the innermost function or class and function it is in.
+_Change = tuple[int, int, str, str, str, str]
 
 
 class _Finder:
@@ -80,12 +81,16 @@ class _Finder:
         ]
         self._starts = [token.start for token in self._tokens]
 
-    def find(self, node: ast.AST, function: str) -> Iterator[_Change]:
+    def find(self, node: ast.AST, name: str = "", function: str = "") -> Iterator[_Change]:
+        outer = function
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-            function = f"{function}.{node.name}"
-        yield from ((*change, function) for change in self._of_node(node))
+            name = f"{name}.{node.name}"
+        if isinstance(node, _FUNCTIONS):
+            function = name
+        yield from ((*change, name, function) for change in self._of_node(node))
+        decorators = getattr(node, "decorator_list", ())  # they run where the function is defined
         for child in _children(node):
-            yield from self.find(child, function)
+            yield from self.find(child, name, outer if child in decorators else function)
 
     def _of_node(self, node: ast.AST) -> Iterator[tuple[int, int, str, str]]:
         if isinstance(node, ast.BinOp):

@@ -44,7 +44,6 @@ _SUBREAPER = (
     36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>: orphans become children of this process
 )
 _OPTIONS = (
-    "-x",
     "-q",
     "--no-header",
     "--tb=line",
@@ -66,6 +65,7 @@ class Task:
     tests: Sequence[str]
     deselected: Sequence[str]
     limit_seconds: float  #: for a test whose time is not known, and for collecting
+    exhaustive: bool = False  #: run all of them, whatever fails; `left` is what they wrote there
 
 
 @dataclass
@@ -77,6 +77,7 @@ class Outcome:
     passed: dict[str, float] = field(default_factory=dict)  #: seconds of each test
     seconds: float = 0.0
     cpu_seconds: float = 0.0  #: of the fork and of what it waited for
+    left: str = ""
 
 
 class Reporter:
@@ -84,7 +85,7 @@ class Reporter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._seconds = 0.0
+        self._seconds, self._failed = 0.0, False  # of the test that runs
 
     def say(self, what: str, test: str = "", seconds: float = 0.0) -> None:
         os.write(self._descriptor, (json.dumps([what, test, seconds]) + "\n").encode())
@@ -102,14 +103,15 @@ class Reporter:
             self.say("failed", report.nodeid)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._seconds = 0.0
+        self._seconds, self._failed = 0.0, False
         self.say("started", nodeid)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self._seconds += report.duration
         if report.failed:
+            self._failed = True
             self.say("failed", report.nodeid)
-        elif report.when == "teardown":
+        elif report.when == "teardown" and not self._failed:
             self.say("passed", report.nodeid, self._seconds)
 
 
@@ -129,6 +131,7 @@ class Worker:
             try:
                 path.write_text(task.text, encoding="utf-8")
                 outcome = self._forked(task, Path(place))
+                outcome.left = path.read_text(encoding="utf-8") if task.exhaustive else ""
             finally:
                 path.write_bytes(kept)
         outcome.seconds = time.monotonic() - started
@@ -168,7 +171,7 @@ class Worker:
             for what, name, seconds in map(json.loads, lines):
                 if what == "end":
                     return outcome
-                if what == "failed":
+                if what == "failed" and not task.exhaustive:
                     outcome.verdict, outcome.test = "killed", name
                     return outcome
                 if what == "passed":
@@ -219,10 +222,12 @@ def _run_tests(task: Task, reporter: Reporter) -> None:
     """Few files first: most mutants are noticed there, before other files are even collected."""
     import pytest
 
-    options = [*_OPTIONS, *(f"--deselect={test}" for test in task.deselected)]
+    options = [*_OPTIONS, f"--maxfail={0 if task.exhaustive else 1}"]
+    options += [f"--deselect={test}" for test in task.deselected]
     for files in _chunks(task.tests):
         code = pytest.main([*options, *files], plugins=[reporter])
-        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        fine = code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if not fine and not task.exhaustive:
             reporter.say("failed", files[0])  # said before, unless pytest itself failed
             return
     reporter.say("end")
