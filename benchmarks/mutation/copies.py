@@ -24,11 +24,7 @@ _LEFT_OUT = ("*.pyc", "build", "dist", "out", "*.egg-info")
 
 
 def copy_checkout(root: Path, place: Path) -> None:
-    """Copy what the tests may read: no hidden folders but `.ci`, links as links.
-
-    Compiled code goes beside it, valid by what the source says and not by its time: a mutant is
-    written and taken back within the resolution of a clock.
-    """
+    """Copy what the tests may read: no hidden folders but `.ci`, links as links."""
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         hidden = {
@@ -37,9 +33,16 @@ def copy_checkout(root: Path, place: Path) -> None:
         return hidden | shutil.ignore_patterns(*_LEFT_OUT)(folder, names)
 
     shutil.copytree(root, place, symlinks=True, ignore=left_out)
-    compileall.compile_dir(
-        place, quiet=2, workers=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH
-    )
+    compile_with_hashes(place)
+
+
+def compile_with_hashes(folder: Path) -> None:
+    """Compile modules so that Python asks for what a source says, and not for its time.
+
+    A mutant is written and taken back within the resolution of a clock.
+    """
+    mode = PycInvalidationMode.CHECKED_HASH
+    compileall.compile_dir(folder, quiet=2, invalidation_mode=mode)
 
 
 class Process:

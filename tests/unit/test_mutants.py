@@ -1,14 +1,18 @@
 """`benchmarks/mutants.py`: which tokens it spoils, what it remembers, and what its forks say."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.mutants import EQUIVALENT
+from benchmarks.mutation.copies import compile_with_hashes
 from benchmarks.mutation.ledger import Entry, Equivalent, Ledger, read_equivalents, stale
+from benchmarks.mutation.reach import Reach, marked
 from benchmarks.mutation.rooms import ROOMS, Plan, matches
 from benchmarks.mutation.tokens import mutants
 from benchmarks.structure.sources import Source
@@ -114,7 +118,7 @@ def test_likely_killers_come_first():
 
 def test_what_a_ledger_remembers(tmp_path):
     def entry(key, verdict):
-        return Entry(key, "mesh", "a.py", 1, "1", "2", verdict, "t.py::t", 1.0, "same", "old")
+        return Entry(key, "mesh", "a.py", 1, "1", "2", verdict, "t.py::t", 1.0, "same", "old", 1.0)
 
     path = tmp_path / "below" / "ledger"
     first = Ledger(path)
@@ -137,15 +141,70 @@ def test_equivalent_mutants_are_known_by_their_lines():
     assert all(each.reason for each in read_equivalents(EQUIVALENT))
 
 
+MARKED = '''"""A module."""
+from __future__ import annotations
+def one(): return two(1)
+def two(
+    a, b=2
+):
+    """A docstring."""
+    @staticmethod
+    def inner():
+        pass
+    return inner
+class A:
+    def f(self):
+        """Only a docstring."""
+    @property
+    def g(self):
+        if self: yield 1
+'''
+
+
+def test_functions_say_that_they_are_entered(monkeypatch, tmp_path):
+    entered, path = [], tmp_path / "a.py"
+    monkeypatch.setitem(sys.modules, "flint.reached", SimpleNamespace(enter=entered.append))
+    path.write_text(marked(Source(PurePosixPath("passes/a.py"), MARKED)))
+    module = runpy.run_path(path)
+    module["one"]().__call__()
+    list(module["A"]().g)
+    names = [".one", ".two", ".two.inner", ".A.g"]
+    assert entered == [f"passes/a.py:{name}" for name in names]
+    assert module["two"].__doc__ == "A docstring."
+
+
+def test_mutants_know_their_functions():
+    text = "@d(1)\nclass A:\n    b = 2\n    @d(3)\n    def f(c=4):\n        return lambda: 5\n"
+    found = {m.old: m.function for m in mutants("a.py", text)}
+    assert found == {"1": "", "2": "", "3": "", "4": ".A.f", "5": ".A.f"}
+
+
+def test_tests_that_enter_a_function_are_kept_for_the_same_product(tmp_path):
+    inside, outside = mutants("x/a.py", "def f():\n    return 0\nb = 0\n")
+    path = tmp_path / "reach"
+    Reach(path, "product").add("t.py", "same", ["x/a.py:.g"])
+    again = Reach(path, "product")
+    assert again.missing({"t.py": "same", "u.py": "new"}) == ["u.py"]
+    assert again.missing({"t.py": "other"}) == ["t.py"]
+    assert not again.reaches("t.py", inside)
+    assert again.reaches("t.py", outside)
+    assert again.reaches("u.py", inside)
+    assert Reach(path, "another").missing({"t.py": "same"}) == ["t.py"]
+
+
 RUN = """
 import json, sys
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from benchmarks.mutation.worker import Task, Worker
 Path("scratch").mkdir()
 worker = Worker(Path("scratch"))
 for text in json.load(sys.stdin):
     outcome = worker.run(Task("flint/a.py", text, ["tests/test_a.py"], ["tests/test_a.py::test_bad"], 5.0))
     print(json.dumps([outcome.verdict, outcome.test, sorted(outcome.passed)]))
+task = Task("flint/a.py", "one = lambda: open(__file__, 'w').write('left')", ["tests/test_a.py"], [], 5.0, True)
+outcome = worker.run(task)
+print(json.dumps([outcome.verdict, outcome.left, sorted(outcome.passed)]))
 """
 TEST = """
 import flint.a
@@ -162,13 +221,14 @@ def test_good():
 def test_a_fork_for_each_mutant(tmp_path):
     files = {
         "flint/__init__.py": "",
-        "flint/a.py": "kept",
+        "flint/a.py": "kept = 1",
         "tests/test_a.py": TEST,
         "pytest.ini": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    compile_with_hashes(tmp_path / "flint")
     bodies = ["return 1", "return 2", "raise ImportError", "while True: pass", "os._exit(0)"]
     texts = [f"import os\ndef one():\n    {body}\n" for body in bodies]
     done = subprocess.run(
@@ -188,5 +248,6 @@ def test_a_fork_for_each_mutant(tmp_path):
         ["timeout", test, []],
         ["killed", test, []],
         ["killed", file, []],
+        ["survived", "left", []],
     ]
-    assert (tmp_path / "flint/a.py").read_text() == "kept"
+    assert (tmp_path / "flint/a.py").read_text() == "kept = 1"
