@@ -9,7 +9,7 @@ from flint.frontends.jax_stages.bodies import capture_body
 from flint.frontends.jax_stages.joint import differentiable, step_function
 from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_stages.stages import stage_functions
-from flint.frontends.jax_stages.tied import Place, as_ports, find_tied
+from flint.frontends.jax_stages.tied import as_ports, find_tied
 from flint.frontends.jax_stages.update import (
     Optimizer,
     find_optimizer,
@@ -17,7 +17,7 @@ from flint.frontends.jax_stages.update import (
     update_function,
 )
 from flint.frontends.jax_step.program import platform_name
-from flint.frontends.pipeline_arguments import check_arguments
+from flint.frontends.stages.pipeline import Tied, captured_pipeline, check_arguments
 from flint.ir.mesh import Mesh
 from flint.steps.captured import CapturedPipeline, StageBodies
 from flint.steps.pipeline import Layers, Pipeline, Stage
@@ -43,26 +43,22 @@ def capture_jax_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> Ca
     )
     captured = [first[stage.key] for stage in stages]
     tied = find_tied(pipeline.tied, stages, captured) + as_ports(shared, stages, captured)
-    return CapturedPipeline(
+    return captured_pipeline(
+        pipeline,
         mesh,
-        pipeline.name or _name(pipeline),
         source,
-        pipeline.axis,
+        pipeline.name or _name(pipeline),
         bodies,
-        tuple(keys.index(stage.key) for stage in stages),
-        tuple(stage.label for stage in stages),
-        pipeline.microbatches,
-        pipeline.schedule or ("1f1b" if pipeline.trains else "forward"),
-        pipeline.chunks,
+        [keys.index(stage.key) for stage in stages],
+        [stage.label for stage in stages],
         tied,
-        pipeline.gradient_dtype,
-        pipeline.reshard_after_forward,
+        trains=pipeline.trains,
     )
 
 
 def _stages(
     pipeline: Pipeline, mesh: Mesh, count: int
-) -> tuple[Sequence[StageFunction], tuple[tuple[Place, Place], ...]]:
+) -> tuple[Sequence[StageFunction], tuple[Tied, ...]]:
     """The stages, and the parameters that a cut left in several of them."""
     if pipeline.stages:
         return stage_functions(pipeline, mesh, count), ()

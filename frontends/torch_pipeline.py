@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.frontends.jax_step.program import platform_name
-from flint.frontends.pipeline_arguments import check_arguments
+from flint.frontends.stages.pipeline import captured_pipeline, check_arguments
 from flint.frontends.torch_export import lowered, require_torch
 from flint.ir.mesh import Mesh
 from flint.steps.captured import Body, Captured, CapturedPipeline, StageBodies
@@ -59,21 +59,17 @@ def capture_torch_pipeline(pipeline: Pipeline, mesh: Mesh, source: str = "") -> 
         bodies.append(
             StageBodies(stage, body(programs.norm, "norm"), body(programs.update, "update"))
         )
-    return CapturedPipeline(
+    return captured_pipeline(
+        pipeline,
         mesh,
-        name,
         source,
-        pipeline.axis,
-        tuple(bodies),
+        name,
+        bodies,
         model.stages,
         model.labels,
-        pipeline.microbatches,
-        pipeline.schedule or ("1f1b" if step.trains else "forward"),
-        pipeline.chunks,
         model.tied,
-        pipeline.gradient_dtype,
-        pipeline.reshard_after_forward,
-        model.warnings,
+        trains=step.trains,
+        warnings=model.warnings,
     )
 
 

@@ -9,6 +9,7 @@ from flint.frontends.jax_stages.leaves import refuse_axis
 from flint.frontends.jax_stages.microbatch import Microbatch
 from flint.frontends.jax_step.program import abstract_mesh
 from flint.frontends.jax_step.specs import check_spec
+from flint.frontends.stages.pipeline import boundary_specs
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 
@@ -31,7 +32,7 @@ def on_boundary(
             f"{len(values)} values ({shown}) leave {after}, crossing is {pipeline.crossing}",
             help="return exactly as many arrays as `crossing` says: one array, or a flat tuple",
         )
-    specs = _given_specs(pipeline)
+    specs = boundary_specs(pipeline)
     found = []
     for number, value in enumerate(values):
         name = f"value {number} after {after}" if len(values) > 1 else f"the value after {after}"
@@ -42,26 +43,6 @@ def on_boundary(
         refuse_axis(struct, pipeline.axis, name, "boundary")
         found.append(struct)
     return tuple(found)
-
-
-def _given_specs(pipeline: Pipeline) -> tuple[Any, ...]:
-    import jax
-
-    given = pipeline.boundary
-    if given is None:
-        return ()
-    one = isinstance(given, jax.sharding.PartitionSpec | jax.sharding.NamedSharding)
-    several = (given,) * pipeline.crossing if one else tuple(given)
-    specs = tuple(getattr(s, "spec", s) for s in several)
-    if len(specs) != pipeline.crossing or not all(
-        isinstance(s, jax.sharding.PartitionSpec) for s in specs
-    ):
-        raise FlintError(
-            "FL240",
-            f"boundary gives {len(specs)} shardings, crossing is {pipeline.crossing}",
-            help="give one PartitionSpec for all crossing values, or a tuple with one for each",
-        )
-    return specs
 
 
 def _default_spec(value: Any, mesh: Mesh, microbatch: Microbatch) -> Any:

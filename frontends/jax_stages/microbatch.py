@@ -9,6 +9,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.frontends.jax_stages.leaves import named_leaves
 from flint.frontends.jax_step.program import argument_names, definition
+from flint.frontends.stages.pipeline import microbatch_size
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 
@@ -91,13 +92,5 @@ def _microbatch_shape(leaf: Any, name: str, count: int, place: str | None) -> tu
             place=f"{place or name}  {shown}",
             help="dimension 0 of inputs and targets is the batch; bind constants to the function",
         )
-    size = leaf.shape[0]
-    if size % count:
-        raise FlintError(
-            "FL243",
-            f"{count} microbatches do not divide the batch of {size} (dimension 0 of {name})",
-            place=f"{place or name}  {shown}",
-            help=f"take a batch of {-(-size // count) * count}, or a number of microbatches that "
-            f"divides {size}",
-        )
-    return (size // count, *leaf.shape[1:])
+    size = microbatch_size(leaf.shape[0], count, name, f"{place or name}  {shown}")
+    return (size, *leaf.shape[1:])

@@ -11,6 +11,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.frontends.jax_stages.leaves import named_leaves
 from flint.frontends.jax_step.program import abstract_mesh, definition
+from flint.frontends.stages.pipeline import layers_label
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Layers, Stage
 
@@ -38,8 +39,7 @@ class StagePart:
         """Its content in words: "embed", "layers 0-19"."""
         if not self.count:
             return self.name
-        last = self.start + self.count - 1
-        return f"{self.name} {self.start}" + (f"-{last}" if last > self.start else "")
+        return layers_label(self.name, self.start, self.start + self.count - 1)
 
     @property
     def key(self) -> Hashable:

@@ -8,16 +8,14 @@ from typing import Any
 from flint.errors import FlintError, nearest
 from flint.frontends.jax_stages.parts import described, shown
 from flint.frontends.jax_stages.stage_function import StageFunction
-
-#: A parameter of a pipeline: its stage and its name there.
-Place = tuple[int, str]
+from flint.frontends.stages.pipeline import PlaceOfParameter, Tied
 
 
 def find_tied(
     pairs: Sequence[tuple[str, str]],
     stages: Sequence[StageFunction],
     captured: Sequence[StageFunction],
-) -> tuple[tuple[Place, Place], ...]:
+) -> tuple[Tied, ...]:
     """Pairs of names as pairs of (stage, name).
 
     `captured[s]` is the stage that was captured for stage s: its parameters are the same in the
@@ -40,15 +38,15 @@ def find_tied(
 
 
 def as_ports(
-    pairs: Sequence[tuple[Place, Place]],
+    pairs: Sequence[Tied],
     stages: Sequence[StageFunction],
     captured: Sequence[StageFunction],
-) -> tuple[tuple[Place, Place], ...]:
+) -> tuple[Tied, ...]:
     """Pairs of places under the names that the ports of the captured stages have."""
     return tuple((_port(a, stages, captured), _port(b, stages, captured)) for a, b in pairs)
 
 
-def _place_of(name: str, stages: Sequence[StageFunction], known: set[str]) -> Place:
+def _place_of(name: str, stages: Sequence[StageFunction], known: set[str]) -> PlaceOfParameter:
     at = [number for number, stage in enumerate(stages) if name in stage.params]
     if len(at) == 1:
         return at[0], name
@@ -66,8 +64,8 @@ def _place_of(name: str, stages: Sequence[StageFunction], known: set[str]) -> Pl
 
 
 def _port(
-    place: Place, stages: Sequence[StageFunction], captured: Sequence[StageFunction]
-) -> Place:
+    place: PlaceOfParameter, stages: Sequence[StageFunction], captured: Sequence[StageFunction]
+) -> PlaceOfParameter:
     stage, name = place
     return stage, list(captured[stage].params)[list(stages[stage].params).index(name)]
 

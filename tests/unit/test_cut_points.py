@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.frontends.cut_points import (
+from flint.frontends.stages.cut_points import (
     LayerCuts,
     ScopeCuts,
     balanced_sizes,

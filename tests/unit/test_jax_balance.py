@@ -13,7 +13,8 @@ import jax.numpy as jnp
 
 from flint import FlintError
 from flint.frontends.jax_pipeline import capture_jax_pipeline
-from flint.frontends.jax_stages.balance import balanced, jaxpr_flops, split_layers
+from flint.frontends.jax_stages.cut.jaxprs import Work
+from flint.frontends.stages.cut_points import balanced, split_layers
 from tests.jax_pipelines import MESH, pipeline
 
 
@@ -65,7 +66,7 @@ def test_flops() -> None:
     shapes = [(3, 4), (4, 4), (2, 6, 8, 8), (5, 6, 3, 3)]
     args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
     product, convolution = 2 * 3 * 4 * 4, 2 * (2 * 5 * 8 * 8) * 6 * 9
-    assert jaxpr_flops(jax.make_jaxpr(function)(*args)) == (5 + 2 + 1) * product + convolution
+    assert Work().of(jax.make_jaxpr(function)(*args).eqns) == (5 + 2 + 1) * product + convolution
 
 
 def test_balanced_pipeline_counts_the_head() -> None:

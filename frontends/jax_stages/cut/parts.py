@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from flint.frontends.jax_stages.cut.flow import Flow
 from flint.frontends.jax_stages.cut.jaxprs import is_variable, reads, scope
 from flint.frontends.jax_stages.cut.trace import Traced
+from flint.frontends.stages.pipeline import layers_label
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ def _label(cutting: Cutting, flow: Flow, start: int, end: int) -> str:
             here = (parts[0], -1, -1) if parts and parts[0] not in layers else None
         if here is not None:
             _add(found, here)
-    return ", ".join(_texts(found))
+    return ", ".join(
+        name if first < 0 else layers_label(name, first, last) for name, first, last in found
+    )
 
 
 def _add(found: list[tuple[str, int, int]], here: tuple[str, int, int]) -> None:
@@ -110,13 +113,3 @@ def _add(found: list[tuple[str, int, int]], here: tuple[str, int, int]) -> None:
             found.append(here)
     elif here[2] > last[2]:
         found[-1] = (last[0], last[1], here[2])
-
-
-def _texts(found: Iterable[tuple[str, int, int]]) -> list[str]:
-    texts = []
-    for name, first, last in found:
-        if first < 0:
-            texts.append(name)
-        else:
-            texts.append(f"{name} {first}" if first == last else f"{name} {first}-{last}")
-    return texts

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError, nearest
-from flint.frontends.cut_points import LayerCuts, ScopeCuts, layer_starts, parse_cut
 from flint.frontends.jax_stages.cut.flow import without_mixed_calls
 from flint.frontends.jax_stages.cut.jaxprs import Work
 from flint.frontends.jax_stages.cut.layers import (
@@ -25,6 +24,8 @@ from flint.frontends.jax_stages.cut.trace import Traced, traced_model
 from flint.frontends.jax_stages.microbatch import one_microbatch
 from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_step.program import definition
+from flint.frontends.stages.cut_points import LayerCuts, ScopeCuts, layer_starts, parse_cut
+from flint.frontends.stages.pipeline import Tied
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 
@@ -38,7 +39,7 @@ class CutModel:
     """
 
     stages: tuple[StageFunction, ...]
-    tied: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
+    tied: tuple[Tied, ...]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 
 from flint.errors import FlintError
 from flint.frontends.jax_step.specs import check_spec, show_spec
+from flint.frontends.stages.pipeline import boundary_specs
 from flint.frontends.torch_graph.constraints import FREE, spec_of
 from flint.frontends.torch_graph.export import Exported, Input
 from flint.frontends.torch_graph.names import who_uses
@@ -36,7 +37,7 @@ class Boundary:
         batch: int | None,
     ) -> None:
         self.mesh, self.axis, self.shardings, self.batch = mesh, pipeline.axis, shardings, batch
-        self.given = _given(pipeline)
+        self.given = boundary_specs(pipeline)
         first = next((i.name for i in exported.inputs if i.kind == "input"), None)
         spec = tuple(shardings.rest[first]) if first is not None else ()
         self.of_batch = spec[0] if spec else None
@@ -83,25 +84,6 @@ class Boundary:
         if shape[:1] != (self.batch,) or shape[0] % size or self.of_batch is None:
             return PartitionSpec()
         return PartitionSpec(self.of_batch)
-
-
-def _given(pipeline: Pipeline) -> tuple[Any, ...]:
-    """The specs of `Pipeline.boundary` by number of the value, () without."""
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    given = pipeline.boundary
-    if given is None:
-        return ()
-    one = isinstance(given, PartitionSpec | NamedSharding)
-    several = (given,) * pipeline.crossing if one else tuple(given)
-    specs = tuple(getattr(s, "spec", s) for s in several)
-    if len(specs) == pipeline.crossing and all(isinstance(s, PartitionSpec) for s in specs):
-        return specs
-    raise FlintError(
-        "FL240",
-        f"boundary gives {len(specs)} shardings, crossing is {pipeline.crossing}",
-        help="give one PartitionSpec for all crossing values, or a tuple with one for each",
-    )
 
 
 def _as_constrained(node: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from flint.errors import FlintError, nearest
-from flint.frontends.cut_points import LayerCuts, ScopeCuts, layer_starts, parse_cut
+from flint.frontends.stages.cut_points import LayerCuts, ScopeCuts, layer_starts, parse_cut
 from flint.frontends.torch_graph.export import Exported, definition
 from flint.frontends.torch_graph.flops import node_flops
 from flint.frontends.torch_graph.names import without_root

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from flint.errors import FlintError
+from flint.frontends.stages.pipeline import microbatch_size
 from flint.frontends.torch_graph.export import definition
 from flint.steps.step import TorchStep
 
@@ -30,20 +31,12 @@ def one_microbatch(step: TorchStep, count: int) -> TorchStep:
             place=place,
             help="give the module a tensor whose dimension 0 is the batch",
         )
-    if batch is not None and batch % count:
-        raise FlintError(
-            "FL243",
-            f"{count} microbatches do not divide the batch of {batch} (dimension 0 of the first "
-            "argument)",
-            place=place,
-            help=f"take a batch of {-(-batch // count) * count}, or a number of microbatches that "
-            f"divides {batch}",
-        )
+    size = microbatch_size(batch, count, "the first argument", place) if batch is not None else 0
 
     def divided(leaf: Any) -> Any:
         if batch is None or not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (batch,):
             return leaf
-        return leaf.detach().narrow(0, 0, batch // count)
+        return leaf.detach().narrow(0, 0, size)
 
     args, kwargs, loss_args = pytree.tree_map(
         divided, (tuple(step.args), dict(step.kwargs), tuple(step.loss_args))

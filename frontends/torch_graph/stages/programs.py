@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError
+from flint.frontends.stages.pipeline import Tied, layers_label
 from flint.frontends.torch_graph.block_calls import TracedBlocks, traced_blocks
 from flint.frontends.torch_graph.blocks import graph_fingerprint, plain_arguments, tensor_type
 from flint.frontends.torch_graph.export import Exported, export_step
@@ -83,10 +84,14 @@ def stage_label(stage: StageGraph, begins: Sequence[str], loss: bool) -> str:
     shown: list[str] = []
     while units:
         name, number = units.pop(0)
+        if number is None:
+            shown.append(name)
+            continue
         last = number
-        while last is not None and units and units[0] == (name, last + 1):
-            _, last = units.pop(0)
-        shown.append(name if number is None else f"{name or 'modules'} {_range(number, last)}")
+        while units and units[0] == (name, last + 1):
+            del units[0]
+            last += 1
+        shown.append(layers_label(name or "modules", number, last))
     return ", ".join([*shown, *(["loss"] if loss else [])])
 
 
@@ -99,10 +104,6 @@ def _unit(path: str, lists: Sequence[Sequence[str]]) -> tuple[str, int | None] |
     if parts[depth].isdecimal():
         return ".".join(parts[:depth]), int(parts[depth])
     return ".".join(parts[: depth + 1]), None
-
-
-def _range(first: int, last: int | None) -> str:
-    return str(first) if last == first else f"{first}-{last}"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class StagedModel:
     bodies: tuple[StagePrograms, ...]
     stages: tuple[int, ...]
     labels: tuple[str, ...]
-    tied: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
+    tied: tuple[Tied, ...]
     warnings: tuple[str, ...]
 
 
@@ -248,7 +249,7 @@ class _Builder:
             norm = optimizer.norm_program([p for p in step.trained if p.name not in skipped])
         return StagePrograms(step.program, norm, optimizer.update_program(step.trained))
 
-    def tied(self, stages: Sequence[int]) -> tuple[tuple[tuple[int, str], tuple[int, str]], ...]:
+    def tied(self, stages: Sequence[int]) -> tuple[Tied, ...]:
         """Every parameter of several stages: the first of them with each of the others."""
         ends: dict[str, list[tuple[int, str]]] = {}
         for number, body in enumerate(stages):

@@ -159,3 +159,69 @@ def _evenest(
                     following[end] = candidate
         found = following
     return found[len(flops)][1] if len(flops) in found else None
+
+
+def split_layers(
+    count: int,
+    stages: int,
+    split: str | Sequence[int],
+    name: str,
+    around: tuple[int, int, int] = (0, 1, 0),
+) -> list[int]:
+    """How many of `count` layers each of `stages` stages gets; at least one.
+
+    `around` are the FLOPs before, of one and after the layers, for the split "balanced". Raises
+    FlintError: FL242 (a stage without layers), FL240 (a split that is none).
+    """
+    if stages > count:
+        raise FlintError(
+            "FL242",
+            f"{stages} stages for {count} layers of '{name}': {stages - count} would be empty",
+            help=f"take at most {count} stages: a smaller pipeline axis or fewer chunks",
+        )
+    if split == "uniform":
+        return list(even_sizes(count, stages))
+    if split == "balanced":
+        return balanced(count, stages, *around)
+    if isinstance(split, str):
+        raise FlintError(
+            "FL240",
+            f"there is no split '{split}' of layers",
+            help='choose "uniform", "balanced" or a list of numbers of layers',
+        )
+    return _by_list(count, stages, list(split), name)
+
+
+def _by_list(count: int, stages: int, numbers: list[int], name: str) -> list[int]:
+    if len(numbers) != stages or sum(numbers) != count:
+        raise FlintError(
+            "FL240",
+            f"the split {numbers} of '{name}' has {len(numbers)} numbers that add up to "
+            f"{sum(numbers)}, for {stages} stages and {count} layers",
+            help="give one number of layers per stage, in all as many as there are layers",
+        )
+    for stage, number in enumerate(numbers):
+        if number < 1:
+            raise FlintError(
+                "FL242",
+                f"the split {numbers} of '{name}' leaves stage {stage} without layers",
+                help="give each stage at least one layer",
+            )
+    return numbers
+
+
+def balanced(count: int, stages: int, before: int, each: int, after: int) -> list[int]:
+    """The split with the smallest largest stage, in FLOPs; each stage has at least one layer.
+
+    Layers are given one by one to the stage that is then the smallest, the later one of equals:
+    earlier stages hold more activations. With equal layers that is the best possible.
+    """
+    loads = [each] * stages
+    loads[0] += before
+    loads[-1] += after
+    numbers = [1] * stages
+    for _ in range(count - stages):
+        least = min(reversed(range(stages)), key=lambda s: (loads[s], numbers[s]))
+        numbers[least] += 1
+        loads[least] += each
+    return numbers
