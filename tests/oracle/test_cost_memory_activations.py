@@ -25,10 +25,10 @@ from typing import Any
 import pytest
 
 import flint
-from flint.backends.cost.memory.memory import saved_activation_bytes
 from flint.frontends.jax_step.program import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.rewrite import rewrite
+from tests.saved_activations import saved_activation_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "benchmarks/data/megatron/step_times_a100.csv"

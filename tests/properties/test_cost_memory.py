@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import assume, given
 
-from flint.backends.cost.memory.kinds import MemoryKind
 from flint.backends.cost.memory.liveness import buffers, donated, value_bytes
-from flint.backends.cost.memory.memory import memory_use, saved_activation_bytes
+from flint.backends.cost.memory.memory import MemoryKind, memory_use
 from flint.backends.cost.memory.values import values
 from flint.ir.columns import carried
 from flint.ir.program import Flag, Kind, Program
 from tests.random_programs import QUICK, programs
+from tests.saved_activations import saved_activation_bytes
 
 
 def arguments(program: Program) -> int:

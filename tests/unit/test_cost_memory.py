@@ -9,7 +9,6 @@ from typing import Any
 from flint.backends.cost.memory.memory import (
     MemoryUse,
     memory_use,
-    saved_activation_bytes,
     step_memory,
 )
 from flint.cluster.models import Cluster
@@ -18,6 +17,7 @@ from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.fusion.kernels import FuseKernels
 from tests.program_text import Rows, group
+from tests.saved_activations import saved_activation_bytes
 
 
 def used(rows: Rows) -> MemoryUse:

@@ -13,10 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.memory.eager_updates import EAGER, eager_updates
-from flint.backends.cost.memory.nesting import Carry
 from flint.backends.cost.memory.sharing import Storage
-from flint.backends.cost.memory.values import Values, values
+from flint.backends.cost.memory.values import EAGER, Carry, RowValues, eager_updates, values
 from flint.ir.opcodes import ELEMENTWISE, RESULT, opcode_mask
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 from flint.ir.sizes import type_bytes
@@ -124,7 +122,7 @@ class _Layout:
         self.count = len(program)
         self.region: list[int] = program.region.tolist()
         self.updated = _updated_in_place(program)
-        self.values: Values = values(program)
+        self.values: RowValues = values(program)
         self.eager = eager_updates(program, self.values, value_bytes(program))
         self.last, self.reader = self._readers()
         self.storage = self._storage()

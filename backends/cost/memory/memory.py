@@ -3,20 +3,206 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flint.backends.cost.memory.ahead import gathered_ahead
-from flint.backends.cost.memory.kinds import MemoryKind, kinds
-from flint.backends.cost.memory.liveness import Buffers, buffers
+from flint.backends.cost.memory.liveness import Buffers, buffers, donated
+from flint.backends.cost.simulate.layers import (
+    Preparation,
+    follows_the_layers,
+    loop_of_rows,
+    preparation,
+    runs_of_rows,
+    turns_of_rows,
+)
 from flint.cluster.models import Chip
-from flint.ir.program import Program
+from flint.ir.opcodes import RESULT, opcode_mask
+from flint.ir.program import Collective, Kind, Phase, Program, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.fusion.kernels import FuseKernels
 from flint.passes.rewrites.dead_code import DropDeadCode
 from flint.passes.rewrites.sink_fills import SinkFills
+from flint.passes.work.host_copies import LOAD
+
+# What the memory of a device is used for.
+
+
+class MemoryKind(StrEnum):
+    """Why a buffer is there."""
+
+    PARAMETERS = "parameters"  #: weights: arguments that are no other kind
+    OPTIMIZER_STATE = "optimizer_state"  #: arguments that only the optimizer reads
+    STATE = "state"  #: donated arguments of a step without an optimizer: caches
+    INPUTS = "inputs"  #: arguments of integers, and those that training does not change
+    GRADIENTS = "gradients"  #: what backward passes leave for the optimizer, or return
+    SAVED_ACTIVATIONS = "saved_activations"  #: what a forward pass leaves for the backward pass
+    PIPELINE_STASH = "pipeline_stash"  #: saved activations of other microbatches in flight
+    GATHERED = "gathered"  #: parameters and activations gathered from other devices
+    OUTPUTS = "outputs"  #: results of the step that take the place of no argument
+    TEMPORARIES = "temporaries"  #: everything else
+
+
+def kinds(program: Program, buffers: Buffers) -> NDArray[np.object_]:
+    """The `MemoryKind` of each buffer."""
+    found = np.full(len(buffers.num_bytes), MemoryKind.TEMPORARIES, dtype=object)
+    reads = _Reads(program, buffers)
+    first, phase = buffers.first, program.phase
+    backward = np.isin(phase[first], (Phase.BACKWARD, Phase.REMAT))
+    forward = np.isin(phase[first], (Phase.FORWARD, Phase.UNKNOWN))
+    found[reads.returned] = MemoryKind.OUTPUTS
+    found[forward & (reads.by[Phase.BACKWARD] | reads.by[Phase.REMAT])] = (
+        MemoryKind.SAVED_ACTIVATIONS
+    )
+    found[backward & (reads.by[Phase.OPTIMIZER] | reads.returned)] = MemoryKind.GRADIENTS
+    gathers = program.collective == Collective.ALL_GATHER
+    found[np.setdiff1d(buffers.of_row[gathers], np.flatnonzero(reads.returned))] = (
+        MemoryKind.GATHERED
+    )
+    found[gathers[first] & ~reads.returned] = MemoryKind.GATHERED  # those for the next layer too
+    for opcode, kind in _OPCODES.items():
+        found[opcode_mask(program, frozenset({opcode}))[first]] = kind
+    arguments = program.kind[first] == Kind.PARAMETER
+    found[arguments] = _arguments(program, first[arguments], reads)
+    return found
+
+
+_OPCODES = {
+    "pipeline.stash": MemoryKind.PIPELINE_STASH,
+    "pipeline.saved": MemoryKind.SAVED_ACTIVATIONS,
+    "pipeline.neighbour": MemoryKind.SAVED_ACTIVATIONS,
+    "pipeline.accumulator": MemoryKind.GRADIENTS,
+}
+
+
+class _Reads:
+    """In which phases each buffer is read, and whether the step returns it."""
+
+    def __init__(self, program: Program, buffers: Buffers) -> None:
+        owner, target = program.dep_owner[buffers.reads], program.deps[buffers.reads]
+        buffer, count = buffers.of_row[target], len(buffers.num_bytes)
+        uses = buffers.of_row[owner] != buffer
+        uses |= program.kind[owner] == Kind.COMPUTE
+        results = opcode_mask(program, RESULT)[owner]
+        self.by = {}
+        for phase in Phase:
+            self.by[phase] = np.zeros(count, dtype=np.bool_)
+            self.by[phase][buffer[uses & ~results & (program.phase[owner] == phase)]] = True
+        self.returned = np.zeros(count, dtype=np.bool_)
+        self.returned[buffer[results]] = True
+        #: For each row, the phases of its direct readers, as bits.
+        self.phases = np.zeros(len(program), dtype=np.int64)
+        np.bitwise_or.at(
+            self.phases, target[~results], 1 << program.phase[owner[~results]].astype(np.int64)
+        )
+
+
+def _arguments(program: Program, rows: NDArray[np.int64], reads: _Reads) -> list[MemoryKind]:
+    """What each argument is. Those with one name before the first bracket are of one kind."""
+    trains = bool((program.phase == Phase.OPTIMIZER).any())
+    updated = donated(program)
+    own = {
+        row: _argument(program, row, int(reads.phases[row]), bool(updated[row]), trains)
+        for row in rows.tolist()
+    }
+    weights: dict[str, int] = {}
+    for row, kind in own.items():
+        if kind is MemoryKind.PARAMETERS:
+            weights[_family(program, row)] = 1
+    return [
+        MemoryKind.PARAMETERS
+        if own[row] is MemoryKind.INPUTS
+        and _is_float(program, row)
+        and _family(program, row) in weights
+        else own[row]
+        for row in rows.tolist()
+    ]
+
+
+def _argument(
+    program: Program, row: int, phases: int, is_donated: bool, trains: bool
+) -> MemoryKind:
+    updated = is_donated or bool(phases & (1 << Phase.OPTIMIZER))
+    if trains and phases == 1 << Phase.OPTIMIZER:
+        return MemoryKind.OPTIMIZER_STATE
+    if not _is_float(program, row) and not is_donated:
+        return MemoryKind.INPUTS
+    if trains:
+        return MemoryKind.PARAMETERS if updated else MemoryKind.INPUTS
+    return MemoryKind.STATE if is_donated else MemoryKind.PARAMETERS
+
+
+def _is_float(program: Program, row: int) -> bool:
+    dtype = program.dtypes[program.dtype[row]]  # "" for what has none
+    return "float" in dtype or dtype.startswith("f")
+
+
+def _family(program: Program, row: int) -> str:
+    name: str = program.strings[program.name[row]]
+    return name.split("[")[0].split(".")[0]
+
+
+# Memory of what is gathered ahead: parameters of the next layer are there while one runs.
+
+
+def gathered_ahead(program: Program, layout: Buffers) -> Buffers:
+    """The buffers, with those of gathered parameters where `one_layer_ahead` issues the gathers.
+
+    A loop of layers gathers for its next iteration: what it gathers is there twice, for this
+    iteration from where it begins, and for the next one all the while. Elsewhere a gather begins
+    with the layer before its own, or with its own where that is the first of an iteration. What a
+    loop brings from the host is there twice too.
+    """
+    early = preparation(program)
+    gathers = np.flatnonzero(early.gathers)
+    gathers = gathers[layout.first[layout.of_row[gathers]] == gathers]
+    born, extra = layout.born.copy(), []
+    follows, loops = follows_the_layers(program, early), loop_of_rows(program)
+    begins = _begins(program, early)
+    for row, number in zip(gathers.tolist(), layout.of_row[gathers].tolist(), strict=True):
+        if not follows[row]:
+            born[number] = min(born[number], 2 * begins[row])
+            continue
+        region = program.regions[loops[row]]
+        born[number] = min(born[number], 2 * region.start)
+        if region.trip_count > 1:
+            extra.append((number, 2 * region.start, 2 * region.stop - 1))
+    for row in _loads(program):
+        region = program.regions[program.region[row]]
+        if region.trip_count > 1:
+            extra.append((int(layout.of_row[row]), 2 * region.start, 2 * region.stop - 1))
+    found = replace(layout, born=born)
+    if not extra:
+        return found
+    numbers, starts, ends = np.array(extra, dtype=np.int64).T
+    return replace(
+        found,
+        first=np.append(found.first, found.first[numbers]),
+        num_bytes=np.append(found.num_bytes, found.num_bytes[numbers]),
+        born=np.append(found.born, starts),
+        dies=np.append(found.dies, ends),
+        on_host=np.append(found.on_host, found.on_host[numbers]),
+    )
+
+
+def _loads(program: Program) -> list[int]:
+    """Copies from the host in loops, which bring what the next iteration needs."""
+    rows = opcode_mask(program, frozenset({LOAD})) & (program.region >= 0)
+    loops = np.array([r.kind is RegionKind.LOOP for r in program.regions] or [False])
+    return np.flatnonzero(rows & loops[program.region]).tolist()
+
+
+def _begins(program: Program, early: Preparation) -> list[int]:
+    """For each row where the layer before its own begins, or its own if the one before is of
+    another loop."""
+    rows = np.arange(len(program), dtype=np.int64)
+    layer, turn = runs_of_rows(program, rows, early), turns_of_rows(program, rows)
+    own, before = np.searchsorted(layer, layer), np.searchsorted(layer, layer - 1)
+    return np.where(turn[before] == turn, before, own).tolist()  # type: ignore[no-any-return]
+
 
 #: Points of a curve at most: enough for a picture.
 CURVE_POINTS = 512
@@ -96,17 +282,6 @@ def step_memory(
     passes = (SinkFills(), DropDeadCode(), FuseKernels())
     kernels = (run_passes(p, passes) for p in workload.programs)
     return tuple(memory_use(k, chip, ahead=ahead) for k in kernels)
-
-
-def saved_activation_bytes(program: Program) -> int:
-    """Most bytes of activations that wait for a backward pass at one time.
-
-    Those of microbatches in flight count, and so do activations that were gathered and are kept.
-    """
-    layout = buffers(program)
-    kind = kinds(program, layout)
-    saved = (kind == MemoryKind.SAVED_ACTIVATIONS) | (kind == MemoryKind.PIPELINE_STASH)
-    return int(layout.of(saved).live_bytes.max(initial=0))
 
 
 def _place(program: Program, number: int) -> PeakPlace:

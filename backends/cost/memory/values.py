@@ -1,19 +1,107 @@
-"""Whose value each row has: its own, that of the row it views, or what a loop has made."""
+"""Whose value each row has: its own, that of the row it views, or what a loop has made.
+
+And what loops, branches and operators that change their operands mean for who reads it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.memory.nesting import Carry, Nesting, nesting
 from flint.ir.opcodes import opcode_mask
-from flint.ir.program import Flag, Kind, Program
+from flint.ir.program import Collective, Flag, Int64s, Kind, Program, RegionKind
+
+# What loops and branches mean for who reads what, and for how long.
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """A value that a loop carries: `row` stands for it in the body, `produced` is its next value.
+
+    `initial` is the row outside of the loop that it begins as, or -1.
+    """
+
+    row: int
+    produced: int
+    region: int
+    initial: int
+
+
+@dataclass(eq=False)
+class Nesting:
+    """Regions of a program, answered quickly for many rows. Built by `nesting`."""
+
+    program: Program
+    carries: dict[int, Carry] = field(default_factory=dict)
+    given_on: dict[tuple[int, int], Carry] = field(default_factory=dict)
+    chains: list[tuple[int, ...]] = field(default_factory=list)
+    _reads: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def seen_from(self, row: int, reader_region: int) -> Carry | None:
+        """The carried value that `row`, read from `reader_region`, is the last value of, or None.
+
+        Of several loops that `row` leaves, the outermost that carries it counts.
+        """
+        region = int(self.program.region[row])
+        if region == reader_region or region < 0:
+            return None
+        outside = self.chains[reader_region]
+        found = None
+        for index in self.chains[region]:
+            if index in outside:
+                break
+            found = self.given_on.get((index, row), found)
+        return found
+
+    def last_moment(self, reader: int, reader_region: int, born_region: int) -> int:
+        """When `reader` has read a value for the last time in a step.
+
+        A loop around the reader, and not around where the value was made, reads it in each turn.
+        """
+        if reader_region == born_region:
+            return 2 * reader
+        key = (reader_region, born_region)
+        if key not in self._reads:
+            self._reads[key] = self._outermost_loop(*key)
+        index = self._reads[key]
+        return 2 * reader if index < 0 else 2 * self.program.regions[index].stop - 1
+
+    def _outermost_loop(self, reader_region: int, born_region: int) -> int:
+        around_both = self.chains[born_region]
+        outermost = -1
+        for index in self.chains[reader_region]:
+            if index in around_both:
+                break
+            if self.program.regions[index].kind is RegionKind.LOOP:
+                outermost = index
+        return outermost
+
+
+def nesting(program: Program) -> Nesting:
+    """The nesting of a program."""
+    found = Nesting(program)
+    for index, region in enumerate(program.regions):
+        outer = found.chains[region.parent] if region.parent >= 0 else ()
+        found.chains.append((index, *outer))
+        for row, produced in region.carries:
+            carry = Carry(row, produced, index, _initial(program, row, region.start))
+            found.carries[row] = carry
+            found.given_on.setdefault((index, produced), carry)
+    found.chains.append(())  # the answer for region -1
+    return found
+
+
+def _initial(program: Program, row: int, start: int) -> int:
+    alias = int(program.alias[row])
+    if 0 <= alias < start:
+        return alias
+    return next((d for d in program.dependencies(row).tolist() if d < start), -1)
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class RowValues:
     """Values of a program: number i is what row i makes, n + j what `changing[j]` ends as.
 
     `of_row[i]` is the value of row i. `changing` are the carried values that their loops change,
@@ -44,9 +132,9 @@ class Values:
         return program.regions[self.changing[value - len(self.of_row)].region].parent
 
 
-def values(program: Program) -> Values:
+def values(program: Program) -> RowValues:
     """Find the value of each row, in row order; a loop's carried values when it has ended."""
-    found = Values(nesting(program), list(range(len(program))), [], {})
+    found = RowValues(nesting(program), list(range(len(program))), [], {})
     sees = _what_views_see(program)
     ending = sorted(range(len(program.regions)), key=lambda i: (program.regions[i].stop, -i))
     regions = program.region.tolist()
@@ -63,7 +151,7 @@ def values(program: Program) -> Values:
     return found
 
 
-def _end_loop(found: Values, index: int) -> None:
+def _end_loop(found: RowValues, index: int) -> None:
     """Which of its carried values a loop has changed."""
     for row, produced in found.nesting.program.regions[index].carries:
         carry = found.nesting.carries[row]
@@ -76,7 +164,7 @@ def _end_loop(found: Values, index: int) -> None:
             found.changing.append(carry)
 
 
-def _origin(found: Values, value: int) -> int:
+def _origin(found: RowValues, value: int) -> int:
     of_row = found.of_row
     while value < len(of_row) and of_row[value] != value:
         value = of_row[value]
@@ -97,3 +185,94 @@ def _what_views_see(program: Program) -> NDArray[np.int64]:
         inside = [d for d in inside if program.region[d] != program.region[row]]
         sees[row] = next((d for d in inside if program.trips[d] > 0), -1)
     return sees
+
+
+# Operators of PyTorch that change what they are given, and what they only come after.
+#
+# A row depends on what it reads, and on rows that read what it changes: those only have to be over.
+# Which are which follows from the bytes that it reads.
+
+#: Operators that PyTorch runs one by one: their results are always new, unless they say otherwise.
+EAGER = "aten."
+#: Operators of FSDP, beside its all-gathers.
+_FSDP = "fsdp."
+
+
+@dataclass(frozen=True, eq=False)
+class EagerUpdates:
+    """Row i changes `changes[i]` in place, if it is there.
+
+    `reads` says of each entry of `Program.deps` whether it is more than an order.
+    """
+
+    changes: dict[int, int]
+    reads: NDArray[np.bool_]
+
+
+def eager_updates(program: Program, values: RowValues, num_bytes: Int64s) -> EagerUpdates:
+    """Find them, in row order; `num_bytes` are those of each row's value.
+
+    What reads a value that a row changes comes before it: it is an order if all that the row reads
+    is there without it. What gathers all of a value anew, after others read it, makes a new value:
+    FSDP frees the memory in between (`resize_(0)`). Other memory that is written anew is kept.
+    """
+    found = EagerUpdates({}, np.ones(len(program.deps), dtype=np.bool_))
+    if not any(o.startswith(EAGER) for o in program.opcodes):
+        return found
+    kernels = np.array([o.startswith("fusion") for o in program.opcodes], dtype=np.bool_)
+    placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
+    given = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) != 0)
+    gathers = np.array([o.startswith(_FSDP) for o in program.opcodes], dtype=np.bool_)
+    gathered = gathers[program.opcode] | (program.collective == Collective.ALL_GATHER)
+    arguments = set(np.flatnonzero(program.kind == Kind.PARAMETER).tolist())
+    finder = _UpdateFinder(program, values, set(np.flatnonzero(given).tolist()))
+    whole = num_bytes.tolist()
+    for row in np.flatnonzero(placed & ~kernels[program.opcode]).tolist():
+        before = values.read(int(program.alias[row]), int(program.region[row]))
+        orders = finder.orders(row, before)
+        renews = gathered[row] and program.result_bytes[row] >= _size(whole, before)
+        if (
+            renews
+            and before not in arguments
+            and orders
+            and finder.is_enough(row, orders | {before})
+        ):
+            orders.add(before)
+        else:
+            found.changes[row] = before
+            whole[row] = max(_size(whole, before), whole[row])
+        start = int(program.dep_start[row])
+        for place, value in enumerate(finder.read(row)):
+            found.reads[start + place] = value not in orders
+    return found
+
+
+def _size(whole: list[int], value: int) -> int:
+    return whole[value] if value < len(whole) else 0
+
+
+@dataclass(frozen=True, eq=False)
+class _UpdateFinder:
+    program: Program
+    values: RowValues
+    donated: set[int]
+
+    def read(self, row: int) -> list[int]:
+        """The values of a row's dependencies."""
+        region = int(self.program.region[row])
+        return [self.values.read(d, region) for d in self.program.dependencies(row).tolist()]
+
+    def orders(self, row: int, before: int) -> set[int]:
+        """Values of which `row` only waits for, as they were made of what it changes."""
+        depends = set(self.read(row))
+        changed = (depends & self.donated) | {before}
+        made = {v for v in depends - changed if v < len(self.program)}
+        made = {v for v in made if not changed.isdisjoint(self.read(v))}
+        return made if self.is_enough(row, made) else set()
+
+    def is_enough(self, row: int, without: set[int]) -> bool:
+        """Whether a row's other dependencies have all the bytes that it reads."""
+        reads = self.program.dependencies(row).tolist()
+        pairs = zip(reads, self.read(row), strict=True)
+        there = sum(int(self.program.result_bytes[d]) for d, v in pairs if v not in without)
+        return there >= int(self.program.operand_bytes[row])
