@@ -42,10 +42,17 @@ def require_torch() -> None:
         raise FlintError(
             "FL224", "this needs PyTorch, which is not installed", help='pip install "torch>=2.13"'
         ) from error
-    if tuple(int(p) for p in torch.__version__.split("+")[0].split(".")[:2]) < (2, 13):
+    _check_version(torch.__version__)
+    from flint.frontends.torch_private import check
+
+    check()
+
+
+def _check_version(found: str) -> None:
+    if tuple(int(p) for p in found.split("+")[0].split(".")[:2]) < (2, 13):
         raise FlintError(
             "FL224",
-            f"PyTorch {torch.__version__} is too old to capture with",
+            f"PyTorch {found} is too old to capture with",
             help='pip install "torch>=2.13"',
         )
 

@@ -44,9 +44,10 @@ def _uses_torch(path: Path) -> bool:
 def _refuse_weights() -> Any:
     """A mode that looks at every tensor that is made, before it is."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class RefuseWeights(TorchDispatchMode):
+    from flint.frontends.torch_private import DispatchMode
+
+    class RefuseWeights(DispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

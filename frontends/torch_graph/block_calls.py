@@ -18,6 +18,7 @@ from flint.frontends.torch_graph.blocks import (
 from flint.frontends.torch_graph.interpreter import Interpreter
 from flint.frontends.torch_graph.joint import Joint, trace_joint
 from flint.frontends.torch_graph.partition import Parts, partition
+from flint.frontends.torch_private import forget_library
 
 _NAMESPACE = "flint_blocks"
 
@@ -90,7 +91,7 @@ def traced_blocks() -> Iterator[TracedBlocks]:
     try:
         yield TracedBlocks(library)
     finally:
-        library._destroy()
+        forget_library(library)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_graph.names import without_root
+from flint.frontends.torch_private import schema_of
 
 #: Parts with fewer nodes are not worth a function of their own.
 SMALLEST_BLOCK = 12
@@ -116,7 +117,7 @@ def _changes_outside(node: Any, inside: set[Any]) -> bool:
     """Whether a node writes into a tensor that comes from outside, or may."""
     if node.target in _UPDATES_STATISTICS:
         return any(a not in inside for a in node.args[3:5] if isinstance(a, torch.fx.Node))
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     if schema is None or not schema.is_mutable:
         return False
     for argument, value in zip(schema.arguments, node.args, strict=False):
@@ -134,7 +135,7 @@ _UPDATES_STATISTICS = frozenset(
 
 
 def _is_view(node: Any) -> bool:
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     return schema is None or any(a.alias_info is not None for a in schema.arguments)
 
 

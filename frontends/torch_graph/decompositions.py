@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-import torch
-from torch._decomp import core_aten_decompositions
-
 from flint.frontends.torch_ops.registry import find_op
 from flint.frontends.torch_ops.table import load_table
+from flint.frontends.torch_private import Overload, core_decompositions
 
 #: Whole in the steps of optimizers, which are made of them; taken apart in a model.
 _WHOLE_IN_STEPS = frozenset({"aten::addcdiv", "aten::addcmul", "aten::lerp"})
@@ -26,13 +24,13 @@ def decompositions(of_step: bool = False) -> dict[Any, Callable[..., Any]]:
     return {
         op: rule
         for op, rule in _core().items()
-        if not (isinstance(op, torch._ops.OpOverload) and _stays_whole(op, of_step))
+        if not (isinstance(op, Overload) and _stays_whole(op, of_step))
     }
 
 
 @cache
 def _core() -> Mapping[Any, Callable[..., Any]]:
-    return dict(core_aten_decompositions())
+    return dict(core_decompositions())
 
 
 def _stays_whole(op: Any, of_step: bool) -> bool:

@@ -14,11 +14,19 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_private import (
+    DispatchKey,
+    cached_kernels,
+    has_kernel,
+    meta_kernels,
+    names_of_operators,
+)
+
 
 @contextmanager
 def composites_decompose() -> Iterator[None]:
     """Hide the meta kernels of composite operators, so that their own decomposition is traced."""
-    meta = torch._C.DispatchKey.Meta
+    meta = DispatchKey.Meta
     hidden = {op: op.py_kernels.pop(meta) for op in _shadowed() if meta in op.py_kernels}
     _forget(hidden)
     try:
@@ -31,22 +39,20 @@ def composites_decompose() -> Iterator[None]:
 
 def _forget(ops: Any) -> None:
     for op in ops:
-        op._dispatch_cache.clear()
+        cached_kernels(op).clear()
 
 
 @cache
 def _shadowed() -> tuple[Any, ...]:
     """Composite operators whose decomposition is shadowed by a Python meta kernel."""
-    import torch._meta_registrations
+    meta_kernels()
 
     found = []
-    for name in torch._C._dispatch_get_all_op_names():
-        if not name.startswith("aten::") or not torch._C._dispatch_has_kernel_for_dispatch_key(
-            name, "CompositeImplicitAutograd"
-        ):
+    for name in names_of_operators():
+        if not name.startswith("aten::") or not has_kernel(name, "CompositeImplicitAutograd"):
             continue
         base, _, overload = name.removeprefix("aten::").partition(".")
         op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-        if torch._C.DispatchKey.Meta in getattr(op, "py_kernels", {}):
+        if DispatchKey.Meta in getattr(op, "py_kernels", {}):
             found.append(op)
     return tuple(found)

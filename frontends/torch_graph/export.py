@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.names import export_failure, place_of, without_root
 from flint.frontends.torch_graph.repeats import equal_layers_once, expand
+from flint.frontends.torch_private import frames_of_traces, own_buffers, own_parameters, pytree
 from flint.steps.step import TorchStep
 
 
@@ -116,24 +116,22 @@ def without_fast_paths() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+#: Folders whose frames are no places of the user's program.
+_OUTSIDE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+
+
 @contextmanager
 def frames_of_users() -> Iterator[None]:
     """Record all frames inside of the exported forward, not only those of functions `forward`."""
-    tracer = torch.fx.proxy.TracerBase
-    before = tracer._filter_traceback_frames
 
-    def inside(_: Any, summary: Any) -> Any:
+    def inside(summary: Any) -> Any:
         own = [i for i, f in enumerate(summary) if f.filename == __file__ and f.name == "forward"]
         start = own[-1] if own else -1
-        outside = ("/torch/", os.path.dirname(__file__))
-        kept = [f for f in summary[start + 1 :] if not any(o in f.filename for o in outside)]
+        kept = [f for f in summary[start + 1 :] if not f.filename.startswith(_OUTSIDE)]
         return type(summary).from_list(kept)
 
-    tracer._filter_traceback_frames = inside
-    try:
+    with frames_of_traces(inside):
         yield
-    finally:
-        tracer._filter_traceback_frames = before
 
 
 class _Wrapper(torch.nn.Module):
@@ -235,8 +233,8 @@ def on_meta(module: Any) -> torch.nn.Module:
 
 def _own_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     for part in module.modules():
-        yield from (p for p in part._parameters.values() if p is not None)
-        yield from (b for b in part._buffers.values() if b is not None)
+        yield from (p for p in own_parameters(part).values() if p is not None)
+        yield from (b for b in own_buffers(part).values() if b is not None)
         yield from (v for v in vars(part).values() if isinstance(v, torch.Tensor))
 
 

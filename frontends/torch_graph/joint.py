@@ -15,6 +15,7 @@ from flint.frontends.torch_graph.decompositions import decompositions
 from flint.frontends.torch_graph.dispatch import composites_decompose
 from flint.frontends.torch_graph.names import module_path
 from flint.frontends.torch_graph.transposes import fold_transposes
+from flint.frontends.torch_private import descriptors, trace_forward_and_backward
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def trace_joint(graph_module: torch.fx.GraphModule, trainable: Sequence[bool]) -
     )
     gradients = contextlib.nullcontext() if any(trainable) else torch.no_grad()
     with gradients, composites_decompose(), contextlib.ExitStack() as stack:
-        joint = torch._functorch.aot_autograd.aot_export_joint_with_descriptors(
+        joint = trace_forward_and_backward()(
             stack, graph_module, examples, decompositions=decompositions()
         )
     fold_transposes(joint.graph_module.graph)
@@ -91,7 +92,7 @@ def _example(node: Any, trainable: bool) -> torch.Tensor:
 
 
 def _sorted_out(graph_module: torch.fx.GraphModule) -> Joint:
-    from torch._functorch._aot_autograd import descriptors as d
+    d = descriptors()
 
     found = Joint(graph_module, {}, {}, {}, {}, {})
     for node in graph_module.graph.nodes:
@@ -111,7 +112,7 @@ def _sorted_out(graph_module: torch.fx.GraphModule) -> Joint:
 
 
 def _place_output(found: Joint, node: Any, what: Any) -> None:
-    from torch._functorch._aot_autograd import descriptors as d
+    d = descriptors()
 
     if isinstance(what, d.PlainAOTOutput):
         found.outputs[what.idx] = node

@@ -6,9 +6,12 @@ JAX carries one string of names per operation, so all three go into it as parts 
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from typing import Any
+
+import torch
 
 from flint.errors import FlintError
 from flint.frontends.user_code import is_users
@@ -17,6 +20,7 @@ from flint.passes.mlir import file_name
 #: Name of the wrapped module inside of the exported one; every path starts with it.
 ROOT = "module"
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -65,7 +69,7 @@ def place_of(node: Any) -> str:
 def _place(stack_trace: str) -> str:
     frames = _FRAME.findall(stack_trace)
     users = [f for f in frames if is_users(f[0])]
-    others = [f for f in frames if "/torch/" not in f[0].replace("\\", "/")]
+    others = [f for f in frames if not f[0].startswith(_TORCH)]
     for found in (users, others, frames):
         if found:
             return f"{file_name(found[-1][0])}:{found[-1][1]}"

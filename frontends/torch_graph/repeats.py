@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from flint.frontends.torch_private import (
+    MODULE_STATE,
+    Overload,
+    forget_library,
+    own_buffers,
+    own_modules,
+    own_parameters,
+    pytree,
+)
 
 _NAMESPACE = "flint_repeats"
 _PRIMITIVE = (int, float, bool, str, type(None), torch.dtype, torch.device)
@@ -46,7 +55,7 @@ def equal_layers_once(module: torch.nn.Module) -> Iterator[None]:
         with _Calls(library, layers).in_place():
             yield
     finally:
-        library._destroy()
+        forget_library(library)
 
 
 class _Calls:
@@ -172,7 +181,7 @@ def _attributes(layer: torch.nn.Module) -> Any:
     """What a call may leave in a layer: values of attributes by identity, sizes of containers."""
     found = []
     for part in layer.modules():
-        for key, value in (*vars(part).items(), *part._buffers.items()):
+        for key, value in (*vars(part).items(), *own_buffers(part).items()):
             size = len(value) if isinstance(value, list | dict | set) else 0
             found.append((key, id(value), size))
     return found
@@ -207,9 +216,6 @@ def _equal_layers(module: torch.nn.Module) -> dict[torch.nn.Module, int]:
     return found
 
 
-_STATE = frozenset(["_parameters", "_buffers", "_modules"])
-
-
 def _equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     """Whether two modules compute the same from tensors of their own."""
     if type(one) is not type(other) or "forward" in vars(one) or one is other:
@@ -217,13 +223,13 @@ def _equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     mine, yours = vars(one), vars(other)
     if mine.keys() != yours.keys():
         return False
-    if not all(_same(mine[k], yours[k]) for k in mine if k not in _STATE):
+    if not all(_same(mine[k], yours[k]) for k in mine if k not in MODULE_STATE):
         return False
-    for state in ("_parameters", "_buffers"):
-        left, right = mine[state], yours[state]
+    for state in (own_parameters, own_buffers):
+        left, right = state(one), state(other)
         if left.keys() != right.keys() or not all(_alike_tensors(left[k], right[k]) for k in left):
             return False
-    left, right = one._modules, other._modules
+    left, right = own_modules(one), own_modules(other)
     return left.keys() == right.keys() and all(
         (left[k] is None and right[k] is None)
         or (left[k] is not None and right[k] is not None and _equal(left[k], right[k]))
@@ -301,7 +307,7 @@ def _marks(graph: Any, name: str) -> list[Any]:
 
 def _operator_name(node: Any) -> str:
     target = node.target
-    return str(target.name()) if isinstance(target, torch._ops.OpOverload) else ""
+    return str(target.name()) if isinstance(target, Overload) else ""
 
 
 def _between(begin: Any, end: Any) -> list[Any]:

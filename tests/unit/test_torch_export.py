@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,6 +207,18 @@ def test_meta_kernels_are_back_afterwards() -> None:
 
 def scaled_loss(output: Any, by: Any) -> Any:
     return (output * by).sum()
+
+
+def test_a_project_in_a_folder_named_torch_keeps_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "torch" / "tripled.py"
+    file.parent.mkdir()
+    file.write_text("def tripled(output):\n    return (output * 3).sum()\n")
+    spec = spec_from_file_location("tripled", file)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    step = TorchStep(meta(Net), (ids(8),), loss=module.tripled, shardings={"ids": ("data",)})
+    assert "tripled.py:2" in {r.location for r in rows_of(step)}
 
 
 def test_rows_have_scope_line_and_phase() -> None:

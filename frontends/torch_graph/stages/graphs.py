@@ -15,6 +15,7 @@ from flint.frontends.torch_graph.constraints import text_of
 from flint.frontends.torch_graph.export import Exported, Input
 from flint.frontends.torch_graph.names import place_of, who_uses, without_root
 from flint.frontends.torch_graph.partition import VIEWS
+from flint.frontends.torch_private import schema_of
 from flint.steps.captured import Port, Role
 
 #: What leaves a parameter what it is. All else that reads one is the work of some layer.
@@ -50,7 +51,7 @@ class FreeNodes:
         """Whether a second call gives the same, and changes nothing but what a stage made."""
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             return False
-        schema = getattr(node.target, "_schema", None)
+        schema = schema_of(node.target)
         aliased = [a.alias_info for a in schema.arguments] if schema is not None else []
         if any(aliased) and isinstance(node.args[0], torch.fx.Node):
             self._base[node] = self._base.get(node.args[0], node.args[0])

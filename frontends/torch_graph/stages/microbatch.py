@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from flint.errors import FlintError
 from flint.frontends.stages.pipeline import microbatch_size
 from flint.frontends.torch_graph.export import definition
+from flint.frontends.torch_private import pytree
 from flint.steps.step import TorchStep
 
 

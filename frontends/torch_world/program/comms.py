@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from flint.errors import FlintError
+from flint.frontends.torch_private import group_of_name
 from flint.frontends.torch_world.record.recording import Comm, CommKind
 from flint.ir.program import Collective
 
@@ -104,7 +105,7 @@ class Groups:
         if isinstance(given, str):
             group = self.seen.get(given)
             if group is None:
-                group = self.seen[given] = dist.distributed_c10d._resolve_process_group(given)
+                group = self.seen[given] = group_of_name(given)
             return given, group
         group = given if isinstance(given, dist.ProcessGroup) else dist.ProcessGroup.unbox(given)
         name = str(group.group_name)

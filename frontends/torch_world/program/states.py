@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from flint.frontends.torch_private import local_tensor
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import DeviceMeshInfo, Placement, StorageInfo
@@ -139,4 +140,4 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _local(tensor: Any) -> Any:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return local_tensor(tensor) if isinstance(tensor, DTensor) else tensor

@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.frontends.torch_precision import convolution_precision, matmul_precision
+from flint.frontends.torch_private import (
+    DispatchMode,
+    FakeTensor,
+    current_node,
+    next_sequence_number,
+    plain_dispatch,
+    schema_of,
+    sequence_number,
+)
 from flint.frontends.torch_world.program.comms import Family, Groups, comm_of, family_of
 from flint.frontends.torch_world.program.names import base_name
 from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
@@ -55,7 +62,7 @@ class _Operator:
     precision: Callable[[], str] | None  #: how it multiplies f32 now
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """The dispatch mode that the program runs under, above fake tensors."""
 
     def __init__(self, session: Session) -> None:
@@ -134,7 +141,7 @@ class Recorder(TorchDispatchMode):
         found = self._subclasses.get(kind)
         if found is None:
             own = getattr(kind, "__torch_dispatch__", None)
-            plain = kind in _PLAIN or own is torch._C._disabled_torch_dispatch_impl
+            plain = kind in _PLAIN or own is plain_dispatch
             found = self._subclasses[kind] = own is not None and not plain
         return found
 
@@ -307,13 +314,13 @@ class Recorder(TorchDispatchMode):
         """Module and place; of a backward operator, those of its forward one."""
         stack, phases = self.session.modules.stack, self.session.phases
         if phases.in_backward and not phases.recomputes(len(stack)):
-            node = torch._C._current_autograd_node()
-            found = self._forward.get(node._sequence_nr()) if node is not None else None
+            node = current_node()
+            found = self._forward.get(sequence_number(node)) if node is not None else None
             if found is not None:
                 return found
         where = (stack[-1] if stack else "", self.places.current())
         if not phases.in_optimizer:
-            self._forward[torch.autograd._get_sequence_nr() - 1] = where
+            self._forward[next_sequence_number() - 1] = where
         return where
 
 
@@ -322,7 +329,7 @@ Recorder.__torch_dispatch__ = Recorder.dispatch
 
 
 def _operator(func: Any) -> _Operator:
-    schema = func._schema
+    schema = schema_of(func)
     written = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
     return _Operator(
         op=str(func),

@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.testing._internal.distributed import fake_pg
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from flint.errors import FlintError
+from flint.frontends import torch_private
+from flint.frontends.torch_private import FakeTensorMode, make_device, new_fake_group, without_modes
 from flint.frontends.torch_world.program.states import States
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.job import Job
@@ -53,6 +51,7 @@ def run(job: Job) -> Recording:
     FL233, FL234, FL235; what the program raises goes through.
     """
     warning = check_version()
+    torch_private.check(recording=True)
     check(PRIVATE.all)
     timeline = Timeline()
     _make_device(timeline, job.local_world_size)
@@ -97,7 +96,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
         Surroundings(
             place=recorder.place,
             module=lambda: session.modules.current,
-            without_modes=_disable_current_modes,
+            without_modes=without_modes,
             group_position=recorder.groups.position,
             call=Fakes(session.fake_mode).call,
         ),
@@ -107,7 +106,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
 def _make_device(timeline: Timeline, count: int) -> None:
     module = make_device_module(timeline, count)
     try:
-        _setup_privateuseone_for_python_backend(NAME, backend_module=module)
+        make_device(NAME, backend_module=module)
     except RuntimeError as error:
         raise FlintError(
             "FL236",
@@ -116,7 +115,7 @@ def _make_device(timeline: Timeline, count: int) -> None:
         ) from error
     dist.Backend.register_backend(
         NAME,
-        fake_pg._create_fake_pg,
+        new_fake_group(),
         extended_api=True,
         devices=["cpu", "cuda", "hpu", "xpu", NAME],
     )
@@ -258,7 +257,7 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
             "nothing ran on an accelerator in the recorded step: the model is on the CPU",
             help='move it to the device that the program would train on: model.to("cuda")',
         )
-    with _disable_current_modes():
+    with without_modes():
         storages = states.named()
         groups = {
             name: GroupInfo(str(group.group_desc), tuple(dist.get_process_group_ranks(group)))

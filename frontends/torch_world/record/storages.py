@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from flint.frontends.torch_private import storage_address
 from flint.frontends.torch_world.record.recording import TensorInfo
 
 #: PyTorch's types under StableHLO's names.
@@ -48,10 +49,10 @@ class Storages:
     def number(self, tensor: Any) -> int:
         """The number of the storage that a tensor lies in."""
         storage = tensor.untyped_storage()
-        found = self._numbers.get(storage._cdata)
+        found = self._numbers.get(storage_address(storage))
         if found is None:
             self._references.append(StorageWeakRef(storage))
-            found = self._numbers[storage._cdata] = len(self._references) - 1
+            found = self._numbers[storage_address(storage)] = len(self._references) - 1
         return found
 
     def info(self, tensor: Any) -> TensorInfo:

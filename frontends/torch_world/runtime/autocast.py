@@ -12,6 +12,12 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_private import (
+    DispatchKey,
+    DispatchKeySet,
+    forget_library,
+    without_dispatch_keys,
+)
 from flint.frontends.torch_world.runtime.device import NAME
 
 _KEY = "AutocastPrivateUse1"
@@ -58,16 +64,16 @@ class Autocast:
                 aten.impl(name, self._kernel(name, lambda: torch.float32))
             yield
         finally:
-            aten._destroy()
-            rest._destroy()
+            forget_library(aten)
+            forget_library(rest)
 
     def _kernel(self, name: str, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        without = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEY))
+        without = DispatchKeySet(getattr(DispatchKey, _KEY))
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._ExcludeDispatchKeyGuard(without):
+            with without_dispatch_keys(without):
                 target = dtype()
                 return operator(
                     *(self.cast(arg, target) for arg in args),

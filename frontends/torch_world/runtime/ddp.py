@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from flint.errors import FlintError
+from flint.frontends.torch_private import DispatchMode, after_backward, buckets_by_size, pytree
 
 Hook = Callable[[Any, Any], Any]
 
@@ -64,7 +63,7 @@ class Future:
 _LAST_TENSORS: ContextVar[list[Any] | None] = ContextVar("_LAST_TENSORS", default=None)
 
 
-class _CollectiveTensors(TorchDispatchMode):
+class _CollectiveTensors(DispatchMode):
     """Keeps the tensors of the latest c10d operator, which the fake `Work` does not know."""
 
     def __init__(self, latest: list[Any]) -> None:
@@ -74,7 +73,9 @@ class _CollectiveTensors(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
             given = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
-            self._latest[:] = [t for t in tree_leaves(list(given)) if isinstance(t, torch.Tensor)]
+            self._latest[:] = [
+                t for t in pytree.tree_leaves(list(given)) if isinstance(t, torch.Tensor)
+            ]
         return func(*args, **(kwargs or {}))
 
 
@@ -231,7 +232,7 @@ class Reducer:
         if self.rebuilt or not self.arrived or (self.find_unused and not self.static_graph):
             return False
         tensors = [self.params[index] for index in self.arrived]
-        indices, limits = dist._compute_bucket_assignment_by_size(
+        indices, limits = buckets_by_size(
             tensors, self.limits, [False] * len(tensors), list(self.arrived)
         )
         self._make_buckets(indices, limits)
@@ -366,7 +367,7 @@ class Reducer:
         if self.find_unused and not self.static_graph:
             now.used_map = self._sum(self._get_local_used_map())
         if not self.static_graph or self._fires is not now.fired:
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            after_backward(self._finish)
 
     def _copy_in(self, param: Any, view: Any) -> None:
         """Into the bucket, divided by the number of ranks unless a hook does that."""

@@ -13,8 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from flint.frontends.torch_private import (
+    FakeTensor,
+    as_subclass,
+    refuse_addresses,
+    schema_of,
+    storage_address,
+    without_dispatch,
+)
 from flint.frontends.torch_world.runtime.device import NAME
 
 _META = torch.device("meta")
@@ -113,7 +120,7 @@ class Fakes:
         if any(r is _NOT_KNOWN for r in results):
             return None
         fresh = [
-            r.untyped_storage()._cdata
+            storage_address(r.untyped_storage())
             for r, known in zip(result if sequence else (result,), results, strict=True)
             if known is not None and known.source < 0
         ]
@@ -134,7 +141,7 @@ class Fakes:
         self._templates.setdefault(device, {**vars(result)})
         storage, source = result.untyped_storage(), -1
         for index, tensor in enumerate(tensors):
-            if tensor.untyped_storage()._cdata == storage._cdata:
+            if storage_address(tensor.untyped_storage()) == storage_address(storage):
                 source = index
                 break
         shape, stride, offset = tuple(result.shape), result.stride(), result.storage_offset()
@@ -156,7 +163,7 @@ class Fakes:
             return None
         if result.is_argument:
             return tensors[result.source]
-        with torch._C._DisableTorchDispatch():
+        with without_dispatch():
             if result.source < 0:
                 plain = torch.empty_strided(
                     result.shape, result.stride, dtype=result.dtype, device=_META
@@ -165,10 +172,10 @@ class Fakes:
                 plain = torch.empty_strided((0,), (1,), dtype=result.dtype, device=_META)
                 storage = tensors[result.source].untyped_storage()
                 plain.set_(storage, result.offset, result.shape, result.stride)
-            made = torch.Tensor._make_subclass(
+            made = as_subclass(
                 FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
             )
-        torch._C._set_throw_on_mutable_data_ptr(made)
+        refuse_addresses(made)
         vars(made).update(self._templates[device])
         return made
 
@@ -179,7 +186,7 @@ _NOT_KNOWN = _Result(-2, False)
 def _is_suitable(func: Any) -> bool:
     if func.namespace not in _NAMESPACES or any(tag in func.tags for tag in _UNSUITABLE):
         return False
-    name = func._schema.name
+    name = schema_of(func).name
     return "lift" not in name and "resize" not in name and "set_" not in name
 
 

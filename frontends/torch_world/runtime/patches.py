@@ -14,10 +14,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from flint.frontends.torch_private import (
+    FakeTensor,
+    apply_to,
+    exchange_tensors,
+    has_hooks,
+    local_tensor,
+    may_share,
+    mesh_parts,
+    mesh_ranks,
+    own_buffers,
+    own_parameters,
+    set_mesh_ranks,
+    states_by_optimizer,
+    storage_address,
+    without_modes,
+)
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime import ddp
 from flint.frontends.torch_world.runtime.device import NAME
@@ -92,7 +106,7 @@ def tensor_data(session: Session, original: Any) -> Any:
 
     def set_data(tensor: Any, value: Any) -> None:
         moves = isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor)
-        moves = moves and not torch._has_compatible_shallow_copy_type(tensor, value)
+        moves = moves and not may_share(tensor, value)
         if moves and not _is_known_to_autograd(tensor):
             _take_memory(tensor, value)
         else:
@@ -173,7 +187,7 @@ def always_steps(session: Session, original: Any) -> Any:
 @PRIVATE.replaces("torch.amp.grad_scaler:GradScaler.update", parameters=("self",))
 def scale_stays(session: Session, original: Any) -> Any:
     """The new scale depends on whether gradients overflowed."""
-    return lambda self, new_scale=None: self._per_optimizer_states.clear()
+    return lambda self, new_scale=None: states_by_optimizer(self).clear()
 
 
 @PRIVATE.replaces(
@@ -190,7 +204,7 @@ def loader_seed(session: Session, original: Any) -> Any:
 def _real_tensors(method: Any) -> Any:
     @functools.wraps(method)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():
+        with without_modes():
             return method(*args, **kwargs)
 
     return run
@@ -219,15 +233,14 @@ def mesh_init(session: Session, original: Any) -> Any:
         if isinstance(mesh, FakeTensor):
             mesh = session.values.tolist(mesh)
         ranks = kwargs.get("_rank_map")  # of an `init_device_mesh` imported before it was replaced
-        with _disable_current_modes():
+        with without_modes():
             if isinstance(ranks, FakeTensor):
                 kwargs["_rank_map"] = torch.tensor(
                     session.values.tolist(ranks), dtype=ranks.dtype, device="cpu"
                 )
             original(self, _device_type(device_type), mesh, *args, **kwargs)
-        self._flatten_rank_map = session.rank_maps.setdefault(
-            self._flatten_rank_map, self._flatten_rank_map
-        )
+        ranks = mesh_ranks(self)
+        set_mesh_ranks(self, session.rank_maps.setdefault(ranks, ranks))
         session.device_meshes.append(self)
 
     return init
@@ -245,11 +258,8 @@ def mesh_equal(session: Session, original: Any) -> Any:
             return True
         return (
             type(other) is type(self)
-            and self._flatten_rank_map is other._flatten_rank_map
-            and self._layout == other._layout
-            and self._device_type == other._device_type
-            and self._mesh_dim_names == other._mesh_dim_names
-            and self._thread_id == other._thread_id
+            and mesh_ranks(self) is mesh_ranks(other)
+            and mesh_parts(self) == mesh_parts(other)
         )
 
     return equal
@@ -478,7 +488,7 @@ for _name, _phase in (
 
 
 def _storage_id(tensor: Any) -> int:
-    return int(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
+    return int(storage_address(_local_tensors(tensor).untyped_storage()))
 
 
 def _sharded_alike(lists: Sequence[Any]) -> bool:
@@ -497,7 +507,7 @@ def _sharded_alike(lists: Sequence[Any]) -> bool:
 def _local_tensors(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return [_local_tensors(entry) for entry in given]
-    return given._local_tensor if isinstance(given, DTensor) else given
+    return local_tensor(given) if isinstance(given, DTensor) else given
 
 
 class _SameList(list[Any]):
@@ -542,8 +552,7 @@ def _device_type(given: str) -> str:
 
 def _is_known_to_autograd(tensor: Any) -> bool:
     """Whether hooks or a graph hang on a tensor: they would stay with the memory that it had."""
-    hooks = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
-    return bool(hooks) or tensor.grad_fn is not None
+    return has_hooks(tensor) or tensor.grad_fn is not None
 
 
 def _take_memory(tensor: Any, value: Any) -> None:
@@ -551,7 +560,7 @@ def _take_memory(tensor: Any, value: Any) -> None:
     gradient, needs_gradient = tensor.grad, tensor.requires_grad
     tensor.grad = None  # it is counted as another user of the tensor
     made = value.detach().requires_grad_(needs_gradient)
-    torch._C._swap_tensor_impl(tensor, made)
+    exchange_tensors(tensor, made)
     tensor.fake_device = value.fake_device
     tensor.grad = gradient
 
@@ -559,13 +568,14 @@ def _take_memory(tensor: Any, value: Any) -> None:
 def _apply(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
     if recurse:
         for child in module.children():
-            child._apply(fn)
-    for name, parameter in list(module._parameters.items()):
+            apply_to(child, fn)
+    parameters, buffers = own_parameters(module), own_buffers(module)
+    for name, parameter in list(parameters.items()):
         if parameter is not None:
-            module._parameters[name] = _applied_parameter(parameter, fn)
-    for name, buffer in list(module._buffers.items()):
+            parameters[name] = _applied_parameter(parameter, fn)
+    for name, buffer in list(buffers.items()):
         if buffer is not None:
-            module._buffers[name] = fn(buffer)
+            buffers[name] = fn(buffer)
     return module
 
 

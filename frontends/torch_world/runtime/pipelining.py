@@ -13,14 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch.distributed.pipelining._utils import (
-    InferenceMode,
-    _StageBackwardMeta,
-    _StageForwardMeta,
-)
 from torch.distributed.pipelining.stage import PipelineStage
 
 from flint.errors import FlintError
+from flint.frontends.torch_private import (
+    backward_shapes,
+    forward_shapes,
+    pipeline_modes,
+    set_inference,
+    stage_input,
+    stage_shapes,
+)
 from flint.frontends.torch_world.record.handover import Handover
 
 
@@ -42,7 +45,7 @@ class StageShapes:
         return lambda stage, *args, **kwargs: self._infer(original, stage, *args, **kwargs)
 
     def _send(self, stage: Any, meta: Any) -> None:
-        if isinstance(meta, _StageForwardMeta):
+        if isinstance(meta, forward_shapes()):
             self._handover.tell(_fact(stage.stage_index), meta)
 
     def _receive(self, stage: Any, source: int) -> Any:
@@ -84,15 +87,16 @@ def warm_up(schedule: Any, stages: list[Any], has_backward: bool, p2p_done: bool
     All ranks run one program, so every stage votes as those here do. Nothing is sent.
     """
     mine = [stage for stage in stages if isinstance(stage, PipelineStage)]
-    dynamic = any(InferenceMode.needs_dynamic(stage._user_meta, has_backward) for stage in mine)
+    modes = pipeline_modes()
+    dynamic = any(modes.needs_dynamic(stage_input(stage), has_backward) for stage in mine)
     for stage in mine:
-        stage._inference_mode = InferenceMode.DYNAMIC if dynamic else InferenceMode.STATIC
+        set_inference(stage, modes.DYNAMIC if dynamic else modes.STATIC)
 
 
 def _gradients(stage: Any) -> Any:
     """Gradients of a stage's outputs look like the outputs, and are summed over ranks."""
-    metas = (_gradient(meta) for meta in stage._stage_meta.outputs)
-    return _StageBackwardMeta(backward_metas=tuple(metas))
+    metas = (_gradient(meta) for meta in stage_shapes(stage).outputs)
+    return backward_shapes()(backward_metas=tuple(metas))
 
 
 def _gradient(meta: Any) -> Any:

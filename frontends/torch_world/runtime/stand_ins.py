@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from flint.errors import FlintError
+from flint.frontends.torch_private import device_constructors, fake_store, without_modes
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.device import NAME
 from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES
@@ -133,7 +133,7 @@ def cuda(session: Session, original: Any) -> Any:
 def tensor_of_data(session: Session, original: Any) -> Any:
     """As above."""
     # `with torch.device(...)` knows functions by identity, and remembers them from here on.
-    torch.utils._device._device_constructors()
+    device_constructors()
 
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -324,7 +324,7 @@ def shuffle(session: Session, original: Any) -> Any:
 
     @functools.wraps(original)
     def indices(sampler: Any) -> Iterator[Any]:
-        with _no_modes():
+        with without_modes():
             drawn = list(original(sampler))
         return iter(drawn)
 
@@ -360,7 +360,7 @@ def init_process_group(session: Session, original: Any) -> Any:
     ) -> None:
         if world_size not in (-1, session.world_size):
             raise world_differs("init_process_group was given", world_size, session)
-        fake = (NAME, None, timeout, session.world_size, session.rank, FakeStore())
+        fake = (NAME, None, timeout, session.world_size, session.rank, fake_store()())
         original(*fake, group_name=kwargs.get("group_name", ""))
 
     return init
@@ -441,18 +441,12 @@ def init_device_mesh(session: Session, original: Any) -> Any:
             raise world_differs(f"init_device_mesh was given {tuple(mesh_shape)},", size, session)
         if not dist.is_initialized():
             dist.init_process_group()
-        with torch.device("cpu"), _no_modes():
+        with torch.device("cpu"), without_modes():
             return original(
                 NAME if device_type == "cuda" else device_type, mesh_shape, *args, **kwargs
             )
 
     return make
-
-
-def _no_modes() -> Any:
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    return _disable_current_modes()
 
 
 @PUBLIC.replaces(*(f"torch.distributed:is_{name}_available" for name in ("nccl", "gloo")))

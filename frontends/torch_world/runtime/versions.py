@@ -33,16 +33,17 @@ def check_version() -> str:
     return ""
 
 
-def failed_self_tests(names: list[str]) -> FlintError:
+def failed_self_tests(names: list[str], recording: bool = True) -> FlintError:
     """FL234 for private names of PyTorch that are not what they were."""
-    return _unsupported(torch_version(), f"changed {', '.join(sorted(names))}")
+    return _unsupported(torch_version(), f"changed {', '.join(sorted(names))}", recording)
 
 
-def _unsupported(text: str, why: str) -> FlintError:
+def _unsupported(text: str, why: str, recording: bool = True) -> FlintError:
     wanted = f"{TESTED[0]}.{TESTED[1]}"
+    doing = "distributed programs cannot be recorded" if recording else "modules cannot be captured"
     return FlintError(
         "FL234",
-        f"PyTorch {text} {why}: distributed programs cannot be recorded with it",
+        f"PyTorch {text} {why}: {doing} with it",
         help=f"install torch {wanted} (the CPU wheel is enough) beside Flint",
     )
 

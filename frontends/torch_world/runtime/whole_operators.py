@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_private import forget_library
+
 #: Composite operators with kernels of their own for CPU and CUDA, of PyTorch 2.13, whose results
 #: are like the first input.
 _WHOLE = ("mish_backward", "native_channel_shuffle", "silu_backward")
@@ -24,7 +26,7 @@ def operators_kept_whole() -> Iterator[None]:
         library.impl("_fused_rms_norm_backward", _rms_norm_backward)
         yield
     finally:
-        library._destroy()
+        forget_library(library)
 
 
 def _like_the_first(tensor: Any, *rest: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from flint.errors import FlintError
+from flint.frontends.torch_private import schema_of, script_type, storage_address
 from flint.frontends.torch_world.values.kinds import (
     KNOWN_LIMIT,
     Classes,
@@ -120,7 +121,7 @@ class Values:
 
     def set(self, tensor: Any, value: Value) -> None:
         """Say what is known of a tensor, until something writes into its memory."""
-        storage = int(tensor.untyped_storage()._cdata)
+        storage = int(storage_address(tensor.untyped_storage()))
         setattr(tensor, _SLOT, (value, storage, self._writes.setdefault(storage, 0)))
 
     def _follow(
@@ -228,7 +229,7 @@ class Values:
 
     def _forget(self, written: Sequence[Any]) -> None:
         for tensor in written:
-            storage = int(tensor.untyped_storage()._cdata)
+            storage = int(storage_address(tensor.untyped_storage()))
             if storage in self._writes:
                 self._writes[storage] += 1
 
@@ -512,7 +513,7 @@ class _Operator:
     @staticmethod
     def of(func: Any) -> _Operator:
         """Look it up, once for each operator."""
-        schema = func._schema
+        schema = schema_of(func)
         name: str = schema.name
         collective = name.startswith("_c10d_functional::") and not name.endswith("wait_tensor")
         writes = (
@@ -579,7 +580,7 @@ def _reduction(args: Sequence[Any]) -> str:
     for arg in args:
         if isinstance(arg, str) and arg.lower() in ("sum", "avg", "max", "min", "product"):
             return arg.lower()
-        if isinstance(arg, torch.ScriptObject) and "ReduceOp" in str(arg._type()):
+        if isinstance(arg, torch.ScriptObject) and "ReduceOp" in str(script_type(arg)):
             return str(torch.distributed.ReduceOp.RedOpType(int(arg.op())).name).lower()
     return "sum"
 

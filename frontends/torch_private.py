@@ -1,0 +1,198 @@
+"""Every private name of PyTorch that Flint reads, calls or derives from. Seen in PyTorch 2.13.0.
+
+Each stands here once, under a plain word. A name that PyTorch no longer has is not an error when
+this module is imported, but when `check` is called, which names all that are missing (FL234). What
+is replaced while a program is recorded is named, and tested, by `torch_world/runtime/patching.py`.
+Operators (`aten._to_copy`) are no names of this kind: graphs are made of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from flint.frontends.torch_world.runtime.versions import failed_self_tests
+
+_MISSING: list[str] = []
+
+
+def _find(target: str) -> Any:
+    """What is at `module:path`, or None, and then the name is kept for `check`."""
+    module, _, path = target.partition(":")
+    try:
+        return operator.attrgetter(path)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        _MISSING.append(target.replace(":", "."))
+        return None
+
+
+def _attribute(name: str, of: str) -> Callable[[Any], Any]:
+    """A function that reads a private attribute; `of` is where `check` looks for it."""
+    _find(f"{of}.{name}")
+    return operator.attrgetter(name)
+
+
+def _field(name: str, of: str) -> Callable[[Any], Any]:
+    """The same of an attribute that a class declares, and its instances have."""
+    if name not in getattr(_find(of), "__annotations__", ()):
+        _MISSING.append(f"{of.replace(':', '.')}.{name}")
+    return operator.attrgetter(name)
+
+
+def _later(target: str) -> Callable[[], Any]:
+    """A function that finds a name when it is first asked for: its module takes long to import."""
+
+    @cache
+    def find() -> Any:
+        found = _find(target)
+        check()
+        return found
+
+    return find
+
+
+def check(recording: bool = False) -> None:
+    """Raise FlintError FL234 with all private names that this version of PyTorch lacks.
+
+    Those that only recorded programs need are looked for when `recording`.
+    """
+    if recording:
+        _find("torch.distributed.tensor:DTensor._local_tensor")
+        new_fake_group()
+        fake_store()
+    if _MISSING:
+        raise failed_self_tests(_MISSING, recording)
+
+
+def schema_of(target: Any) -> Any:
+    """The schema of an operator, None of anything else."""
+    return getattr(target, "_schema", None)
+
+
+# operators and their kernels ------------------------------------------------------------------
+
+Overload: Any = _find("torch._ops:OpOverload")
+_find("torch:ops.aten.add.Tensor._schema")
+DispatchKey: Any = _find("torch._C:DispatchKey")
+DispatchKeySet: Any = _find("torch._C:DispatchKeySet")
+without_dispatch_keys: Callable[[Any], Any] = _find("torch._C:_ExcludeDispatchKeyGuard")
+without_dispatch: Callable[[], Any] = _find("torch._C:_DisableTorchDispatch")
+plain_dispatch: Any = _find("torch._C:_disabled_torch_dispatch_impl")
+names_of_operators: Callable[[], list[str]] = _find("torch._C:_dispatch_get_all_op_names")
+has_kernel: Callable[[str, str], bool] = _find("torch._C:_dispatch_has_kernel_for_dispatch_key")
+cached_kernels = _attribute("_dispatch_cache", "torch:ops.aten.add.Tensor")
+forget_library: Callable[[Any], None] = _find("torch.library:Library._destroy")
+DispatchMode: Any = _find("torch.utils._python_dispatch:TorchDispatchMode")
+without_modes: Callable[[], Any] = _find("torch.utils._python_dispatch:_disable_current_modes")
+core_decompositions: Callable[[], Any] = _find("torch._decomp:core_aten_decompositions")
+pytree: Any = _find("torch.utils:_pytree")
+
+# tensors, modules and autograd ----------------------------------------------------------------
+
+storage_address = _attribute("_cdata", "torch:UntypedStorage")
+own_parameters: Callable[[Any], Any] = operator.attrgetter("_parameters")
+own_buffers: Callable[[Any], Any] = operator.attrgetter("_buffers")
+own_modules: Callable[[Any], Any] = operator.attrgetter("_modules")
+current_node: Callable[[], Any] = _find("torch._C:_current_autograd_node")
+next_sequence_number: Callable[[], int] = _find("torch.autograd:_get_sequence_nr")
+after_backward: Callable[[Any], None] = _find(
+    "torch.autograd:Variable._execution_engine.queue_callback"
+)
+as_subclass: Callable[..., Any] = _find("torch:Tensor._make_subclass")
+refuse_addresses: Callable[[Any], None] = _find("torch._C:_set_throw_on_mutable_data_ptr")
+exchange_tensors: Callable[[Any, Any], None] = _find("torch._C:_swap_tensor_impl")
+may_share: Callable[[Any, Any], bool] = _find("torch:_has_compatible_shallow_copy_type")
+device_constructors: Callable[[], Any] = _find("torch.utils._device:_device_constructors")
+MODULE_STATE = ("_parameters", "_buffers", "_modules")
+own_parameters = _field("_parameters", "torch.nn:Module")
+own_buffers = _field("_buffers", "torch.nn:Module")
+own_modules = _field("_modules", "torch.nn:Module")
+_find("torch.nn:Module._apply")
+FakeTensor: Any = _find("torch._subclasses.fake_tensor:FakeTensor")
+FakeTensorMode: Any = _find("torch._subclasses.fake_tensor:FakeTensorMode")
+TracerBase: Any = _find("torch.fx.proxy:TracerBase")
+make_device: Callable[..., None] = _find(
+    "torch.utils.backend_registration:_setup_privateuseone_for_python_backend"
+)
+
+
+def apply_to(module: Any, function: Callable[[Any], Any]) -> None:
+    """Replace all tensors of a module by what a function makes of them."""
+    module._apply(function)  # found at every call: it is replaced while a program is recorded
+
+
+def sequence_number(node: Any) -> int:
+    """Which operator, counted by autograd, made a node of the backward pass."""
+    return int(node._sequence_nr())
+
+
+def has_hooks(tensor: Any) -> bool:
+    """Whether the program asked to be told of a tensor's gradient."""
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+
+
+@contextmanager
+def frames_of_traces(keep: Callable[[Any], Any]) -> Iterator[None]:
+    """Inside, a traced operator's frames are what `keep` makes of the stack's summary."""
+    before = TracerBase._filter_traceback_frames
+    TracerBase._filter_traceback_frames = lambda _, summary: keep(summary)
+    try:
+        yield
+    finally:
+        TracerBase._filter_traceback_frames = before
+
+
+_find("torch.fx.proxy:TracerBase._filter_traceback_frames")
+_find("torch:Tensor._backward_hooks")
+_find("torch:Tensor._post_accumulate_grad_hooks")
+
+
+def script_type(value: Any) -> str:
+    """The class of an object of TorchScript, in full."""
+    return str(value._type())
+
+
+_find("torch:ScriptObject._type")
+
+# worlds ---------------------------------------------------------------------------------------
+
+group_of_name: Callable[[str], Any] = _find(
+    "torch.distributed.distributed_c10d:_resolve_process_group"
+)
+buckets_by_size: Callable[..., Any] = _find("torch.distributed:_compute_bucket_assignment_by_size")
+#: What a GradScaler knows of each optimizer.
+states_by_optimizer = operator.attrgetter("_per_optimizer_states")
+local_tensor = operator.attrgetter("_local_tensor")
+#: What two meshes are compared by, beside their ranks.
+mesh_parts = operator.attrgetter("_layout", "_device_type", "_mesh_dim_names", "_thread_id")
+mesh_ranks = operator.attrgetter("_flatten_rank_map")
+stage_input = operator.attrgetter("_user_meta")
+stage_shapes = operator.attrgetter("_stage_meta")
+
+
+def set_mesh_ranks(mesh: Any, ranks: Any) -> None:
+    """Let a mesh hold an equal list of ranks that others hold too."""
+    mesh._flatten_rank_map = ranks
+
+
+def set_inference(stage: Any, mode: Any) -> None:
+    """How a pipeline stage finds the shapes of its inputs."""
+    stage._inference_mode = mode
+
+
+# what takes long to import --------------------------------------------------------------------
+
+trace_forward_and_backward = _later(
+    "torch._functorch.aot_autograd:aot_export_joint_with_descriptors"
+)
+descriptors = _later("torch._functorch._aot_autograd:descriptors")
+meta_kernels = _later("torch:_meta_registrations")
+new_fake_group = _later("torch.testing._internal.distributed.fake_pg:_create_fake_pg")
+fake_store = _later("torch.testing._internal.distributed.fake_pg:FakeStore")
+pipeline_modes = _later("torch.distributed.pipelining._utils:InferenceMode")
+forward_shapes = _later("torch.distributed.pipelining._utils:_StageForwardMeta")
+backward_shapes = _later("torch.distributed.pipelining._utils:_StageBackwardMeta")
