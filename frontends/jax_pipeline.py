@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flint.errors import FlintError
-from flint.frontends.jax_stages.bodies import capture_body
-from flint.frontends.jax_stages.joint import differentiable, step_function
-from flint.frontends.jax_stages.stage_function import StageFunction
+from flint.frontends.jax_stages.bodies import capture_body, differentiable, step_function
+from flint.frontends.jax_stages.stage_function import StageFunction, as_ports, find_tied
 from flint.frontends.jax_stages.stages import stage_functions
-from flint.frontends.jax_stages.tied import as_ports, find_tied
 from flint.frontends.jax_stages.update import (
     Optimizer,
     find_optimizer,

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_stages.boundary import on_boundary
-from flint.frontends.jax_stages.cut.jaxprs import Work
-from flint.frontends.jax_stages.microbatch import Microbatch, one_microbatch
+from flint.frontends.jax_stages.cut.jaxprs import Flops
+from flint.frontends.jax_stages.microbatch import Microbatch, on_boundary, one_microbatch
 from flint.frontends.jax_stages.parts import StagePart, described, layers_part, shown, stage_part
 from flint.frontends.jax_stages.stage_function import StageFunction, traced
 from flint.frontends.jax_step.program import definition
@@ -109,12 +108,12 @@ def _flops(
         place = definition(part.fn)
         jaxpr, out = traced(part.call, (part.params, *values), mesh, part.label, place)
         values = (out,)
-        found.append(Work().of(jaxpr.eqns))
+        found.append(Flops().of(jaxpr.eqns))
     if pipeline.loss is not None:
         goals = microbatch.rebuild_targets(batch)
         place = definition(pipeline.loss)
         jaxpr, _ = traced(pipeline.loss, (*values, *goals), mesh, "loss", place)
-        found.append(Work().of(jaxpr.eqns))
+        found.append(Flops().of(jaxpr.eqns))
     at = len(before)
     return sum(found[:at]), found[at], sum(found[at + 1 :])
 

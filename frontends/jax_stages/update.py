@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flint.errors import FlintError, nearest
-from flint.frontends.jax_stages.bodies import BodyFunction
-from flint.frontends.jax_stages.joint import differentiable
+from flint.frontends.jax_stages.bodies import BodyFunction, differentiable
 from flint.frontends.jax_stages.leaves import refuse_axis, sharded
 from flint.frontends.jax_stages.parts import shown
 from flint.frontends.jax_stages.stage_function import StageFunction, traced

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from flint.passes.pipeline.schedule.schedules import orders, placement
-from flint.passes.pipeline.schedule.units import Work
+from flint.passes.pipeline.schedule.units import UnitWork
 
 schedules = pytest.importorskip(
     "torch.distributed.pipelining.schedules", reason="PyTorch has the tables"
 )
 _FOLDED = {"zb-v": "ScheduleZBVZeroBubble", "dualpipev": "ScheduleDualPipeV"}
 _WORK = {
-    "FORWARD": Work.FORWARD,
-    "FULL_BACKWARD": Work.BACKWARD,
-    "BACKWARD_INPUT": Work.INPUT_BACKWARD,
-    "BACKWARD_WEIGHT": Work.WEIGHT_BACKWARD,
+    "FORWARD": UnitWork.FORWARD,
+    "FULL_BACKWARD": UnitWork.BACKWARD,
+    "BACKWARD_INPUT": UnitWork.INPUT_BACKWARD,
+    "BACKWARD_WEIGHT": UnitWork.WEIGHT_BACKWARD,
 }
 
 #: What runs at one time: passes as (work, stage, microbatch), one or two.
-Block = list[tuple[Work, int, int]]
+Block = list[tuple[UnitWork, int, int]]
 
 
 def table(name: str, ranks: int, microbatches: int) -> list[list[Block]]:
@@ -91,12 +91,14 @@ def test_passes_side_by_side_wait_as_published(ranks: int, together: int) -> Non
 def _time(block: Block, together: int) -> int:
     if len(block) == 2:
         return together
-    return 2 if block[0][0] is Work.BACKWARD else 1
+    return 2 if block[0][0] is UnitWork.BACKWARD else 1
 
 
-def _ends(rows: list[list[Block]], together: int, last: int) -> dict[tuple[Work, int, int], int]:
+def _ends(
+    rows: list[list[Block]], together: int, last: int
+) -> dict[tuple[UnitWork, int, int], int]:
     """When each pass ends; what runs together begins and ends together."""
-    ends: dict[tuple[Work, int, int], int] = {}
+    ends: dict[tuple[UnitWork, int, int], int] = {}
     clock, at = [0] * len(rows), [0] * len(rows)
     moved = True
     while moved:
@@ -117,13 +119,13 @@ def _ends(rows: list[list[Block]], together: int, last: int) -> dict[tuple[Work,
     return ends
 
 
-def _needs(work: Work, stage: int, microbatch: int, last: int) -> Iterator[Block]:
+def _needs(work: UnitWork, stage: int, microbatch: int, last: int) -> Iterator[Block]:
     """What a pass waits for: one of each list."""
-    if work is Work.FORWARD:
+    if work is UnitWork.FORWARD:
         if stage:
-            yield [(Work.FORWARD, stage - 1, microbatch)]
-    elif work is not Work.WEIGHT_BACKWARD:
-        yield [(Work.FORWARD, stage, microbatch)]
+            yield [(UnitWork.FORWARD, stage - 1, microbatch)]
+    elif work is not UnitWork.WEIGHT_BACKWARD:
+        yield [(UnitWork.FORWARD, stage, microbatch)]
         if stage < last:
-            whole, part = Work.BACKWARD, Work.INPUT_BACKWARD
+            whole, part = UnitWork.BACKWARD, UnitWork.INPUT_BACKWARD
             yield [(whole, stage + 1, microbatch), (part, stage + 1, microbatch)]

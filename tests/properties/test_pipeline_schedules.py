@@ -17,7 +17,7 @@ from flint.passes.pipeline.schedule.simulate import (
     makespan,
     simulate,
 )
-from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.passes.pipeline.schedule.units import Unit, UnitWork
 from tests.published_schedules import BUBBLE, IN_FLIGHT
 from tests.random_programs import QUICK
 
@@ -42,20 +42,20 @@ def numbers(draw: st.DrawFn) -> Numbers:
 SPLIT = ("zb-h1", "zb-v")
 
 
-def works(name: str) -> tuple[Work, ...]:
+def works(name: str) -> tuple[UnitWork, ...]:
     if not SCHEDULES[name].trains:
-        return (Work.FORWARD,)
+        return (UnitWork.FORWARD,)
     if name in SPLIT:
-        return Work.FORWARD, Work.INPUT_BACKWARD, Work.WEIGHT_BACKWARD
-    return Work.FORWARD, Work.BACKWARD
+        return UnitWork.FORWARD, UnitWork.INPUT_BACKWARD, UnitWork.WEIGHT_BACKWARD
+    return UnitWork.FORWARD, UnitWork.BACKWARD
 
 
 def joined(order: Sequence[Unit]) -> list[Unit]:
     """The order with a whole backward pass where only the first of its two parts was."""
     return [
-        unit._replace(work=Work.BACKWARD) if unit.work is Work.INPUT_BACKWARD else unit
+        unit._replace(work=UnitWork.BACKWARD) if unit.work is UnitWork.INPUT_BACKWARD else unit
         for unit in order
-        if unit.work is not Work.WEIGHT_BACKWARD
+        if unit.work is not UnitWork.WEIGHT_BACKWARD
     ]
 
 
@@ -73,8 +73,8 @@ def test_every_microbatch_passes_every_stage_once_each_way(given_numbers: Number
     assert len(found) == ranks
     for order in found:
         assert Counter(order if name != "dualpipev" else joined(order)) == once
-        split = {work: [u[1:] for u in order if u.work is work] for work in Work}
-        assert Counter(split[Work.INPUT_BACKWARD]) == Counter(split[Work.WEIGHT_BACKWARD])
+        split = {work: [u[1:] for u in order if u.work is work] for work in UnitWork}
+        assert Counter(split[UnitWork.INPUT_BACKWARD]) == Counter(split[UnitWork.WEIGHT_BACKWARD])
 
 
 @QUICK
@@ -102,7 +102,7 @@ def test_dependencies_hold_for_any_durations(
 ) -> None:
     name, ranks, _, chunks = given_numbers
     found, placed = orders(*given_numbers), placement(name, ranks, chunks)
-    spans = simulate(found, placed, dict(zip(Work, times, strict=True)), transfer_time)
+    spans = simulate(found, placed, dict(zip(UnitWork, times, strict=True)), transfer_time)
     start, end = {}, {}
     for rank, order in enumerate(found):
         assert all(a.end <= b.start for a, b in zip(spans[rank], spans[rank][1:], strict=False))
@@ -113,20 +113,20 @@ def test_dependencies_hold_for_any_durations(
     def moved(stage: int, other: int) -> int:
         return transfer_time if placed.rank_of[stage] != placed.rank_of[other] else 0
 
-    def gradient(stage: int, microbatch: int) -> Work:
-        whole = (Work.BACKWARD, stage, microbatch) in end
-        return Work.BACKWARD if whole else Work.INPUT_BACKWARD
+    def gradient(stage: int, microbatch: int) -> UnitWork:
+        whole = (UnitWork.BACKWARD, stage, microbatch) in end
+        return UnitWork.BACKWARD if whole else UnitWork.INPUT_BACKWARD
 
     for (work, stage, microbatch), begin in start.items():
-        if work is Work.FORWARD and stage:
+        if work is UnitWork.FORWARD and stage:
             assert begin >= end[work, stage - 1, microbatch] + moved(stage, stage - 1)
-        if work in (Work.BACKWARD, Work.INPUT_BACKWARD):
-            assert begin >= end[Work.FORWARD, stage, microbatch]
+        if work in (UnitWork.BACKWARD, UnitWork.INPUT_BACKWARD):
+            assert begin >= end[UnitWork.FORWARD, stage, microbatch]
             if stage < ranks * chunks - 1:
                 behind = gradient(stage + 1, microbatch), stage + 1, microbatch
                 assert begin >= end[behind] + moved(stage, stage + 1)
-        if work is Work.WEIGHT_BACKWARD:
-            assert begin >= end[Work.INPUT_BACKWARD, stage, microbatch]
+        if work is UnitWork.WEIGHT_BACKWARD:
+            assert begin >= end[UnitWork.INPUT_BACKWARD, stage, microbatch]
 
 
 @QUICK
@@ -159,9 +159,9 @@ def test_idle_time_is_as_published_for_other_durations(
     if name in ("zb-v", "dualpipev"):
         backward = weights = forward  # what is published of these
     weights = min(weights, forward, backward)
-    times = dict(zip(Work, (forward, backward, backward, weights), strict=True))
+    times = dict(zip(UnitWork, (forward, backward, backward, weights), strict=True))
     if name == "dualpipev":
-        times[Work.BACKWARD] = 2 * forward
+        times[UnitWork.BACKWARD] = 2 * forward
     found = orders(*given_numbers)
     step = makespan(simulate(found, placement(name, ranks, chunks), times))
     idle = step - sum(times[unit.work] for unit in found[0])
@@ -188,7 +188,7 @@ def test_values_arrive_in_the_order_in_which_they_are_read(given_numbers: Number
         received: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         for rank, order in enumerate(found):
             for work, chunk, microbatch in joined(order):
-                if (work is Work.FORWARD) != (step == 1):
+                if (work is UnitWork.FORWARD) != (step == 1):
                     continue
                 stage = placed.stages_of[rank][chunk]
                 if 0 <= stage + step <= placed.last_stage:
@@ -237,7 +237,10 @@ def repeats(order: tuple[Unit, ...], period: int) -> bool:
 
 
 random_units = st.builds(
-    Unit, st.sampled_from([Work.FORWARD, Work.BACKWARD]), st.integers(0, 1), st.integers(0, 2)
+    Unit,
+    st.sampled_from([UnitWork.FORWARD, UnitWork.BACKWARD]),
+    st.integers(0, 1),
+    st.integers(0, 2),
 )
 
 

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
-from flint.passes.pipeline.split.parts import Part, Partial, PartitionedBody, Saved, StageParts
+from flint.passes.pipeline.split.parts import (
+    Partial,
+    PartitionedBody,
+    Saved,
+    StageParts,
+    StageProgram,
+)
 from flint.passes.pipeline.split.reach import dependent, needed
 from flint.passes.pipeline.split.split import split
 from flint.steps.captured import Port, Role
@@ -245,7 +251,7 @@ def run_parts(parts: StageParts, given: dict[Any, Any]) -> dict[Any, Any]:
     return known
 
 
-def each(parts: StageParts) -> list[Part]:
+def each(parts: StageParts) -> list[StageProgram]:
     """Parts in the order in which they run."""
     found = (parts.gather, parts.forward, parts.backward, parts.weights, parts.reduce)
     return [part for part in found if part is not None]

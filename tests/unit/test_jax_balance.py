@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from flint import FlintError
 from flint.frontends.jax_pipeline import capture_jax_pipeline
-from flint.frontends.jax_stages.cut.jaxprs import Work
+from flint.frontends.jax_stages.cut.jaxprs import Flops
 from flint.frontends.stages.cut_points import balanced, split_layers
 from tests.jax_pipelines import MESH, pipeline
 
@@ -66,7 +66,7 @@ def test_flops() -> None:
     shapes = [(3, 4), (4, 4), (2, 6, 8, 8), (5, 6, 3, 3)]
     args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
     product, convolution = 2 * 3 * 4 * 4, 2 * (2 * 5 * 8 * 8) * 6 * 9
-    assert Work().of(jax.make_jaxpr(function)(*args).eqns) == (5 + 2 + 1) * product + convolution
+    assert Flops().of(jax.make_jaxpr(function)(*args).eqns) == (5 + 2 + 1) * product + convolution
 
 
 def test_balanced_pipeline_counts_the_head() -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import flint
-from flint.frontends.jax_stages.joint import step_function
+from flint.frontends.jax_stages.bodies import step_function
 from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_stages.stages import stage_functions
 from flint.ir.mesh import Mesh

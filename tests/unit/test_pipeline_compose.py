@@ -23,7 +23,7 @@ from flint.passes.pipeline.compose.compose import workload_of
 from flint.passes.pipeline.compose.messages import Neighbours
 from flint.passes.pipeline.compose.plan import Plan
 from flint.passes.pipeline.schedule.schedules import orders, placement
-from flint.passes.pipeline.split.parts import Key, Part, Partial, Saved, StageParts
+from flint.passes.pipeline.split.parts import Key, Partial, Saved, StageParts, StageProgram
 from flint.passes.pipeline.split.reduce_part import in_gradient_dtype
 from flint.steps.captured import Body, Captured, CapturedPipeline, Port, Role, StageBodies
 
@@ -85,11 +85,11 @@ class _Maker:
             phase=Phase.BACKWARD,
         )
 
-    def part(self, **outputs: Key) -> Part:
+    def part(self, **outputs: Key) -> StageProgram:
         found = {key: self.named[name] for name, key in outputs.items()}
         program = self.builder.build()
         program.verify()
-        return Part(program, self.inputs, found)
+        return StageProgram(program, self.inputs, found)
 
 
 def _stage(mesh: Mesh, *, first: bool, last: bool, splits: bool) -> StageParts:
@@ -132,12 +132,12 @@ def _reads_late(mesh: Mesh, parts: StageParts) -> StageParts:
     return replace(parts, forward=forward.part(y=_LOSS), backward=backward)
 
 
-def _reduce(parts: StageParts) -> Part:
+def _reduce(parts: StageParts) -> StageProgram:
     assert parts.reduce is not None
     return parts.reduce
 
 
-def _update(mesh: Mesh, *, clips: bool) -> Part:
+def _update(mesh: Mesh, *, clips: bool) -> StageProgram:
     sizes: dict[str, tuple[Key, int]] = {
         "w": (_WEIGHT, _WEIGHT_BYTES),
         "g": (_GRADIENT, _WEIGHT_BYTES),
@@ -150,7 +150,7 @@ def _update(mesh: Mesh, *, clips: bool) -> Part:
     return maker.part(new=_WEIGHT)
 
 
-def _norm(mesh: Mesh) -> Part:
+def _norm(mesh: Mesh) -> StageProgram:
     maker = _Maker(mesh, g=(_GRADIENT, _WEIGHT_BYTES))
     maker.product("g", name="n", size=4, phase=Phase.OPTIMIZER)
     return maker.part(n=_NORM)

@@ -7,11 +7,11 @@ import pytest
 from flint.errors import FlintError
 from flint.passes.pipeline.schedule.runs import Run, expand, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
-from flint.passes.pipeline.schedule.simulate import Span, activations_held, makespan, simulate
-from flint.passes.pipeline.schedule.units import Placement, Unit, Work, folded
+from flint.passes.pipeline.schedule.simulate import UnitSpan, activations_held, makespan, simulate
+from flint.passes.pipeline.schedule.units import StagePlacement, Unit, UnitWork, folded
 
-LETTERS = {"F": Work.FORWARD, "B": Work.BACKWARD, "I": Work.INPUT_BACKWARD}
-LETTERS["W"] = Work.WEIGHT_BACKWARD
+LETTERS = {"F": UnitWork.FORWARD, "B": UnitWork.BACKWARD, "I": UnitWork.INPUT_BACKWARD}
+LETTERS["W"] = UnitWork.WEIGHT_BACKWARD
 
 
 def written(text):
@@ -86,7 +86,7 @@ def test_stages_lie_in_a_loop_or_turn_round_at_the_last_rank():
     assert placement("interleaved-1f1b", 3, 2).stages_of == ((0, 3), (1, 4), (2, 5))
     assert placement("zb-v", 3, 2).rank_of == (0, 1, 2, 2, 1, 0)
     assert placement("zb-v", 3, 2).stages_of == ((0, 5), (1, 4), (2, 3))
-    assert Placement.of(folded, 2, 4).rank_of == (0, 1, 1, 0, 0, 1, 1, 0)
+    assert StagePlacement.of(folded, 2, 4).rank_of == (0, 1, 1, 0, 0, 1, 1, 0)
     assert placement("interleaved-1f1b", 3, 2).is_ring
     assert not placement("zb-v", 3, 2).is_ring
 
@@ -131,8 +131,8 @@ def test_spans_of_two_stages_by_hand():
     spans = simulate(orders("1f1b", 2, 2), placement("1f1b", 2), transfer_time=1)
     # F0 of rank 1 waits for F0 of rank 0 (1) and its transfer (1); B1 of rank 0 for rank 1's
     assert spans == (
-        (Span(0, 1), Span(1, 2), Span(6, 8), Span(9, 11)),
-        (Span(2, 3), Span(3, 5), Span(5, 6), Span(6, 8)),
+        (UnitSpan(0, 1), UnitSpan(1, 2), UnitSpan(6, 8), UnitSpan(9, 11)),
+        (UnitSpan(2, 3), UnitSpan(3, 5), UnitSpan(5, 6), UnitSpan(6, 8)),
     )
     assert makespan(spans) == 11
 
@@ -143,8 +143,8 @@ def test_neighbouring_chunks_of_one_rank_transfer_nothing():
     order = (written("F0.0 F0.1"), written("F0.0 F0.1"))
     there_and_back = simulate(order, placement("zb-v", 2, 2), transfer_time=100)
     assert there_and_back == (
-        (Span(0, 1), Span(203, 204)),
-        (Span(101, 102), Span(102, 103)),
+        (UnitSpan(0, 1), UnitSpan(203, 204)),
+        (UnitSpan(101, 102), UnitSpan(102, 103)),
     )
 
 

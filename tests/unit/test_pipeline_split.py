@@ -17,7 +17,13 @@ from jax.sharding import PartitionSpec as P
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group
 from flint.ir.program import Collective, Kind, Program, RegionKind
-from flint.passes.pipeline.split.parts import Part, Partial, PartitionedBody, Saved, StageParts
+from flint.passes.pipeline.split.parts import (
+    Partial,
+    PartitionedBody,
+    Saved,
+    StageParts,
+    StageProgram,
+)
 from flint.passes.pipeline.split.split import split
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from flint.steps.captured import Port, Role
@@ -50,7 +56,7 @@ def parts_of(model: Model, **options: bool) -> StageParts:
     return parts
 
 
-def each(parts: StageParts) -> list[Part]:
+def each(parts: StageParts) -> list[StageProgram]:
     """The parts that are there."""
     found = (parts.gather, parts.forward, parts.backward, parts.weights, parts.reduce)
     return [part for part in found if part is not None]
@@ -72,7 +78,7 @@ def communication(*programs: Program, axis: str = "") -> Counter[tuple[str, str,
     return found
 
 
-def saved(part: Part) -> dict[Saved, int]:
+def saved(part: StageProgram) -> dict[Saved, int]:
     """Bytes of what a part reads from earlier ones."""
     p = part.program
     return {k: int(p.result_bytes[r]) for k, r in part.inputs.items() if isinstance(k, Saved)}

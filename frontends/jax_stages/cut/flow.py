@@ -12,8 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flint.frontends.jax_stages.cut.jaxprs import Program, Work, bodies, inlined, is_variable, reads
-from flint.frontends.jax_stages.cut.trace import Argument, Traced
+from flint.frontends.jax_stages.cut.jaxprs import (
+    Flops,
+    OpenJaxpr,
+    bodies,
+    inlined,
+    is_variable,
+    reads,
+)
+from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced
 
 #: What depends on no parameter may take this part of the model's FLOPs and still be computed again.
 CHEAP_PART = 1000
@@ -26,7 +33,7 @@ class Flow:
     `maker` is the index of the equation that makes a variable.
     """
 
-    program: Program
+    program: OpenJaxpr
     anchored: tuple[bool, ...]
     live: tuple[bool, ...]
     maker: Mapping[Any, int]
@@ -62,7 +69,7 @@ class Flow:
         return counts
 
 
-def flow_of(program: Program, described: Mapping[Any, Argument], work: Work) -> Flow:
+def flow_of(program: OpenJaxpr, described: Mapping[Any, ModelArgument], work: Flops) -> Flow:
     """Classify the equations of `program`."""
     states = _states(program, described, work)
     anchored, maker = [], dict[Any, int]()
@@ -72,7 +79,7 @@ def flow_of(program: Program, described: Mapping[Any, Argument], work: Work) -> 
     return Flow(program, tuple(anchored), _live(program, maker), maker)
 
 
-def without_mixed_calls(traced: Traced, work: Work) -> Traced:
+def without_mixed_calls(traced: Traced, work: Flops) -> Traced:
     """`traced` with jitted calls inlined that return both what is anchored and what is not.
 
     Otherwise a mask would cross a cut because one function computed it and the activations.
@@ -100,7 +107,9 @@ def _is_mixed(states: Mapping[Any, _State], equation: Any) -> bool:
     return len({inside.get(v, _State()).is_anchored for v in results}) > 1
 
 
-def _states(program: Program, described: Mapping[Any, Argument], work: Work) -> dict[Any, _State]:
+def _states(
+    program: OpenJaxpr, described: Mapping[Any, ModelArgument], work: Flops
+) -> dict[Any, _State]:
     bound = work.of(program.equations) // CHEAP_PART
     states = {v: _State(a.is_parameter, not a.is_parameter) for v, a in described.items()}
     for equation in program.equations:
@@ -130,7 +139,7 @@ def _joined(states: Sequence[_State]) -> _State:
     )
 
 
-def _live(program: Program, maker: Mapping[Any, int]) -> tuple[bool, ...]:
+def _live(program: OpenJaxpr, maker: Mapping[Any, int]) -> tuple[bool, ...]:
     live = [bool(e.effects) for e in program.equations]
     for result in program.results:
         if is_variable(result) and result in maker:

@@ -83,7 +83,7 @@ def bodies(equation: Any) -> list[Any]:
 
 
 @dataclass
-class Work:
+class Flops:
     """Estimated FLOPs of equations: of matrix products and convolutions, loops multiplied.
 
     Each body is read once, however often it is called.
@@ -218,7 +218,7 @@ def bodies_in(values: Iterable[Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Program:
+class OpenJaxpr:
     """A jaxpr as its parts: `constants` are the values of variables that are closed over."""
 
     arguments: tuple[Any, ...]
@@ -227,14 +227,14 @@ class Program:
     results: tuple[Any, ...]
 
 
-def opened(closed: Any) -> Program:
+def opened(closed: Any) -> OpenJaxpr:
     """The parts of a closed jaxpr."""
     constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     jaxpr = closed.jaxpr
-    return Program(tuple(jaxpr.invars), constants, tuple(jaxpr.eqns), tuple(jaxpr.outvars))
+    return OpenJaxpr(tuple(jaxpr.invars), constants, tuple(jaxpr.eqns), tuple(jaxpr.outvars))
 
 
-def inlined(program: Program, chosen: Callable[[Any], bool]) -> Program:
+def inlined(program: OpenJaxpr, chosen: Callable[[Any], bool]) -> OpenJaxpr:
     """`program` with the jitted calls that `chosen` picks replaced by what they call, once.
 
     It is `program` itself if there are none.
@@ -259,7 +259,7 @@ def inlined(program: Program, chosen: Callable[[Any], bool]) -> Program:
         for variable, result in zip(equation.outvars, results, strict=True):
             renamed[variable] = result
     found = tuple(current(a) for a in program.results)
-    return Program(program.arguments, constants, tuple(equations), found)
+    return OpenJaxpr(program.arguments, constants, tuple(equations), found)
 
 
 def _called(
@@ -277,7 +277,7 @@ def _called(
 
 
 def copied(
-    program: Program, inputs: Sequence[Any], outer: Any, constants: dict[Any, Any]
+    program: OpenJaxpr, inputs: Sequence[Any], outer: Any, constants: dict[Any, Any]
 ) -> tuple[list[Any], list[Any]]:
     """The equations of `program` on `inputs` with variables of their own, and its results.
 
@@ -331,7 +331,7 @@ def applied(function: Callable[..., Any], atoms: Sequence[Any], outer: Any, made
     return result
 
 
-def renamed(program: Program, names: Mapping[Any, Any]) -> Program:
+def renamed(program: OpenJaxpr, names: Mapping[Any, Any]) -> OpenJaxpr:
     """`program` in which equations and results read `names[v]` instead of variable v."""
 
     def current(atom: Any) -> Any:

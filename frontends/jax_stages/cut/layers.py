@@ -13,7 +13,7 @@ from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.flow import Flow, flow_of
 from flint.frontends.jax_stages.cut.jaxprs import (
     Digests,
-    Work,
+    Flops,
     bodies,
     inlined,
     is_call,
@@ -28,7 +28,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Layers:
+class FoundLayers:
     """Equal layers in a program: the iterations of the scan at equation `scan`, or a list.
 
     `spans` are the first and the last equation of each layer of a list.
@@ -40,12 +40,12 @@ class Layers:
     spans: tuple[tuple[int, int], ...] = ()
 
 
-def opened_for_layers(traced: Traced, path: Path, work: Work) -> Traced:
+def opened_for_layers(traced: Traced, path: Path, work: Flops) -> Traced:
     """`traced` with jitted calls inlined until the layers `path` are found, or nothing is left."""
     return _opened(traced, [path], work, lambda t, p: find_layers(t, p, work) is not None)
 
 
-def opened_for_scopes(traced: Traced, paths: Sequence[Path], work: Work) -> Traced:
+def opened_for_scopes(traced: Traced, paths: Sequence[Path], work: Flops) -> Traced:
     """`traced` with jitted calls inlined until each of `paths` is found, or nothing is left."""
 
     def is_found(traced: Traced, path: Path) -> bool:
@@ -57,7 +57,7 @@ def opened_for_scopes(traced: Traced, paths: Sequence[Path], work: Work) -> Trac
 
 
 def _opened(
-    traced: Traced, paths: Sequence[Path], work: Work, is_found: Callable[[Traced, Path], bool]
+    traced: Traced, paths: Sequence[Path], work: Flops, is_found: Callable[[Traced, Path], bool]
 ) -> Traced:
     while True:
         missing = [p for p in paths if not is_found(traced, p)]
@@ -76,7 +76,7 @@ def _list_of(path: Path) -> Path:
     return path[:-1] if path[-1].isdigit() else path
 
 
-def _is_most(traced: Traced, work: Work) -> Callable[[Any], bool]:
+def _is_most(traced: Traced, work: Flops) -> Callable[[Any], bool]:
     whole = work.of(traced.program.equations)
     return lambda equation: 2 * work.of_one(equation) > whole
 
@@ -140,7 +140,7 @@ def _numbered(parts: Path, path: Path) -> tuple[Path, int] | None:
 # layers ---------------------------------------------------------------------------------------
 
 
-def find_layers(traced: Traced, path: Path, work: Work) -> Layers | None:
+def find_layers(traced: Traced, path: Path, work: Flops) -> FoundLayers | None:
     """The layers called `path`, or the only ones there are if that is "layers"; None if none.
 
     Raises FlintError FL241 if there are several.
@@ -153,7 +153,7 @@ def find_layers(traced: Traced, path: Path, work: Work) -> Layers | None:
     return found
 
 
-def _unnamed(flow: Flow, traced: Traced, work: Work) -> Layers | None:
+def _unnamed(flow: Flow, traced: Traced, work: Flops) -> FoundLayers | None:
     found = _scan(traced, ())
     if found is not None:
         return found
@@ -173,7 +173,7 @@ def _several(names: Sequence[str]) -> FlintError:
     )
 
 
-def _by_scope(flow: Flow, path: Path) -> Layers | None:
+def _by_scope(flow: Flow, path: Path) -> FoundLayers | None:
     """Layers in scopes `path/0`, `path/1`, ... or `path_0`, `path_1`, ..."""
     spans: dict[Path, dict[int, tuple[int, int]]] = {}
     for index, equation in enumerate(flow.program.equations):
@@ -188,16 +188,16 @@ def _by_scope(flow: Flow, path: Path) -> Layers | None:
     return None
 
 
-def _list(name: str, spans: Mapping[int, tuple[int, int]]) -> Layers | None:
+def _list(name: str, spans: Mapping[int, tuple[int, int]]) -> FoundLayers | None:
     """Layers of a list, or None where they are not numbered 0, 1, ... one after the other."""
     ordered = [spans[i] for i in sorted(spans)]
     follow = all(a[1] < b[0] for a, b in pairwise(ordered))
     if not ordered or sorted(spans) != list(range(len(spans))) or not follow:
         return None
-    return Layers(name, len(ordered), spans=tuple(ordered))
+    return FoundLayers(name, len(ordered), spans=tuple(ordered))
 
 
-def _scan(traced: Traced, path: Path) -> Layers | None:
+def _scan(traced: Traced, path: Path) -> FoundLayers | None:
     """The scan over stacked parameters in the scope `path`."""
     stacked = from_parameters(traced)
     found = []
@@ -212,11 +212,12 @@ def _scan(traced: Traced, path: Path) -> Layers | None:
         raise _several(scopes)
     name = "/".join(path) or "layers"
     return next(
-        (Layers(name, traced.program.equations[i].params["length"], scan=i) for i in found), None
+        (FoundLayers(name, traced.program.equations[i].params["length"], scan=i) for i in found),
+        None,
     )
 
 
-def _by_parameters(flow: Flow, traced: Traced, path: Path) -> Layers | None:
+def _by_parameters(flow: Flow, traced: Traced, path: Path) -> FoundLayers | None:
     """Layers that are told apart by the parameters they read: `params['layers'][3]['wq']`."""
     spans: dict[int, tuple[int, int]] = {}
     for index, numbers in _parameter_numbers(flow, traced, path):
@@ -274,7 +275,7 @@ def _parameter_lists(traced: Traced) -> list[Path]:
     return [p for p, found in numbers.items() if len(found) > 1]
 
 
-def _by_calls(flow: Flow, path: Path, work: Work) -> Layers | None:
+def _by_calls(flow: Flow, path: Path, work: Flops) -> FoundLayers | None:
     """Calls of equal jitted or rematerialised functions, those that do most of the work."""
     digests, groups = Digests(), dict[Any, list[int]]()
     for index, equation in enumerate(flow.program.equations):
@@ -286,7 +287,7 @@ def _by_calls(flow: Flow, path: Path, work: Work) -> Layers | None:
         return None
     calls = max(repeated, key=lambda g: work.of(flow.program.equations[i] for i in g))
     spans = _settled(flow, [(i, i) for i in calls])
-    return Layers("/".join(path) or "layers", len(calls), spans=spans)
+    return FoundLayers("/".join(path) or "layers", len(calls), spans=spans)
 
 
 def _settled(flow: Flow, spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

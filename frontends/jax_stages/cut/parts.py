@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.flow import Flow
-from flint.frontends.jax_stages.cut.jaxprs import is_variable, reads, scope
+from flint.frontends.jax_stages.cut.jaxprs import is_variable, place, reads, scope
 from flint.frontends.jax_stages.cut.trace import Traced
 from flint.frontends.stages.pipeline import layers_label
 
@@ -26,7 +27,7 @@ class Cutting:
 
 
 @dataclass(frozen=True)
-class Part:
+class CutStage:
     """One stage as variables of the program: what it reads, its equations and what it gives."""
 
     number: int
@@ -38,7 +39,7 @@ class Part:
     label: str
 
 
-def parts_of(cutting: Cutting, flow: Flow) -> tuple[Part, ...]:
+def parts_of(cutting: Cutting, flow: Flow) -> tuple[CutStage, ...]:
     """One part for each stage; `flow` is that of the program that was cut."""
     edges = (0, *cutting.starts, len(flow.program.equations))
     crossing = [tuple(flow.crossing(p)) for p in cutting.starts]
@@ -58,7 +59,7 @@ def _part(
     inputs: tuple[Any, ...],
     results: tuple[Any, ...],
     label: str,
-) -> Part:
+) -> CutStage:
     """The anchored equations of `span`, and all others that they and `results` need."""
     program, known = flow.program, set(inputs)
     chosen = {i for i in range(*span) if flow.anchored[i] and flow.live[i]}
@@ -73,7 +74,7 @@ def _part(
         elif made not in chosen:
             chosen.add(made)
             needed += reads(program.equations[made])
-    return Part(
+    return CutStage(
         number,
         tuple(v for v in program.arguments if v in leaves),
         tuple(v for v in program.constants if v in leaves),
@@ -113,3 +114,60 @@ def _add(found: list[tuple[str, int, int]], here: tuple[str, int, int]) -> None:
             found.append(here)
     elif here[2] > last[2]:
         found[-1] = (last[0], last[1], here[2])
+
+
+def check_crossing(
+    parts: Sequence[CutStage], flow: Flow, starts: Sequence[int], crossing: int
+) -> None:
+    """Refuse a cut that more than `crossing` values cross, or none: FlintError FL244.
+
+    `starts` are the equations at which the parts but the first begin.
+    """
+    for number, position in enumerate(starts):
+        _check_cut(parts[number + 1].inputs, flow, position, parts, number, crossing)
+
+
+def _check_cut(
+    values: Sequence[Any],
+    flow: Flow,
+    position: int,
+    parts: Sequence[CutStage],
+    number: int,
+    crossing: int,
+) -> None:
+    before, after = parts[number].label, parts[number + 1].label
+    where = place(flow.program.equations[position])
+    if not values:
+        raise FlintError(
+            "FL244",
+            f"no value crosses the cut between stage {number} ({before}) and {number + 1} "
+            f"({after}): the second does not depend on the first",
+            place=where,
+            help="cut where the model hands on a value that it computed from parameters and inputs",
+        )
+    if len(values) > crossing:
+        shown = "; ".join(_described(v, flow, position) for v in values)
+        raise FlintError(
+            "FL244",
+            f"the cut between stage {number} ({before}) and {number + 1} ({after}) needs "
+            f"{len(values)} values, crossing is {crossing}: {shown}",
+            place=where,
+            help="cut at a layer boundary, where one value is left (in the middle of a residual "
+            f"block there are two), or say crossing={len(values)}",
+        )
+
+
+def _described(variable: Any, flow: Flow, position: int) -> str:
+    shape = f"{variable.aval.dtype}[{','.join(map(str, variable.aval.shape))}]"
+    readers = [
+        e
+        for i, e in enumerate(flow.program.equations)
+        if i >= position and flow.live[i] and variable in reads(e)
+    ]
+    read = ", ".join(dict.fromkeys(map(_where, readers[:3]))) or "the result"
+    return f"{shape} from {_where(flow.program.equations[flow.maker[variable]])}, read by {read}"
+
+
+def _where(equation: Any) -> str:
+    parts = ["/".join(scope(equation)), place(equation) or ""]
+    return " at ".join(p for p in parts if p) or equation.primitive.name

@@ -8,9 +8,9 @@ from typing import Any
 
 from flint.errors import FlintError, nearest
 from flint.frontends.jax_stages.cut.flow import without_mixed_calls
-from flint.frontends.jax_stages.cut.jaxprs import Work
+from flint.frontends.jax_stages.cut.jaxprs import Flops
 from flint.frontends.jax_stages.cut.layers import (
-    Layers,
+    FoundLayers,
     find_layers,
     find_scope,
     known_scopes,
@@ -60,7 +60,7 @@ def cut_model(pipeline: Pipeline, mesh: Mesh, count: int) -> CutModel:
     """
     microbatch = one_microbatch(pipeline, mesh, pipeline.model)
     cut = parse_cut(pipeline.cut, count)
-    where, work = definition(pipeline.model), Work()
+    where, work = definition(pipeline.model), Flops()
     traced = without_mixed_calls(traced_model(pipeline, mesh, microbatch), work)
     if count == 1:
         cutting = Cutting(traced, (), {})
@@ -73,7 +73,7 @@ def cut_model(pipeline: Pipeline, mesh: Mesh, count: int) -> CutModel:
 
 
 def _at_layers(
-    traced: Traced, cut: LayerCuts, count: int, mesh: Mesh, work: Work, where: str | None
+    traced: Traced, cut: LayerCuts, count: int, mesh: Mesh, work: Flops, where: str | None
 ) -> Cutting:
     path = tuple(cut.name.split("/"))
     traced = opened_for_layers(traced, path, work)
@@ -87,11 +87,11 @@ def _at_layers(
 
 
 def _at_scopes(
-    traced: Traced, cut: ScopeCuts, mesh: Mesh, work: Work, where: str | None
+    traced: Traced, cut: ScopeCuts, mesh: Mesh, work: Flops, where: str | None
 ) -> Cutting:
     paths = [tuple(s.split("/")) for s in cut.scopes]
     traced = opened_for_scopes(traced, paths, work)
-    points, groups = [], list[Layers]()
+    points, groups = [], list[FoundLayers]()
     for name, path in zip(cut.scopes, paths, strict=True):
         first = find_scope(traced, path)
         if first is not None:
@@ -120,7 +120,7 @@ def _at_scopes(
     return _cut_at(traced, points, groups, mesh)
 
 
-def _point(layers: Layers, index: int) -> _Point:
+def _point(layers: FoundLayers, index: int) -> _Point:
     if layers.scan is not None:
         return _Point(layers.scan, index)
     return _Point(layers.spans[index][0])
@@ -139,7 +139,7 @@ def _no_scope(traced: Traced, name: str, where: str | None) -> FlintError:
     )
 
 
-def _layer_flops(traced: Traced, layers: Layers, work: Work) -> tuple[int, list[int], int]:
+def _layer_flops(traced: Traced, layers: FoundLayers, work: Flops) -> tuple[int, list[int], int]:
     """FLOPs before the layers, of each of them, and after them."""
     equations = traced.program.equations
     if layers.scan is not None:
@@ -152,7 +152,7 @@ def _layer_flops(traced: Traced, layers: Layers, work: Work) -> tuple[int, list[
 
 
 def _cut_at(
-    traced: Traced, points: Sequence[_Point], groups: Sequence[Layers], mesh: Mesh
+    traced: Traced, points: Sequence[_Point], groups: Sequence[FoundLayers], mesh: Mesh
 ) -> Cutting:
     """Cut the scans that stages begin inside of; the last one first, so that indices hold."""
     content = _list_content(traced, groups)
@@ -174,7 +174,7 @@ def _cut_at(
     return Cutting(traced, tuple(maker[v] for v in first), content)
 
 
-def _list_content(traced: Traced, groups: Sequence[Layers]) -> dict[Any, tuple[str, int, int]]:
+def _list_content(traced: Traced, groups: Sequence[FoundLayers]) -> dict[Any, tuple[str, int, int]]:
     """By an equation's first result, the layer of a list that it belongs to."""
     found = {}
     for layers in groups:

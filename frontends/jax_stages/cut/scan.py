@@ -9,7 +9,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.jaxprs import (
-    Program,
+    OpenJaxpr,
     applied,
     is_dropped,
     is_variable,
@@ -18,7 +18,7 @@ from flint.frontends.jax_stages.cut.jaxprs import (
     renamed,
     scan_operands,
 )
-from flint.frontends.jax_stages.cut.trace import Argument, Traced, from_parameters
+from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced, from_parameters
 from flint.frontends.jax_step.specs import check_spec
 from flint.ir.mesh import Mesh
 
@@ -139,7 +139,7 @@ class _Stacked:
         self.scan = traced.program.equations[index]
         self.made: list[Any] = []
         self.replaced: set[int] = set()
-        self.described: dict[Any, Argument] = {}
+        self.described: dict[Any, ModelArgument] = {}
         self._instead: dict[Any, list[Any]] = {}
         self._maker = {v: e for e in traced.program.equations[:index] for v in e.outvars}
         self._readers = _readers(traced.program)
@@ -241,7 +241,7 @@ def _one_operand(equation: Any) -> Any:
     return variables[0] if len(variables) == 1 else None
 
 
-def _readers(program: Program) -> dict[Any, list[Any]]:
+def _readers(program: OpenJaxpr) -> dict[Any, list[Any]]:
     """Who reads each variable; the results of the program count as one reader."""
     found: dict[Any, list[Any]] = {}
     for equation in program.equations:

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from flint.frontends.jax_stages.cut.jaxprs import reads
-from flint.frontends.jax_stages.cut.parts import Part
-from flint.frontends.jax_stages.cut.trace import Argument, Traced
+from flint.frontends.jax_stages.cut.parts import CutStage
+from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced
 from flint.frontends.jax_step.specs import check_spec
 from flint.ir.mesh import Mesh
 
@@ -29,7 +29,9 @@ def sliced_rows(equation: Any) -> Rows | None:
     return int(start[0]), int(limit[0])
 
 
-def narrowed(parts: Sequence[Part], traced: Traced, mesh: Mesh) -> tuple[tuple[Part, ...], Traced]:
+def narrowed(
+    parts: Sequence[CutStage], traced: Traced, mesh: Mesh
+) -> tuple[tuple[CutStage, ...], Traced]:
     """The parts, with rows instead of whole parameters where no two parts read the same rows.
 
     Raises FlintError FL103 for a sharding that does not divide the rows of a stage.
@@ -51,7 +53,7 @@ def narrowed(parts: Sequence[Part], traced: Traced, mesh: Mesh) -> tuple[tuple[P
     return tuple(parts), replace(traced, described=described)
 
 
-def _rows(part: Part, variable: Any) -> Rows | None:
+def _rows(part: CutStage, variable: Any) -> Rows | None:
     """The rows of a parameter that a part reads, if it reads it through static slices alone."""
     if variable not in part.arguments or variable in part.results:
         return None
@@ -62,7 +64,7 @@ def _rows(part: Part, variable: Any) -> Rows | None:
     return min(r[0] for r in rows), max(r[1] for r in rows)
 
 
-def _part_of(whole: Argument, rows: Rows, mesh: Mesh) -> Argument:
+def _part_of(whole: ModelArgument, rows: Rows, mesh: Mesh) -> ModelArgument:
     import jax
 
     shape = (rows[1] - rows[0], *whole.struct.shape[1:])
@@ -73,7 +75,7 @@ def _part_of(whole: Argument, rows: Rows, mesh: Mesh) -> Argument:
     return replace(whole, struct=struct, layers=rows)
 
 
-def _narrow(part: Part, variable: Any, own: Argument) -> tuple[Part, Any]:
+def _narrow(part: CutStage, variable: Any, own: ModelArgument) -> tuple[CutStage, Any]:
     """The part with a new variable of `own`'s shape for a parameter, slices counted from there."""
     from jax.extend import core
 

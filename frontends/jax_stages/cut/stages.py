@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flint.frontends.jax_stages.boundary import on_boundary
-from flint.frontends.jax_stages.cut.crossing import check_crossing
 from flint.frontends.jax_stages.cut.flow import flow_of
-from flint.frontends.jax_stages.cut.jaxprs import Digests, Work
-from flint.frontends.jax_stages.cut.parts import Cutting, Part, parts_of
+from flint.frontends.jax_stages.cut.jaxprs import Digests, Flops
+from flint.frontends.jax_stages.cut.parts import CutStage, Cutting, check_crossing, parts_of
 from flint.frontends.jax_stages.cut.slices import narrowed
-from flint.frontends.jax_stages.cut.trace import Argument, Traced
-from flint.frontends.jax_stages.microbatch import Microbatch
+from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced
+from flint.frontends.jax_stages.microbatch import Microbatch, on_boundary
 from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_step.program import definition
 from flint.ir.mesh import Mesh
@@ -23,7 +21,7 @@ Tied = tuple[tuple[tuple[int, str], tuple[int, str]], ...]
 
 
 def stage_functions(
-    cutting: Cutting, pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch, work: Work
+    cutting: Cutting, pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch, work: Flops
 ) -> tuple[tuple[StageFunction, ...], Tied]:
     """The stages, and the pairs of parameters that are one.
 
@@ -38,7 +36,7 @@ def stage_functions(
 
 
 def _functions(
-    parts: Sequence[Part],
+    parts: Sequence[CutStage],
     traced: Traced,
     pipeline: Pipeline,
     mesh: Mesh,
@@ -90,7 +88,7 @@ def _struct(atom: Any) -> Any:
     return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
-def _evaluated(part: Part, traced: Traced) -> Any:
+def _evaluated(part: CutStage, traced: Traced) -> Any:
     """The stage's equations as a function; scopes and places in the source stay theirs."""
     from jax.extend import core
 
@@ -120,8 +118,8 @@ def _evaluated(part: Part, traced: Traced) -> Any:
 
 
 def _key(
-    part: Part,
-    described: Sequence[Argument],
+    part: CutStage,
+    described: Sequence[ModelArgument],
     traced: Traced,
     inputs: tuple[Any, ...],
     outputs: tuple[Any, ...],
@@ -140,7 +138,7 @@ def _key(
     )
 
 
-def _shared_parameters(parts: Sequence[Part], traced: Traced) -> dict[str, list[int]]:
+def _shared_parameters(parts: Sequence[CutStage], traced: Traced) -> dict[str, list[int]]:
     """The stages that read each parameter that several of them read."""
     readers: dict[Any, list[int]] = {}
     for part in parts:
@@ -151,7 +149,7 @@ def _shared_parameters(parts: Sequence[Part], traced: Traced) -> dict[str, list[
     return {described[v].name: stages for v, stages in readers.items() if len(stages) > 1}
 
 
-def _tied(parts: Sequence[Part], traced: Traced) -> Tied:
+def _tied(parts: Sequence[CutStage], traced: Traced) -> Tied:
     shared = _shared_parameters(parts, traced)
     return tuple(
         ((stages[0], name), (stage, name))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_stages.cut.jaxprs import Program, opened, reads
+from flint.frontends.jax_stages.cut.jaxprs import OpenJaxpr, opened, reads
 from flint.frontends.jax_stages.leaves import named_leaves
 from flint.frontends.jax_stages.microbatch import Microbatch
 from flint.frontends.jax_step.program import abstract_mesh, definition
@@ -18,7 +18,7 @@ from flint.steps.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
-class Argument:
+class ModelArgument:
     """What an argument of the program is: a parameter, or else part of the microbatch.
 
     `struct` is its `jax.ShapeDtypeStruct` with a sharding. `layers` are the first layer and the one
@@ -35,8 +35,8 @@ class Argument:
 class Traced:
     """The forward pass of one microbatch; `described` says what each argument's variable is."""
 
-    program: Program
-    described: Mapping[Any, Argument]
+    program: OpenJaxpr
+    described: Mapping[Any, ModelArgument]
 
 
 def traced_model(pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch) -> Traced:
@@ -69,8 +69,8 @@ def traced_model(pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch) -> Trac
             raise user_error(error, f"tracing {pipeline.name or 'the model'}", where) from error
     program = opened(closed)
     _check_results(program, pipeline, where)
-    arguments = [Argument(n, s, True) for n, s in params.items()]
-    arguments += [Argument(n, s, False) for n, s in batch.items()]
+    arguments = [ModelArgument(n, s, True) for n, s in params.items()]
+    arguments += [ModelArgument(n, s, False) for n, s in batch.items()]
     return Traced(program, dict(zip(program.arguments, arguments, strict=True)))
 
 
@@ -93,7 +93,7 @@ def _in_order(function: Any, params: list[str], batch: list[str]) -> Any:
     return flat
 
 
-def _check_results(program: Program, pipeline: Pipeline, where: str | None) -> None:
+def _check_results(program: OpenJaxpr, pipeline: Pipeline, where: str | None) -> None:
     shapes = [(str(r.aval.dtype), r.aval.shape) for r in program.results]
     if not pipeline.trains:
         return

@@ -16,7 +16,7 @@ from flint.passes.pipeline.compose.rank_state import first_state
 from flint.passes.pipeline.compose.step_end import end_step
 from flint.passes.pipeline.compose.unit_rows import add_units
 from flint.passes.pipeline.schedule.schedules import SCHEDULES, Order, orders, placement
-from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.passes.pipeline.schedule.units import Unit, UnitWork
 from flint.passes.pipeline.split.parts import (
     PartitionedBody,
     StageParts,
@@ -80,7 +80,7 @@ def _orders(captured: CapturedPipeline, ranks: int) -> tuple[Order, ...]:
     found = orders(captured.schedule, ranks, captured.microbatches, captured.chunks)
     given = {port.role for body in captured.bodies for port in body.step.results}
     if not given & {Role.GRADIENT, Role.INPUT_GRADIENT}:
-        return tuple(tuple(u for u in order if u.work is Work.FORWARD) for order in found)
+        return tuple(tuple(u for u in order if u.work is UnitWork.FORWARD) for order in found)
     if not SCHEDULES[captured.schedule].trains:
         training = ", ".join(name for name, schedule in SCHEDULES.items() if schedule.trains)
         raise FlintError(
@@ -108,7 +108,7 @@ def _parts(
 
 
 def _splits_backward(order: Sequence[Sequence[Unit]]) -> bool:
-    return any(u.work is Work.WEIGHT_BACKWARD for units in order for u in units)
+    return any(u.work is UnitWork.WEIGHT_BACKWARD for units in order for u in units)
 
 
 def _crossing(captured: CapturedPipeline) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flint.ir.builder import ProgramBuilder
 from flint.ir.program import Kind, Phase, Program
-from flint.passes.pipeline.split.parts import Key, Part
+from flint.passes.pipeline.split.parts import Key, StageProgram
 
 #: So many of a unit's last rows hold back the unit after it. Rows before them were ready earlier,
 #: and a device computes one thing at a time; with all of them, dependencies would be most of a trace.
@@ -18,7 +18,7 @@ LAST_ROWS = 2
 class Grafted:
     """Where the rows of a part went: `rows[i]` is the new row of row i."""
 
-    part: Part
+    part: StageProgram
     rows: dict[int, int] = field(default_factory=dict)
 
     def output(self, key: Key) -> int:
@@ -44,7 +44,7 @@ After = Callable[[int, int], None]
 
 def graft(
     builder: ProgramBuilder,
-    part: Part,
+    part: StageProgram,
     inputs: Mapping[Key, int],
     *,
     turn: int = -1,
@@ -65,7 +65,9 @@ def graft(
 
 
 class _Copy:
-    def __init__(self, builder: ProgramBuilder, part: Part, turn: int, after: After | None) -> None:
+    def __init__(
+        self, builder: ProgramBuilder, part: StageProgram, turn: int, after: After | None
+    ) -> None:
         self.builder = builder
         self.program: Program = part.program
         self.inputs = set(part.inputs.values())

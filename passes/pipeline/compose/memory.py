@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from flint.passes.pipeline.compose.plan import Plan
 from flint.passes.pipeline.schedule.simulate import activations_held
-from flint.passes.pipeline.schedule.units import Unit, Work
-from flint.passes.pipeline.split.parts import Key, Part, Saved, StageParts
+from flint.passes.pipeline.schedule.units import Unit, UnitWork
+from flint.passes.pipeline.split.parts import Key, Saved, StageParts, StageProgram
 from flint.steps.captured import Port, Role
 
 
@@ -18,11 +18,11 @@ def in_flight(order: Sequence[Unit], chunk: int) -> int:
     return activations_held([unit for unit in order if unit.chunk == chunk])
 
 
-def saved_keys(parts: StageParts) -> dict[Key, tuple[Part, int]]:
+def saved_keys(parts: StageParts) -> dict[Key, tuple[StageProgram, int]]:
     """What a backward pass reads of its microbatch's forward pass: key to (part, PARAMETER row)."""
     gathered = parts.gather.outputs if parts.gather is not None else {}
     given = parts.backward.outputs if parts.backward is not None else {}
-    found: dict[Key, tuple[Part, int]] = {}
+    found: dict[Key, tuple[StageProgram, int]] = {}
     for part in parts.backward_passes:
         for key, row in part.inputs.items():
             if is_saved(key) and key not in gathered and key not in given:
@@ -65,19 +65,19 @@ class Stash(NamedTuple):
 
     microbatches: int
     num_bytes: int
-    after: Mapping[tuple[int, Work], int] = {}
+    after: Mapping[tuple[int, UnitWork], int] = {}
 
     def waiting(self, chunk: int, parts: StageParts, key: Key) -> int:
         """How many values of a key of `saved_keys` wait."""
         again = parts.weights is not None and key in parts.weights.inputs
-        split = self.after.get((chunk, Work.INPUT_BACKWARD), 0)
-        return self.after.get((chunk, Work.FORWARD), 0) + (split if again else 0)
+        split = self.after.get((chunk, UnitWork.INPUT_BACKWARD), 0)
+        return self.after.get((chunk, UnitWork.FORWARD), 0) + (split if again else 0)
 
 
 def stash(order: Sequence[Unit], parts: Sequence[StageParts]) -> Stash:
     """The most that a position holds beside the microbatch that it works on; `parts` by chunk."""
     after = [_kept_after(p) for p in parts]
-    kept: dict[tuple[int, int], tuple[Work, int]] = {}
+    kept: dict[tuple[int, int], tuple[UnitWork, int]] = {}
     most, held = Stash(0, 0), 0
     for unit in order:
         held -= kept.pop((unit.chunk, unit.microbatch), (unit.work, 0))[1]
@@ -90,13 +90,13 @@ def stash(order: Sequence[Unit], parts: Sequence[StageParts]) -> Stash:
     return most
 
 
-def _kept_after(parts: StageParts) -> dict[Work, int]:
+def _kept_after(parts: StageParts) -> dict[UnitWork, int]:
     """Bytes that a microbatch keeps after each of its passes."""
     return {
-        Work.FORWARD: saved_bytes(parts),
-        Work.BACKWARD: 0,
-        Work.INPUT_BACKWARD: weights_bytes(parts),
-        Work.WEIGHT_BACKWARD: 0,
+        UnitWork.FORWARD: saved_bytes(parts),
+        UnitWork.BACKWARD: 0,
+        UnitWork.INPUT_BACKWARD: weights_bytes(parts),
+        UnitWork.WEIGHT_BACKWARD: 0,
     }
 
 

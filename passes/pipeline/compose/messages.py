@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Route
 from flint.ir.program import Kind, Phase, Row
-from flint.passes.pipeline.schedule.units import Placement
+from flint.passes.pipeline.schedule.units import StagePlacement
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Neighbours:
     """
 
     axis: str
-    placement: Placement
+    placement: StagePlacement
     crossing: int
 
     def apart(self, stage: int, other: int) -> bool:

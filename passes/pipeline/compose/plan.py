@@ -9,8 +9,14 @@ import numpy as np
 from flint.ir.columns import kept
 from flint.ir.program import Phase
 from flint.passes.pipeline.compose.messages import Neighbours
-from flint.passes.pipeline.schedule.units import Placement, Unit
-from flint.passes.pipeline.split.parts import Key, Part, Partial, PartitionedBody, StageParts
+from flint.passes.pipeline.schedule.units import StagePlacement, Unit
+from flint.passes.pipeline.split.parts import (
+    Key,
+    Partial,
+    PartitionedBody,
+    StageParts,
+    StageProgram,
+)
 from flint.steps.captured import CapturedPipeline, Port, Role
 
 
@@ -23,8 +29,8 @@ class Plan:
 
     captured: CapturedPipeline
     parts: tuple[StageParts, ...]
-    norms: tuple[Part | None, ...]
-    updates: tuple[Part | None, ...]
+    norms: tuple[StageProgram | None, ...]
+    updates: tuple[StageProgram | None, ...]
     orders: tuple[tuple[Unit, ...], ...]
     neighbours: Neighbours
 
@@ -34,7 +40,7 @@ class Plan:
         return self.placement.ranks
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> StagePlacement:
         """Where the stages lie."""
         return self.neighbours.placement
 
@@ -56,7 +62,7 @@ class Plan:
         return any(p.backward is not None for p in self.parts)
 
 
-def once_a_step(body: PartitionedBody | None) -> Part | None:
+def once_a_step(body: PartitionedBody | None) -> StageProgram | None:
     """A body of the optimizer as one part."""
     if body is None:
         return None
@@ -68,10 +74,10 @@ def once_a_step(body: PartitionedBody | None) -> Part | None:
     keep[last] = False
     inputs: dict[Key, int] = dict(zip(body.arguments, body.argument_rows, strict=True))
     outputs: dict[Key, int] = dict(zip(body.results, body.result_rows, strict=True))
-    return Part(kept(program, keep), inputs, outputs)
+    return StageProgram(kept(program, keep), inputs, outputs)
 
 
-def partial_keys(parts: StageParts) -> dict[Partial, tuple[Part, int]]:
+def partial_keys(parts: StageParts) -> dict[Partial, tuple[StageProgram, int]]:
     """The gradients that passes of a microbatch give: key to (part, row)."""
     return {
         key: (part, row)

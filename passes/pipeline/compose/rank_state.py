@@ -10,8 +10,8 @@ from flint.ir.program import Kind
 from flint.passes.pipeline.compose.memory import Stash
 from flint.passes.pipeline.compose.plan import Plan
 from flint.passes.pipeline.schedule.units import Unit
-from flint.passes.pipeline.split.parts import Key, Part, Partial, StageParts
-from flint.passes.pipeline.split.reduce_part import Piece
+from flint.passes.pipeline.split.parts import Key, Partial, StageParts, StageProgram
+from flint.passes.pipeline.split.reduce_part import ReducePiece
 
 
 @dataclass
@@ -24,12 +24,12 @@ class Chunk:
 
     stage: int
     parts: StageParts
-    norm: Part | None
-    update: Part | None
+    norm: StageProgram | None
+    update: StageProgram | None
     held: dict[Key, int] = field(default_factory=dict)
     accumulators: dict[Partial, int] = field(default_factory=dict)
     summed: dict[Key, int] = field(default_factory=dict)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[ReducePiece] = field(default_factory=list)
     gradients: dict[Key, int] = field(default_factory=dict)
 
 

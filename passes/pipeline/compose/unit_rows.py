@@ -11,8 +11,8 @@ from flint.passes.pipeline.compose.memory import is_saved, saved_keys
 from flint.passes.pipeline.compose.plan import Plan
 from flint.passes.pipeline.compose.rank_state import Chunk, RankState
 from flint.passes.pipeline.schedule.runs import Run, runs
-from flint.passes.pipeline.schedule.units import Unit, Work
-from flint.passes.pipeline.split.parts import Key, Part, Partial
+from flint.passes.pipeline.schedule.units import Unit, UnitWork
+from flint.passes.pipeline.split.parts import Key, Partial, StageProgram
 from flint.passes.pipeline.split.reach import whole_row
 from flint.steps.captured import Port, Role
 
@@ -28,7 +28,7 @@ def _segments(state: RankState) -> Iterator[Sequence[Unit]]:
     """The order, cut after each last unit that gives gradients: reductions begin there."""
     order, start = state.order, 0
     for at, unit in enumerate(order):
-        if unit.work is not Work.FORWARD and _is_last(state.plan, unit):
+        if unit.work is not UnitWork.FORWARD and _is_last(state.plan, unit):
             if start < at:
                 yield order[start:at]
             yield order[at : at + 1]
@@ -55,13 +55,13 @@ def _run(state: RankState, run: Run) -> None:
 
 def _unit(state: RankState, unit: Unit, last: bool) -> None:
     chunk = state.chunks[unit.chunk]
-    if unit.work is Work.FORWARD:
+    if unit.work is UnitWork.FORWARD:
         _Pass(state, chunk, chunk.parts.forward).forward()
         return
     parts = chunk.parts
     for part in (
-        parts.backward if unit.work is not Work.WEIGHT_BACKWARD else None,
-        parts.weights if unit.work is not Work.INPUT_BACKWARD else None,
+        parts.backward if unit.work is not UnitWork.WEIGHT_BACKWARD else None,
+        parts.weights if unit.work is not UnitWork.INPUT_BACKWARD else None,
     ):
         if part is not None:
             _Pass(state, chunk, part).backward(last)
@@ -70,7 +70,7 @@ def _unit(state: RankState, unit: Unit, last: bool) -> None:
 class _Pass:
     """One pass of a microbatch: what it receives, the rows of `part`, what it sends."""
 
-    def __init__(self, state: RankState, chunk: Chunk, part: Part) -> None:
+    def __init__(self, state: RankState, chunk: Chunk, part: StageProgram) -> None:
         self.state, self.chunk, self.part = state, chunk, part
         self.last_stage = len(state.plan.captured.stages) - 1
 
@@ -159,7 +159,7 @@ class _Pass:
             if isinstance(key, Port) and key not in self.part.inputs:
                 self._receive(part, row, key.number, forward=True)
 
-    def _receive(self, part: Part, row: int, number: int, *, forward: bool) -> int:
+    def _receive(self, part: StageProgram, row: int, number: int, *, forward: bool) -> int:
         """Value `number` from the stage before (`forward`) or after; the step's own at the ends."""
         plan, stage = self.state.plan, self.chunk.stage
         if not plan.neighbours.apart(stage, stage - 1 if forward else stage + 1):
@@ -183,7 +183,7 @@ def _is(key: Key, role: Role) -> bool:
     return isinstance(key, Port) and key.role is role
 
 
-def _by_row(part: Part, wanted: Callable[[Key], bool]) -> dict[int, list[Key]]:
+def _by_row(part: StageProgram, wanted: Callable[[Key], bool]) -> dict[int, list[Key]]:
     """Those outputs of a part that are wanted, by their row."""
     found: dict[int, list[Key]] = {}
     for key, row in part.outputs.items():

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flint.passes.pipeline.schedule.simulate import TimedSchedule
-from flint.passes.pipeline.schedule.units import Unit, Work
+from flint.passes.pipeline.schedule.units import Unit, UnitWork
 from flint.units import plural
 
 #: What stands before the number of the microbatch.
 LETTERS = {
-    Work.FORWARD: "",
-    Work.BACKWARD: "b",
-    Work.INPUT_BACKWARD: "b",
-    Work.WEIGHT_BACKWARD: "w",
+    UnitWork.FORWARD: "",
+    UnitWork.BACKWARD: "b",
+    UnitWork.INPUT_BACKWARD: "b",
+    UnitWork.WEIGHT_BACKWARD: "w",
 }
 
 
@@ -68,16 +68,16 @@ _TIME_UNIT, _ROW, _LEFT, _TOP, _LEGEND = 24, 28, 56, 8, 30
 
 #: Colours of the chunks, from the first; after the last they begin again.
 _FILLS = {
-    Work.FORWARD: ("#9ec5f4", "#5f9be8", "#c7e0fb", "#3f7fd6"),
-    Work.BACKWARD: ("#a8dba8", "#6cbf72", "#cdebcb", "#4aa354"),
-    Work.INPUT_BACKWARD: ("#a8dba8", "#6cbf72"),
-    Work.WEIGHT_BACKWARD: ("#f6c28b", "#eb9f4e"),
+    UnitWork.FORWARD: ("#9ec5f4", "#5f9be8", "#c7e0fb", "#3f7fd6"),
+    UnitWork.BACKWARD: ("#a8dba8", "#6cbf72", "#cdebcb", "#4aa354"),
+    UnitWork.INPUT_BACKWARD: ("#a8dba8", "#6cbf72"),
+    UnitWork.WEIGHT_BACKWARD: ("#f6c28b", "#eb9f4e"),
 }
 _NAMES = {
-    Work.FORWARD: "forward",
-    Work.BACKWARD: "backward",
-    Work.INPUT_BACKWARD: "backward of the input",
-    Work.WEIGHT_BACKWARD: "backward of the weights",
+    UnitWork.FORWARD: "forward",
+    UnitWork.BACKWARD: "backward",
+    UnitWork.INPUT_BACKWARD: "backward of the input",
+    UnitWork.WEIGHT_BACKWARD: "backward of the weights",
 }
 
 
@@ -128,7 +128,7 @@ def _drawn(box: _Box) -> Iterator[str]:
     yield f'<text x="{x + width // 2}" y="{y + 17}">{box.unit.microbatch}</text>'
 
 
-def _legend(works: list[Work], y: int) -> Iterator[str]:
+def _legend(works: list[UnitWork], y: int) -> Iterator[str]:
     for place, work in enumerate(works):
         x = _LEFT + place * 190
         yield _rectangle(x, y, 14, _FILLS[work][0], height=14)

@@ -13,7 +13,14 @@ from functools import cached_property
 from types import MappingProxyType
 
 from flint.errors import FlintError, nearest
-from flint.passes.pipeline.schedule.units import Place, Placement, Unit, Work, folded, looped
+from flint.passes.pipeline.schedule.units import (
+    Place,
+    StagePlacement,
+    Unit,
+    UnitWork,
+    folded,
+    looped,
+)
 
 #: What one rank runs, from first to last.
 Order = tuple[Unit, ...]
@@ -39,16 +46,18 @@ class PipelineSchedule:
     @cached_property
     def trains(self) -> bool:
         """Whether it has backward passes."""
-        return any(unit.work is not Work.FORWARD for unit in self.order(1, 2, self.chunks or 1, 0))
+        return any(
+            unit.work is not UnitWork.FORWARD for unit in self.order(1, 2, self.chunks or 1, 0)
+        )
 
     @property
     def fewest_chunks(self) -> int:
         """Chunks to show it with: as few as tell it from others."""
         return self.chunks or (2 if self.trains else 1)
 
-    def placement(self, ranks: int, chunks: int = 1) -> Placement:
+    def placement(self, ranks: int, chunks: int = 1) -> StagePlacement:
         """Where the stages lie."""
-        return Placement.of(self.place, ranks, chunks)
+        return StagePlacement.of(self.place, ranks, chunks)
 
 
 _FOUND: dict[str, PipelineSchedule] = {}
@@ -78,7 +87,7 @@ def orders(schedule: str, ranks: int, microbatches: int, chunks: int = 1) -> tup
     return tuple(found.order(ranks, microbatches, chunks, rank) for rank in range(ranks))
 
 
-def placement(schedule: str, ranks: int, chunks: int = 1) -> Placement:
+def placement(schedule: str, ranks: int, chunks: int = 1) -> StagePlacement:
     """Return where the stages of a schedule lie. Raises FlintError FL246 as `check_schedule` does."""
     return check_schedule(schedule, ranks, 1, chunks).placement(ranks, chunks)
 
@@ -116,7 +125,9 @@ def check_schedule(
 @schedule("gpipe", "all forward passes, then all backward passes")
 def gpipe(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     """All forward passes, then all backward passes (arXiv 1811.06965, section 2.3)."""
-    return _all(Work.FORWARD, range(microbatches)) + _all(Work.BACKWARD, range(microbatches))
+    return _all(UnitWork.FORWARD, range(microbatches)) + _all(
+        UnitWork.BACKWARD, range(microbatches)
+    )
 
 
 @schedule("1f1b", "forward and backward passes in turn: the bubble of gpipe, less memory")
@@ -125,8 +136,8 @@ def one_forward_one_backward(ranks: int, microbatches: int, chunks: int, rank: i
 
     The schedule of PipeDream-Flush (arXiv 2104.04473, section 2.2.1).
     """
-    forward = _all(Work.FORWARD, range(microbatches))
-    backward = _all(Work.BACKWARD, range(microbatches))
+    forward = _all(UnitWork.FORWARD, range(microbatches))
+    backward = _all(UnitWork.BACKWARD, range(microbatches))
     return _in_turn(forward, backward, ranks - 1 - rank)
 
 
@@ -152,8 +163,8 @@ def interleaved(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
             f"{microbatches} microbatches on {ranks} ranks",
             help=f"use a multiple of {ranks} microbatches, or chunks=1",
         )
-    forward = tuple(_rounds(Work.FORWARD, ranks, microbatches, range(chunks)))
-    backward = tuple(_rounds(Work.BACKWARD, ranks, microbatches, range(chunks)[::-1]))
+    forward = tuple(_rounds(UnitWork.FORWARD, ranks, microbatches, range(chunks)))
+    backward = tuple(_rounds(UnitWork.BACKWARD, ranks, microbatches, range(chunks)[::-1]))
     return _in_turn(forward, backward, (chunks - 1) * ranks + 2 * (ranks - 1 - rank))
 
 
@@ -165,12 +176,12 @@ def zero_bubble_h1(ranks: int, microbatches: int, chunks: int, rank: int) -> Ord
     microbatches as the first rank of 1F1B (ZB-H1 in arXiv 2401.10241, section 2.1).
     """
     order: list[Unit] = []
-    weights = iter(_all(Work.WEIGHT_BACKWARD, range(microbatches)))
+    weights = iter(_all(UnitWork.WEIGHT_BACKWARD, range(microbatches)))
     for unit in one_forward_one_backward(ranks, microbatches, chunks, rank):
-        if unit.work is Work.FORWARD:
+        if unit.work is UnitWork.FORWARD:
             order.append(unit)
             continue
-        order.append(unit._replace(work=Work.INPUT_BACKWARD))
+        order.append(unit._replace(work=UnitWork.INPUT_BACKWARD))
         if unit.microbatch >= rank:
             order.append(next(weights))
     return tuple(order) + tuple(weights)
@@ -243,14 +254,14 @@ def dualpipe_v(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
 @schedule("forward", "inference: forward passes alone", chunks=ANY)
 def forward_only(ranks: int, microbatches: int, chunks: int, rank: int) -> Order:
     """Inference: forward passes alone, with chunks in rounds as in interleaved 1F1B."""
-    return tuple(_rounds(Work.FORWARD, ranks, microbatches, range(chunks)))
+    return tuple(_rounds(UnitWork.FORWARD, ranks, microbatches, range(chunks)))
 
 
-def _all(work: Work, microbatches: range) -> Order:
+def _all(work: UnitWork, microbatches: range) -> Order:
     return tuple(Unit(work, 0, microbatch) for microbatch in microbatches)
 
 
-def _rounds(work: Work, ranks: int, microbatches: int, chunks: range) -> Iterator[Unit]:
+def _rounds(work: UnitWork, ranks: int, microbatches: int, chunks: range) -> Iterator[Unit]:
     for first in range(0, microbatches, ranks):
         for chunk in chunks:
             for microbatch in range(first, min(first + ranks, microbatches)):
@@ -285,12 +296,12 @@ class _Steps:
 
     def _next(self, letter: str, chunk: int) -> Unit:
         if letter == "f":
-            return Unit(Work.FORWARD, chunk, next(self._forward[chunk]))
+            return Unit(UnitWork.FORWARD, chunk, next(self._forward[chunk]))
         if letter == "b":
-            return Unit(Work.BACKWARD, chunk, next(self._backward[chunk]))
+            return Unit(UnitWork.BACKWARD, chunk, next(self._backward[chunk]))
         if letter == "i":
-            unit = Unit(Work.INPUT_BACKWARD, chunk, next(self._backward[chunk]))
-            self._waiting.append(unit._replace(work=Work.WEIGHT_BACKWARD))
+            unit = Unit(UnitWork.INPUT_BACKWARD, chunk, next(self._backward[chunk]))
+            self._waiting.append(unit._replace(work=UnitWork.WEIGHT_BACKWARD))
             return unit
         found = next(unit for unit in self._waiting if chunk in (ANY_CHUNK, unit.chunk))
         self._waiting.remove(found)

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from flint.passes.pipeline.schedule.schedules import Order, orders, placement
-from flint.passes.pipeline.schedule.units import Placement, Unit, Work
+from flint.passes.pipeline.schedule.units import StagePlacement, Unit, UnitWork
 
 
-class Span(NamedTuple):
+class UnitSpan(NamedTuple):
     """When a unit starts and ends, in the unit of the durations."""
 
     start: float
@@ -21,17 +21,22 @@ class Span(NamedTuple):
 
 
 #: The usual assumption: a backward pass is twice a forward pass, and its halves are equal.
-EQUAL_STAGES: Mapping[Work, int] = MappingProxyType(
-    {Work.FORWARD: 1, Work.BACKWARD: 2, Work.INPUT_BACKWARD: 1, Work.WEIGHT_BACKWARD: 1}
+EQUAL_STAGES: Mapping[UnitWork, int] = MappingProxyType(
+    {
+        UnitWork.FORWARD: 1,
+        UnitWork.BACKWARD: 2,
+        UnitWork.INPUT_BACKWARD: 1,
+        UnitWork.WEIGHT_BACKWARD: 1,
+    }
 )
 
 
 def simulate(
     orders: Sequence[Sequence[Unit]],
-    placement: Placement,
-    durations: Mapping[Work, float] = EQUAL_STAGES,
+    placement: StagePlacement,
+    durations: Mapping[UnitWork, float] = EQUAL_STAGES,
     transfer_time: float = 0,
-) -> tuple[tuple[Span, ...], ...]:
+) -> tuple[tuple[UnitSpan, ...], ...]:
     """Return the span of each unit of each rank, in the order in which the rank runs them.
 
     A rank runs its units one after the other, each as soon as what it reads is there: a forward
@@ -49,7 +54,7 @@ def simulate(
     return tuple(tuple(row) for row in spans)
 
 
-def makespan(spans: Sequence[Sequence[Span]]) -> float:
+def makespan(spans: Sequence[Sequence[UnitSpan]]) -> float:
     """Return when the last unit ends; the first starts at 0."""
     return max((span.end for row in spans for span in row), default=0)
 
@@ -59,21 +64,21 @@ def activations_held(order: Sequence[Unit]) -> int:
 
     They are held until the last part of the backward pass; without one, while the pass runs.
     """
-    if all(unit.work is Work.FORWARD for unit in order):
+    if all(unit.work is UnitWork.FORWARD for unit in order):
         return min(1, len(order))
     held = most = 0
     for unit in order:
-        held += (unit.work is Work.FORWARD) - (unit.work in _LAST)
+        held += (unit.work is UnitWork.FORWARD) - (unit.work in _LAST)
         most = max(most, held)
     return most
 
 
 #: After these a microbatch needs nothing of its forward pass.
-_LAST = (Work.BACKWARD, Work.WEIGHT_BACKWARD)
+_LAST = (UnitWork.BACKWARD, UnitWork.WEIGHT_BACKWARD)
 
 
 #: A pass as others wait for it: forward, backward (whole or of the input), or weights.
-_Event = tuple[Work, int, int]
+_Event = tuple[UnitWork, int, int]
 
 
 class _Clock:
@@ -82,8 +87,8 @@ class _Clock:
     def __init__(
         self,
         orders: Sequence[Sequence[Unit]],
-        placement: Placement,
-        durations: Mapping[Work, float],
+        placement: StagePlacement,
+        durations: Mapping[UnitWork, float],
         transfer_time: float,
     ) -> None:
         self.orders = orders
@@ -92,9 +97,9 @@ class _Clock:
         self.placement = placement
         self.ended: dict[_Event, float] = {}
         self.waiting: defaultdict[_Event, list[int]] = defaultdict(list)
-        self.spans: list[list[Span]] = [[] for _ in orders]
+        self.spans: list[list[UnitSpan]] = [[] for _ in orders]
 
-    def finish(self) -> list[list[Span]]:
+    def finish(self) -> list[list[UnitSpan]]:
         ready = deque(range(len(self.orders)))
         while ready:
             ready.extend(self._advance(ready.popleft()))
@@ -112,7 +117,7 @@ class _Clock:
                 self.waiting[missing].append(rank)
                 break
             start = max([spans[-1].end if spans else 0, *(self._there(rank, e) for e in needs)])
-            spans.append(Span(start, start + self.durations[unit.work]))
+            spans.append(UnitSpan(start, start + self.durations[unit.work]))
             event = (_awaited_as(unit.work), self._stage(rank, unit), unit.microbatch)
             self.ended[event] = spans[-1].end
             woken.extend(self.waiting.pop(event, ()))
@@ -124,22 +129,22 @@ class _Clock:
 
     def _needs(self, rank: int, unit: Unit) -> Iterator[_Event]:
         stage = self._stage(rank, unit)
-        if unit.work is Work.FORWARD:
+        if unit.work is UnitWork.FORWARD:
             if stage > 0:
-                yield Work.FORWARD, stage - 1, unit.microbatch
-        elif unit.work is Work.WEIGHT_BACKWARD:
-            yield Work.BACKWARD, stage, unit.microbatch
+                yield UnitWork.FORWARD, stage - 1, unit.microbatch
+        elif unit.work is UnitWork.WEIGHT_BACKWARD:
+            yield UnitWork.BACKWARD, stage, unit.microbatch
         else:
-            yield Work.FORWARD, stage, unit.microbatch
+            yield UnitWork.FORWARD, stage, unit.microbatch
             if stage < self.placement.last_stage:
-                yield Work.BACKWARD, stage + 1, unit.microbatch
+                yield UnitWork.BACKWARD, stage + 1, unit.microbatch
 
     def _stage(self, rank: int, unit: Unit) -> int:
         return self.placement.stages_of[rank][unit.chunk]
 
 
-def _awaited_as(work: Work) -> Work:
-    return Work.BACKWARD if work is Work.INPUT_BACKWARD else work
+def _awaited_as(work: UnitWork) -> UnitWork:
+    return UnitWork.BACKWARD if work is UnitWork.INPUT_BACKWARD else work
 
 
 @dataclass(frozen=True)
@@ -149,9 +154,9 @@ class TimedSchedule:
     name: str
     microbatches: int
     chunks: int
-    placement: Placement
+    placement: StagePlacement
     orders: tuple[Order, ...]
-    spans: tuple[tuple[Span, ...], ...]
+    spans: tuple[tuple[UnitSpan, ...], ...]
 
     @property
     def length(self) -> int:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-class Work(IntEnum):
+class UnitWork(IntEnum):
     """Which pass."""
 
     FORWARD = 0
@@ -22,7 +22,7 @@ class Work(IntEnum):
 class Unit(NamedTuple):
     """One pass of microbatch `microbatch` through the `chunk`-th stage that a rank holds."""
 
-    work: Work
+    work: UnitWork
     chunk: int
     microbatch: int
 
@@ -43,7 +43,7 @@ def folded(ranks: int, stage: int) -> int:
 
 
 @dataclass(frozen=True)
-class Placement:
+class StagePlacement:
     """The rank of each stage. Chunk c of a rank is its c-th stage, in the order of stages.
 
     As many stages as there are ranks make a round, which visits every rank once: so each rank
@@ -54,7 +54,7 @@ class Placement:
     rank_of: tuple[int, ...]
 
     @classmethod
-    def of(cls, place: Place, ranks: int, chunks: int) -> Placement:
+    def of(cls, place: Place, ranks: int, chunks: int) -> StagePlacement:
         """`chunks` stages on each of `ranks` ranks, where `place` puts them."""
         rank_of = tuple(place(ranks, stage) for stage in range(ranks * chunks))
         for first in range(0, len(rank_of), ranks):

@@ -30,7 +30,7 @@ DYNAMIC_SLICE = frozenset({"stablehlo.dynamic_slice", "hlo.dynamic-slice"})
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
+class RowClasses:
     """For each row, the part that has it.
 
     `shared` rows are the same for every microbatch (they depend on parameters and constants
@@ -51,7 +51,7 @@ class Classes:
         return BACKWARD if isinstance(key, Partial) else FORWARD
 
 
-def classify(body: OpenBody, *, zero_bubble: bool = False) -> Classes:
+def classify(body: OpenBody, *, zero_bubble: bool = False) -> RowClasses:
     """Assign rows to parts; what only gradients of parameters need to WEIGHTS if `zero_bubble`."""
     shared = ~dependent(body.program, body.varying())
     forward = _forward(body, shared)
@@ -61,7 +61,7 @@ def classify(body: OpenBody, *, zero_bubble: bool = False) -> Classes:
     for rows in choice_rows(body.program):
         _lower(body.program, part, rows, int(part[rows].min()))
     shared = shared | _recomputed(body, part, shared)
-    return Classes(part, shared, _cheap(body.program, shared))
+    return RowClasses(part, shared, _cheap(body.program, shared))
 
 
 def _lower(program: Program, part: Int64s, rows: list[int], number: int) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from flint.ir.columns import carried
 from flint.ir.edit import Editor
 from flint.ir.program import Flag, Kind, Phase, RegionKind
-from flint.passes.pipeline.split.classify import FORWARD, Classes
+from flint.passes.pipeline.split.classify import FORWARD, RowClasses
 from flint.passes.pipeline.split.opened import OpenBody
-from flint.passes.pipeline.split.parts import Key, Part, Saved
+from flint.passes.pipeline.split.parts import Key, Saved, StageProgram
 from flint.passes.pipeline.split.reach import common_region, producers, storage_bytes
 
 #: `_Cut.place` of a value that is read whole, as it is after the loops around it.
@@ -38,13 +38,13 @@ class _Plan:
         return sorted(self.whole | self.stacked.keys())
 
 
-def cut(body: OpenBody, classes: Classes, parts: Iterable[int]) -> dict[int, Part]:
+def cut(body: OpenBody, classes: RowClasses, parts: Iterable[int]) -> dict[int, StageProgram]:
     """The body's work as a program for each of `parts` (ascending)."""
     return _Cut(body, classes).parts(sorted(parts))
 
 
 class _Cut:
-    def __init__(self, body: OpenBody, classes: Classes) -> None:
+    def __init__(self, body: OpenBody, classes: RowClasses) -> None:
         self.body, self.program, self.classes = body, body.program, classes
         self.produced = producers(body.program)
         self.carried = carried(body.program)
@@ -56,7 +56,7 @@ class _Cut:
         self.kept: dict[int, int] = {}  # rows that later parts read as stacks: loop
         self.first = 1 + max(body.arguments, default=-1)  # the first row that is no argument
 
-    def parts(self, numbers: list[int]) -> dict[int, Part]:
+    def parts(self, numbers: list[int]) -> dict[int, StageProgram]:
         """Plan parts last to first, since the last says what the others keep; then make them."""
         wanted: dict[int, dict[Key, int]] = {number: {} for number in numbers}
         for key, row in self.body.results.items():
@@ -113,7 +113,7 @@ class _Cut:
 
     # a part as a program ------------------------------------------------------------------------
 
-    def _part(self, number: int, plan: _Plan, wanted: Mapping[Key, int]) -> Part:
+    def _part(self, number: int, plan: _Plan, wanted: Mapping[Key, int]) -> StageProgram:
         edit = Editor(self.program, plan.rows)
         self._set_phases(edit, number)
         saved = {row: self._parameter(edit, row, plan) for row in plan.saved}
@@ -141,7 +141,7 @@ class _Cut:
             if place[row] >= 0
         }
         inputs |= {Saved(row): int(place[at]) for row, at in saved.items()}
-        return Part(program, inputs, {key: int(place[row]) for key, row in outputs.items()})
+        return StageProgram(program, inputs, {key: int(place[row]) for key, row in outputs.items()})
 
     def _set_phases(self, edit: Editor, number: int) -> None:
         rows = edit.rows()

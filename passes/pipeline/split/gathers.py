@@ -16,7 +16,7 @@ import numpy as np
 from flint.ir.columns import Mask
 from flint.ir.edit import Editor
 from flint.ir.program import Collective, Flag, Kind
-from flint.passes.pipeline.split.classify import DYNAMIC_SLICE, GATHER, Classes
+from flint.passes.pipeline.split.classify import DYNAMIC_SLICE, GATHER, RowClasses
 from flint.passes.pipeline.split.opened import OpenBody, alive
 from flint.passes.pipeline.split.parts import Key, Saved
 from flint.passes.pipeline.split.reach import common_region, dependent, producers, readers
@@ -76,7 +76,7 @@ def gathered_once(body: OpenBody) -> tuple[OpenBody, list[int]]:
     return replace(after, results={k: r for k, r in after.results.items() if k not in marks}), rows
 
 
-def with_gather(classes: Classes, rows: Iterable[int]) -> Classes:
+def with_gather(classes: RowClasses, rows: Iterable[int]) -> RowClasses:
     """The classes in which `rows` are of the part that runs first and once in a step."""
     part, shared = classes.part.copy(), classes.shared.copy()
     part[list(rows)] = GATHER

@@ -48,7 +48,7 @@ Key = Port | Saved | Partial
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class StageProgram:
     """Some of a body's work as a program of its own.
 
     Its first rows are PARAMETER rows, one for each thing that it reads (`inputs`: key to row, in
@@ -73,20 +73,20 @@ class StageParts:
     to add up the microbatches first.
     """
 
-    forward: Part
-    backward: Part | None = None
-    weights: Part | None = None
-    reduce: Part | None = None
-    gather: Part | None = None
+    forward: StageProgram
+    backward: StageProgram | None = None
+    weights: StageProgram | None = None
+    reduce: StageProgram | None = None
+    gather: StageProgram | None = None
     undeferred: tuple[str, ...] = ()
 
     @property
-    def passes(self) -> tuple[Part, ...]:
+    def passes(self) -> tuple[StageProgram, ...]:
         """The parts that run for each microbatch, in order."""
         return (self.forward, *self.backward_passes)
 
     @property
-    def backward_passes(self) -> tuple[Part, ...]:
+    def backward_passes(self) -> tuple[StageProgram, ...]:
         """`backward` and `weights`, where there are such."""
         return tuple(part for part in (self.backward, self.weights) if part is not None)
 

@@ -13,7 +13,7 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.columns import with_value
 from flint.ir.opcodes import ALL_SLICE
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
-from flint.passes.pipeline.split.parts import Key, Part, Partial
+from flint.passes.pipeline.split.parts import Key, Partial, StageProgram
 from flint.passes.pipeline.split.reductions import (
     TRANSPOSES,
     Apply,
@@ -26,7 +26,9 @@ from flint.passes.pipeline.split.reductions import (
 from flint.steps.captured import Port, Role
 
 
-def reduce_part(program: Program, types: Mapping[str, Type], tails: Mapping[str, Tail]) -> Part:
+def reduce_part(
+    program: Program, types: Mapping[str, Type], tails: Mapping[str, Tail]
+) -> StageProgram:
     """The tails of gradients as a program; `types` are those of the partial gradients, by name.
 
     Tails come in the order in which the backward pass gives what they start from, and slices that
@@ -43,7 +45,7 @@ class _Reduce:
         self.constants: dict[tuple[int, int], int] = {}
         self.inside = -1  # the first row of the loop that is open
 
-    def part(self, types: Mapping[str, Type], tails: Mapping[str, Tail]) -> Part:
+    def part(self, types: Mapping[str, Type], tails: Mapping[str, Tail]) -> StageProgram:
         """All tails in one program."""
         inputs: dict[Key, int] = {}
         for name, of in types.items():
@@ -67,7 +69,7 @@ class _Reduce:
             for name in names:
                 rows[name] = self._steps(rows[name], tails[name].steps[len(stacks) > 0 :])
         outputs: dict[Key, int] = {Port(Role.GRADIENT, name): row for name, row in rows.items()}
-        return Part(self.builder.build(), inputs, outputs)
+        return StageProgram(self.builder.build(), inputs, outputs)
 
     def _batches(self, tails: Mapping[str, Tail]) -> Iterable[list[str]]:
         """Names whose tails run together, in order of what they start from."""
@@ -192,7 +194,7 @@ def _opcode(program: Program, step: Step) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class ReducePiece:
     """Rows that depend on no row outside of the piece: what they read, and what they give."""
 
     rows: frozenset[int]
@@ -200,7 +202,7 @@ class Piece:
     gradients: tuple[Port, ...]
 
 
-def pieces(part: Part) -> list[Piece]:
+def pieces(part: StageProgram) -> list[ReducePiece]:
     """The connected components of a reduce part, in the order of their first rows."""
     program = part.program
     parent = list(range(len(program)))
@@ -224,7 +226,7 @@ def pieces(part: Part) -> list[Piece]:
     return _described(part, {row: root(row) for row in range(len(program)) if row not in shared})
 
 
-def _described(part: Part, root: dict[int, int]) -> list[Piece]:
+def _described(part: StageProgram, root: dict[int, int]) -> list[ReducePiece]:
     inputs = set(part.inputs.values())
     rows: dict[int, set[int]] = {}
     for row, of in root.items():
@@ -240,7 +242,9 @@ def _described(part: Part, root: dict[int, int]) -> list[Piece]:
         if isinstance(given, Port):
             gradients.setdefault(root[row], []).append(given)
     return [
-        Piece(frozenset(rows[of]), frozenset(partials.get(of, ())), tuple(gradients.get(of, ())))
+        ReducePiece(
+            frozenset(rows[of]), frozenset(partials.get(of, ())), tuple(gradients.get(of, ()))
+        )
         for of in sorted(rows)
         if gradients.get(of)
     ]
@@ -272,7 +276,7 @@ def gradient_dtype(name: str) -> tuple[str, int]:
     return GRADIENT_DTYPES[name]
 
 
-def in_gradient_dtype(part: Part, name: str) -> Part:
+def in_gradient_dtype(part: StageProgram, name: str) -> StageProgram:
     """The part with every floating tensor in the type `name`; "" leaves it as it is.
 
     Raises FlintError FL240 for names that are not in `GRADIENT_DTYPES`.

@@ -11,7 +11,13 @@ from flint.passes.pipeline.split.classify import BACKWARD, FORWARD, GATHER, WEIG
 from flint.passes.pipeline.split.cut_rows import cut
 from flint.passes.pipeline.split.gathers import gathered_once, regathered, shared_rows, with_gather
 from flint.passes.pipeline.split.opened import OpenBody, alive, opened
-from flint.passes.pipeline.split.parts import Key, Part, Partial, PartitionedBody, StageParts
+from flint.passes.pipeline.split.parts import (
+    Key,
+    Partial,
+    PartitionedBody,
+    StageParts,
+    StageProgram,
+)
 from flint.passes.pipeline.split.reach import dependent, readers_as_bits
 from flint.passes.pipeline.split.reduce_part import reduce_part
 from flint.passes.pipeline.split.reductions import Tail, Tails, Type, apply_changes, reducing
@@ -58,7 +64,7 @@ def _inference(body: OpenBody, keep_gathered: bool) -> StageParts:
 
 def _parts(
     body: OpenBody, numbers: list[int], zero_bubble: bool, keep_gathered: bool
-) -> dict[int, Part]:
+) -> dict[int, StageProgram]:
     """The parts of one microbatch, and GATHER if parameters are kept gathered and some are."""
     gathers: list[int] = []
     if keep_gathered:
