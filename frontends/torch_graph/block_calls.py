@@ -80,7 +80,7 @@ class _Occurrence(torch.autograd.Function):
 class TracedBlocks:
     """Blocks by what they compute, and the library that holds their operators."""
 
-    library: Any
+    library: torch.library.Library
     blocks: dict[Any, Block] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ def traced_blocks() -> Iterator[TracedBlocks]:
 
 @contextlib.contextmanager
 def blocks_as_operators(
-    graph_module: Any,
+    graph_module: torch.fx.GraphModule,
     trainable: Sequence[bool],
     wanted: bool = True,
     traced: TracedBlocks | None = None,
@@ -126,7 +126,9 @@ def _block(known: TracedBlocks, owner: Any, parts: list[Part], flows: dict[Any, 
     return replace(known.blocks[key], calls=tuple(parts))
 
 
-def _traced(library: Any, name: str, owner: Any, part: Part, flows: dict[Any, bool]) -> Block:
+def _traced(
+    library: torch.library.Library, name: str, owner: Any, part: Part, flows: dict[Any, bool]
+) -> Block:
     joint = trace_joint(_cut_out(owner, part), [flows[n] for n in part.inputs])
     cut = partition(joint)
     kept = [n for n in cut.saved if n.op != "placeholder"]
@@ -148,7 +150,7 @@ def _cut_out(owner: Any, part: Part) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(owner, graph)
 
 
-def _operator(library: Any, name: str, results: list[Any]) -> Any:
+def _operator(library: torch.library.Library, name: str, results: list[Any]) -> Any:
     """An operator of our own that gives tensors like `results`."""
     types = [(v.shape, v.stride(), v.dtype) for v in (n.meta["val"] for n in results)]
 
@@ -160,7 +162,7 @@ def _operator(library: Any, name: str, results: list[Any]) -> Any:
     return getattr(getattr(torch.ops, _NAMESPACE), name).default
 
 
-def _replace(graph: Any, block: Block, number: int, replaced: dict[Any, Any]) -> None:
+def _replace(graph: torch.fx.Graph, block: Block, number: int, replaced: dict[Any, Any]) -> None:
     """Put one call in place of the nodes of one occurrence; `replaced` is old to new."""
     part = block.calls[number]
 

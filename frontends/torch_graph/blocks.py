@@ -25,7 +25,9 @@ class Part:
     outputs: tuple[Any, ...]
 
 
-def repeated_parts(graph_module: Any, differentiable: Mapping[Any, bool]) -> list[list[Part]]:
+def repeated_parts(
+    graph_module: torch.fx.GraphModule, differentiable: Mapping[Any, bool]
+) -> list[list[Part]]:
     """Groups of parts that compute the same thing from other tensors, at least two in each.
 
     A part is what one call of one module does. Parts are equal if operators, their other arguments,
@@ -45,7 +47,9 @@ def repeated_parts(graph_module: Any, differentiable: Mapping[Any, bool]) -> lis
     return _most_saving([g for g in groups.values() if len(g) > 1], position)
 
 
-def differentiable_nodes(graph_module: Any, trainable: Sequence[bool]) -> dict[Any, bool]:
+def differentiable_nodes(
+    graph_module: torch.fx.GraphModule, trainable: Sequence[bool]
+) -> dict[Any, bool]:
     """For each node whether a gradient may flow through it."""
     found: dict[Any, bool] = {}
     flags = iter(trainable)
@@ -113,7 +117,7 @@ def _part(path: str, nodes: Sequence[Any], position: Mapping[Any, int], start: i
     return Part(path, tuple(nodes), tuple(inputs), tuple(outputs)) if outputs else None
 
 
-def _changes_outside(node: Any, inside: set[Any]) -> bool:
+def _changes_outside(node: torch.fx.Node, inside: set[Any]) -> bool:
     """Whether a node writes into a tensor that comes from outside, or may."""
     if node.target in _UPDATES_STATISTICS:
         return any(a not in inside for a in node.args[3:5] if isinstance(a, torch.fx.Node))
@@ -134,7 +138,7 @@ _UPDATES_STATISTICS = frozenset(
 )
 
 
-def _is_view(node: Any) -> bool:
+def _is_view(node: torch.fx.Node) -> bool:
     schema = schema_of(node.target)
     return schema is None or any(a.alias_info is not None for a in schema.arguments)
 
@@ -142,7 +146,9 @@ def _is_view(node: Any) -> bool:
 # comparison ------------------------------------------------------------------------------------
 
 
-def part_fingerprint(graph_module: Any, part: Part, differentiable: Mapping[Any, bool]) -> Any:
+def part_fingerprint(
+    graph_module: torch.fx.GraphModule, part: Part, differentiable: Mapping[Any, bool]
+) -> Any:
     """Equal for parts that compute the same."""
     names: dict[Any, Any] = {n: ("input", i) for i, n in enumerate(part.inputs)}
     names |= {n: i for i, n in enumerate(part.nodes)}

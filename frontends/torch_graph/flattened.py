@@ -31,7 +31,7 @@ def unflatten_products(graph_module: torch.fx.GraphModule) -> None:
     graph_module.recompile()
 
 
-def _unflatten(graph: Any, node: Any) -> None:
+def _unflatten(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     flat = node.args[_PRODUCTS[node.target]]
     if flat.target not in _VIEWS or len(_shape(flat)) != 2:
         return
@@ -45,7 +45,7 @@ def _unflatten(graph: Any, node: Any) -> None:
     node.replace_all_uses_with(made.view(product, _shape(node)))
 
 
-def _shape(node: Any) -> list[int]:
+def _shape(node: torch.fx.Node) -> list[int]:
     return list(node.meta["val"].shape)
 
 
@@ -60,7 +60,7 @@ def _leading(shape: Sequence[int], flat: Sequence[int]) -> list[int]:
 class _Maker:
     """Adds nodes in place of one, with its module and its line."""
 
-    def __init__(self, graph: Any, node: Any) -> None:
+    def __init__(self, graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         self.graph, self.node = graph, node
 
     def view(self, source: Any, shape: list[int]) -> Any:
@@ -82,7 +82,7 @@ class _Maker:
         return made
 
 
-def _join(node: Any) -> None:
+def _join(node: torch.fx.Node) -> None:
     """A view of a view is one of the whole; one that changes nothing is none."""
     source = node.args[0]
     if source.target in _VIEWS:

@@ -41,7 +41,7 @@ def node_flops(graph_module: torch.fx.GraphModule) -> dict[Any, int]:
     return {node: _flops(node, graph_module, known) for node in graph_module.graph.nodes}
 
 
-def _flops(node: Any, owner: torch.fx.GraphModule, known: dict[Any, int]) -> int:
+def _flops(node: torch.fx.Node, owner: torch.fx.GraphModule, known: dict[Any, int]) -> int:
     if node.op != "call_function":
         return 0
     inner = [getattr(owner, n.target) for n in node.all_input_nodes if n.op == "get_attr"]
@@ -60,7 +60,7 @@ def _flops(node: Any, owner: torch.fx.GraphModule, known: dict[Any, int]) -> int
     return known[key]
 
 
-def _empty(node: Any, types: dict[Any, Any]) -> Any:
+def _empty(node: torch.fx.Node, types: dict[Any, Any]) -> Any:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         return value

@@ -44,7 +44,7 @@ class Interpreter:
                 _check(node, found)
             values[node] = found
 
-    def _function(self, node: Any) -> Callable[..., Any]:
+    def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
         function = self.calls.get(node.target) or function_of(node.target)
         assert function is not None, f"{node.target} was not checked for"
         return function
@@ -94,7 +94,7 @@ def _name(target: Any) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _check(node: Any, found: Any) -> None:
+def _check(node: torch.fx.Node, found: Any) -> None:
     """Assert that shape and type of a result are those that PyTorch gives it."""
     expected = node.meta.get("val")
     many = isinstance(expected, tuple | list)

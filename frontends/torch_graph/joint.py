@@ -61,7 +61,7 @@ def trace_joint(graph_module: torch.fx.GraphModule, trainable: Sequence[bool]) -
 _STACKS = {"nn_module_stack", "fwd_nn_module_stack"}
 
 
-def _place_sums(graph: Any) -> None:
+def _place_sums(graph: torch.fx.Graph) -> None:
     """Sums of gradients, which autograd adds itself, belong to what all their terms belong to."""
     for node in graph.nodes:
         if node.op != "call_function" or _STACKS & node.meta.keys():
@@ -84,7 +84,7 @@ def _separate_outputs(graph_module: torch.fx.GraphModule) -> None:
     graph_module.recompile()
 
 
-def _example(node: Any, trainable: bool) -> torch.Tensor:
+def _example(node: torch.fx.Node, trainable: bool) -> torch.Tensor:
     value = node.meta["val"]
     return torch.empty_strided(
         value.shape, value.stride(), dtype=value.dtype, device="meta", requires_grad=trainable
@@ -111,7 +111,7 @@ def _sorted_out(graph_module: torch.fx.GraphModule) -> Joint:
     return found
 
 
-def _place_output(found: Joint, node: Any, what: Any) -> None:
+def _place_output(found: Joint, node: torch.fx.Node, what: Any) -> None:
     d = descriptors()
 
     if isinstance(what, d.PlainAOTOutput):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -24,7 +23,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def name_stack(node: Any, phase: str, inside: str = "") -> str:
+def name_stack(node: torch.fx.Node, phase: str, inside: str = "") -> str:
     """The parts that a node adds to JAX's name stack; `inside` is the path of its block."""
     path = module_path(node)
     if inside and (path == inside or path.startswith(inside + ".")):
@@ -34,17 +33,17 @@ def name_stack(node: Any, phase: str, inside: str = "") -> str:
     return "/".join([*parts, f"@{place}"])
 
 
-def module_path(node: Any) -> str:
+def module_path(node: torch.fx.Node) -> str:
     """Dotted path of the module whose forward made this node (or its gradient), or ""."""
     return without_root(_exported_path(node))
 
 
-def who_uses(node: Any) -> str:
+def who_uses(node: torch.fx.Node) -> str:
     """The module whose forward made this node, in words that an error can use."""
     return module_path(node) or ("the model" if _exported_path(node) else "the loss")
 
 
-def _exported_path(node: Any) -> str:
+def _exported_path(node: torch.fx.Node) -> str:
     """The path of a node's module inside of the exported one, which is "" itself."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     return str(next(reversed(stack.values()))[0]) if stack else ""
@@ -60,7 +59,7 @@ def without_root(name: str) -> str:
     return name[len(ROOT) + 1 :] if name.startswith(ROOT + ".") else "" if name == ROOT else name
 
 
-def place_of(node: Any) -> str:
+def place_of(node: torch.fx.Node) -> str:
     """`file.py:line` of the innermost frame of the user's code, or ""."""
     return _place(node.meta.get("stack_trace") or "")
 

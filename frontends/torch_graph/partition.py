@@ -75,14 +75,14 @@ def _ancestors(nodes: Iterable[Any]) -> set[Any]:
     return found
 
 
-def _remake(graph: Any, forward: set[Any], backward: set[Any]) -> None:
+def _remake(graph: torch.fx.Graph, forward: set[Any], backward: set[Any]) -> None:
     """Give backward nodes their own copies of views, constants and gathered parameters."""
     copies: dict[Any, Any] = {}
     first = next((n for n in graph.nodes if n in backward), None)
     if first is None:
         return
 
-    def own(node: Any) -> Any:
+    def own(node: torch.fx.Node) -> Any:
         if node not in forward or not _is_made_again(node):
             return node
         if node not in copies:
@@ -95,7 +95,7 @@ def _remake(graph: Any, forward: set[Any], backward: set[Any]) -> None:
         node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), own)
 
 
-def _is_made_again(node: Any) -> bool:
+def _is_made_again(node: torch.fx.Node) -> bool:
     if node.op != "call_function":
         return False
     if node.target in VIEWS or not node.all_input_nodes:
@@ -103,14 +103,14 @@ def _is_made_again(node: Any) -> bool:
     return _gathers(node)
 
 
-def _gathers(node: Any) -> bool:
+def _gathers(node: torch.fx.Node) -> bool:
     return (
         node.target is torch.ops.flint.constrain.default
         and node.all_input_nodes[0].op == "placeholder"
     )
 
 
-def _copy(graph: Any, node: Any, args: Any, kwargs: Any) -> Any:
+def _copy(graph: torch.fx.Graph, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     target = torch.ops.flint.gather_again.default if _gathers(node) else node.target
     copy = graph.call_function(target, args[:2] if _gathers(node) else args, kwargs)
     copy.meta = dict(node.meta)

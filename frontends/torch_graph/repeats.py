@@ -61,7 +61,7 @@ def equal_layers_once(module: torch.nn.Module) -> Iterator[None]:
 class _Calls:
     """Forwards that replace those of layers, and the calls that they have seen."""
 
-    def __init__(self, library: Any, layers: dict[torch.nn.Module, int]) -> None:
+    def __init__(self, library: torch.library.Library, layers: dict[torch.nn.Module, int]) -> None:
         self.layers = layers
         self.records: list[_Record] = []
         self.known: dict[Any, int] = {}
@@ -280,7 +280,7 @@ def expand(graph_module: torch.fx.GraphModule) -> None:
             part.recompile()
 
 
-def _expand_graph(graph: Any) -> None:
+def _expand_graph(graph: torch.fx.Graph) -> None:
     begins = _marks(graph, "begin")
     ends = {n.args[2]: n for n in _marks(graph, "end")}
     bodies: dict[int, tuple[Any, list[Any]]] = {}
@@ -300,17 +300,17 @@ def _expand_graph(graph: Any) -> None:
         graph.erase_node(mark)
 
 
-def _marks(graph: Any, name: str) -> list[Any]:
+def _marks(graph: torch.fx.Graph, name: str) -> list[Any]:
     wanted = f"{_NAMESPACE}::{name}"
     return [n for n in graph.nodes if _operator_name(n) == wanted]
 
 
-def _operator_name(node: Any) -> str:
+def _operator_name(node: torch.fx.Node) -> str:
     target = node.target
     return str(target.name()) if isinstance(target, Overload) else ""
 
 
-def _between(begin: Any, end: Any) -> list[Any]:
+def _between(begin: torch.fx.Node, end: Any) -> list[Any]:
     found = []
     node = begin.next
     while node is not end:
@@ -320,7 +320,9 @@ def _between(begin: Any, end: Any) -> list[Any]:
     return found
 
 
-def _paste(graph: Any, copy: Any, begin: Any, body: list[Any], end: Any) -> None:
+def _paste(
+    graph: torch.fx.Graph, copy: Any, begin: torch.fx.Node, body: list[Any], end: Any
+) -> None:
     """The nodes of a recorded call once more, on the tensors of another."""
     copies = dict(zip(begin.args[1], copy.args[1], strict=True))
     for item in begin.users:
@@ -336,7 +338,7 @@ def _paste(graph: Any, copy: Any, begin: Any, body: list[Any], end: Any) -> None
     graph.erase_node(copy)
 
 
-def _moved(node: Any, begin: Any, copy: Any) -> dict[str, Any]:
+def _moved(node: torch.fx.Node, begin: torch.fx.Node, copy: Any) -> dict[str, Any]:
     """The stack of modules of a node, as it is under the layer of its copy."""
     old, new = (list(n.meta["nn_module_stack"].items()) for n in (begin, copy))
     (old_key, (old_path, _)), (new_key, (new_path, _)) = old[-1], new[-1]

@@ -19,7 +19,7 @@ def product(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> Any:
     return lax.dot_general(a, b, (contracted, (batch, batch)))
 
 
-def fold_transposes(graph: Any) -> None:
+def fold_transposes(graph: torch.fx.Graph) -> None:
     """Join transposes of transposes, and let products take their operands as they were before."""
     for node in list(graph.nodes):
         if node.target is _aten.permute.default:
@@ -31,7 +31,7 @@ def fold_transposes(graph: Any) -> None:
             graph.erase_node(node)
 
 
-def _join(node: Any) -> None:
+def _join(node: torch.fx.Node) -> None:
     source, order = node.args[0], _order(node)
     if source.target is _aten.permute.default:
         before = _order(source)
@@ -42,12 +42,12 @@ def _join(node: Any) -> None:
         node.args = (source, order)
 
 
-def _order(node: Any) -> list[int]:
+def _order(node: torch.fx.Node) -> list[int]:
     order = node.args[1]
     return [d % len(order) for d in order]
 
 
-def _fold(graph: Any, node: Any) -> None:
+def _fold(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     first = _PRODUCTS[node.target]
     (a, a_transposed), (b, b_transposed) = map(_untransposed, node.args[first : first + 2])
     if not (a_transposed or b_transposed):

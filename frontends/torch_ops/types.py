@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array, lax
+
+#: A number among the arguments of an operator (`Scalar` in PyTorch's schemas).
+Number: TypeAlias = bool | int | float | complex
+#: An operand that may be either: overloads for tensors and for numbers share a function.
+Operand: TypeAlias = Array | Number
 
 #: PyTorch's types and JAX's: the same numbers under (mostly) the same names.
 _JAX_TYPES: dict[torch.dtype, Any] = {

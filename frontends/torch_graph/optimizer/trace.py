@@ -306,7 +306,7 @@ def _path(path: Sequence[Any]) -> str:
 # graphs ---------------------------------------------------------------------------------------
 
 
-def _origin(node: Any) -> Any:
+def _origin(node: torch.fx.Node) -> Any:
     """What a node that passes its operand on unchanged stands for."""
     while node.op == "call_function" and _schema_name(node.target) in _SAME_VALUE:
         node = node.args[0]
@@ -329,7 +329,7 @@ def _needed(outputs: Iterable[Any], reads: Callable[[Any], Iterable[Any]]) -> se
     return found
 
 
-def _read_alone(node: Any) -> Iterable[Any]:
+def _read_alone(node: torch.fx.Node) -> Iterable[Any]:
     """What a node reads; of the lists that a `foreach` operator maps, the entries for this one."""
     if node.target is operator.getitem:
         mapped, index = node.args

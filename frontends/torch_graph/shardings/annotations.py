@@ -79,7 +79,9 @@ def _keep_whole(graph_module: torch.fx.GraphModule) -> None:
                 node.target = _WHOLE.get(node.target, node.target)
 
 
-def _at_use(graph: Any, parameter: Any, name: str, shardings: Shardings) -> dict[Any, Any]:
+def _at_use(
+    graph: torch.fx.Graph, parameter: Any, name: str, shardings: Shardings
+) -> dict[Any, Any]:
     """One constraint for each module that uses a parameter; its gradient is constrained too.
 
     Returns the nodes that stand for the parameter, each with the PartitionSpec it is used with.
@@ -99,7 +101,7 @@ def _at_use(graph: Any, parameter: Any, name: str, shardings: Shardings) -> dict
     return dict.fromkeys(made.values(), spec)
 
 
-def _constraint(graph: Any, value: Any, spec: str, gradient: str, like: Any) -> Any:
+def _constraint(graph: torch.fx.Graph, value: Any, spec: str, gradient: str, like: Any) -> Any:
     node = graph.call_function(torch.ops.flint.constrain.default, (value, spec, gradient))
     node.meta = {
         k: v for k, v in like.meta.items() if k in ("nn_module_stack", "stack_trace", "custom")
@@ -108,7 +110,7 @@ def _constraint(graph: Any, value: Any, spec: str, gradient: str, like: Any) -> 
     return node
 
 
-def _activations(graph: Any, shardings: Shardings, weights: Mapping[Any, Any]) -> None:
+def _activations(graph: torch.fx.Graph, shardings: Shardings, weights: Mapping[Any, Any]) -> None:
     """Constrain what modules return: the values that leave them, in the order they are made."""
     wanted = {path for path, _ in shardings.outputs}
     if not wanted:
@@ -134,7 +136,7 @@ def _outside(user: Any, key: str) -> bool:
     return key not in (user.meta.get("nn_module_stack") or {})
 
 
-def _constrain_outside(graph: Any, node: Any, key: str, spec: str) -> None:
+def _constrain_outside(graph: torch.fx.Graph, node: torch.fx.Node, key: str, spec: str) -> None:
     users = [u for u in node.users if _outside(u, key)]
     with graph.inserting_after(node):
         constrained = _constraint(graph, node, spec, spec, node)
@@ -142,7 +144,9 @@ def _constrain_outside(graph: Any, node: Any, key: str, spec: str) -> None:
         user.replace_input_with(node, constrained)
 
 
-def _gather_for_product(graph: Any, node: Any, spec: Any, weights: Mapping[Any, Any]) -> None:
+def _gather_for_product(
+    graph: torch.fx.Graph, node: torch.fx.Node, spec: Any, weights: Mapping[Any, Any]
+) -> None:
     """Gather the gradient of a product or look-up over the axes that its weight is sharded over.
 
     A product whose result is scattered over them (sequence parallelism) gets a gradient scattered
@@ -169,7 +173,7 @@ def _gather_for_product(graph: Any, node: Any, spec: Any, weights: Mapping[Any, 
 _WEIGHT = {linear: 1, torch.ops.aten.embedding.default: 0}
 
 
-def _product_behind(node: Any) -> Any:
+def _product_behind(node: torch.fx.Node) -> Any:
     """The product or look-up that a value is, but for operators of one tensor on it; or None."""
     while node.target not in _WEIGHT:
         shape = node.meta["val"].shape

@@ -44,7 +44,7 @@ def split_by_shards(graph_module: torch.fx.GraphModule, packed: Mapping[str, Pac
     return missing
 
 
-def _halves_last_dimension(node: Any, size: int) -> bool:
+def _halves_last_dimension(node: torch.fx.Node, size: int) -> bool:
     if node.op != "call_function" or node.target not in (
         _aten.chunk.default,
         _aten.split.Tensor,
@@ -59,7 +59,7 @@ def _halves_last_dimension(node: Any, size: int) -> bool:
     return bool(shape[-1] == size and into == wanted and dimension in (-1, len(shape) - 1))
 
 
-def _rewrite(graph: Any, split: Any, packed: Packed) -> None:
+def _rewrite(graph: torch.fx.Graph, split: Any, packed: Packed) -> None:
     """Halves as views of (..., shards, 2, part): the order in which the shards hold them."""
     value = split.args[0]
     lead, part = list(value.meta["val"].shape[:-1]), packed.size // 2 // packed.shards
@@ -72,7 +72,7 @@ def _rewrite(graph: Any, split: Any, packed: Packed) -> None:
             user.replace_all_uses_with(whole)
 
 
-def _call(graph: Any, like: Any, target: Any, value: Any, *args: Any) -> Any:
+def _call(graph: torch.fx.Graph, like: Any, target: Any, value: Any, *args: Any) -> Any:
     node = graph.call_function(target, (value, *args))
     node.meta = {k: v for k, v in like.meta.items() if k != "val"}
     node.meta["val"] = target(value.meta["val"], *args)

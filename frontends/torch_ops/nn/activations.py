@@ -8,7 +8,7 @@ from typing import Any
 from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
-from flint.frontends.torch_ops.types import operands
+from flint.frontends.torch_ops.types import Number, operands
 
 _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel 2016, section 2
 
@@ -16,19 +16,19 @@ _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel 2016, section 2
 
 
 @torch_op("aten::relu")
-def relu(x: Any) -> Array:
+def relu(x: Array) -> Array:
     """max(x, 0)."""
     return lax.max(x, lax.full_like(x, 0))
 
 
 @torch_op("aten::leaky_relu")
-def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Array:
+def leaky_relu(x: Array, negative_slope: Number = 0.01) -> Array:
     """x where it is positive, and a fraction of it elsewhere."""
     return lax.select(_positive(x), x, _scaled(x, negative_slope))
 
 
 @torch_op("aten::hardtanh")
-def hardtanh(x: Any, min_val: Any = -1, max_val: Any = 1) -> Array:
+def hardtanh(x: Array, min_val: Number = -1, max_val: Number = 1) -> Array:
     """x between two bounds."""
     return lax.min(lax.max(x, lax.full_like(x, min_val)), lax.full_like(x, max_val))
 
@@ -37,13 +37,13 @@ def hardtanh(x: Any, min_val: Any = -1, max_val: Any = 1) -> Array:
 
 
 @torch_op("aten::silu")
-def silu(x: Any) -> Array:
+def silu(x: Array) -> Array:
     """x times its `sigmoid`."""
     return lax.mul(x, lax.logistic(x))
 
 
 @torch_op("aten::silu_backward")
-def silu_backward(grad: Any, x: Any) -> Array:
+def silu_backward(grad: Array, x: Array) -> Array:
     """The gradient through `silu`: s (1 + x (1 - s)) with s the sigmoid."""
     grad, x = operands(grad, x)
     s = lax.logistic(x)
@@ -53,13 +53,13 @@ def silu_backward(grad: Any, x: Any) -> Array:
 
 
 @torch_op("aten::gelu")
-def gelu(x: Any, *, approximate: str = "none") -> Array:
+def gelu(x: Array, *, approximate: str = "none") -> Array:
     """x times the probability that a normal number is below it."""
     return lax.mul(x, _scaled(_shifted(_gelu_curve(x, approximate), 1), 0.5))
 
 
 @torch_op("aten::gelu_backward")
-def gelu_backward(grad: Any, x: Any, *, approximate: str = "none") -> Array:
+def gelu_backward(grad: Array, x: Array, *, approximate: str = "none") -> Array:
     """The gradient through `gelu`: the probability, plus x times its slope."""
     grad, x = operands(grad, x)
     curve = _gelu_curve(x, approximate)
@@ -78,7 +78,7 @@ def gelu_backward(grad: Any, x: Any, *, approximate: str = "none") -> Array:
 
 
 @torch_op("aten::elu")
-def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Array:
+def elu(x: Array, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Array:
     """scale x where x is positive, and scale alpha (exp(input_scale x) - 1) elsewhere."""
     low = _scaled(lax.expm1(_scaled(x, input_scale)), alpha * scale)
     return lax.select(_positive(x), _scaled(x, scale), low)

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
@@ -73,16 +74,20 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _fake(q: Any, k: Any, v: Any, mask: Any, *options: Any) -> Any:
+def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, *options: Any) -> Any:
     statistic = q.new_empty(q.shape[:-1], dtype=_accumulator(q.dtype))
     return _like(q, v.shape[-1]), statistic
 
 
-def _fake_backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+def _fake_backward(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
+) -> Any:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
-def _fake_backward_mask(grad: Any, q: Any, k: Any, v: Any, mask: Any, *rest: Any) -> Any:
+def _fake_backward_mask(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, *rest: Any
+) -> Any:
     return (*_fake_backward(grad, q, k, v), torch.empty_like(mask))
 
 
@@ -92,7 +97,7 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(q, k, v, mask, *output)
 
 
-def _gradients(ctx: Any, grad: Any, _: Any) -> Any:
+def _gradients(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
     q, k, v, mask, out, statistic = ctx.saved_tensors
     of_mask = mask is not None and ctx.needs_input_grad[3]
     ops = torch.ops.flint
@@ -121,10 +126,10 @@ _register()
 
 @torch_op("flint::attention")
 def attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
@@ -141,13 +146,13 @@ def attention(
 
 @torch_op("flint::attention_backward")
 def attention_backward(
-    grad: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    out: Any,
-    logsumexp: Any,
+    grad: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    out: Array,
+    logsumexp: Array,
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
@@ -161,13 +166,13 @@ def attention_backward(
 
 @torch_op("flint::attention_backward_mask")
 def attention_backward_mask(
-    grad: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    out: Any,
-    logsumexp: Any,
+    grad: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array,
+    out: Array,
+    logsumexp: Array,
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
@@ -184,12 +189,12 @@ def attention_backward_mask(
     return (*(g.reshape(x.shape) for g, x in zip(found, (q, k, v), strict=True)), of_mask)
 
 
-def _options(q: Any, dropout_p: float, causal: bool, scale: float | None) -> dict[str, Any]:
+def _options(q: Array, dropout_p: float, causal: bool, scale: float | None) -> dict[str, Any]:
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     return {"causal": bool(causal), "scale": scale, "dropout": float(dropout_p)}
 
 
-def _heads_first(x: Any) -> Any:
+def _heads_first(x: Array) -> Any:
     """(batch, heads, sequence, size): further dimensions in front are batch, missing ones 1."""
     if x.ndim == 4:
         return x
@@ -198,7 +203,7 @@ def _heads_first(x: Any) -> Any:
     return x.reshape(batch, heads, *x.shape[-2:])
 
 
-def _full_mask(mask: Any, q: Any, k: Any) -> Any:
+def _full_mask(mask: Any, q: Array, k: Array) -> Any:
     """The mask with as many dimensions as the queries, and with whole rows and columns."""
     missing = q.ndim - mask.ndim
     shape = (1,) * missing + mask.shape
@@ -209,13 +214,13 @@ def _full_mask(mask: Any, q: Any, k: Any) -> Any:
 
 
 def _bind_backward(
-    grad: Any,
-    q: Any,
-    k: Any,
-    v: Any,
+    grad: Array,
+    q: Array,
+    k: Array,
+    v: Array,
     mask: Any,
-    out: Any,
-    logsumexp: Any,
+    out: Array,
+    logsumexp: Array,
     options: dict[str, Any],
     *,
     of_mask: bool,
@@ -230,11 +235,11 @@ def _bind_backward(
 # the mathematics ------------------------------------------------------------------------------
 
 
-def _accumulator_of(q: Any) -> Any:
+def _accumulator_of(q: Array) -> Any:
     return jnp.float64 if q.dtype == jnp.float64 else jnp.float32
 
 
-def _scores(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> Any:
+def _scores(q: Array, k: Array, mask: Any, causal: bool, scale: float) -> Any:
     """Scores as (batch, key heads, queries of one key head, queries, keys)."""
     batch, heads, rows, size = q.shape
     q = q.reshape(batch, k.shape[1], -1, rows, size)
@@ -249,7 +254,7 @@ def _scores(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> Any:
     return scores
 
 
-def _probabilities(scores: Any, statistic: Any) -> Any:
+def _probabilities(scores: Any, statistic: Array) -> Any:
     """Rows of a fully masked score are 0, as PyTorch has them."""
     seen = jnp.isfinite(statistic)
     return jnp.where(seen, jnp.exp(scores - jnp.where(seen, statistic, 0)), 0)
@@ -264,7 +269,7 @@ def _kept(shape: tuple[int, ...], dropout: float) -> Any:
     return jnp.where(bits >= int(dropout * (2**32 - 1)), 1 / max(1 - dropout, 1e-30), 0)
 
 
-def _exact_forward(q: Any, k: Any, v: Any, *mask: Any, **options: Any) -> tuple[Any, Any]:
+def _exact_forward(q: Array, k: Array, v: Array, *mask: Any, **options: Any) -> tuple[Any, Any]:
     scores = _scores(q, k, mask[0] if mask else None, options["causal"], options["scale"])
     statistic = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     weights = _probabilities(scores, statistic) * _kept(scores.shape, options["dropout"])
@@ -273,7 +278,14 @@ def _exact_forward(q: Any, k: Any, v: Any, *mask: Any, **options: Any) -> tuple[
 
 
 def _exact_backward(
-    q: Any, k: Any, v: Any, statistic: Any, grad: Any, out: Any, *mask: Any, **options: Any
+    q: Array,
+    k: Array,
+    v: Array,
+    statistic: Array,
+    grad: Array,
+    out: Array,
+    *mask: Any,
+    **options: Any,
 ) -> tuple[Any, ...]:
     scores = _scores(q, k, mask[0] if mask else None, options["causal"], options["scale"])
     exact, grouped = scores.dtype, scores.shape[:-1]
@@ -294,17 +306,17 @@ def _exact_backward(
 # the primitives -------------------------------------------------------------------------------
 
 
-def _forward_types(q: Any, k: Any, v: Any, *mask: Any, **options: Any) -> Any:
+def _forward_types(q: Array, k: Array, v: Array, *mask: Any, **options: Any) -> Any:
     rows = q.shape[:-1]
     return [_abstract(q, (*rows, v.shape[-1])), _abstract(q, rows, _accumulator_of(q))]
 
 
-def _backward_types(q: Any, k: Any, v: Any, *rest: Any, **options: Any) -> Any:
+def _backward_types(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> Any:
     scores = _abstract(q, (*q.shape[:-1], k.shape[2]), _accumulator_of(q))
     return [q, k, v, *([scores] if options["of_mask"] else [])]
 
 
-def _abstract(q: Any, shape: tuple[int, ...], dtype: Any = None) -> Any:
+def _abstract(q: Array, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Any:
     """The abstract array `q` with another shape; dimensions that are left keep their sharding."""
     spec = q.sharding.spec[: len(shape)]
     sharding = q.sharding.update(spec=PartitionSpec(*spec))

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import broadcast
@@ -15,16 +15,16 @@ from flint.frontends.torch_ops.types import broadcast
 
 @torch_op("aten::convolution")
 def convolution(
-    x: Any,
-    weight: Any,
-    bias: Any,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> Any:
+) -> Array:
     """Features are dimension 1 of the input; the weight is (out, in, window...)."""
     if transposed:
         out = _transposed(x, weight, stride, padding, dilation, output_padding, groups)
@@ -37,9 +37,9 @@ def convolution(
 
 @torch_op("aten::convolution_backward")
 def convolution_backward(
-    grad: Any,
-    x: Any,
-    weight: Any,
+    grad: Array,
+    x: Array,
+    weight: Array,
     bias_sizes: Sequence[int] | None,
     stride: Sequence[int],
     padding: Sequence[int],
@@ -52,10 +52,10 @@ def convolution_backward(
     """Gradients of input, weight and bias; None where the mask does not want one."""
     options = (stride, padding, dilation, transposed, output_padding, groups)
 
-    def of_input(x: Any) -> Any:
+    def of_input(x: Array) -> Any:
         return convolution(x, weight, None, *options)
 
-    def of_weight(weight: Any) -> Any:
+    def of_weight(weight: Array) -> Any:
         return convolution(x, weight, None, *options)
 
     wanted_x, wanted_weight, wanted_bias = output_mask
@@ -67,8 +67,8 @@ def convolution_backward(
 
 
 def _plain(
-    x: Any,
-    weight: Any,
+    x: Array,
+    weight: Array,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -85,8 +85,8 @@ def _plain(
 
 
 def _transposed(
-    x: Any,
-    weight: Any,
+    x: Array,
+    weight: Array,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -113,6 +113,6 @@ def _transposed(
     )
 
 
-def _each(values: Sequence[int], x: Any) -> tuple[int, ...]:
+def _each(values: Sequence[int], x: Array) -> tuple[int, ...]:
     """One number for each spatial dimension; a single one counts for all."""
     return tuple(values) if len(values) == x.ndim - 2 else tuple(values) * (x.ndim - 2)

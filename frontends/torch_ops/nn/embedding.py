@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -21,8 +20,8 @@ _MEAN, _MAX = 1, 2  # modes of embedding bags; 0 is the sum
 
 @torch_op("aten::embedding")
 def embedding(
-    weight: Any,
-    indices: Any,
+    weight: Array,
+    indices: Array,
     padding_idx: int = -1,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
@@ -33,7 +32,7 @@ def embedding(
 
 @torch_op("aten::embedding_dense_backward")
 def embedding_dense_backward(
-    grad: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+    grad: Array, indices: Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Array:
     """The gradient of the table: rows added where they came from, none to the padding row."""
     flat = lax.reshape(indices, (indices.size,))
@@ -46,13 +45,13 @@ def embedding_dense_backward(
 
 @torch_op("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def embedding_bag(
-    weight: Any,
-    indices: Any,
-    offsets: Any,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
     scale_grad_by_freq: bool = False,
     mode: int = 0,
     sparse: bool = False,
-    per_sample_weights: Any = None,
+    per_sample_weights: Array | None = None,
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Results:
@@ -82,17 +81,17 @@ def embedding_bag(
 
 @torch_op("aten::_embedding_bag_backward")
 def embedding_bag_backward(
-    grad: Any,
-    indices: Any,
-    offsets: Any,
-    offset2bag: Any,
-    bag_size: Any,
-    maximum_indices: Any,
+    grad: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
     num_weights: int,
     scale_grad_by_freq: bool,
     mode: int,
     sparse: bool,
-    per_sample_weights: Any,
+    per_sample_weights: Array | None,
     padding_idx: int = -1,
 ) -> Array:
     """The gradient of the table of bags."""
@@ -114,15 +113,15 @@ def embedding_bag_backward(
 
 @torch_op("aten::_embedding_bag_dense_backward")
 def embedding_bag_dense_backward(
-    grad: Any,
-    indices: Any,
-    offset2bag: Any,
-    bag_size: Any,
-    maximum_indices: Any,
+    grad: Array,
+    indices: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
     num_weights: int,
     scale_grad_by_freq: bool,
     mode: int,
-    per_sample_weights: Any,
+    per_sample_weights: Array | None,
     padding_idx: int = -1,
 ) -> Array:
     """The gradient of the table of bags, dense."""
@@ -139,11 +138,11 @@ def embedding_bag_dense_backward(
 
 @torch_op("aten::_embedding_bag_per_sample_weights_backward")
 def embedding_bag_weights_backward(
-    grad: Any,
-    weight: Any,
-    indices: Any,
-    offsets: Any,
-    offset2bag: Any,
+    grad: Array,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
     mode: int,
     padding_idx: int = -1,
 ) -> Array:

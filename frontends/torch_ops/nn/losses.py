@@ -6,22 +6,22 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 
 NONE, MEAN, SUM = 0, 1, 2
 
 
-def _wide(x: Any) -> Any:
+def _wide(x: Array) -> Any:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _class_dimension(x: Any) -> int:
+def _class_dimension(x: Array) -> int:
     return 1 if x.ndim > 1 else 0
 
 
-def _picked(x: Any, places: Any) -> Any:
+def _picked(x: Array, places: Array) -> Any:
     """x[n, places[n, ...], ...]: one element of the class dimension for every other position."""
     classes = _class_dimension(x)
     batch = tuple(d for d in range(x.ndim) if d != classes)
@@ -36,7 +36,7 @@ def _picked(x: Any, places: Any) -> Any:
     return lax.gather(x, places[..., None], numbers, ones, mode="promise_in_bounds")
 
 
-def _weights(x: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any, Any]:
+def _weights(x: Array, target: Array, weight: Array, ignore_index: int) -> tuple[Any, Any]:
     """A class that exists for every target, and its weight; 0 where the target is ignored."""
     valid = target != ignore_index
     places = jnp.where(valid, target, 0)
@@ -49,7 +49,7 @@ def _weights(x: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any, 
 
 @torch_op("aten::nll_loss_forward")
 def nll_loss_forward(
-    x: Any, target: Any, weight: Any, reduction: int, ignore_index: int
+    x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
 ) -> tuple[Any, Any]:
     """The weighted negative score of every target, reduced, and the sum of weights."""
     places, weights = _weights(x, target, weight, ignore_index)
@@ -64,14 +64,14 @@ def nll_loss_forward(
 
 @torch_op("aten::nll_loss_backward")
 def nll_loss_backward(
-    grad: Any,
-    x: Any,
-    target: Any,
-    weight: Any,
+    grad: Array,
+    x: Array,
+    target: Array,
+    weight: Array | None,
     reduction: int,
     ignore_index: int,
-    total_weight: Any,
-) -> Any:
+    total_weight: Array,
+) -> Array:
     """The gradient is that of the target's class, and 0 elsewhere."""
     _, weights = _weights(x, target, weight, ignore_index)
     scale = _wide(grad) / _wide(total_weight) if reduction == MEAN else _wide(grad)

@@ -11,28 +11,28 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 
 Dims = tuple[int, ...]
 
 
-def _wide(x: Any) -> Any:
+def _wide(x: Array) -> Any:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _mean(x: Any, dims: Dims) -> Any:
+def _mean(x: Array, dims: Dims) -> Any:
     """The mean over some dimensions, that stay with size 1."""
     return jnp.sum(x, dims, keepdims=True) * _inverse(x, dims)
 
 
-def _inverse(x: Any, dims: Dims) -> float:
+def _inverse(x: Array, dims: Dims) -> float:
     count: int = math.prod(x.shape[d] for d in dims)
     return 1 / max(count, 1)
 
 
-def _normalised(x: Any, dims: Dims, eps: float) -> tuple[Any, Any, Any, Any]:
+def _normalised(x: Array, dims: Dims, eps: float) -> tuple[Any, Any, Any, Any]:
     """(x - mean) / deviation, the mean, the variance, and 1 / deviation."""
     mean = _mean(x, dims)
     centred = x - mean
@@ -41,13 +41,13 @@ def _normalised(x: Any, dims: Dims, eps: float) -> tuple[Any, Any, Any, Any]:
     return centred * rstd, mean, variance, rstd
 
 
-def _of_input(grad: Any, normal: Any, rstd: Any, dims: Dims) -> Any:
+def _of_input(grad: Array, normal: Any, rstd: Any, dims: Dims) -> Any:
     """The gradient of what was normalised, from that of the normal numbers."""
     pull = _mean(grad, dims) + normal * _mean(grad * normal, dims)
     return (grad - pull) * rstd
 
 
-def _affine(x: Any, weight: Any, bias: Any) -> Any:
+def _affine(x: Array, weight: Array, bias: Any) -> Any:
     if weight is not None:
         x = x * weight
     return x if bias is None else x + bias
@@ -56,7 +56,7 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
 # layers ---------------------------------------------------------------------------------------
 
 
-def _last(x: Any, normalized_shape: Sequence[int]) -> tuple[Dims, Dims]:
+def _last(x: Array, normalized_shape: Sequence[int]) -> tuple[Dims, Dims]:
     """Dimensions that are normalised, and all in front of them."""
     first = x.ndim - len(normalized_shape)
     return tuple(range(first, x.ndim)), tuple(range(first))
@@ -64,7 +64,7 @@ def _last(x: Any, normalized_shape: Sequence[int]) -> tuple[Dims, Dims]:
 
 @torch_op("aten::native_layer_norm")
 def native_layer_norm(
-    x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+    x: Array, normalized_shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Any, Any, Any]:
     """The normalised input, the mean and 1 / deviation."""
     dims, _ = _last(x, normalized_shape)
@@ -74,13 +74,13 @@ def native_layer_norm(
 
 @torch_op("aten::native_layer_norm_backward")
 def native_layer_norm_backward(
-    grad: Any,
-    x: Any,
+    grad: Array,
+    x: Array,
     normalized_shape: Sequence[int],
-    mean: Any,
-    rstd: Any,
-    weight: Any,
-    bias: Any,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    bias: Array | None,
     output_mask: Sequence[bool],
 ) -> tuple[Any, Any, Any]:
     """Gradients of input, weight and bias; None where the mask does not want one."""
@@ -101,14 +101,21 @@ def native_layer_norm_backward(
 # groups ---------------------------------------------------------------------------------------
 
 
-def _per_channel(x: Any, values: Any) -> Any:
+def _per_channel(x: Array, values: Array) -> Any:
     """One value for each channel, dimension 1 of `x`."""
     return values.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 @torch_op("aten::native_group_norm")
 def native_group_norm(
-    x: Any, weight: Any, bias: Any, n: int, channels: int, positions: int, groups: int, eps: float
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    n: int,
+    channels: int,
+    positions: int,
+    groups: int,
+    eps: float,
 ) -> tuple[Any, Any, Any]:
     """The normalised input, the mean and 1 / deviation of each group of channels."""
     grouped = _wide(x).reshape(n, groups, -1)
@@ -120,11 +127,11 @@ def native_group_norm(
 
 @torch_op("aten::native_group_norm_backward")
 def native_group_norm_backward(
-    grad: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    weight: Any,
+    grad: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
     n: int,
     channels: int,
     positions: int,
@@ -152,12 +159,19 @@ def native_group_norm_backward(
 # batches --------------------------------------------------------------------------------------
 
 
-def _others(x: Any) -> Dims:
+def _others(x: Array) -> Dims:
     return (0, *range(2, x.ndim))
 
 
 def _batch_norm(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+    x: Array,
+    weight: Array,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Any, Any, Any, Any, Any]:
     """Output, mean, 1 / deviation, and new running mean and variance."""
     wide = _wide(x)
@@ -186,7 +200,7 @@ def native_batch_norm_legit_functional(*args: Any) -> tuple[Any, ...]:
 
 @torch_op("aten::_native_batch_norm_legit.no_stats")
 def native_batch_norm_no_stats(
-    x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+    x: Array, weight: Array | None, bias: Array | None, training: bool, momentum: float, eps: float
 ) -> tuple[Any, Any, Any]:
     """Output, mean and 1 / deviation of the batch itself."""
     return _batch_norm(x, weight, bias, None, None, True, momentum, eps)[:3]
@@ -194,7 +208,13 @@ def native_batch_norm_no_stats(
 
 @torch_op("aten::_native_batch_norm_legit_no_training")
 def native_batch_norm_no_training(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    mean: Array,
+    var: Array,
+    momentum: float,
+    eps: float,
 ) -> tuple[Any, Any, Any]:
     """Output, mean and 1 / deviation, from the running statistics."""
     return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)[:3]
@@ -202,13 +222,13 @@ def native_batch_norm_no_training(
 
 @torch_op("aten::native_batch_norm_backward")
 def native_batch_norm_backward(
-    grad: Any,
-    x: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_invstd: Any,
+    grad: Array,
+    x: Array,
+    weight: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    save_mean: Array | None,
+    save_invstd: Array | None,
     train: bool,
     eps: float,
     output_mask: Sequence[bool],

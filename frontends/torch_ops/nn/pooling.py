@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from flint.errors import FlintError
 from flint.frontends.torch_ops.registry import torch_op
@@ -37,7 +37,7 @@ class _Windows:
 
 
 def _windows(
-    x: Any,
+    x: Array,
     count: int,
     sizes: Any,
     strides: Any,
@@ -58,7 +58,7 @@ def _windows(
     return _Windows(sizes, strides, tuple(sides), dilation)
 
 
-def _each(values: Any, count: int) -> tuple[int, ...]:
+def _each(values: Array, count: int) -> tuple[int, ...]:
     given: tuple[int, ...] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     return given if len(given) == count else given * count
 
@@ -66,7 +66,7 @@ def _each(values: Any, count: int) -> tuple[int, ...]:
 # the largest ----------------------------------------------------------------------------------
 
 
-def _lowest(x: Any) -> Any:
+def _lowest(x: Array) -> Any:
     if jnp.issubdtype(x.dtype, jnp.floating):
         return np.array(-np.inf, x.dtype)
     return np.array(jnp.iinfo(x.dtype).min, x.dtype)
@@ -74,11 +74,11 @@ def _lowest(x: Any) -> Any:
 
 @torch_op("aten::max_pool2d_with_indices")
 def max_pool2d_with_indices(
-    x: Any,
-    size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
 ) -> tuple[Any, Any]:
     """The largest of each window of two dimensions, and its place in the flat input."""
@@ -87,11 +87,11 @@ def max_pool2d_with_indices(
 
 @torch_op("aten::max_pool3d_with_indices")
 def max_pool3d_with_indices(
-    x: Any,
-    size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
 ) -> tuple[Any, Any]:
     """The largest of each window of three dimensions, and its place in the flat input."""
@@ -100,15 +100,15 @@ def max_pool3d_with_indices(
 
 @torch_op("aten::max_pool2d_with_indices_backward")
 def max_pool2d_with_indices_backward(
-    grad: Any,
-    x: Any,
-    size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    grad: Array,
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     ceil_mode: bool,
-    indices: Any,
-) -> Any:
+    indices: Array,
+) -> Array:
     """Every gradient goes to the place that was largest."""
     windows = _windows(x, 2, size, stride, padding, ceil_mode, dilation)
     return _max_pool_backward(grad, x, windows, indices)
@@ -116,45 +116,45 @@ def max_pool2d_with_indices_backward(
 
 @torch_op("aten::max_pool3d_with_indices_backward")
 def max_pool3d_with_indices_backward(
-    grad: Any,
-    x: Any,
-    size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    grad: Array,
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     ceil_mode: bool,
-    indices: Any,
-) -> Any:
+    indices: Array,
+) -> Array:
     """Every gradient goes to the place that was largest."""
     windows = _windows(x, 3, size, stride, padding, ceil_mode, dilation)
     return _max_pool_backward(grad, x, windows, indices)
 
 
 @torch_op("aten::adaptive_max_pool2d")
-def adaptive_max_pool2d(x: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
+def adaptive_max_pool2d(x: Array, output_size: Sequence[int]) -> tuple[Any, Any]:
     """The largest of each of `output_size` parts, and its place in the flat input."""
     return _max_pool(x, 2, _equal_windows(x, _each(output_size, 2), "adaptive_max_pool2d"))
 
 
 @torch_op("aten::adaptive_max_pool2d_backward")
-def adaptive_max_pool2d_backward(grad: Any, x: Any, indices: Any) -> Any:
+def adaptive_max_pool2d_backward(grad: Array, x: Array, indices: Array) -> Array:
     """Every gradient goes to the place that was largest."""
     windows = _equal_windows(x, grad.shape[-2:], "adaptive_max_pool2d_backward")
     return _max_pool_backward(grad, x, windows, indices)
 
 
-def _max_pool(x: Any, count: int, windows: _Windows) -> tuple[Any, Any]:
+def _max_pool(x: Array, count: int, windows: _Windows) -> tuple[Any, Any]:
     over = windows.over(x.ndim)
     values = lax.reduce_window(x, _lowest(x), lax.max, **over)
     return values, _places(x, count, over)
 
 
-def _places(x: Any, count: int, over: dict[str, Any]) -> Any:
+def _places(x: Array, count: int, over: dict[str, Any]) -> Any:
     spatial = x.shape[-count:]
     place = lax.iota(jnp.int64, math.prod(spatial)).reshape(spatial)
     place = lax.broadcast_in_dim(place, x.shape, tuple(range(x.ndim - count, x.ndim)))
 
-    def first_largest(a: Any, b: Any) -> Any:
+    def first_largest(a: Array, b: Array) -> Any:
         (x, i), (y, j) = a, b
         keep = (x > y) | ((x == y) & (i < j)) | jnp.isnan(x)
         return jnp.where(keep, x, y), jnp.where(keep, i, j)
@@ -164,7 +164,7 @@ def _places(x: Any, count: int, over: dict[str, Any]) -> Any:
     return lax.reduce_window((x, place), start, first_largest, **over)[1]
 
 
-def _max_pool_backward(grad: Any, x: Any, windows: _Windows, indices: Any) -> Any:
+def _max_pool_backward(grad: Array, x: Array, windows: _Windows, indices: Array) -> Any:
     """The largest is found again in the input: one operation, that needs no indices.
 
     It cannot have holes in its windows; with dilation the indices say where gradients go.
@@ -172,14 +172,14 @@ def _max_pool_backward(grad: Any, x: Any, windows: _Windows, indices: Any) -> An
     if any(d != 1 for d in windows.dilation):
         return _scattered(grad, x, indices, len(windows.sizes))
 
-    def pooled(x: Any) -> Any:
+    def pooled(x: Array) -> Any:
         over = windows.over(x.ndim)
         return lax.reduce_window(x, _lowest(x), lax.max, **over)
 
     return jax.vjp(pooled, x)[1](grad)[0]
 
 
-def _scattered(grad: Any, x: Any, indices: Any, count: int) -> Any:
+def _scattered(grad: Array, x: Array, indices: Array, count: int) -> Any:
     """Gradients added up at their places in the flat last dimensions."""
     rows, places = math.prod(x.shape[:-count]), math.prod(x.shape[-count:])
     flat = jnp.zeros((rows, places), grad.dtype)
@@ -192,72 +192,72 @@ def _scattered(grad: Any, x: Any, indices: Any, count: int) -> Any:
 
 @torch_op("aten::avg_pool2d")
 def avg_pool2d(
-    x: Any,
-    size: Any,
-    stride: Any = (),
-    padding: Any = 0,
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Any:
+) -> Array:
     """The mean of each window of two dimensions."""
     return _avg_pool(x, 2, size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 @torch_op("aten::avg_pool3d")
 def avg_pool3d(
-    x: Any,
-    size: Any,
-    stride: Any = (),
-    padding: Any = 0,
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Any:
+) -> Array:
     """The mean of each window of three dimensions."""
     return _avg_pool(x, 3, size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 @torch_op("aten::avg_pool2d_backward")
-def avg_pool2d_backward(grad: Any, x: Any, *options: Any) -> Any:
+def avg_pool2d_backward(grad: Array, x: Array, *options: Any) -> Array:
     """Every element gets its share of the gradients of its windows."""
     return jax.linear_transpose(lambda x: avg_pool2d(x, *options), x)(grad)[0]
 
 
 @torch_op("aten::avg_pool3d_backward")
-def avg_pool3d_backward(grad: Any, x: Any, *options: Any) -> Any:
+def avg_pool3d_backward(grad: Array, x: Array, *options: Any) -> Array:
     """Every element gets its share of the gradients of its windows."""
     return jax.linear_transpose(lambda x: avg_pool3d(x, *options), x)(grad)[0]
 
 
 @torch_op("aten::_adaptive_avg_pool2d")
-def adaptive_avg_pool2d(x: Any, output_size: Sequence[int]) -> Any:
+def adaptive_avg_pool2d(x: Array, output_size: Sequence[int]) -> Array:
     """The mean of each of `output_size` parts of two dimensions."""
     return _adaptive_avg_pool(x, _each(output_size, 2))
 
 
 @torch_op("aten::_adaptive_avg_pool3d")
-def adaptive_avg_pool3d(x: Any, output_size: Sequence[int]) -> Any:
+def adaptive_avg_pool3d(x: Array, output_size: Sequence[int]) -> Array:
     """The mean of each of `output_size` parts of three dimensions."""
     return _adaptive_avg_pool(x, _each(output_size, 3))
 
 
 @torch_op("aten::_adaptive_avg_pool2d_backward")
-def adaptive_avg_pool2d_backward(grad: Any, x: Any) -> Any:
+def adaptive_avg_pool2d_backward(grad: Array, x: Array) -> Array:
     """Every element gets its share of the gradients of its parts."""
     sizes = grad.shape[-2:]
     return jax.linear_transpose(lambda x: _adaptive_avg_pool(x, sizes), x)(grad)[0]
 
 
 @torch_op("aten::_adaptive_avg_pool3d_backward")
-def adaptive_avg_pool3d_backward(grad: Any, x: Any) -> Any:
+def adaptive_avg_pool3d_backward(grad: Array, x: Array) -> Array:
     """Every element gets its share of the gradients of its parts."""
     sizes = grad.shape[-3:]
     return jax.linear_transpose(lambda x: _adaptive_avg_pool(x, sizes), x)(grad)[0]
 
 
 def _avg_pool(
-    x: Any,
+    x: Array,
     count: int,
     size: Any,
     stride: Any,
@@ -276,7 +276,7 @@ def _avg_pool(
     return (total / jnp.asarray(elements, total.dtype)).astype(x.dtype)
 
 
-def _sums(x: Any, windows: _Windows) -> Any:
+def _sums(x: Array, windows: _Windows) -> Any:
     """Sums of windows, of short types in float32."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return lax.reduce_window(wide, np.array(0, wide.dtype), lax.add, **windows.over(x.ndim))
@@ -296,7 +296,7 @@ def _counts(
     return total
 
 
-def _adaptive_avg_pool(x: Any, outputs: Sequence[int]) -> Any:
+def _adaptive_avg_pool(x: Array, outputs: Sequence[int]) -> Any:
     count = len(outputs)
     if all(out == 1 for out in outputs):
         return jnp.mean(x, tuple(range(x.ndim - count, x.ndim)), keepdims=True)
@@ -319,7 +319,7 @@ def _shares(size: int, parts: int) -> Any:
     return ((element >= start) & (element < end)) / (end - start)
 
 
-def _equal_windows(x: Any, outputs: Sequence[int], name: str) -> _Windows:
+def _equal_windows(x: Array, outputs: Sequence[int], name: str) -> _Windows:
     """Windows that divide the last dimensions. Raises FlintError FL229 where they cannot."""
     inputs = x.shape[-len(outputs) :]
     if any(n % out for n, out in zip(inputs, outputs, strict=True)):

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 
@@ -41,7 +41,7 @@ _SCHEMAS = {
 # in PyTorch -----------------------------------------------------------------------------------
 
 
-def _fake(kind: str, reverse: bool, x: Any, h: Any, c: Any, *weights: Any) -> Any:
+def _fake(kind: str, reverse: bool, x: torch.Tensor, h: torch.Tensor, c: Any, *weights: Any) -> Any:
     steps, size = x.shape[0], h.shape[-1]
     gates = x.new_empty((*x.shape[:-1], GATES[kind] * size))
     hidden = x.new_empty((*x.shape[:-1], size))
@@ -63,7 +63,9 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.biased = b_ih is not None
 
 
-def _gradients(ctx: Any, d_out: Any, d_h: Any, d_c: Any, *rest: Any) -> Any:
+def _gradients(
+    ctx: Any, d_out: torch.Tensor, d_h: torch.Tensor, d_c: torch.Tensor, *rest: Any
+) -> Any:
     saved = ctx.saved_tensors
     found = torch.ops.flint.recurrent_layer_backward(ctx.kind, ctx.reverse, d_out, d_h, d_c, *saved)
     *others, biases = found
@@ -120,7 +122,9 @@ def _stacked(
     return out, torch.stack(last_h), torch.stack(last_c)
 
 
-def lstm(x: Any, states: Any, params: Any, has_biases: bool, num_layers: int, *options: Any) -> Any:
+def lstm(
+    x: torch.Tensor, states: Any, params: Any, has_biases: bool, num_layers: int, *options: Any
+) -> Any:
     """`aten::lstm.input` from one operator per layer and direction."""
     hidden, cells = states
     if hidden.shape[-1] != cells.shape[-1] or x.dim() != 3:  # projections
@@ -129,22 +133,22 @@ def lstm(x: Any, states: Any, params: Any, has_biases: bool, num_layers: int, *o
     return _stacked("lstm", x, hidden, cells, params, has_biases, num_layers, *options)
 
 
-def _simple(kind: str, x: Any, hidden: Any, *options: Any) -> Any:
+def _simple(kind: str, x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> Any:
     cells = hidden.new_zeros((hidden.shape[0], 0))
     return _stacked(kind, x, hidden, cells, *options)[:2]
 
 
-def gru(x: Any, hidden: Any, *options: Any) -> Any:
+def gru(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> Any:
     """`aten::gru.input` from one operator per layer and direction."""
     return _simple("gru", x, hidden, *options)
 
 
-def rnn_tanh(x: Any, hidden: Any, *options: Any) -> Any:
+def rnn_tanh(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> Any:
     """`aten::rnn_tanh.input` from one operator per layer and direction."""
     return _simple("tanh", x, hidden, *options)
 
 
-def rnn_relu(x: Any, hidden: Any, *options: Any) -> Any:
+def rnn_relu(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> Any:
     """`aten::rnn_relu.input` from one operator per layer and direction."""
     return _simple("relu", x, hidden, *options)
 
@@ -161,7 +165,7 @@ WHOLE: dict[Any, Callable[..., Any]] = {
 # in JAX ---------------------------------------------------------------------------------------
 
 
-def _cell(kind: str, from_x: Any, from_h: Any, h: Any, *c: Any) -> tuple[Any, ...]:
+def _cell(kind: str, from_x: Array, from_h: Array, h: Array, *c: Any) -> tuple[Any, ...]:
     """The next hidden state, and cell of an LSTM; `from_x` and `from_h` are the products."""
     if kind == "gru":
         (rx, zx, nx), (rh, zh, nh) = (jnp.split(g, 3, -1) for g in (from_x, from_h))
@@ -176,7 +180,7 @@ def _cell(kind: str, from_x: Any, from_h: Any, h: Any, *c: Any) -> tuple[Any, ..
     return jax.nn.sigmoid(out) * jnp.tanh(cell), cell
 
 
-def _times(x: Any, weight: Any, bias: Any) -> Any:
+def _times(x: Array, weight: Array, bias: Any) -> Any:
     """x times the transposed weight, plus bias."""
     out = lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
     return out if bias is None else out + bias
@@ -184,11 +188,19 @@ def _times(x: Any, weight: Any, bias: Any) -> Any:
 
 @torch_op("flint::recurrent_layer")
 def recurrent_layer(
-    kind: str, reverse: bool, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
+    kind: str,
+    reverse: bool,
+    x: Array,
+    h: Array,
+    c: Array,
+    w_ih: Array,
+    w_hh: Array,
+    b_ih: Array | None,
+    b_hh: Array | None,
 ) -> tuple[Any, ...]:
     """The sequence, the last hidden state and cell, and what backward needs of each step."""
 
-    def step(state: Any, from_x: Any) -> Any:
+    def step(state: Any, from_x: Array) -> Any:
         from_h = _times(state[0], w_hh, b_hh)
         new = _cell(kind, from_x, from_h, *state)
         return new, (new[0], from_h, *state)
@@ -205,12 +217,12 @@ def recurrent_layer(
 def recurrent_layer_backward(
     kind: str,
     reverse: bool,
-    d_out: Any,
-    d_h: Any,
-    d_c: Any,
-    x: Any,
-    w_ih: Any,
-    w_hh: Any,
+    d_out: Array,
+    d_h: Array,
+    d_c: Array,
+    x: Array,
+    w_ih: Array,
+    w_hh: Array,
     *kept: Any,
 ) -> tuple[Any, ...]:
     """Gradients of the sequence, the first states, both weights, and both biases in one array."""

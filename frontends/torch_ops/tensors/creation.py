@@ -12,13 +12,15 @@ import torch
 from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
-from flint.frontends.torch_ops.types import cast, jax_dtype, torch_dtype
+from flint.frontends.torch_ops.types import Number, cast, jax_dtype, torch_dtype
 
 # filled with one value ------------------------------------------------------------------------
 
 
 @torch_op("aten::full")
-def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
+def full(
+    size: Sequence[int], fill_value: Number, *, dtype: torch.dtype | None = None, **_: Any
+) -> Array:
     """One value everywhere, in its own type unless another is given."""
     dtype = dtype or torch_dtype(fill_value)
     if isinstance(fill_value, Array):
@@ -27,38 +29,47 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, **_: Any) -
 
 
 @torch_op("aten::full_like")
-def full_like(x: Any, fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
+def full_like(x: Array, fill_value: Number, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
     """One value everywhere, in the shape of another tensor."""
     return full(x.shape, fill_value, dtype=dtype or torch_dtype(x))
 
 
-def new_full(x: Any, size: Sequence[int], fill_value: Any, *, dtype: Any = None, **_: Any) -> Array:
+def new_full(
+    x: Array, size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any
+) -> Array:
     """One value everywhere, in the type of another tensor."""
     return full(size, fill_value, dtype=dtype or torch_dtype(x))
 
 
 @torch_op("aten::empty.memory_format")
-def zeros(size: Sequence[int], *, dtype: Any = None, **_: Any) -> Array:
+def zeros(size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Array:
     """Zeros; also where PyTorch leaves the values open."""
     return full(size, 0, dtype=dtype or torch.get_default_dtype())
 
 
 @torch_op("aten::empty_permuted", "aten::empty_strided")
-def empty_strided(size: Sequence[int], order: Any, /, *, dtype: Any = None, **_: Any) -> Array:
+def empty_strided(
+    size: Sequence[int], order: Sequence[int], /, *, dtype: torch.dtype | None = None, **_: Any
+) -> Array:
     """Zeros: PyTorch leaves the values open; the order in memory plays no part."""
     return zeros(size, dtype=dtype)
 
 
 @torch_op("aten::new_empty_strided")
 def new_empty_strided(
-    x: Any, size: Sequence[int], stride: Any, *, dtype: Any = None, **_: Any
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    **_: Any,
 ) -> Array:
     """Zeros: PyTorch leaves the values open; the order in memory plays no part."""
     return new_full(x, size, 0, dtype=dtype)
 
 
 @torch_op("aten::scalar_tensor")
-def scalar_tensor(value: Any, *, dtype: Any = None, **_: Any) -> Array:
+def scalar_tensor(value: Number, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
     """A number as a tensor without dimensions, floating unless a type is given."""
     return full((), value, dtype=dtype or torch.get_default_dtype())
 
@@ -67,7 +78,9 @@ def scalar_tensor(value: Any, *, dtype: Any = None, **_: Any) -> Array:
 
 
 @torch_op("aten::arange.start_step")
-def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, **_: Any) -> Array:
+def arange(
+    start: float, end: float, step: float = 1, *, dtype: torch.dtype | None = None, **_: Any
+) -> Array:
     """start, start + step, ... below end."""
     whole = all(isinstance(number, int) for number in (start, end, step))
     wanted = dtype or (torch.int64 if whole else torch.get_default_dtype())
@@ -87,13 +100,17 @@ def iota(length: int, *, start: int, step: int, dtype: torch.dtype, **_: Any) ->
 
 
 @torch_op("aten::tril_indices")
-def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, **_: Any) -> Array:
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **_: Any
+) -> Array:
     """Rows and columns of what lies on and below a diagonal."""
     return _index_pairs(np.tril_indices(row, offset, col), dtype)
 
 
 @torch_op("aten::triu_indices")
-def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, **_: Any) -> Array:
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **_: Any
+) -> Array:
     """Rows and columns of what lies on and above a diagonal."""
     return _index_pairs(np.triu_indices(row, offset, col), dtype)
 

@@ -12,6 +12,8 @@ from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
+    Number,
+    Operand,
     broadcast,
     cast,
     floating,
@@ -26,7 +28,7 @@ from flint.frontends.torch_ops.types import (
 
 
 @torch_op("aten::add.Tensor", "aten::add.Scalar")
-def add(x: Any, y: Any, alpha: Any = 1) -> Array:
+def add(x: Array, y: Operand, alpha: Number = 1) -> Array:
     """x + alpha y."""
     x, y = operands(x, y)
     if x.dtype == jnp.bool_:
@@ -35,27 +37,27 @@ def add(x: Any, y: Any, alpha: Any = 1) -> Array:
 
 
 @torch_op("aten::sub.Tensor", "aten::sub.Scalar")
-def sub(x: Any, y: Any, alpha: Any = 1) -> Array:
+def sub(x: Array, y: Operand, alpha: Number = 1) -> Array:
     """X - alpha y."""
     x, y = operands(x, y)
     return lax.sub(x, _times(y, alpha))
 
 
 @torch_op("aten::mul.Tensor", "aten::mul.Scalar")
-def mul(x: Any, y: Any) -> Array:
+def mul(x: Array, y: Operand) -> Array:
     """X times y."""
     x, y = operands(x, y)
     return lax.bitwise_and(x, y) if x.dtype == jnp.bool_ else lax.mul(x, y)
 
 
 @torch_op("aten::div.Tensor", "aten::div.Scalar")
-def div(x: Any, y: Any) -> Array:
+def div(x: Array, y: Operand) -> Array:
     """X / y, floating also for integers."""
     return lax.div(*_float_operands(x, y))
 
 
 @torch_op("aten::div.Tensor_mode", "aten::div.Scalar_mode")
-def div_mode(x: Any, y: Any, *, rounding_mode: str | None) -> Array:
+def div_mode(x: Array, y: Operand, *, rounding_mode: str | None) -> Array:
     """X / y, and then rounded down or towards zero."""
     if rounding_mode is None:
         return div(x, y)
@@ -66,7 +68,7 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None) -> Array:
     return trunc(quotient)
 
 
-def floor_divide(x: Any, y: Any) -> Array:
+def floor_divide(x: Array, y: Any) -> Array:
     """X / y rounded down."""
     divisor = y
     x, y = operands(x, y)
@@ -84,13 +86,13 @@ def floor_divide(x: Any, y: Any) -> Array:
 
 
 @torch_op("aten::fmod.Tensor", "aten::fmod.Scalar")
-def fmod(x: Any, y: Any) -> Array:
+def fmod(x: Array, y: Operand) -> Array:
     """What remains of x / y rounded towards zero."""
     return lax.rem(*operands(x, y))
 
 
 @torch_op("aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor")
-def remainder(x: Any, y: Any) -> Array:
+def remainder(x: Operand, y: Operand) -> Array:
     """What remains of x / y rounded down: it has the sign of y."""
     x, y = operands(x, y)
     remaining = lax.rem(x, y)
@@ -100,28 +102,28 @@ def remainder(x: Any, y: Any) -> Array:
 
 
 @torch_op("aten::lerp.Scalar", "aten::lerp.Tensor")
-def lerp(start: Any, end: Any, weight: Any) -> Array:
+def lerp(start: Array, end: Array, weight: Operand) -> Array:
     """Start + weight (end - start)."""
     start, end, weight = operands(start, end, weight, dtype=torch_dtype(start))
     return lax.add(start, lax.mul(weight, lax.sub(end, start)))
 
 
 @torch_op("aten::addcmul")
-def addcmul(x: Any, y: Any, z: Any, *, value: Any = 1) -> Array:
+def addcmul(x: Array, y: Array, z: Array, *, value: Number = 1) -> Array:
     """X + value y z."""
     x, y, z = operands(x, y, z)
     return lax.add(x, _times(lax.mul(y, z), value))
 
 
 @torch_op("aten::addcdiv")
-def addcdiv(x: Any, y: Any, z: Any, *, value: Any = 1) -> Array:
+def addcdiv(x: Array, y: Array, z: Array, *, value: Number = 1) -> Array:
     """X + value y / z."""
     x, y, z = operands(x, y, z)
     return lax.add(x, _times(lax.div(y, z), value))
 
 
 @torch_op("aten::hypot")
-def hypot(x: Any, y: Any) -> Array:
+def hypot(x: Array, y: Array) -> Array:
     """The square root of x² + y²."""
     x, y = _float_operands(x, y)
     return lax.sqrt(lax.add(lax.mul(x, x), lax.mul(y, y)))
@@ -131,7 +133,7 @@ def hypot(x: Any, y: Any) -> Array:
 
 
 @torch_op("aten::pow.Tensor_Scalar")
-def pow_scalar(x: Any, exponent: Any) -> Array:
+def pow_scalar(x: Array, exponent: Number) -> Array:
     """X to the power of a number; small whole powers are multiplications."""
     x = cast(x, result_type(x, exponent))
     if exponent == 1:
@@ -146,26 +148,26 @@ def pow_scalar(x: Any, exponent: Any) -> Array:
 
 
 @torch_op("aten::pow.Tensor_Tensor", "aten::pow.Scalar")
-def pow_tensor(x: Any, exponent: Any) -> Array:
+def pow_tensor(x: Operand, exponent: Array) -> Array:
     """X to the power of the exponents."""
     x, exponent = operands(x, exponent)
     return lax.pow(x, exponent) if is_floating(x) else jnp.power(x, exponent)
 
 
 @torch_op("aten::sqrt")
-def sqrt(x: Any) -> Array:
+def sqrt(x: Array) -> Array:
     """The square root."""
     return lax.sqrt(floating(x))
 
 
 @torch_op("aten::rsqrt")
-def rsqrt(x: Any) -> Array:
+def rsqrt(x: Array) -> Array:
     """One over the square root."""
     return lax.rsqrt(floating(x))
 
 
 @torch_op("aten::reciprocal")
-def reciprocal(x: Any) -> Array:
+def reciprocal(x: Array) -> Array:
     """One over x."""
     return div(1, x)
 
@@ -174,43 +176,43 @@ def reciprocal(x: Any) -> Array:
 
 
 @torch_op("aten::exp")
-def exp(x: Any) -> Array:
+def exp(x: Array) -> Array:
     """E to the power x."""
     return lax.exp(floating(x))
 
 
 @torch_op("aten::exp2")
-def exp2(x: Any) -> Array:
+def exp2(x: Array) -> Array:
     """Two to the power x."""
     return lax.exp2(floating(x))
 
 
 @torch_op("aten::expm1")
-def expm1(x: Any) -> Array:
+def expm1(x: Array) -> Array:
     """E to the power x, minus one, exact near zero."""
     return lax.expm1(floating(x))
 
 
 @torch_op("aten::log")
-def log(x: Any) -> Array:
+def log(x: Array) -> Array:
     """The natural logarithm."""
     return lax.log(floating(x))
 
 
 @torch_op("aten::log2")
-def log2(x: Any) -> Array:
+def log2(x: Array) -> Array:
     """The logarithm of base 2."""
     return mul(log(x), 1 / math.log(2))
 
 
 @torch_op("aten::log10")
-def log10(x: Any) -> Array:
+def log10(x: Array) -> Array:
     """The logarithm of base 10."""
     return mul(log(x), 1 / math.log(10))
 
 
 @torch_op("aten::log1p")
-def log1p(x: Any) -> Array:
+def log1p(x: Array) -> Array:
     """The natural logarithm of one plus x, exact near zero."""
     return lax.log1p(floating(x))
 
@@ -219,79 +221,79 @@ def log1p(x: Any) -> Array:
 
 
 @torch_op("aten::sin")
-def sin(x: Any) -> Array:
+def sin(x: Array) -> Array:
     """The sine."""
     return lax.sin(floating(x))
 
 
 @torch_op("aten::cos")
-def cos(x: Any) -> Array:
+def cos(x: Array) -> Array:
     """The cosine."""
     return lax.cos(floating(x))
 
 
 @torch_op("aten::tan")
-def tan(x: Any) -> Array:
+def tan(x: Array) -> Array:
     """The tangent."""
     return lax.tan(floating(x))
 
 
 @torch_op("aten::asin")
-def asin(x: Any) -> Array:
+def asin(x: Array) -> Array:
     """The inverse of the sine."""
     return lax.asin(floating(x))
 
 
 @torch_op("aten::acos")
-def acos(x: Any) -> Array:
+def acos(x: Array) -> Array:
     """The inverse of the cosine."""
     return lax.acos(floating(x))
 
 
 @torch_op("aten::atan")
-def atan(x: Any) -> Array:
+def atan(x: Array) -> Array:
     """The inverse of the tangent."""
     return lax.atan(floating(x))
 
 
 @torch_op("aten::atan2")
-def atan2(y: Any, x: Any) -> Array:
+def atan2(y: Array, x: Array) -> Array:
     """The angle of the point (x, y)."""
     return lax.atan2(*_float_operands(y, x))
 
 
 @torch_op("aten::sinh")
-def sinh(x: Any) -> Array:
+def sinh(x: Array) -> Array:
     """The hyperbolic sine."""
     return lax.sinh(floating(x))
 
 
 @torch_op("aten::cosh")
-def cosh(x: Any) -> Array:
+def cosh(x: Array) -> Array:
     """The hyperbolic cosine."""
     return lax.cosh(floating(x))
 
 
 @torch_op("aten::tanh")
-def tanh(x: Any) -> Array:
+def tanh(x: Array) -> Array:
     """The hyperbolic tangent."""
     return lax.tanh(floating(x))
 
 
 @torch_op("aten::asinh")
-def asinh(x: Any) -> Array:
+def asinh(x: Array) -> Array:
     """The inverse of the hyperbolic sine."""
     return lax.asinh(floating(x))
 
 
 @torch_op("aten::acosh")
-def acosh(x: Any) -> Array:
+def acosh(x: Array) -> Array:
     """The inverse of the hyperbolic cosine."""
     return lax.acosh(floating(x))
 
 
 @torch_op("aten::atanh")
-def atanh(x: Any) -> Array:
+def atanh(x: Array) -> Array:
     """The inverse of the hyperbolic tangent."""
     return lax.atanh(floating(x))
 
@@ -300,43 +302,43 @@ def atanh(x: Any) -> Array:
 
 
 @torch_op("aten::erf")
-def erf(x: Any) -> Array:
+def erf(x: Array) -> Array:
     """The error function."""
     return lax.erf(floating(x))
 
 
 @torch_op("aten::erfc")
-def erfc(x: Any) -> Array:
+def erfc(x: Array) -> Array:
     """One minus the error function."""
     return lax.erfc(floating(x))
 
 
 @torch_op("aten::erfinv")
-def erfinv(x: Any) -> Array:
+def erfinv(x: Array) -> Array:
     """The inverse of the error function."""
     return lax.erf_inv(floating(x))
 
 
 @torch_op("aten::lgamma")
-def lgamma(x: Any) -> Array:
+def lgamma(x: Array) -> Array:
     """The logarithm of the gamma function."""
     return lax.lgamma(floating(x))
 
 
 @torch_op("aten::digamma")
-def digamma(x: Any) -> Array:
+def digamma(x: Array) -> Array:
     """The derivative of the logarithm of the gamma function."""
     return lax.digamma(floating(x))
 
 
 @torch_op("aten::sigmoid")
-def sigmoid(x: Any) -> Array:
+def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x))."""
     return lax.logistic(floating(x))
 
 
 @torch_op("aten::sigmoid_backward")
-def sigmoid_backward(grad: Any, output: Any) -> Array:
+def sigmoid_backward(grad: Array, output: Array) -> Array:
     """The gradient through `sigmoid`, from its result."""
     grad, output = operands(grad, output)
     slope = lax.mul(output, lax.sub(lax.full_like(output, 1), output))
@@ -344,7 +346,7 @@ def sigmoid_backward(grad: Any, output: Any) -> Array:
 
 
 @torch_op("aten::tanh_backward")
-def tanh_backward(grad: Any, output: Any) -> Array:
+def tanh_backward(grad: Array, output: Array) -> Array:
     """The gradient through `tanh`, from its result."""
     grad, output = operands(grad, output)
     slope = lax.sub(lax.full_like(output, 1), lax.mul(output, output))
@@ -355,25 +357,25 @@ def tanh_backward(grad: Any, output: Any) -> Array:
 
 
 @torch_op("aten::neg")
-def neg(x: Any) -> Array:
+def neg(x: Array) -> Array:
     """Minus x."""
     return lax.neg(x)
 
 
 @torch_op("aten::abs")
-def absolute(x: Any) -> Array:
+def absolute(x: Array) -> Array:
     """X without its sign."""
     return lax.abs(x)
 
 
 @torch_op("aten::sign")
-def sign(x: Any) -> Array:
+def sign(x: Array) -> Array:
     """-1, 0 or 1; of a complex number the one of its direction and length 1."""
     return x if x.dtype == jnp.bool_ else lax.sign(x)
 
 
 @torch_op("aten::signbit")
-def signbit(x: Any) -> Array:
+def signbit(x: Array) -> Array:
     """Whether x is negative, minus zero included."""
     if not is_floating(x):
         return lax.lt(x, lax.full_like(x, 0))
@@ -381,7 +383,7 @@ def signbit(x: Any) -> Array:
 
 
 @torch_op("aten::copysign.Tensor", "aten::copysign.Scalar")
-def copysign(x: Any, y: Any) -> Array:
+def copysign(x: Array, y: Operand) -> Array:
     """The size of x with the sign of y."""
     x, y = _float_operands(x, y)
     size = lax.abs(x)
@@ -389,25 +391,25 @@ def copysign(x: Any, y: Any) -> Array:
 
 
 @torch_op("aten::nextafter")
-def nextafter(x: Any, y: Any) -> Array:
+def nextafter(x: Array, y: Array) -> Array:
     """The next number that the type has, from x towards y."""
     return lax.nextafter(*operands(x, y))
 
 
 @torch_op("aten::floor")
-def floor(x: Any) -> Array:
+def floor(x: Array) -> Array:
     """The largest whole number that is not larger."""
     return lax.floor(x) if is_floating(x) else x
 
 
 @torch_op("aten::ceil")
-def ceil(x: Any) -> Array:
+def ceil(x: Array) -> Array:
     """The smallest whole number that is not smaller."""
     return lax.ceil(x) if is_floating(x) else x
 
 
 @torch_op("aten::trunc")
-def trunc(x: Any) -> Array:
+def trunc(x: Array) -> Array:
     """The whole number towards zero."""
     if not is_floating(x):
         return x
@@ -415,13 +417,13 @@ def trunc(x: Any) -> Array:
 
 
 @torch_op("aten::round")
-def round_(x: Any) -> Array:
+def round_(x: Array) -> Array:
     """The nearest whole number, the even one of two that are as near."""
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) if is_floating(x) else x
 
 
 @torch_op("aten::round.decimals")
-def round_decimals(x: Any, *, decimals: int = 0) -> Array:
+def round_decimals(x: Array, *, decimals: int = 0) -> Array:
     """The nearest number of so many decimals."""
     if decimals == 0:
         return round_(x)
@@ -432,49 +434,49 @@ def round_decimals(x: Any, *, decimals: int = 0) -> Array:
 
 
 @torch_op("aten::eq.Tensor", "aten::eq.Scalar")
-def eq(x: Any, y: Any) -> Array:
+def eq(x: Array, y: Operand) -> Array:
     """Whether x equals y."""
     return lax.eq(*operands(x, y))
 
 
 @torch_op("aten::ne.Tensor", "aten::ne.Scalar")
-def ne(x: Any, y: Any) -> Array:
+def ne(x: Array, y: Operand) -> Array:
     """Whether x differs from y."""
     return lax.ne(*operands(x, y))
 
 
 @torch_op("aten::lt.Tensor", "aten::lt.Scalar")
-def lt(x: Any, y: Any) -> Array:
+def lt(x: Array, y: Operand) -> Array:
     """Whether x is less than y."""
     return lax.lt(*operands(x, y))
 
 
 @torch_op("aten::le.Tensor", "aten::le.Scalar")
-def le(x: Any, y: Any) -> Array:
+def le(x: Array, y: Operand) -> Array:
     """Whether x is not greater than y."""
     return lax.le(*operands(x, y))
 
 
 @torch_op("aten::gt.Tensor", "aten::gt.Scalar")
-def gt(x: Any, y: Any) -> Array:
+def gt(x: Array, y: Operand) -> Array:
     """Whether x is greater than y."""
     return lax.gt(*operands(x, y))
 
 
 @torch_op("aten::ge.Tensor", "aten::ge.Scalar")
-def ge(x: Any, y: Any) -> Array:
+def ge(x: Array, y: Operand) -> Array:
     """Whether x is not less than y."""
     return lax.ge(*operands(x, y))
 
 
 @torch_op("aten::isnan")
-def isnan(x: Any) -> Array:
+def isnan(x: Array) -> Array:
     """Whether x is not a number."""
     return lax.ne(x, x)
 
 
 @torch_op("aten::isinf")
-def isinf(x: Any) -> Array:
+def isinf(x: Array) -> Array:
     """Whether x is plus or minus infinity."""
     return eq(lax.abs(x), math.inf) if is_floating(x) else ne(x, x)
 
@@ -483,49 +485,49 @@ def isinf(x: Any) -> Array:
 
 
 @torch_op("aten::logical_and")
-def logical_and(x: Any, y: Any) -> Array:
+def logical_and(x: Array, y: Array) -> Array:
     """Whether both are not zero."""
     return lax.bitwise_and(*operands(cast(x, torch.bool), cast(y, torch.bool)))
 
 
 @torch_op("aten::logical_or")
-def logical_or(x: Any, y: Any) -> Array:
+def logical_or(x: Array, y: Array) -> Array:
     """Whether one is not zero."""
     return lax.bitwise_or(*operands(cast(x, torch.bool), cast(y, torch.bool)))
 
 
 @torch_op("aten::logical_xor")
-def logical_xor(x: Any, y: Any) -> Array:
+def logical_xor(x: Array, y: Array) -> Array:
     """Whether exactly one is not zero."""
     return lax.bitwise_xor(*operands(cast(x, torch.bool), cast(y, torch.bool)))
 
 
 @torch_op("aten::logical_not")
-def logical_not(x: Any) -> Array:
+def logical_not(x: Array) -> Array:
     """Whether x is zero."""
     return lax.bitwise_not(x) if x.dtype == jnp.bool_ else lax.eq(x, lax.full_like(x, 0))
 
 
 @torch_op("aten::bitwise_and.Tensor", "aten::bitwise_and.Scalar")
-def bitwise_and(x: Any, y: Any) -> Array:
+def bitwise_and(x: Array, y: Operand) -> Array:
     """The bits that both have."""
     return lax.bitwise_and(*operands(x, y))
 
 
 @torch_op("aten::bitwise_or.Tensor", "aten::bitwise_or.Scalar")
-def bitwise_or(x: Any, y: Any) -> Array:
+def bitwise_or(x: Array, y: Operand) -> Array:
     """The bits that one has."""
     return lax.bitwise_or(*operands(x, y))
 
 
 @torch_op("aten::bitwise_xor.Tensor", "aten::bitwise_xor.Scalar")
-def bitwise_xor(x: Any, y: Any) -> Array:
+def bitwise_xor(x: Array, y: Operand) -> Array:
     """The bits that exactly one has."""
     return lax.bitwise_xor(*operands(x, y))
 
 
 @torch_op("aten::bitwise_not")
-def bitwise_not(x: Any) -> Array:
+def bitwise_not(x: Array) -> Array:
     """The bits that x does not have."""
     return lax.bitwise_not(x)
 
@@ -536,7 +538,7 @@ def bitwise_not(x: Any) -> Array:
     "aten::__lshift__.Tensor",
     "aten::__lshift__.Scalar",
 )
-def bitwise_left_shift(x: Any, y: Any) -> Array:
+def bitwise_left_shift(x: Array, y: Operand) -> Array:
     """Bits moved up by y places."""
     return lax.shift_left(*operands(x, y))
 
@@ -547,7 +549,7 @@ def bitwise_left_shift(x: Any, y: Any) -> Array:
     "aten::__rshift__.Tensor",
     "aten::__rshift__.Scalar",
 )
-def bitwise_right_shift(x: Any, y: Any) -> Array:
+def bitwise_right_shift(x: Array, y: Operand) -> Array:
     """Bits moved down by y places, the sign kept."""
     x, y = operands(x, y)
     unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
@@ -558,7 +560,7 @@ def bitwise_right_shift(x: Any, y: Any) -> Array:
 
 
 @torch_op("aten::where.self")
-def where(condition: Any, x: Any, y: Any) -> Array:
+def where(condition: Array, x: Array, y: Array) -> Array:
     """X where the condition holds, and y elsewhere."""
     x, y = operands(x, y)
     shape = jnp.broadcast_shapes(condition.shape, x.shape)
@@ -567,31 +569,31 @@ def where(condition: Any, x: Any, y: Any) -> Array:
 
 
 @torch_op("aten::maximum")
-def maximum(x: Any, y: Any) -> Array:
+def maximum(x: Array, y: Array) -> Array:
     """The larger of two, not a number if one is not."""
     return lax.max(*operands(x, y))
 
 
 @torch_op("aten::minimum")
-def minimum(x: Any, y: Any) -> Array:
+def minimum(x: Array, y: Array) -> Array:
     """The smaller of two, not a number if one is not."""
     return lax.min(*operands(x, y))
 
 
 @torch_op("aten::fmax")
-def fmax(x: Any, y: Any) -> Array:
+def fmax(x: Array, y: Array) -> Array:
     """The larger of two; a number if one is a number."""
     return _number_of_two(lax.max, *operands(x, y))
 
 
 @torch_op("aten::fmin")
-def fmin(x: Any, y: Any) -> Array:
+def fmin(x: Array, y: Array) -> Array:
     """The smaller of two; a number if one is a number."""
     return _number_of_two(lax.min, *operands(x, y))
 
 
 @torch_op("aten::clamp", "aten::clamp.Tensor")
-def clamp(x: Any, min: Any = None, max: Any = None) -> Array:
+def clamp(x: Array, min: Operand | None = None, max: Operand | None = None) -> Array:
     """X, but not less than `min` and not more than `max`."""
     low = None if isinstance(min, float) and min == -math.inf else min
     high = None if isinstance(max, float) and max == math.inf else max
@@ -602,12 +604,12 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Array:
     return x if high is None else lax.min(*operands(x, high, dtype=common))
 
 
-def clamp_min(x: Any, min: Any) -> Array:
+def clamp_min(x: Array, min: Any) -> Array:
     """X, but not less than `min`."""
     return lax.max(*operands(x, min))
 
 
-def clamp_max(x: Any, max: Any) -> Array:
+def clamp_max(x: Array, max: Any) -> Array:
     """X, but not more than `max`."""
     return lax.min(*operands(x, max))
 
@@ -616,13 +618,13 @@ def clamp_max(x: Any, max: Any) -> Array:
 
 
 @torch_op("aten::_conj", "aten::_conj_physical")
-def conj(x: Any) -> Array:
+def conj(x: Array) -> Array:
     """The complex conjugate."""
     return lax.conj(x) if _is_complex(x) else x
 
 
 @torch_op("aten::angle")
-def angle(x: Any) -> Array:
+def angle(x: Array) -> Array:
     """The angle of a complex number; of a negative one pi."""
     if _is_complex(x):
         return lax.atan2(lax.imag(x), lax.real(x))
@@ -631,27 +633,27 @@ def angle(x: Any) -> Array:
 
 
 @torch_op("aten::complex")
-def complex_(real: Any, imag: Any) -> Array:
+def complex_(real: Array, imag: Array) -> Array:
     """Complex numbers from their parts."""
     return lax.complex(*operands(real, imag))
 
 
 @torch_op("aten::polar")
-def polar(size: Any, angle: Any) -> Array:
+def polar(size: Array, angle: Array) -> Array:
     """Complex numbers from sizes and angles."""
     size, angle = operands(size, angle)
     return lax.complex(lax.mul(size, lax.cos(angle)), lax.mul(size, lax.sin(angle)))
 
 
 @torch_op("aten::view_as_real")
-def view_as_real(x: Any) -> Array:
+def view_as_real(x: Array) -> Array:
     """Real and imaginary parts in a new last dimension."""
     parts = [lax.expand_dims(part, (x.ndim,)) for part in (lax.real(x), lax.imag(x))]
     return lax.concatenate(parts, x.ndim)
 
 
 @torch_op("aten::view_as_complex")
-def view_as_complex(x: Any) -> Array:
+def view_as_complex(x: Array) -> Array:
     """Complex numbers from a last dimension of two parts."""
     last = x.ndim - 1
     return lax.complex(*(lax.index_in_dim(x, i, last, keepdims=False) for i in (0, 1)))
@@ -661,25 +663,25 @@ def view_as_complex(x: Any) -> Array:
 
 
 @torch_op("aten::_to_copy", "prims::convert_element_type")
-def to_copy(x: Any, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> Array:
+def to_copy(x: Array, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> Array:
     """X in another type; where it lies plays no part."""
     return cast(x, dtype)
 
 
 @torch_op("aten::alias", "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
-def same(x: Any, **_: Any) -> Array:
+def same(x: Array, **_: Any) -> Array:
     """X itself: arrays are never written to."""
     return x
 
 
 @torch_op("aten::copy")
-def copy(x: Any, source: Any, non_blocking: bool = False) -> Array:
+def copy(x: Array, source: Array, non_blocking: bool = False) -> Array:
     """The source, in x's type and shape."""
     return broadcast(cast(source, torch_dtype(x)), x.shape)
 
 
 @torch_op("aten::view.dtype")
-def view_dtype(x: Any, dtype: torch.dtype) -> Array:
+def view_dtype(x: Array, dtype: torch.dtype) -> Array:
     """The same bits as numbers of another type, joined or split in the last dimension."""
     wanted = jax_dtype(dtype)
     ratio = wanted.itemsize // x.dtype.itemsize
@@ -696,7 +698,7 @@ def _times(x: Array, factor: Any) -> Array:
     return x if factor == 1 else lax.mul(x, lax.full_like(x, factor))
 
 
-def _float_operands(x: Any, y: Any) -> list[Array]:
+def _float_operands(x: Array, y: Any) -> list[Array]:
     common = result_type(x, y)
     is_float = common.is_floating_point or common.is_complex
     return operands(x, y, dtype=common if is_float else torch.get_default_dtype())
@@ -715,5 +717,5 @@ def _number_of_two(choose: Callable[[Array, Array], Array], x: Array, y: Array) 
     return lax.select(isnan(x), y, lax.select(isnan(y), x, chosen))
 
 
-def _is_complex(x: Any) -> bool:
+def _is_complex(x: Array) -> bool:
     return bool(jnp.iscomplexobj(x))

@@ -12,6 +12,7 @@ from jax import Array, lax
 from flint.errors import FlintError
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
+    Number,
     broadcast,
     cast,
     dimension,
@@ -28,14 +29,14 @@ _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 @torch_op("aten::index.Tensor")
-def index(x: Any, indices: Index) -> Array:
+def index(x: Array, indices: Index) -> Array:
     """x[indices]: None keeps a dimension; indices may count from the end."""
     return _at(x, indices).get(mode=_IN_BOUNDS, wrap_negative_indices=False)
 
 
 @torch_op("aten::index_put", "aten::_index_put_impl")
 def index_put(
-    x: Any, indices: Index, values: Any, accumulate: bool = False, unsafe: bool = False
+    x: Array, indices: Index, values: Array, accumulate: bool = False, unsafe: bool = False
 ) -> Array:
     """x with x[indices] replaced by values, or with values added there."""
     values = cast(values, torch_dtype(x))
@@ -48,7 +49,7 @@ def index_put(
 
 
 @torch_op("aten::put")
-def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Array:
+def put(x: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
     """x with numbers replaced by their places in the flattened tensor."""
     flat = lax.reshape(x, (x.size,))
     return lax.reshape(index_put(flat, [index], source, accumulate), x.shape)
@@ -58,7 +59,7 @@ def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Array:
 
 
 @torch_op("aten::index_select")
-def index_select(x: Any, dim: int, index: Any) -> Array:
+def index_select(x: Array, dim: int, index: Array) -> Array:
     """The slices of a dimension that an index lists."""
     if not x.ndim:
         return x
@@ -67,7 +68,7 @@ def index_select(x: Any, dim: int, index: Any) -> Array:
 
 @torch_op("aten::index_reduce")
 def index_reduce(
-    x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+    x: Array, dim: int, index: Array, source: Array, reduce: str, *, include_self: bool = True
 ) -> Array:
     """x with slices combined with those that an index lists."""
     axis = dimension(dim, x.ndim)
@@ -81,7 +82,7 @@ def index_reduce(
 
 
 @torch_op("aten::gather")
-def gather(x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Array:
+def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
     """y[i, j, ...] = x[i, index[i, j, ...], ...], the index in the place of `dim`."""
     if not x.ndim or not index.ndim:
         x, index, shape = _at_least_1d(x), _at_least_1d(index), index.shape
@@ -101,39 +102,39 @@ def gather(x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Array:
 
 
 @torch_op("aten::scatter.src")
-def scatter(x: Any, dim: int, index: Any, src: Any) -> Array:
+def scatter(x: Array, dim: int, index: Array, src: Array) -> Array:
     """x with y[i, index[i, j, ...], ...] = src[i, j, ...]."""
     return _scattered(lax.scatter, x, dim, index, src)
 
 
 @torch_op("aten::scatter.value")
-def scatter_value(x: Any, dim: int, index: Any, value: Any) -> Array:
+def scatter_value(x: Array, dim: int, index: Array, value: Number) -> Array:
     """x with one value where the index points."""
     return scatter(x, dim, index, lax.full(index.shape, value, x.dtype))
 
 
 @torch_op("aten::scatter.reduce")
-def scatter_with(x: Any, dim: int, index: Any, src: Any, *, reduce: str) -> Array:
+def scatter_with(x: Array, dim: int, index: Array, src: Array, *, reduce: str) -> Array:
     """x with numbers added (`add`) or multiplied (`multiply`) where the index points."""
     combine = {"add": lax.scatter_add, "multiply": lax.scatter_mul}[reduce]
     return _scattered(combine, x, dim, index, src)
 
 
 @torch_op("aten::scatter.value_reduce")
-def scatter_value_with(x: Any, dim: int, index: Any, value: Any, *, reduce: str) -> Array:
+def scatter_value_with(x: Array, dim: int, index: Array, value: Number, *, reduce: str) -> Array:
     """x with one value added or multiplied where the index points."""
     return scatter_with(x, dim, index, lax.full(index.shape, value, x.dtype), reduce=reduce)
 
 
 @torch_op("aten::scatter_add")
-def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Array:
+def scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
     """x with numbers added where the index points."""
     return _scattered(lax.scatter_add, x, dim, index, src)
 
 
 @torch_op("aten::scatter_reduce.two")
 def scatter_reduce(
-    x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+    x: Array, dim: int, index: Array, src: Array, reduce: str, *, include_self: bool = True
 ) -> Array:
     """x with numbers combined where the index points, by sum, prod, mean, amax or amin."""
     combine = {
@@ -159,7 +160,7 @@ def scatter_reduce(
 
 
 @torch_op("aten::masked_scatter")
-def masked_scatter(x: Any, mask: Any, source: Any) -> Array:
+def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
     """x with the numbers of source, in their order, where the mask holds."""
     shape = jnp.broadcast_shapes(x.shape, mask.shape)
     x, mask = broadcast(x, shape), broadcast(mask, shape)

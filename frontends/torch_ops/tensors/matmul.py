@@ -9,13 +9,15 @@ from typing import Any
 
 import jax.numpy as jnp
 import torch
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
-from flint.frontends.torch_ops.types import cast, jax_dtype
+from flint.frontends.torch_ops.types import Number, cast, jax_dtype
 
 
-def _dot(a: Any, b: Any, contract: tuple[int, int], batch: int = 0, dtype: Any = None) -> Any:
+def _dot(
+    a: Array, b: Array, contract: tuple[int, int], batch: int = 0, dtype: torch.dtype | None = None
+) -> Any:
     """One `dot_general` over one dimension of each operand, and `batch` leading ones."""
     same = tuple(range(batch))
     numbers = (((contract[0],), (contract[1],)), (same, same))
@@ -23,7 +25,7 @@ def _dot(a: Any, b: Any, contract: tuple[int, int], batch: int = 0, dtype: Any =
     return lax.dot_general(a, b, numbers, preferred_element_type=wanted)
 
 
-def _scaled(x: Any, factor: Any) -> Any:
+def _scaled(x: Array, factor: Any) -> Any:
     return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
 
 
@@ -34,86 +36,86 @@ def _plus(added: Any, product: Any, beta: Any, alpha: Any) -> Any:
 
 
 @torch_op("aten::mm")
-def mm(a: Any, b: Any) -> Any:
+def mm(a: Array, b: Array) -> Array:
     """(m, k) x (k, n)."""
     return _dot(a, b, (1, 0))
 
 
 @torch_op("aten::mm.dtype")
-def mm_dtype(a: Any, b: Any, out_dtype: torch.dtype) -> Any:
+def mm_dtype(a: Array, b: Array, out_dtype: torch.dtype) -> Array:
     """(m, k) x (k, n), stored in another type."""
     return _dot(a, b, (1, 0), dtype=out_dtype)
 
 
 @torch_op("aten::bmm")
-def bmm(a: Any, b: Any) -> Any:
+def bmm(a: Array, b: Array) -> Array:
     """(b, m, k) x (b, k, n)."""
     return _dot(a, b, (2, 1), batch=1)
 
 
 @torch_op("aten::bmm.dtype")
-def bmm_dtype(a: Any, b: Any, out_dtype: torch.dtype) -> Any:
+def bmm_dtype(a: Array, b: Array, out_dtype: torch.dtype) -> Array:
     """(b, m, k) x (b, k, n), stored in another type."""
     return _dot(a, b, (2, 1), batch=1, dtype=out_dtype)
 
 
 @torch_op("aten::addmm")
-def addmm(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def addmm(added: Array, a: Array, b: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
     """beta * added + alpha * (a x b)."""
     return _plus(added, mm(a, b), beta, alpha)
 
 
 @torch_op("aten::addmm.dtype")
 def addmm_dtype(
-    added: Any, a: Any, b: Any, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
-) -> Any:
+    added: Array, a: Array, b: Array, out_dtype: torch.dtype, *, beta: Number = 1, alpha: Number = 1
+) -> Array:
     """beta * added + alpha * (a x b), stored in another type."""
     return _plus(added, mm_dtype(a, b, out_dtype), beta, alpha)
 
 
 @torch_op("aten::baddbmm")
-def baddbmm(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def baddbmm(added: Array, a: Array, b: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
     """beta * added + alpha * (a x b), for each of a batch."""
     return _plus(added, bmm(a, b), beta, alpha)
 
 
 @torch_op("aten::baddbmm.dtype")
 def baddbmm_dtype(
-    added: Any, a: Any, b: Any, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
-) -> Any:
+    added: Array, a: Array, b: Array, out_dtype: torch.dtype, *, beta: Number = 1, alpha: Number = 1
+) -> Array:
     """beta * added + alpha * (a x b), for each of a batch, stored in another type."""
     return _plus(added, bmm_dtype(a, b, out_dtype), beta, alpha)
 
 
 @torch_op("aten::addbmm")
-def addbmm(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def addbmm(added: Array, a: Array, b: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
     """beta * added + alpha * the sum over the batch of a x b."""
     product = lax.dot_general(a, b, (((0, 2), (0, 1)), ((), ())))
     return _plus(added, product, beta, alpha)
 
 
-def mv(a: Any, v: Any) -> Any:
+def mv(a: Array, v: Array) -> Any:
     """(m, k) x (k,)."""
     return _dot(a, v, (1, 0))
 
 
 @torch_op("aten::addmv")
-def addmv(added: Any, a: Any, v: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def addmv(added: Array, a: Array, v: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
     """beta * added + alpha * (a x v)."""
     return _plus(added, mv(a, v), beta, alpha)
 
 
 @torch_op("aten::_scaled_mm")
 def scaled_mm(
-    a: Any,
-    b: Any,
-    scale_a: Any,
-    scale_b: Any,
-    bias: Any = None,
-    scale_result: Any = None,
+    a: Array,
+    b: Array,
+    scale_a: Array,
+    scale_b: Array,
+    bias: Array | None = None,
+    scale_result: Array | None = None,
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
-) -> Any:
+) -> Array:
     """A product of 8-bit floats, with scales of tensors, of rows and columns, or of blocks."""
     if _blocks(scale_a, a.shape) or _blocks(scale_b, b.shape):
         a, b = _unscaled(a, scale_a), _unscaled(b, scale_b)
@@ -132,7 +134,7 @@ def _blocks(scale: Any, shape: tuple[int, ...]) -> bool:
     return math.prod(scale.shape) not in (1, shape[0]) and scale.shape != (1, shape[1])
 
 
-def _unscaled(x: Any, scale: Any) -> Any:
+def _unscaled(x: Array, scale: Any) -> Any:
     """The numbers that blocks of 8-bit floats stand for."""
     rows, columns = (n // s for n, s in zip(x.shape, scale.shape, strict=True))
     whole = jnp.repeat(jnp.repeat(scale, rows, 0), columns, 1)
@@ -140,7 +142,9 @@ def _unscaled(x: Any, scale: Any) -> Any:
 
 
 @torch_op("aten::linalg_cholesky_ex")
-def linalg_cholesky_ex(a: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
+def linalg_cholesky_ex(
+    a: Array, *, upper: bool = False, check_errors: bool = False
+) -> tuple[Array, Array]:
     """The Cholesky factor, and 0 for each matrix: nothing fails."""
     lower = lax.linalg.cholesky(a)
     factor = lower.mT.conj() if upper else lower
@@ -149,8 +153,8 @@ def linalg_cholesky_ex(a: Any, *, upper: bool = False, check_errors: bool = Fals
 
 @torch_op("aten::linalg_solve_triangular")
 def linalg_solve_triangular(
-    a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Any:
+    a: Array, b: Array, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Array:
     """x of a x = b, or of x a = b, where `a` is triangular."""
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
@@ -161,8 +165,12 @@ def linalg_solve_triangular(
 
 @torch_op("aten::_grouped_mm")
 def grouped_mm(
-    a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
-) -> Any:
+    a: Array,
+    b: Array,
+    offs: Array | None = None,
+    bias: Array | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Array:
     """One product for each group; `offs` holds where each group ends.
 
     Groups are along the rows of `a` (2D x 3D), the columns of `b` (3D x 2D), the contracted
@@ -182,7 +190,7 @@ def _sizes(ends: Any) -> Any:
     return ends - lax.pad(ends, zero, [(1, -1, 0)])
 
 
-def _ragged(a: Any, b: Any, sizes: Any, wanted: Any) -> Any:
+def _ragged(a: Array, b: Array, sizes: Any, wanted: Any) -> Any:
     if a.ndim == 2 and b.ndim == 3:  # (m, k) x (g, k, n): rows of a
         return lax.ragged_dot(a, b, sizes, preferred_element_type=wanted)
     if a.ndim == 3:  # (g, m, k) x (k, n): columns of b, which must be the left operand

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 
@@ -47,16 +47,16 @@ WHOLE = {torch.ops.aten.linear.default: linear, torch.ops.aten.matmul.default: m
 # in PyTorch -----------------------------------------------------------------------------------
 
 
-def _fake_linear(x: Any, weight: Any, inputs_first: bool) -> Any:
+def _fake_linear(x: torch.Tensor, weight: torch.Tensor, inputs_first: bool) -> Any:
     return x.new_empty([*x.shape[:-1], weight.shape[1 if inputs_first else 0]])
 
 
-def _fake_weight_gradient(grad: Any, x: Any, inputs_first: bool) -> Any:
+def _fake_weight_gradient(grad: torch.Tensor, x: torch.Tensor, inputs_first: bool) -> Any:
     sizes = [grad.shape[-1], x.shape[-1]]
     return grad.new_empty(sizes[::-1] if inputs_first else sizes)
 
 
-def _fake_stacked(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> Any:
+def _fake_stacked(a: torch.Tensor, b: torch.Tensor, a_transposed: bool, b_transposed: bool) -> Any:
     rows, columns = a.shape[-1 if a_transposed else -2], b.shape[-2 if b_transposed else -1]
     return a.new_empty([*a.shape[:-2], rows, columns])
 
@@ -66,7 +66,7 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(a, b)
 
 
-def _linear_gradients(ctx: Any, grad: Any) -> Any:
+def _linear_gradients(ctx: Any, grad: torch.Tensor) -> Any:
     (x, weight), (inputs_first,) = ctx.saved_tensors, ctx.options
     ops = torch.ops.flint
     of_x = of_weight = None
@@ -77,7 +77,7 @@ def _linear_gradients(ctx: Any, grad: Any) -> Any:
     return of_x, of_weight, None
 
 
-def _stacked_gradients(ctx: Any, grad: Any) -> Any:
+def _stacked_gradients(ctx: Any, grad: torch.Tensor) -> Any:
     """Of A B: grad B^T and A^T grad, each transposed where its operand was given so."""
     (a, b), (ta, tb) = ctx.saved_tensors, ctx.options
     product = torch.ops.flint.stacked
@@ -109,13 +109,13 @@ _register()
 
 
 @torch_op("flint::linear")
-def linear_product(x: Any, weight: Any, inputs_first: bool) -> Any:
+def linear_product(x: Array, weight: Array, inputs_first: bool) -> Array:
     """(..., in) x (out, in), or x (in, out): over the last dimension of `x`."""
     return lax.dot_general(x, weight, (((x.ndim - 1,), (0 if inputs_first else 1,)), ((), ())))
 
 
 @torch_op("flint::linear_weight_gradient")
-def linear_weight_gradient(grad: Any, x: Any, inputs_first: bool) -> Any:
+def linear_weight_gradient(grad: Array, x: Array, inputs_first: bool) -> Array:
     """(..., out) x (..., in) over all leading dimensions: (out, in), or (in, out)."""
     leading = tuple(range(x.ndim - 1))
     a, b = (x, grad) if inputs_first else (grad, x)
@@ -123,7 +123,7 @@ def linear_weight_gradient(grad: Any, x: Any, inputs_first: bool) -> Any:
 
 
 @torch_op("flint::stacked")
-def stacked(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> Any:
+def stacked(a: Array, b: Array, a_transposed: bool, b_transposed: bool) -> Array:
     """(..., m, k) x (..., k, n), each of which may be given with its last two exchanged."""
     leading = tuple(range(a.ndim - 2))
     contracted = ((a.ndim - (2 if a_transposed else 1),), (b.ndim - (1 if b_transposed else 2),))

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import torch
-from jax import lax
+from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import broadcast, cast, jax_dtype
@@ -40,7 +40,7 @@ def _integers(low: int, high: int, shape: Sequence[int], dtype: torch.dtype | No
     return cast(drawn, dtype or torch.int64)
 
 
-def _type(x: Any, dtype: torch.dtype | None) -> Any:
+def _type(x: Array, dtype: torch.dtype | None) -> Any:
     return x.dtype if dtype is None else jax_dtype(dtype)
 
 
@@ -48,7 +48,7 @@ def _type(x: Any, dtype: torch.dtype | None) -> Any:
 
 
 @torch_op("aten::native_dropout")
-def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Any, Any]:
+def native_dropout(x: Array, p: float, train: bool | None) -> tuple[Any, Any]:
     """The input with elements dropped and the rest scaled up, and which were kept."""
     if train is False or p == 0:
         return x, jnp.ones(x.shape, bool)
@@ -59,7 +59,7 @@ def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Any, Any]:
 
 
 @torch_op("aten::native_dropout_backward")
-def native_dropout_backward(grad: Any, kept: Any, scale: float) -> Any:
+def native_dropout_backward(grad: Array, kept: Array, scale: float) -> Array:
     """The scaled gradient of what was kept."""
     return jnp.where(kept, grad * jnp.asarray(scale, grad.dtype), jnp.asarray(0, grad.dtype))
 
@@ -68,25 +68,25 @@ def native_dropout_backward(grad: Any, kept: Any, scale: float) -> Any:
 
 
 @torch_op("aten::rand", "aten::rand.generator")
-def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> Array:
     """Numbers from 0 to 1."""
     return _uniform(size, dtype)
 
 
 @torch_op("aten::randn", "aten::randn.generator")
-def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> Array:
     """Numbers of the standard normal distribution."""
     return _normal(size, dtype)
 
 
 @torch_op("aten::rand_like", "aten::rand_like.generator")
-def rand_like(x: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+def rand_like(x: Array, *, dtype: torch.dtype | None = None, **options: Any) -> Array:
     """Numbers from 0 to 1, in the shape of `x`."""
     return _uniform(x.shape).astype(_type(x, dtype))
 
 
 @torch_op("aten::randn_like", "aten::randn_like.generator")
-def randn_like(x: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+def randn_like(x: Array, *, dtype: torch.dtype | None = None, **options: Any) -> Array:
     """Numbers of the standard normal distribution, in the shape of `x`."""
     return _normal(x.shape).astype(_type(x, dtype))
 
@@ -94,7 +94,7 @@ def randn_like(x: Any, *, dtype: torch.dtype | None = None, **options: Any) -> A
 @torch_op("aten::randint", "aten::randint.generator")
 def randint(
     high: int, size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any
-) -> Any:
+) -> Array:
     """Whole numbers from 0 to `high`, without the latter."""
     return _integers(0, high, size, dtype)
 
@@ -102,27 +102,27 @@ def randint(
 @torch_op("aten::randint.low", "aten::randint.low_generator")
 def randint_low(
     low: int, high: int, size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any
-) -> Any:
+) -> Array:
     """Whole numbers from `low` to `high`, without the latter."""
     return _integers(low, high, size, dtype)
 
 
 @torch_op("aten::randint_like", "aten::randint_like.generator")
-def randint_like(x: Any, high: int, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+def randint_like(x: Array, high: int, *, dtype: torch.dtype | None = None, **options: Any) -> Array:
     """Whole numbers from 0 to `high`, in the shape of `x`."""
     return _integers(0, high, x.shape, None).astype(_type(x, dtype))
 
 
 @torch_op("aten::randint_like.low_dtype", "aten::randint_like.low_generator_dtype")
 def randint_like_low(
-    x: Any, low: int, high: int, *, dtype: torch.dtype | None = None, **options: Any
-) -> Any:
+    x: Array, low: int, high: int, *, dtype: torch.dtype | None = None, **options: Any
+) -> Array:
     """Whole numbers from `low` to `high`, in the shape of `x`."""
     return _integers(low, high, x.shape, None).astype(_type(x, dtype))
 
 
 @torch_op("aten::randperm", "aten::randperm.generator")
-def randperm(n: int, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+def randperm(n: int, *, dtype: torch.dtype | None = None, **options: Any) -> Array:
     """The numbers below `n` in some order."""
     numbers = lax.iota(jax_dtype(dtype or torch.int64), n)
     return lax.sort((_uniform((n,), torch.float32), numbers), num_keys=1)[1]
@@ -136,7 +136,7 @@ def normal(
     *,
     dtype: torch.dtype | None = None,
     **options: Any,
-) -> Any:
+) -> Array:
     """Numbers of a normal distribution."""
     return _normal(size, dtype) * std + mean
 
@@ -145,7 +145,7 @@ def normal(
 
 
 @torch_op("aten::normal.Tensor_float", "aten::normal.Tensor_Tensor", "aten::normal.float_Tensor")
-def normal_tensors(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Any:
+def normal_tensors(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Array:
     """Numbers of normal distributions, one for each mean and deviation."""
     arrays = [a for a in (mean, std) if hasattr(a, "dtype")]
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
@@ -153,39 +153,41 @@ def normal_tensors(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Any:
 
 
 @torch_op("aten::normal_functional")
-def normal_functional(x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
+def normal_functional(
+    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
+) -> Array:
     """Numbers of a normal distribution, in the shape and type of `x`."""
     return _normal(x.shape).astype(x.dtype) * std + mean
 
 
 @torch_op("aten::uniform")
-def uniform(x: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Any:
+def uniform(x: Array, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Array:
     """Numbers from `low` to `high`, in the shape and type of `x`."""
     return _uniform(x.shape).astype(x.dtype) * (high - low) + low
 
 
 @torch_op("aten::exponential")
-def exponential(x: Any, rate: float = 1.0, *, generator: Any = None) -> Any:
+def exponential(x: Array, rate: float = 1.0, *, generator: Any = None) -> Array:
     """Numbers of an exponential distribution, in the shape and type of `x`."""
     return (-jnp.log1p(-_uniform(x.shape)) / rate).astype(x.dtype)
 
 
 @torch_op("aten::bernoulli.p")
-def bernoulli_p(x: Any, p: float = 0.5, *, generator: Any = None) -> Any:
+def bernoulli_p(x: Array, p: float = 0.5, *, generator: Any = None) -> Array:
     """1 with probability `p`, otherwise 0, in the shape and type of `x`."""
     return (_uniform(x.shape, torch.float32) < p).astype(x.dtype)
 
 
 @torch_op("aten::bernoulli.Tensor")
-def bernoulli_tensor(x: Any, p: Any, *, generator: Any = None) -> Any:
+def bernoulli_tensor(x: Array, p: Array, *, generator: Any = None) -> Array:
     """1 with the probability that `p` holds, otherwise 0, in the shape and type of `x`."""
     return (_uniform(x.shape).astype(p.dtype) < broadcast(p, x.shape)).astype(x.dtype)
 
 
 @torch_op("aten::multinomial")
 def multinomial(
-    x: Any, num_samples: int, replacement: bool = False, *, generator: Any = None
-) -> Any:
+    x: Array, num_samples: int, replacement: bool = False, *, generator: Any = None
+) -> Array:
     """Indices along the last dimension, as likely as `x` says."""
     if replacement:
         upto = jnp.cumsum(x, -1)

@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
+    Number,
     cast,
     dimension,
     dimensions,
@@ -26,13 +27,13 @@ Dims = int | Sequence[int] | None
 
 
 @torch_op("aten::sum.dim_IntList")
-def sum_(x: Any, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Array:
+def sum_(x: Array, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Array:
     """The sum along dimensions; of integers and truth values in int64."""
     return _reduced(lax.reduce_sum, _for_sums(x, dtype), dim, keepdim)
 
 
 @torch_op("aten::mean.dim")
-def mean(x: Any, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Array:
+def mean(x: Array, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Array:
     """The mean along dimensions."""
     x = cast(x, dtype)
     count = _count(x, dim)
@@ -40,19 +41,19 @@ def mean(x: Any, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Arra
 
 
 @torch_op("aten::mean")
-def mean_all(x: Any, *, dtype: Any = None) -> Array:
+def mean_all(x: Array, *, dtype: torch.dtype | None = None) -> Array:
     """The mean of everything."""
     return mean(x, None, dtype=dtype)
 
 
 @torch_op("aten::prod.dim_int")
-def prod(x: Any, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Array:
+def prod(x: Array, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Array:
     """The product along a dimension; of integers and truth values in int64."""
     return _reduced(lax.reduce_prod, _for_sums(x, dtype), dim, keepdim)
 
 
 @torch_op("aten::prod")
-def prod_all(x: Any, *, dtype: Any = None) -> Array:
+def prod_all(x: Array, *, dtype: torch.dtype | None = None) -> Array:
     """The product of everything."""
     return prod(x, None, dtype=dtype)
 
@@ -61,19 +62,19 @@ def prod_all(x: Any, *, dtype: Any = None) -> Array:
 
 
 @torch_op("aten::any.dim", "aten::any.dims")
-def any_(x: Any, dim: Dims = None, keepdim: bool = False) -> Array:
+def any_(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
     """Whether some number along dimensions is not zero."""
     return _like_truth(x, _reduced(lax.reduce_or, cast(x, torch.bool), dim, keepdim))
 
 
 @torch_op("aten::any")
-def any_all(x: Any) -> Array:
+def any_all(x: Array) -> Array:
     """Whether some number is not zero."""
     return any_(x, None)
 
 
 @torch_op("aten::equal")
-def equal(x: Any, y: Any) -> Array:
+def equal(x: Array, y: Array) -> Array:
     """Whether two tensors of one shape are equal everywhere."""
     return _reduced(lax.reduce_and, lax.eq(*operands(x, y)), None, False)
 
@@ -82,49 +83,49 @@ def equal(x: Any, y: Any) -> Array:
 
 
 @torch_op("aten::amax")
-def amax(x: Any, dim: Dims = (), keepdim: bool = False) -> Array:
+def amax(x: Array, dim: Dims = (), keepdim: bool = False) -> Array:
     """The largest number along dimensions."""
     return _reduced(_reduce_max, x, dim, keepdim)
 
 
 @torch_op("aten::amin")
-def amin(x: Any, dim: Dims = (), keepdim: bool = False) -> Array:
+def amin(x: Array, dim: Dims = (), keepdim: bool = False) -> Array:
     """The smallest number along dimensions."""
     return _reduced(_reduce_min, x, dim, keepdim)
 
 
 @torch_op("aten::max")
-def max_all(x: Any) -> Array:
+def max_all(x: Array) -> Array:
     """The largest number."""
     return amax(x, None)
 
 
 @torch_op("aten::min")
-def min_all(x: Any) -> Array:
+def min_all(x: Array) -> Array:
     """The smallest number."""
     return amin(x, None)
 
 
 @torch_op("aten::max.dim")
-def max_dim(x: Any, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+def max_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     """The largest number along a dimension, and where it is."""
     return amax(x, dim, keepdim), argmax(x, dim, keepdim)
 
 
 @torch_op("aten::min.dim")
-def min_dim(x: Any, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+def min_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     """The smallest number along a dimension, and where it is."""
     return amin(x, dim, keepdim), argmin(x, dim, keepdim)
 
 
 @torch_op("aten::argmax")
-def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Array:
+def argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
     """Where the first of the largest numbers is."""
     return _place(lax.argmax, x, dim, keepdim)
 
 
 @torch_op("aten::argmin")
-def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Array:
+def argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
     """Where the first of the smallest numbers is."""
     return _place(lax.argmin, x, dim, keepdim)
 
@@ -134,7 +135,7 @@ def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Array:
 
 @torch_op("aten::var_mean.correction")
 def var_mean(
-    x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
+    x: Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Array, Array]:
     """Variance and mean along dimensions; `correction` is taken from the count (1 by default)."""
     average = mean(x, dim)
@@ -148,14 +149,21 @@ def var_mean(
 
 
 @torch_op("aten::var.correction")
-def var(x: Any, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
+def var(
+    x: Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> Array:
     """The variance along dimensions."""
     return var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
 @torch_op("aten::linalg_vector_norm")
 def linalg_vector_norm(
-    x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    x: Array,
+    ord: float = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Array:
     """The norm of order `ord` along dimensions: (sum |x|^ord)^(1/ord)."""
     x = cast(x, dtype)
@@ -178,7 +186,12 @@ def linalg_vector_norm(
 
 
 def norm(
-    x: Any, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    x: Array,
+    p: Any = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Array:
     """The norm of order `p`, 2 by default."""
     return linalg_vector_norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
@@ -188,7 +201,7 @@ def norm(
 
 
 @torch_op("aten::_softmax")
-def softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
+def softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
     """Exponentials along a dimension, divided by their sum."""
     x = cast(x, torch.float32) if half_to_float else x
     powers = lax.exp(_below_largest(x, dim))
@@ -196,7 +209,7 @@ def softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
 
 
 @torch_op("aten::_log_softmax")
-def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
+def log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
     """The logarithm of `softmax`, exact for small shares."""
     x = cast(x, torch.float32) if half_to_float else x
     below = _below_largest(x, dim)
@@ -205,7 +218,7 @@ def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Array:
 
 
 @torch_op("aten::_softmax_backward_data")
-def softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dtype) -> Array:
+def softmax_backward(grad: Array, output: Array, dim: int, input_dtype: torch.dtype) -> Array:
     """The gradient through `softmax`, from its result."""
     grad, output = operands(grad, output)
     weighted = lax.mul(grad, output)
@@ -214,7 +227,7 @@ def softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dtype)
 
 
 @torch_op("aten::_log_softmax_backward_data")
-def log_softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dtype) -> Array:
+def log_softmax_backward(grad: Array, output: Array, dim: int, input_dtype: torch.dtype) -> Array:
     """The gradient through `log_softmax`, from its result."""
     grad, output = operands(grad, output)
     share = lax.mul(lax.exp(output), _repeated(sum_(grad, dim), output, dim))
@@ -225,31 +238,31 @@ def log_softmax_backward(grad: Any, output: Any, dim: int, input_dtype: torch.dt
 
 
 @torch_op("aten::cumsum")
-def cumsum(x: Any, dim: int, *, dtype: Any = None) -> Array:
+def cumsum(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
     """Sums of everything up to each place."""
     return _running(lax.cumsum, _for_sums(x, dtype), dim)
 
 
 @torch_op("aten::cumprod")
-def cumprod(x: Any, dim: int, *, dtype: Any = None) -> Array:
+def cumprod(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
     """Products of everything up to each place."""
     return _running(lax.cumprod, _for_sums(x, dtype), dim)
 
 
 @torch_op("aten::logcumsumexp")
-def logcumsumexp(x: Any, dim: int) -> Array:
+def logcumsumexp(x: Array, dim: int) -> Array:
     """Logarithms of the sums of exponentials up to each place."""
     return _running(lax.cumlogsumexp, x, dim)
 
 
 @torch_op("aten::cummax")
-def cummax(x: Any, dim: int) -> tuple[Array, Array]:
+def cummax(x: Array, dim: int) -> tuple[Array, Array]:
     """The largest number up to each place, and where it was last."""
     return _running_extremum(lax.cummax, x, dim)
 
 
 @torch_op("aten::cummin")
-def cummin(x: Any, dim: int) -> tuple[Array, Array]:
+def cummin(x: Array, dim: int) -> tuple[Array, Array]:
     """The smallest number up to each place, and where it was last."""
     return _running_extremum(lax.cummin, x, dim)
 
@@ -258,7 +271,7 @@ def cummin(x: Any, dim: int) -> tuple[Array, Array]:
 
 
 @torch_op("aten::histc")
-def histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
+def histc(x: Array, bins: int = 100, min: Number = 0, max: Number = 0) -> Array:
     """How many numbers lie in each of equal intervals; those outside are not counted."""
     flat = lax.reshape(x, (x.size,))
     if min == max:
@@ -274,7 +287,7 @@ def histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
 
 
 @torch_op("aten::bincount")
-def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Array:
+def bincount(x: Array, weights: Array | None = None, minlength: int = 0) -> Array:
     """How often each of the integers below `minlength` occurs; larger ones must not."""
     if weights is None:
         return _counts(x, minlength)

@@ -14,6 +14,7 @@ from jax import Array, lax
 from flint.errors import FlintError
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
+    Number,
     broadcast,
     cast,
     dimension,
@@ -25,33 +26,33 @@ from flint.frontends.torch_ops.types import (
 
 
 @torch_op("aten::view", "aten::view_copy")
-def view(x: Any, size: Sequence[int]) -> Array:
+def view(x: Array, size: Sequence[int]) -> Array:
     """The same numbers in another shape; one size may be -1."""
     return _reshaped(x, size)
 
 
 @torch_op("aten::_reshape_copy")
-def reshape_alias(x: Any, size: Sequence[int], stride: Any = None) -> Array:
+def reshape_alias(x: Array, size: Sequence[int], stride: Any = None) -> Array:
     """The same numbers in another shape."""
     return _reshaped(x, size)
 
 
 @torch_op("aten::squeeze.dims")
-def squeeze_dims(x: Any, dim: int | Sequence[int]) -> Array:
+def squeeze_dims(x: Array, dim: int | Sequence[int]) -> Array:
     """Without those of the dimensions that have size 1."""
     dims = {dimension(d, x.ndim) for d in ([dim] if isinstance(dim, int) else dim)}
     return _reshaped(x, [size for d, size in enumerate(x.shape) if size != 1 or d not in dims])
 
 
 @torch_op("aten::unsqueeze")
-def unsqueeze(x: Any, dim: int) -> Array:
+def unsqueeze(x: Array, dim: int) -> Array:
     """With a new dimension of size 1."""
     axis = dim % (x.ndim + 1)
     return _reshaped(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
 
 @torch_op("aten::expand")
-def expand(x: Any, size: Sequence[int], *, implicit: bool = False) -> Array:
+def expand(x: Array, size: Sequence[int], *, implicit: bool = False) -> Array:
     """With dimensions of size 1 repeated, and new ones in front; -1 keeps a size."""
     kept = (*(1,) * (len(size) - x.ndim), *x.shape)
     return broadcast(x, [old if new == -1 else new for old, new in zip(kept, size, strict=True)])
@@ -59,7 +60,7 @@ def expand(x: Any, size: Sequence[int], *, implicit: bool = False) -> Array:
 
 @torch_op("aten::as_strided", "aten::as_strided_copy")
 def as_strided(
-    x: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    x: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Array:
     """The same numbers in another shape and order, if every number stays and is there once.
 
@@ -83,12 +84,12 @@ def as_strided(
 
 
 @torch_op("aten::permute", "aten::permute_copy")
-def permute(x: Any, dims: Sequence[int]) -> Array:
+def permute(x: Array, dims: Sequence[int]) -> Array:
     """Dimensions in another order."""
     return _transposed(x, [dimension(d, x.ndim) for d in dims])
 
 
-def movedim(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
+def movedim(x: Array, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Some dimensions moved to other places, the rest in their order."""
     sources, targets = ([d] if isinstance(d, int) else d for d in (source, destination))
     places = dict(zip((d % x.ndim for d in targets), (d % x.ndim for d in sources), strict=True))
@@ -97,7 +98,7 @@ def movedim(x: Any, source: int | Sequence[int], destination: int | Sequence[int
 
 
 @torch_op("aten::flip")
-def flip(x: Any, dims: Sequence[int]) -> Array:
+def flip(x: Array, dims: Sequence[int]) -> Array:
     """In the opposite order along dimensions."""
     axes = tuple(dimension(d, x.ndim) for d in dims) if x.ndim else ()
     return lax.rev(x, axes) if axes else x
@@ -108,7 +109,7 @@ def flip(x: Any, dims: Sequence[int]) -> Array:
 
 @torch_op("aten::slice.Tensor", "aten::slice_copy.Tensor")
 def slice_(
-    x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Array:
     """A part of a dimension; bounds count from its end if negative, and stop at its end."""
     axis = dimension(dim, x.ndim)
@@ -120,7 +121,7 @@ def slice_(
 
 @torch_op("aten::slice_backward")
 def slice_backward(
-    grad: Any, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
+    grad: Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
 ) -> Array:
     """The gradient through `slice`: zeros around and between."""
     return _spread(grad, input_sizes[dim], dim, start, end, step)
@@ -128,8 +129,8 @@ def slice_backward(
 
 @torch_op("aten::slice_scatter")
 def slice_scatter(
-    x: Any,
-    src: Any,
+    x: Array,
+    src: Array,
     dim: int = 0,
     start: int | None = None,
     end: int | None = None,
@@ -148,13 +149,13 @@ def slice_scatter(
 
 
 @torch_op("aten::select.int", "aten::select_copy.int")
-def select(x: Any, dim: int, index: int) -> Array:
+def select(x: Array, dim: int, index: int) -> Array:
     """One place of a dimension, which disappears."""
     return lax.index_in_dim(x, index, dimension(dim, x.ndim), keepdims=False)
 
 
 @torch_op("aten::select_backward")
-def select_backward(grad: Any, input_sizes: Sequence[int], dim: int, index: int) -> Array:
+def select_backward(grad: Array, input_sizes: Sequence[int], dim: int, index: int) -> Array:
     """The gradient through `select`: zeros around."""
     axis = dimension(dim, len(input_sizes))
     at = index % input_sizes[axis]
@@ -162,7 +163,7 @@ def select_backward(grad: Any, input_sizes: Sequence[int], dim: int, index: int)
 
 
 @torch_op("aten::select_scatter")
-def select_scatter(x: Any, src: Any, dim: int, index: int) -> Array:
+def select_scatter(x: Array, src: Array, dim: int, index: int) -> Array:
     """A tensor with another in one place of a dimension."""
     axis = dimension(dim, x.ndim)
     at = index % x.shape[axis]
@@ -170,14 +171,14 @@ def select_scatter(x: Any, src: Any, dim: int, index: int) -> Array:
 
 
 @torch_op("aten::narrow_copy")
-def narrow(x: Any, dim: int, start: int, length: int) -> Array:
+def narrow(x: Array, dim: int, start: int, length: int) -> Array:
     """`length` places of a dimension."""
     first = start % x.shape[dim] if start < 0 else start
     return slice_(x, dim, first, first + length)
 
 
 @torch_op("aten::split_with_sizes")
-def split_with_sizes(x: Any, split_sizes: Sequence[int], dim: int = 0) -> tuple[Array, ...]:
+def split_with_sizes(x: Array, split_sizes: Sequence[int], dim: int = 0) -> tuple[Array, ...]:
     """Parts of a dimension, of these sizes."""
     ends = np.cumsum(split_sizes)
     return tuple(
@@ -187,7 +188,7 @@ def split_with_sizes(x: Any, split_sizes: Sequence[int], dim: int = 0) -> tuple[
 
 
 @torch_op("aten::split_copy.Tensor")
-def split(x: Any, split_size: int, dim: int = 0) -> tuple[Array, ...]:
+def split(x: Array, split_size: int, dim: int = 0) -> tuple[Array, ...]:
     """Parts of a dimension of one size; the last may be smaller."""
     size = x.shape[dim]
     starts = range(0, size, split_size) if size else [0]
@@ -195,13 +196,13 @@ def split(x: Any, split_size: int, dim: int = 0) -> tuple[Array, ...]:
 
 
 @torch_op("aten::unbind_copy.int")
-def unbind(x: Any, dim: int = 0) -> tuple[Array, ...]:
+def unbind(x: Array, dim: int = 0) -> tuple[Array, ...]:
     """Every place of a dimension."""
     return tuple(select(x, dim, index) for index in range(x.shape[dim]))
 
 
 @torch_op("aten::diagonal")
-def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
+def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
     """The diagonal of two dimensions, as a new last one."""
     moved = _last_two(x, dim1, dim2)
     *batch, rows, columns = moved.shape
@@ -236,7 +237,7 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Array:
 
 
 @torch_op("aten::repeat")
-def repeat(x: Any, repeats: Sequence[int]) -> Array:
+def repeat(x: Array, repeats: Sequence[int]) -> Array:
     """The whole tensor again and again along every dimension."""
     missing = len(repeats) - x.ndim
     counts = (*(1,) * -missing, *repeats)
@@ -253,7 +254,7 @@ def repeat(x: Any, repeats: Sequence[int]) -> Array:
 
 
 @torch_op("aten::constant_pad_nd")
-def constant_pad(x: Any, pad: Sequence[int], value: Any = 0) -> Array:
+def constant_pad(x: Array, pad: Sequence[int], value: Number = 0) -> Array:
     """One value around; negative amounts cut."""
     edges = [(0, 0, 0)] * (x.ndim - len(pad) // 2) + [(low, high, 0) for low, high in _pairs(pad)]
     if not any(pad):
@@ -261,7 +262,7 @@ def constant_pad(x: Any, pad: Sequence[int], value: Any = 0) -> Array:
     return lax.pad(x, lax.full((), value, x.dtype), edges)
 
 
-def replication_pad(x: Any, padding: Sequence[int]) -> Array:
+def replication_pad(x: Array, padding: Sequence[int]) -> Array:
     """The outermost numbers repeated around."""
     for axis, (low, high) in enumerate(_pairs(padding), x.ndim - len(padding) // 2):
         edge = list(x.shape)
@@ -281,7 +282,7 @@ def replication_pad(x: Any, padding: Sequence[int]) -> Array:
     "aten::replication_pad2d_backward",
     "aten::replication_pad3d_backward",
 )
-def replication_pad_backward(grad: Any, x: Any, padding: Sequence[int]) -> Array:
+def replication_pad_backward(grad: Array, x: Array, padding: Sequence[int]) -> Array:
     """The gradient through `replication_pad`."""
     return _transposed_map(lambda y: replication_pad(y, padding), x.shape, grad)
 
@@ -290,7 +291,7 @@ def replication_pad_backward(grad: Any, x: Any, padding: Sequence[int]) -> Array
 
 
 @torch_op("aten::unfold")
-def unfold(x: Any, dimension: int, size: int, step: int) -> Array:
+def unfold(x: Array, dimension: int, size: int, step: int) -> Array:
     """Windows of a dimension, their insides in a new last dimension."""
     axis = dimension % max(x.ndim, 1)
     if not x.ndim:

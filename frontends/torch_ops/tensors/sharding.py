@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from jax import Array
 
 from flint.frontends.torch_graph.constraints import spec_of
 from flint.frontends.torch_ops.registry import torch_op
 
 
 @torch_op("flint::constrain")
-def constrain(x: Any, spec: str, gradient_spec: str) -> Any:
+def constrain(x: Array, spec: str, gradient_spec: str) -> Array:
     """The same values, sharded as `spec` says on the mesh that is traced for."""
     import jax
 
@@ -18,13 +18,13 @@ def constrain(x: Any, spec: str, gradient_spec: str) -> Any:
 
 
 @torch_op("flint::identity")
-def identity(x: Any) -> Any:
+def identity(x: Array) -> Array:
     """The same values."""
     return x
 
 
 @torch_op("flint::gather_again")
-def gather_again(x: Any, spec: str) -> Any:
+def gather_again(x: Array, spec: str) -> Array:
     """A parameter as it is used, gathered once more: not shared with an earlier gathering."""
     import jax
 

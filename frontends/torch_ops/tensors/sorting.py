@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
-from flint.frontends.torch_ops.types import dimension, is_floating, operands
+from flint.frontends.torch_ops.types import Operand, dimension, is_floating, operands
 
 # sorting --------------------------------------------------------------------------------------
 
 
 @torch_op("aten::sort")
-def sort(x: Any, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
+def sort(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
     """The numbers along a dimension in order, and where they were; equals keep their order."""
     if not x.ndim:
         return x, lax.full((), 0, jnp.int64)
@@ -27,7 +25,7 @@ def sort(x: Any, dim: int = -1, descending: bool = False) -> tuple[Array, Array]
 
 @torch_op("aten::sort.stable")
 def sort_stable(
-    x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+    x: Array, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Array, Array]:
     """The numbers along a dimension in order, and where they were; equals keep their order."""
     return sort(x, dim, descending)
@@ -38,7 +36,7 @@ def sort_stable(
 
 @torch_op("aten::topk")
 def topk(
-    x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+    x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Array, Array]:
     """The k largest (or smallest) numbers along a dimension, in order, and where they were."""
     if not x.ndim:
@@ -51,7 +49,7 @@ def topk(
 
 
 @torch_op("aten::kthvalue")
-def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
+def kthvalue(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
     """The k-th smallest number along a dimension, and where it was."""
     if not x.ndim:
         return x, lax.full((), 0, jnp.int64)
@@ -64,14 +62,14 @@ def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Arra
 
 
 @torch_op("aten::median.dim")
-def median_dim(x: Any, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+def median_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     """The middle number along a dimension (the lower of two), and where it was."""
     size = x.shape[dim] if x.ndim else 1
     return kthvalue(x, (size + 1) // 2, dim, keepdim)
 
 
 @torch_op("aten::median")
-def median(x: Any) -> Array:
+def median(x: Array) -> Array:
     """The middle number of all, the lower of two."""
     return median_dim(lax.reshape(x, (x.size,)), 0)[0]
 
@@ -81,13 +79,13 @@ def median(x: Any) -> Array:
 
 @torch_op("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
 def searchsorted(
-    sorted_sequence: Any,
-    values: Any,
+    sorted_sequence: Array,
+    values: Operand,
     *,
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
-    sorter: Any = None,
+    sorter: Array | None = None,
 ) -> Array:
     """Where numbers belong in sorted rows, by comparison with every entry."""
     sequence = sorted_sequence
@@ -100,7 +98,7 @@ def searchsorted(
 
 @torch_op("aten::bucketize.Tensor", "aten::bucketize.Scalar")
 def bucketize(
-    values: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False
+    values: Operand, boundaries: Array, *, out_int32: bool = False, right: bool = False
 ) -> Array:
     """Between which boundaries numbers lie."""
     return searchsorted(boundaries, values, out_int32=out_int32, right=right)

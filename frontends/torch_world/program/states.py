@@ -81,7 +81,7 @@ class States:
     def _name(
         self,
         found: dict[int, StorageInfo],
-        tensor: Any,
+        tensor: torch.Tensor,
         role: str,
         name: str,
         like: Any = None,
@@ -104,7 +104,7 @@ class States:
             on_host=on_host,
         )
 
-    def _placement(self, tensor: Any) -> Placement | None:
+    def _placement(self, tensor: torch.Tensor) -> Placement | None:
         if not isinstance(tensor, DTensor):
             return None
         placements = tensor.placements
@@ -139,5 +139,5 @@ def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _local(tensor: Any) -> Any:
+def _local(tensor: torch.Tensor) -> Any:
     return local_tensor(tensor) if isinstance(tensor, DTensor) else tensor

@@ -105,7 +105,7 @@ class Recorder(DispatchMode):
         if found is not None:
             self.session.timeline.current.wait_for(found[1], found[2])
 
-    def will_move(self, tensor: Any, phase: Phase) -> None:
+    def will_move(self, tensor: torch.Tensor, phase: Phase) -> None:
         """A pipeline sends or receives this next, in that phase."""
         self._messages[self.storages.number(tensor)] = phase
 
@@ -358,11 +358,11 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _on_accelerator(tensor: Any) -> bool:
+def _on_accelerator(tensor: torch.Tensor) -> bool:
     return bool(tensor.device.type == NAME)
 
 
-def _on_host(tensor: Any) -> bool:
+def _on_host(tensor: torch.Tensor) -> bool:
     return bool(tensor.device.type == "cpu")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -46,7 +44,7 @@ class Storages:
         self._references: list[StorageWeakRef] = []
         self._infos: dict[tuple[int, tuple[int, ...], torch.dtype], TensorInfo] = {}
 
-    def number(self, tensor: Any) -> int:
+    def number(self, tensor: torch.Tensor) -> int:
         """The number of the storage that a tensor lies in."""
         storage = tensor.untyped_storage()
         found = self._numbers.get(storage_address(storage))
@@ -55,7 +53,7 @@ class Storages:
             found = self._numbers[storage_address(storage)] = len(self._references) - 1
         return found
 
-    def info(self, tensor: Any) -> TensorInfo:
+    def info(self, tensor: torch.Tensor) -> TensorInfo:
         """A tensor as events have it."""
         shape, dtype = tuple(tensor.shape), tensor.dtype
         key = (self.number(tensor), shape, dtype)

@@ -140,7 +140,7 @@ class GradBucket:
         """Whether this bucket is the last one of the backward pass."""
         return self._last
 
-    def set_buffer(self, tensor: Any) -> None:
+    def set_buffer(self, tensor: torch.Tensor) -> None:
         """Take another tensor as the flat gradient."""
         self._buffer = tensor
 
@@ -405,7 +405,7 @@ class Reducer:
             return bucket.views
         return _cut(buffer, [self.params[index] for index in bucket.indices])
 
-    def _sum(self, tensor: Any) -> Future:
+    def _sum(self, tensor: torch.Tensor) -> Future:
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
 
         def resolve() -> Any:

@@ -67,7 +67,7 @@ def deepcopy_mode(session: Session, original: Any) -> Any:
 def deepcopy_tensor(session: Session, original: Any) -> Any:
     """A deep copy sets the storage of the copy, which fake tensors on `meta` refuse."""
 
-    def deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
+    def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
         if id(tensor) not in memo:
             made = memo[id(tensor)] = tensor.detach().clone()
             made.requires_grad_(tensor.requires_grad)
@@ -88,7 +88,7 @@ def tolist(session: Session, original: Any) -> Any:
 def data_ptr(session: Session, original: Any) -> Any:
     """FSDP1 compares addresses to tell whether a tensor is a view of another."""
 
-    def pointer(tensor: Any) -> int:
+    def pointer(tensor: torch.Tensor) -> int:
         return _storage_id(tensor) + int(tensor.storage_offset() * tensor.element_size())
 
     return pointer
@@ -104,7 +104,7 @@ def same_storage(session: Session, original: Any) -> Any:
 def tensor_data(session: Session, original: Any) -> Any:
     """`p.data = p.to(device)` moves a parameter on CUDA, as FSDP2 does; fake tensors refuse it."""
 
-    def set_data(tensor: Any, value: Any) -> None:
+    def set_data(tensor: torch.Tensor, value: Any) -> None:
         moves = isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor)
         moves = moves and not may_share(tensor, value)
         if moves and not _is_known_to_autograd(tensor):
@@ -487,7 +487,7 @@ for _name, _phase in (
 # --- what the replacements are made of ------------------------------------------------------------
 
 
-def _storage_id(tensor: Any) -> int:
+def _storage_id(tensor: torch.Tensor) -> int:
     return int(storage_address(_local_tensors(tensor).untyped_storage()))
 
 
@@ -517,7 +517,7 @@ class _SameList(list[Any]):
 class LazyChunks(Sequence[Any]):
     """`torch.chunk` with empty chunks behind the last, each made when it is asked for."""
 
-    def __init__(self, tensor: Any, num_chunks: int, dim: int) -> None:
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
         self._tensor, self._count, self._dim = tensor, num_chunks, dim
         self._size = -(-int(tensor.size(dim)) // num_chunks)
 
@@ -550,12 +550,12 @@ def _device_type(given: str) -> str:
     return NAME if given == "cuda" else given
 
 
-def _is_known_to_autograd(tensor: Any) -> bool:
+def _is_known_to_autograd(tensor: torch.Tensor) -> bool:
     """Whether hooks or a graph hang on a tensor: they would stay with the memory that it had."""
     return has_hooks(tensor) or tensor.grad_fn is not None
 
 
-def _take_memory(tensor: Any, value: Any) -> None:
+def _take_memory(tensor: torch.Tensor, value: Any) -> None:
     """Give `tensor`, which stays the same object, the memory and the device of `value`."""
     gradient, needs_gradient = tensor.grad, tensor.requires_grad
     tensor.grad = None  # it is counted as another user of the tensor

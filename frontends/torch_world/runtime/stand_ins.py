@@ -105,7 +105,7 @@ def to(session: Session, original: Any) -> Any:
     """PyTorch looks `cuda` up before an operator is called, and finds no such device."""
 
     @functools.wraps(original)
-    def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def move(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], (str, torch.device)):
             args = (_on_device(args[0]), *args[1:])
         elif args and type(args[0]) is int:
@@ -122,7 +122,10 @@ def cuda(session: Session, original: Any) -> Any:
     """As above."""
 
     def move(
-        tensor: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None
+        tensor: torch.Tensor,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: Any = None,
     ) -> Any:
         return tensor.to(torch.device(NAME, 0), non_blocking=non_blocking)
 
@@ -513,7 +516,7 @@ def _attention(
     )[0]
 
 
-def _four_dimensions(tensor: Any) -> Any:
+def _four_dimensions(tensor: torch.Tensor) -> Any:
     missing = 4 - tensor.dim()
     return tensor[(None,) * missing] if missing > 0 else tensor.flatten(0, -missing)
 

@@ -29,7 +29,7 @@ def operators_kept_whole() -> Iterator[None]:
         forget_library(library)
 
 
-def _like_the_first(tensor: Any, *rest: Any) -> Any:
+def _like_the_first(tensor: torch.Tensor, *rest: Any) -> Any:
     """The result of an operator that is recorded but not computed."""
     return torch.empty_like(tensor)
 

@@ -85,7 +85,7 @@ class Values:
         self._follow(func, args, kwargs, result)
         return result
 
-    def tolist(self, tensor: Any) -> Any:
+    def tolist(self, tensor: torch.Tensor) -> Any:
         """`tensor.tolist()`."""
         value, dtype = self.lookup(tensor), tensor.dtype
         hint = self._hint(lambda given: _fits(given, tensor), modules=value is None)
@@ -103,7 +103,7 @@ class Values:
                 return torch.ones(tuple(tensor.shape)).tolist()
         raise self._unknown(f".tolist() of a tensor {_shape(tensor)}", _list_hint(tensor))
 
-    def lookup(self, tensor: Any) -> Value | None:
+    def lookup(self, tensor: torch.Tensor) -> Value | None:
         """What is known of a tensor now."""
         slot = getattr(tensor, _SLOT, None)
         if slot is not None:
@@ -119,7 +119,7 @@ class Values:
         self.set(tensor, value)
         return value
 
-    def set(self, tensor: Any, value: Value) -> None:
+    def set(self, tensor: torch.Tensor, value: Value) -> None:
         """Say what is known of a tensor, until something writes into its memory."""
         storage = int(storage_address(tensor.untyped_storage()))
         setattr(tensor, _SLOT, (value, storage, self._writes.setdefault(storage, 0)))
@@ -634,13 +634,13 @@ def _is_inside(module: str, glob: str) -> bool:
     return any(fnmatch.fnmatchcase(".".join(parts[:n]), glob) for n in range(1, len(parts) + 1))
 
 
-def _fits(given: Any, tensor: Any) -> bool:
+def _fits(given: Any, tensor: torch.Tensor) -> bool:
     if tensor.dim() == 0:
         return isinstance(given, (bool, int, float))
     return isinstance(given, list) and len(given) == tensor.shape[0]
 
 
-def _shape(tensor: Any) -> str:
+def _shape(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
@@ -649,7 +649,7 @@ def _indefinite(dtype: Any) -> str:
     return f"{'an' if name.startswith('int') else 'a'} {name} tensor"
 
 
-def _list_hint(tensor: Any) -> str:
+def _list_hint(tensor: torch.Tensor) -> str:
     return str([1] * min(int(tensor.numel()), 4))
 
 
