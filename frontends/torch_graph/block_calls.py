@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_graph.blocks import (
-    Part,
+    RepeatedPart,
     differentiable_nodes,
     part_fingerprint,
     repeated_parts,
@@ -39,7 +39,7 @@ class Block:
     parts: Parts
     forward: Any
     backward: Any
-    calls: tuple[Part, ...]
+    calls: tuple[RepeatedPart, ...]
 
     @property
     def kept(self) -> list[Any]:
@@ -118,7 +118,9 @@ def blocks_as_operators(
         yield blocks
 
 
-def _block(known: TracedBlocks, owner: Any, parts: list[Part], flows: dict[Any, bool]) -> Block:
+def _block(
+    known: TracedBlocks, owner: Any, parts: list[RepeatedPart], flows: dict[Any, bool]
+) -> Block:
     key = part_fingerprint(owner, parts[0], flows)
     if key not in known.blocks:
         name = f"block{len(known.blocks)}"
@@ -127,7 +129,11 @@ def _block(known: TracedBlocks, owner: Any, parts: list[Part], flows: dict[Any, 
 
 
 def _traced(
-    library: torch.library.Library, name: str, owner: Any, part: Part, flows: dict[Any, bool]
+    library: torch.library.Library,
+    name: str,
+    owner: Any,
+    part: RepeatedPart,
+    flows: dict[Any, bool],
 ) -> Block:
     joint = trace_joint(_cut_out(owner, part), [flows[n] for n in part.inputs])
     cut = partition(joint)
@@ -137,7 +143,7 @@ def _traced(
     return Block(part.path, joint, cut, forward, backward, (part,))
 
 
-def _cut_out(owner: Any, part: Part) -> torch.fx.GraphModule:
+def _cut_out(owner: Any, part: RepeatedPart) -> torch.fx.GraphModule:
     """A part of a graph as a graph."""
     graph = torch.fx.Graph()
     copies: dict[Any, Any] = {}
@@ -193,7 +199,7 @@ def _values(nodes: Sequence[Any]) -> list[Any]:
     return [n.meta["val"] for n in nodes]
 
 
-def _outer_stack(part: Part) -> dict[str, Any]:
+def _outer_stack(part: RepeatedPart) -> dict[str, Any]:
     """The stack of modules down to the one that the part is a call of."""
     return {part.path: (part.path, "")}
 

@@ -16,7 +16,7 @@ SMALLEST_BLOCK = 12
 
 
 @dataclass(frozen=True)
-class Part:
+class RepeatedPart:
     """One occurrence of a block: its nodes in order, what they read and what others read."""
 
     path: str
@@ -27,7 +27,7 @@ class Part:
 
 def repeated_parts(
     graph_module: torch.fx.GraphModule, differentiable: Mapping[Any, bool]
-) -> list[list[Part]]:
+) -> list[list[RepeatedPart]]:
     """Groups of parts that compute the same thing from other tensors, at least two in each.
 
     A part is what one call of one module does. Parts are equal if operators, their other arguments,
@@ -37,7 +37,7 @@ def repeated_parts(
     """
     nodes = [n for n in graph_module.graph.nodes if n.op not in ("placeholder", "output")]
     position = {n: i for i, n in enumerate(nodes)}
-    groups: dict[Any, list[Part]] = {}
+    groups: dict[Any, list[RepeatedPart]] = {}
     for path, start, stop in _calls_of_modules(nodes):
         part = _part(path, nodes[start:stop], position, start)
         if part is None:
@@ -98,7 +98,9 @@ def _calls_of_modules(nodes: Sequence[Any]) -> list[tuple[str, int, int]]:
     ]
 
 
-def _part(path: str, nodes: Sequence[Any], position: Mapping[Any, int], start: int) -> Part | None:
+def _part(
+    path: str, nodes: Sequence[Any], position: Mapping[Any, int], start: int
+) -> RepeatedPart | None:
     """The part that `nodes` are, or None if they change a tensor from outside."""
     stop = start + len(nodes)
     inputs: dict[Any, None] = {}
@@ -114,7 +116,7 @@ def _part(path: str, nodes: Sequence[Any], position: Mapping[Any, int], start: i
         return None
     if not all(isinstance(o.meta.get("val"), torch.Tensor) for o in (*inputs, *outputs)):
         return None
-    return Part(path, tuple(nodes), tuple(inputs), tuple(outputs)) if outputs else None
+    return RepeatedPart(path, tuple(nodes), tuple(inputs), tuple(outputs)) if outputs else None
 
 
 def _changes_outside(node: torch.fx.Node, inside: set[Any]) -> bool:
@@ -147,7 +149,7 @@ def _is_view(node: torch.fx.Node) -> bool:
 
 
 def part_fingerprint(
-    graph_module: torch.fx.GraphModule, part: Part, differentiable: Mapping[Any, bool]
+    graph_module: torch.fx.GraphModule, part: RepeatedPart, differentiable: Mapping[Any, bool]
 ) -> Any:
     """Equal for parts that compute the same."""
     names: dict[Any, Any] = {n: ("input", i) for i, n in enumerate(part.inputs)}
@@ -205,10 +207,12 @@ def tensor_type(value: Any) -> Any:
     return None
 
 
-def _most_saving(groups: list[list[Part]], position: Mapping[Any, int]) -> list[list[Part]]:
+def _most_saving(
+    groups: list[list[RepeatedPart]], position: Mapping[Any, int]
+) -> list[list[RepeatedPart]]:
     """Groups without overlaps, those first that leave out the most nodes."""
     taken: set[Any] = set()
-    chosen: list[list[Part]] = []
+    chosen: list[list[RepeatedPart]] = []
     for group in sorted(groups, key=lambda g: -(len(g) - 1) * len(g[0].nodes)):
         free = []
         for part in group:

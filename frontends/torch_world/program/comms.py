@@ -93,7 +93,7 @@ def family_of(namespace: str, name: str) -> Family | None:
     return found
 
 
-class Groups:
+class GroupsByName:
     """Process groups that operators name, by the name that PyTorch gives them."""
 
     def __init__(self) -> None:
@@ -119,7 +119,11 @@ class Groups:
 
 
 def comm_of(
-    family: Family, args: Sequence[Any], inputs: Sequence[Any], names: Sequence[str], groups: Groups
+    family: Family,
+    args: Sequence[Any],
+    inputs: Sequence[Any],
+    names: Sequence[str],
+    groups: GroupsByName,
 ) -> Comm:
     """The network side of one call. `names` are those of the operator's arguments."""
     by_name = dict(zip(names, args, strict=False))

@@ -18,7 +18,7 @@ from flint.frontends.torch_private import (
     schema_of,
     sequence_number,
 )
-from flint.frontends.torch_world.program.comms import Family, Groups, comm_of, family_of
+from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm_of, family_of
 from flint.frontends.torch_world.program.names import base_name
 from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
 from flint.frontends.torch_world.record.places import Places
@@ -70,7 +70,7 @@ class Recorder(DispatchMode):
         self.session = session
         self.events: list[Event] = []
         self.storages = Storages()
-        self.groups = Groups()
+        self.groups = GroupsByName()
         self.places = Places()
         #: Storages of the device that were copied from the host, as a batch is.
         self.host_inputs: dict[int, TensorInfo] = {}
