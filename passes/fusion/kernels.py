@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 
 from flint.ir.columns import (
-    Edges,
     Mask,
     carried,
     consumers,
@@ -18,9 +17,9 @@ from flint.ir.columns import (
     forwarded,
     kept,
     read_at_home,
-    rewired,
     with_value,
 )
+from flint.ir.edit import Editor
 from flint.ir.opcodes import (
     CONVOLUTION,
     ELEMENTWISE,
@@ -32,6 +31,7 @@ from flint.ir.opcodes import (
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
+from flint.passes.fusion.bytes_read import bytes_in
 
 #: Changes of type, element by element.
 CONVERT = frozenset({"stablehlo.convert", "hlo.convert"})
@@ -212,50 +212,25 @@ def _merged(program: Program, role: Int64s, kernel: Int64s) -> Program:
     owner, target = edges(program)
     crosses = kernel[owner] != kernel[target]
     links = (owner[crosses], target[crosses])
-    flops = np.zeros(n, dtype=np.int64)
-    np.add.at(flops, kernel, program.flops)
     operand_bytes = np.where(
         np.bincount(kernel, minlength=n) > 1,
-        _bytes_in(program, kernel, links),
+        bytes_in(program, kernel, links, program.result_bytes[links[1]]),
         program.operand_bytes,
     )
     opcodes, opcode = _opcodes(program, role, kernel)
     dims = program.dims.copy()
     matmuls = np.flatnonzero(role == Role.MATMUL)
     dims[kernel[matmuls]] = program.dims[matmuls]
-    merged = rewired(program, (kernel[links[0]], links[1])).with_rows(
-        flops=flops,
-        operand_bytes=operand_bytes,
-        opcode=opcode,
-        opcodes=opcodes,
-        dims=dims,
-        product=kernel_products(program, kernel),
-    )
-    flags = np.where(_first_reads(merged) == _first_reads(program), 0xFF, ~Flag.IN_PLACE & 0xFF)
-    merged = merged.with_rows(flags=(program.flags & flags).astype(np.uint8))
-    return kept(merged, kernel == np.arange(n))
-
-
-def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
-    """For each kernel, bytes that it reads from outside, each value once.
-
-    A row that reads less than a value (a slice of it) counts what it reads, and a kernel no more
-    than its rows read together.
-    """
-    n = len(program)
-    owner, target = links
-    computing = program.kind == Kind.COMPUTE
-    computes = computing[owner]
-    seen = program.result_bytes[target]
-    seen = np.where(computes, np.minimum(seen, program.operand_bytes[owner]), seen)
-    key = kernel[owner] * n + target
-    order = np.lexsort((seen, key))
-    last = np.append(np.diff(key[order]) != 0, True)[: len(order)]
-    total = np.zeros(n, dtype=np.int64)
-    np.add.at(total, kernel[owner[order[last]]], seen[order[last]])
-    most = np.zeros(n, dtype=np.int64)
-    np.add.at(most, kernel[computing], program.operand_bytes[computing])
-    return np.minimum(total, most)
+    edit = Editor(program.with_rows(opcodes=opcodes, opcode=opcode, dims=dims))
+    edit.merge(kernel, sums=("flops",))
+    rows = edit.rows()
+    product = kernel_products(program, kernel)
+    first = np.full(n, -1, dtype=np.int64)
+    np.maximum.at(first, kernel[links[0]], n - links[1])  # the smallest of each, from the end
+    same = np.where(first < 0, -1, n - first) == _first_reads(program)
+    flags = program.flags & np.where(same, 0xFF, ~Flag.IN_PLACE & 0xFF).astype(np.uint8)
+    edit.set(rows, operand_bytes=operand_bytes[rows], product=product[rows], flags=flags[rows])
+    return edit.build().program
 
 
 def _opcodes(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import ROW_COLUMNS, Edges, Mask, edges, kept, rewired, yielded
+from flint.ir.columns import Edges, Mask, edges, yielded
+from flint.ir.edit import Editor
 from flint.ir.opcodes import opcode_mask
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
+from flint.passes.fusion.bytes_read import bytes_in
 from flint.passes.fusion.roles import UPDATE
 
 
@@ -44,7 +45,6 @@ def merged(
     take.
     """
     n = len(program)
-    stays = kernel == np.arange(n)
     owner, target = edges(program)
     crosses = kernel[owner] != kernel[target]
     links = (owner[crosses], target[crosses])
@@ -63,30 +63,22 @@ def merged(
     for row, quantities in (known or {}).items():
         for name, quantity in quantities.items():
             values[name][row] = quantity
-    found = replace(program.with_rows(**{**values, **columns}), regions=_yields(program, kernel))
-    inside = kernel[owner], kernel[target]
-    apart = inside[0] != inside[1]
-    found = rewired(found, (inside[0][apart], inside[1][apart]))
-    return kept(*_in_order(_honest(found, program, kernel), stays))
+    edit = Editor(program.with_rows(**{**values, **columns}))
+    edit.merge(kernel)
+    order = _order(program, (kernel[owner], kernel[target]))
+    if order is not None:
+        edit.order(order)
+    made, place = edit.build()
+    return _honest(made, program, np.flatnonzero(place >= 0), place)
 
 
-def _honest(found: Program, before: Program, kernel: Int64s) -> Program:
-    """Rows that write into what they no longer read are not in place."""
-    lost = (found.alias < 0) & (before.alias >= 0)
-    moved = (before.alias >= 0) & (kernel[before.alias] != before.alias) & ~lost
+def _honest(found: Program, before: Program, rows: Int64s, place: Int64s) -> Program:
+    """Rows that no longer share storage with what they wrote into are not in place."""
+    lost = place[rows[before.alias[rows] >= 0]]
+    lost = lost[found.alias[lost] < 0]
     flags = found.flags.copy()
     flags[lost] &= ~np.uint8(Flag.IN_PLACE | Flag.VIEW)
-    alias = np.where(moved, -1, found.alias).astype(np.int32)
-    flags[moved] &= ~np.uint8(Flag.IN_PLACE)
-    return found.with_rows(flags=flags, alias=alias)
-
-
-def _yields(program: Program, kernel: Int64s) -> tuple[Any, ...]:
-    """Regions whose loops take values from kernels."""
-    return tuple(
-        replace(r, carries=tuple((of, int(kernel[to])) for of, to in r.carries))
-        for r in program.regions
-    )
+    return found.with_rows(flags=flags)
 
 
 def value_bytes(program: Program) -> Int64s:
@@ -99,24 +91,9 @@ def value_bytes(program: Program) -> Int64s:
 
 
 def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
-    """For each kernel, bytes that it reads from outside, each value once.
-
-    A row that reads less than a value (a slice of it) counts what it reads, and a kernel no more
-    than its rows read together.
-    """
-    n = len(program)
-    owner, target = links
-    computing = program.kind == Kind.COMPUTE
-    seen = np.where(_is_written(program, links), 0, value_bytes(program)[target])
-    seen = np.where(computing[owner], np.minimum(seen, program.operand_bytes[owner]), seen)
-    key = kernel[owner] * n + target
-    order = np.lexsort((seen, key))
-    last = np.append(np.diff(key[order]) != 0, True)[: len(order)]
-    total = np.zeros(n, dtype=np.int64)
-    np.add.at(total, kernel[owner[order[last]]], seen[order[last]])
-    most = np.zeros(n, dtype=np.int64)
-    np.add.at(most, kernel[computing], program.operand_bytes[computing])
-    return np.minimum(total, most)
+    """For each kernel, bytes that it reads from outside; what it only writes a part of are none."""
+    seen = np.where(_is_written(program, links), 0, value_bytes(program)[links[1]])
+    return bytes_in(program, kernel, links, seen)
 
 
 def _is_written(program: Program, links: Edges) -> Mask:
@@ -180,22 +157,24 @@ def _storage(program: Program) -> list[int]:
     return found
 
 
-def _in_order(program: Program, keep: Mask) -> tuple[Program, Mask]:
-    """Rows moved within their segments so that each follows what it reads, and `keep` with them.
+def _order(program: Program, links: Edges) -> Int64s | None:
+    """Rows moved within their segments so that each follows what it reads by `links`.
 
-    Rows stay in the order in which they are unless they must move.
+    They stay as they are unless they must move: None if none must.
     """
-    owner, target = edges(program)
+    across = links[0] != links[1]
+    owner, target = links[0][across], links[1][across]
     wrong = target > owner
     if not wrong.any():
-        return program, keep
+        return None
     segment = segments(program)
     order = np.arange(len(program))
     for number in np.unique(segment[owner[wrong]]).tolist():
         low, high = np.searchsorted(segment, [number, number + 1]).tolist()
         here = (owner >= low) & (owner < high) & (target >= low)
-        order[low:high] = _sorted(low, high, (owner[here], target[here]))
-    return _moved(program, order, (owner, target)), keep[order]
+        pairs = np.unique(np.stack([owner[here], target[here]]), axis=1)
+        order[low:high] = _sorted(low, high, (pairs[0], pairs[1]))
+    return order
 
 
 def _sorted(low: int, high: int, links: Edges) -> list[int]:
@@ -215,25 +194,3 @@ def _sorted(low: int, high: int, links: Edges) -> list[int]:
                 heapq.heappush(ready, reader)
     assert len(found) == high - low, "kernels read each other in a circle"
     return found
-
-
-def _moved(program: Program, order: Int64s, links: Edges) -> Program:
-    """The program whose row i was row order[i]."""
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    columns = {name: getattr(program, name)[order] for name in ROW_COLUMNS}
-    alias = columns["alias"]
-    columns["alias"] = np.where(alias >= 0, place[alias], -1).astype(np.int32)
-    regions = tuple(
-        replace(r, carries=tuple((int(place[of]), int(place[to])) for of, to in r.carries))
-        for r in program.regions
-    )
-    none = replace(
-        program,
-        **columns,
-        regions=regions,
-        dep_start=np.zeros(len(order) + 1, dtype=np.int64),
-        deps=np.zeros(0, dtype=np.int32),
-    )
-    aliased = rewired(none, (place[links[0]], place[links[1]]))
-    return aliased.with_rows(alias=columns["alias"])
