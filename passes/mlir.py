@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flint.errors import FlintError
-from flint.ir.program import Phase
+from flint.ir.program import CAUSAL, Phase
 
 #: Attribute of operations that frontends of XLA write what they like into, by name.
 FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
@@ -197,24 +197,33 @@ def is_attention_backward(target: str) -> bool:
     return target.startswith("flint.attention_backward") or "Backward" in target
 
 
-def attention_mask(op: Any) -> str:
-    """`mask_in_config` of a custom call; "" where it is none of cuDNN's attention."""
-    if not op.attributes["call_target_name"].value.startswith("__cudnn$fmha"):
-        return ""
+def attention_mask(op: Any) -> int:
+    """`mask_in_config` of a custom call; 0 where it is none of cuDNN's attention."""
+    if not target_of(op).startswith("__cudnn$fmha"):
+        return 0
     return mask_in_config(json.loads(op.attributes["backend_config"].value))
 
 
-def mask_in_config(config: Mapping[str, Any]) -> str:
-    """How an opcode ends for the mask that a call of cuDNN's attention is configured with.
+def mask_in_config(config: Mapping[str, Any]) -> int:
+    """The mask (`Program.mask`) that a call of cuDNN's attention is configured with.
 
-    `[causal]` leaves out what is after each query, `[window=512]` also all but the last 512 keys
-    before it. cuDNN's windows are causal.
+    A causal one leaves out what is after each query, a window of 512 also all but the last 512
+    keys before it. cuDNN's windows are causal.
     """
     found = config.get("cudnn_fmha_backend_config", {})
     window = int(found.get("sliding_window_length") or 0)
-    if window > 0:
-        return f"[window={window}]"
-    return "[causal]" if "CAUSAL" in str(found.get("mask_type", "")) else ""
+    return window if window > 0 else CAUSAL if "CAUSAL" in str(found.get("mask_type", "")) else 0
+
+
+def attention_name(target: str, mask: int) -> str:
+    """The opcode of a call of attention: its mask is there for people."""
+    shown = f"[window={mask}]" if mask > 0 else "[causal]" if mask else ""
+    return f"custom_call.{target}{shown}"
+
+
+def target_of(op: Any) -> str:
+    """The target of a custom call."""
+    return str(op.attributes["call_target_name"].value)
 
 
 def is_heads_first(op: Any) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 
 from flint.backends.chakra.schema import NodeType, messages
 from flint.backends.chakra.writing.encode import varint
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Program, RegionKind
+from tests.program_rows import ProgramBuilder
 
 KINDS = {
     "is_cpu_op": "bool_val",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Program
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("x", "y"), (8, 4))
 

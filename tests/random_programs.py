@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
+from tests.program_rows import ProgramBuilder
 
 #: No limits of time: a loaded machine must not fail a test.
 QUICK = settings(max_examples=60)

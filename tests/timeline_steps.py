@@ -8,9 +8,9 @@ import numpy as np
 
 from flint.backends.chakra.writing.expand import expand
 from flint.backends.cost.simulate.timeline import ClassWork
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Phase, Program
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("pipe", "data"), (2, 4))
 DATA = Group((AxisRef("data"),))

@@ -25,6 +25,7 @@ from flint.backends.cost.utilisation import (
 )
 from flint.cluster.models import Chip, Cluster
 from flint.errors import FlintError, nearest
+from flint.ir.program import PERHAPS_A_WINDOW, Flag
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.rewrite import kernels_for
@@ -183,7 +184,7 @@ def default_profile(workload: Workload, cluster: Cluster) -> str:
     A capture for TPUs is for them alone, and one for anything else is for other chips.
     """
     captured = str(workload.metadata.get("profile", ""))
-    recorded = any(o.startswith("aten.") for p in workload.programs for o in p.opcodes)
+    recorded = any((p.flags & Flag.LAUNCHED).any() for p in workload.programs)
     return model_of(cluster.chip).profile(captured, recorded)
 
 
@@ -326,9 +327,7 @@ def _notes(cluster: Cluster, profile: str) -> tuple[str, ...]:
 
 
 def _notes_of_masks(kernels: Workload) -> tuple[str, ...]:
-    from flint.passes.fusion.attention import PERHAPS_A_WINDOW
-
-    if any(PERHAPS_A_WINDOW in name for p in kernels.programs for name in p.opcodes):
+    if any((p.mask == PERHAPS_A_WINDOW).any() for p in kernels.programs):
         return (
             "attention whose mask compares positions more than once (a window?) counts as causal",
         )

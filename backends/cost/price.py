@@ -22,7 +22,7 @@ from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import Workload
-from flint.passes.work.host_copies import LOAD, STORE
+from flint.passes.work.host_copies import OPCODES
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ def _no_price(missing: Mapping[str, int]) -> FlintError:
         "FL704",
         f"{len(missing)} operation{'s have' if len(missing) > 1 else ' has'} no price: {listed}",
         help="copies to and from the host need host_link_bytes_per_s in the chip's file"
-        if set(missing) <= {STORE, LOAD}
+        if set(missing) <= set(OPCODES.values())
         else "give a Pallas kernel a price with pallas_call(cost_estimate=pl.CostEstimate(...)); "
         "--unpriced zero counts operations as nothing, and calls the estimate a lower bound",
     )

@@ -8,18 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.backends.cost.chips.kernel_table import kernels_of, kind_of
+from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.masks import masked_flops, masks_of
 from flint.backends.cost.chips.model import peak_type
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
+from flint.ir.columns import is_any
+from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Phase, Program
 from flint.ir.totals import matmul_flops, one_product_flops, total
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.rewrites.dead_code import DropDeadCode
+
+#: Backward passes of attention in one kernel.
+_BACKWARD = frozenset({OpClass.ATTENTION_BACKWARD, OpClass.FUSED_ATTENTION_BACKWARD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,7 @@ def _done_again(program: Program, flops: Int64s) -> Int64s:
     appendix B): the one of which `dims` are. In two kernels the first calculates them for its
     four products and the second, of three, all but the gradient of the queries.
     """
-    backward = [kind_of(o) == KernelKind.ATTENTION_BACKWARD for o in program.opcodes]
-    rows = np.flatnonzero(np.array(backward, dtype=np.bool_)[program.opcode])
+    rows = np.flatnonzero(is_any(program, _BACKWARD))
     one = np.minimum(one_product_flops(program, rows), flops[rows])
     again = np.zeros(len(program), dtype=np.int64)
     again[rows] = np.where(flops[rows] <= 3 * one, flops[rows] - one, one)

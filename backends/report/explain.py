@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flint.errors import FlintError, nearest
-from flint.ir.opcodes import LAYOUT
+from flint.ir.op_class import LAYOUT, OpClass
 from flint.ir.program import Kind, Program, RegionKind, Row
 from flint.units import format_bytes, format_count, format_flops, plural
 
@@ -20,7 +20,7 @@ _SHOWN = 8
 #: Where a cause (`[..] -> [..] for stablehlo.dot_general #sdy.op_sharding_rule<..>`) is broken.
 _CAUSE_PARTS = re.compile(r"\n| (?=(?:for|after) \w+\.\w)| (?=#sdy\.)")
 #: Rows through which an element of a parameter passes unchanged.
-_MOVES = LAYOUT | {"stablehlo.dynamic_slice", "hlo.dynamic-slice", "stablehlo.convert"}
+_MOVES = LAYOUT | {OpClass.DYNAMIC_SLICE, OpClass.CONVERT}
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def _parameters(program: Program, start: int) -> tuple[str, ...]:
         seen.add(at)
         if program.kind[at] == Kind.PARAMETER:
             names[at] = program.strings[program.name[at]]
-        elif program.kind[at] == Kind.VALUE or program.opcodes[program.opcode[at]] in _MOVES:
+        elif program.kind[at] == Kind.VALUE or program.op[at] in _MOVES:
             queue += _producers(program, at)
     return tuple(names[at] for at in sorted(names))
 

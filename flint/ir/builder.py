@@ -11,6 +11,7 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.ir.mesh import Group, Mesh, Route
+from flint.ir.op_class import OpClass
 from flint.ir.program import (
     COLUMN_TYPES,
     COLUMNS,
@@ -26,15 +27,30 @@ from flint.ir.program import (
 )
 
 T = TypeVar("T", bound=Hashable)
-# Places in the tuple that `add` appends.
-_OPCODE, _DTYPE, _SHAPE, _RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _DIMS = 0, 2, 3, 4, 5, 6, 7
-_COMM_BYTES, _NAME, _SCOPE, _LOCATION, _REGION, _ALIAS = 11, 15, 16, 17, 21, 22
+#: Columns with one entry for each row, in the order of the tuple that `add` appends.
+_ROW_COLUMNS = tuple(c for c in COLUMNS if c not in ("dep_start", "deps"))
+_OPCODE, _DTYPE, _SHAPE, _RESULT_BYTES, _OPERAND_BYTES, _FLOPS, _DIMS = map(
+    _ROW_COLUMNS.index,
+    ("opcode", "dtype", "shape", "result_bytes", "operand_bytes", "flops", "dims"),
+)
+_COMM_BYTES, _NAME, _SCOPE, _LOCATION, _REGION, _ALIAS = map(
+    _ROW_COLUMNS.index, ("comm_bytes", "name", "scope", "location", "region", "alias")
+)
 _QUANTITIES = (
     (_RESULT_BYTES, "result_bytes"),
     (_OPERAND_BYTES, "operand_bytes"),
     (_FLOPS, "flops"),
     (_COMM_BYTES, "comm_bytes"),
 )
+#: The class of a row whose class nothing says.
+_UNSAID = {
+    Kind.PARAMETER: OpClass.VALUE,
+    Kind.VALUE: OpClass.VALUE,
+    Kind.COMPUTE: OpClass.UNKNOWN,
+    Kind.COLLECTIVE: OpClass.MOVE,
+    Kind.SEND: OpClass.MOVE,
+    Kind.RECV: OpClass.MOVE,
+}
 #: More rows than this are a program whose calls multiply: they take a gigabyte.
 MOST_ROWS = 1 << 21
 
@@ -96,6 +112,7 @@ class ProgramBuilder:
         opcode: str,
         kind: Kind = Kind.COMPUTE,
         *,
+        op: OpClass | None = None,
         deps: Iterable[int] = (),
         dtype: str = "",
         shape: tuple[int, ...] = (),
@@ -104,6 +121,7 @@ class ProgramBuilder:
         flops: int = 0,
         dims: tuple[int, int, int, int] = (0, 0, 0, 0),
         product: str = "",
+        mask: int = 0,
         collective: Collective = Collective.NONE,
         group: Group | None = None,
         comm_bytes: int = 0,
@@ -120,12 +138,14 @@ class ProgramBuilder:
     ) -> int:
         """Append one row (see the columns of `Program`) and return its index.
 
-        `deps` may repeat and come in any order; negative entries are dropped.
+        `deps` may repeat and come in any order; negative entries are dropped. Without an `op` a row
+        that computes is UNKNOWN, one that communicates a MOVE, and any other a VALUE.
         """
         text = self._strings.index
         self._append(
             (
                 self._opcodes.index(opcode),
+                int(_UNSAID[kind] if op is None else op),
                 int(kind),
                 self._dtypes.index(dtype),
                 self._shapes.index(shape),
@@ -134,6 +154,7 @@ class ProgramBuilder:
                 flops,
                 dims,
                 self._products.index(product),
+                mask,
                 int(collective),
                 -1 if group is None else self._groups.index(group),
                 comm_bytes,
@@ -329,11 +350,10 @@ class ProgramBuilder:
     def build(self) -> Program:
         """Return the Program. Regions must be closed; the result is not verified here."""
         assert not self._open, "a region is still open"
-        row_columns = [c for c in COLUMNS if c not in ("dep_start", "deps")]
-        values = list(zip(*self._rows, strict=True)) or [() for _ in row_columns]
+        values = list(zip(*self._rows, strict=True)) or [() for _ in _ROW_COLUMNS]
         columns = {
             name: np.array(v, dtype=COLUMN_TYPES[name])
-            for name, v in zip(row_columns, values, strict=True)
+            for name, v in zip(_ROW_COLUMNS, values, strict=True)
         }
         columns["dims"] = columns["dims"].reshape(len(self._rows), 4)
         columns["dep_start"] = np.array(self._dep_start, dtype=np.int64)

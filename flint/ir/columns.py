@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.op_class import Classes, OpClass
 from flint.ir.program import (
     COLUMN_TYPES,
     COLUMNS,
@@ -41,11 +42,19 @@ TABLE_OF: dict[str, str] = {
 ALWAYS_THERE: dict[str, str] = {"strings": "", "streams": "compute", "products": ""}
 #: Columns that hold members of an enumeration.
 COLUMN_MEMBERS: dict[str, type[IntEnum | IntFlag]] = {
+    "op": OpClass,
     "kind": Kind,
     "collective": Collective,
     "phase": Phase,
     "flags": Flag,
 }
+
+
+def is_any(program: Program, classes: Classes | OpClass) -> Mask:
+    """For each row, whether it is of one of `classes`."""
+    wanted = np.zeros(256, dtype=np.bool_)
+    wanted[[classes] if isinstance(classes, OpClass) else sorted(classes)] = True
+    return wanted[program.op]
 
 
 def consumers(program: Program) -> tuple[NDArray[np.int64], Int32s]:

@@ -29,6 +29,7 @@ IDLE: dict[str, Any] = {
     "comm_bytes": 0,
     "dims": (0, 0, 0, 0),
     "product": "",
+    "mask": 0,
     "collective": 0,
     "group": -1,
     "route": -1,

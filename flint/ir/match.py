@@ -1,7 +1,7 @@
 """Patterns of rows: what a row is, and what the rows that it reads are.
 
-    SUM = Op(SUM_ALL_REDUCE, read_once=True)
-    rewrite(program, Op(ADD, reads=(SUM, SUM)), rule)
+    SUM = Op(OpClass.ADD, is_all_reduce, read_once=True)
+    rewrite(program, Op(OpClass.ADD, computes, reads=(SUM, SUM)), rule)
 
 calls `rule(edit, add, first, second)` for each addition of two all-reduces that nothing else reads.
 """
@@ -13,28 +13,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.ir.columns import Mask
+from flint.ir.columns import Mask, is_any
 from flint.ir.edit import Editor
-from flint.ir.opcodes import opcode_mask
+from flint.ir.op_class import Classes, OpClass
 from flint.ir.program import Program
 
 #: Changes what it is given: an editor, the row that matched, and those that it reads. False if
 #: more is needed than the pattern says, and nothing was done.
 Rule = Callable[..., bool]
 
-#: Of rows that may have any opcode.
-ANY: frozenset[str] = frozenset()
+#: Of rows that may be anything.
+ANY: Classes = frozenset(OpClass)
 
 
 @dataclass(frozen=True)
 class Op:
-    """Rows of some opcodes, that `where` allows, and the patterns of all that they read, in order.
+    """Rows of some classes, that `where` allows, and the patterns of all that they read, in order.
 
     What is read lies in the region of its reader; with `read_once`, the row has one reader, and no
     loop takes it on. Without `reads`, a row may read anything.
     """
 
-    opcodes: frozenset[str]
+    classes: Classes | OpClass
     where: Callable[[Program], Mask] | None = None
     reads: tuple[Op, ...] = ()
     read_once: bool = False
@@ -60,8 +60,7 @@ def rewrite(program: Program, pattern: Op, rule: Rule) -> Program:
 
 def _masks(program: Program, pattern: Op) -> dict[Op, Mask]:
     """For each part of a pattern, the rows that it may be."""
-    everything = np.ones(len(program), dtype=np.bool_)
-    mask = opcode_mask(program, pattern.opcodes) if pattern.opcodes else everything
+    mask = is_any(program, pattern.classes)
     found = {pattern: mask if pattern.where is None else mask & pattern.where(program)}
     for inner in pattern.reads:
         found |= _masks(program, inner)

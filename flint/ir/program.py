@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 
 from flint.ir.collective import Collective as Collective  # noqa: PLC0414 (a name of this module)
 from flint.ir.mesh import Group, Mesh, Route
+from flint.ir.op_class import OpClass
 
 #: The largest number that a column of int64 holds.
 MOST_INT64 = (1 << 63) - 1
 #: Regions in regions at most: code that follows them calls itself for each.
 MOST_NESTED_REGIONS = 100
+#: A mask that leaves out the keys after each query (`Program.mask`).
+CAUSAL = -1
+#: The same, by several comparisons of positions: it may be a window, of unknown length.
+PERHAPS_A_WINDOW = -2
 
 Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]
@@ -59,6 +64,8 @@ class Flag(IntFlag):
     DOUBTFUL = 32  #: shardings around the operation contradict its rule: see its `cause`
     TURNED_FIRST = 64  #: a product whose first dependency is not as (batch, m, k) or (batch, k, n)
     TURNED_LAST = 128  #: a product whose last dependency is not
+    LAUNCHED = 256  #: a framework launched it: a kernel by itself, unless a compiler is assumed
+    PARTITIONED = 512  #: the partitioner made this collective: the program does not hold it
 
 
 class RegionKind(IntEnum):
@@ -102,6 +109,7 @@ class Row(NamedTuple):
 
     number: int
     opcode: str
+    op: OpClass
     kind: Kind
     dtype: str
     shape: tuple[int, ...]
@@ -110,6 +118,7 @@ class Row(NamedTuple):
     flops: int
     dims: tuple[int, int, int, int]
     product: str
+    mask: int
     collective: Collective
     group: Group | None
     comm_bytes: int
@@ -133,7 +142,8 @@ class Program:
 
     | column | meaning |
     |---|---|
-    | opcode | index into `opcodes` (`stablehlo.dot_general`, `sdy.all_gather`, ...) |
+    | opcode | index into `opcodes`: a name for people (`stablehlo.dot_general`, ...) |
+    | op | `OpClass`: what every pass and price asks for; of a collective, how it reduces |
     | kind | `Kind` |
     | dtype, shape | of the first result, local to the device; indices into `dtypes`, `shapes` |
     | result_bytes, operand_bytes | bytes written and read by one execution on one device |
@@ -141,6 +151,7 @@ class Program:
     | dims | (batch, m, n, k): product of two matrices; (1, rows, 1, reduced) for reductions; |
     |      | (how many wait in the stash, chunk, number, 0) of `pipeline.saved`; else 0 |
     | product | index into `products`: what a product multiplies, see `flint.ir.product_types` |
+    | mask | of attention: `CAUSAL`, `PERHAPS_A_WINDOW`, keys that a query sees, or 0: all |
     | collective, group, comm_bytes | kind, index into `groups` (or -1), bytes of the rank's input |
     | route | index into `routes` (or -1) for PERMUTE, SEND and RECV |
     | channel | number shared by the SEND and RECV rows of one message, else -1 |
@@ -155,6 +166,7 @@ class Program:
 
     mesh: Mesh
     opcode: NDArray[np.uint16]
+    op: NDArray[np.uint8]
     kind: NDArray[np.uint8]
     dtype: NDArray[np.uint8]
     shape: Int32s
@@ -163,6 +175,7 @@ class Program:
     flops: Int64s
     dims: Int64s
     product: NDArray[np.uint8]
+    mask: Int32s
     collective: NDArray[np.uint8]
     group: Int32s
     comm_bytes: Int64s
@@ -174,7 +187,7 @@ class Program:
     location: Int32s
     cause: Int32s
     phase: NDArray[np.uint8]
-    flags: NDArray[np.uint8]
+    flags: NDArray[np.uint16]
     region: Int32s
     alias: Int32s
     dep_start: Int64s
@@ -208,6 +221,7 @@ class Program:
         return Row(
             number=at,
             opcode=self.opcodes[self.opcode[at]],
+            op=OpClass(int(self.op[at])),
             kind=Kind(int(self.kind[at])),
             dtype=self.dtypes[self.dtype[at]],
             shape=self.shapes[self.shape[at]],
@@ -216,6 +230,7 @@ class Program:
             flops=int(self.flops[at]),
             dims=(b, m, n, k),
             product=self.products[self.product[at]],
+            mask=int(self.mask[at]),
             collective=Collective(int(self.collective[at])),
             group=self.groups[group] if group >= 0 else None,
             comm_bytes=int(self.comm_bytes[at]),
@@ -271,66 +286,38 @@ class Program:
         verify_program(self)
 
 
-#: Names of the array columns, in the order in which they are stored.
-COLUMNS: tuple[str, ...] = (
-    "opcode",
-    "kind",
-    "dtype",
-    "shape",
-    "result_bytes",
-    "operand_bytes",
-    "flops",
-    "dims",
-    "product",
-    "collective",
-    "group",
-    "comm_bytes",
-    "route",
-    "channel",
-    "stream",
-    "name",
-    "scope",
-    "location",
-    "cause",
-    "phase",
-    "flags",
-    "region",
-    "alias",
-    "dep_start",
-    "deps",
-)
-#: numpy type of each column.
+#: numpy type of each array column, in the order in which they are stored.
 COLUMN_TYPES: dict[str, str] = {
     "opcode": "uint16",
+    "op": "uint8",
     "kind": "uint8",
     "dtype": "uint8",
-    "product": "uint8",
-    "collective": "uint8",
-    "stream": "uint8",
-    "phase": "uint8",
-    "flags": "uint8",
+    "shape": "int32",
     "result_bytes": "int64",
     "operand_bytes": "int64",
     "flops": "int64",
     "dims": "int64",
+    "product": "uint8",
+    "mask": "int32",
+    "collective": "uint8",
+    "group": "int32",
     "comm_bytes": "int64",
+    "route": "int32",
+    "channel": "int32",
+    "stream": "uint8",
+    "name": "int32",
+    "scope": "int32",
+    "location": "int32",
+    "cause": "int32",
+    "phase": "uint8",
+    "flags": "uint16",
+    "region": "int32",
+    "alias": "int32",
     "dep_start": "int64",
-} | dict.fromkeys(
-    [
-        "shape",
-        "group",
-        "route",
-        "channel",
-        "name",
-        "scope",
-        "location",
-        "cause",
-        "region",
-        "alias",
-        "deps",
-    ],
-    "int32",
-)
+    "deps": "int32",
+}
+#: Names of the array columns, in the same order.
+COLUMNS: tuple[str, ...] = tuple(COLUMN_TYPES)
 #: Names of the lookup tables, in the order in which they are stored.
 TABLES: tuple[str, ...] = tuple(
     f.name for f in fields(Program) if f.name not in COLUMNS and f.name != "mesh"

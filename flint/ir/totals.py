@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flint.ir.columns import is_any
 from flint.ir.mesh import AxisRef, Route
-from flint.ir.opcodes import CONVOLUTION, MATMUL, SEVERAL_PRODUCTS, opcode_mask
+from flint.ir.op_class import PRODUCT, SEVERAL_PRODUCTS, OpClass
 from flint.ir.program import Collective, Int64s, Kind, Program
 from flint.ir.verify import exact_sum
 
@@ -75,14 +76,12 @@ def total(program: Program, per_execution: Int64s) -> int:
 def matmul_flops(program: Program) -> Int64s:
     """For each row, flops of one execution that are products of matrices, see `Totals`."""
     one_product = (program.dims > 0).all(axis=1)
-    whole_names = ("custom_call.", "fusion.attention")
-    library = np.array([o.startswith(whole_names) for o in program.opcodes], dtype=np.bool_)
-    products = opcode_mask(program, MATMUL | CONVOLUTION) | (program.dims[:, 2] > 1)
-    products |= opcode_mask(program, ("hlo.fusion",)) & (program.product > 0)
+    products = is_any(program, PRODUCT) | (program.dims[:, 2] > 1)
+    products |= is_any(program, OpClass.COMPILED) & (program.product > 0)
     rows = np.flatnonzero(products & one_product)
     flops = np.zeros(len(program), dtype=np.int64)
     flops[rows] = one_product_flops(program, rows)
-    whole = library[program.opcode] | opcode_mask(program, SEVERAL_PRODUCTS)
+    whole = is_any(program, SEVERAL_PRODUCTS | {OpClass.CALL, OpClass.DECLARED})
     return np.where(whole & one_product, program.flops, flops)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flint.ir.op_class import OpClass
 from flint.ir.program import (
     COLUMN_TYPES,
     COLUMNS,
@@ -105,8 +106,10 @@ def indices_are_in_their_tables(p: Program) -> None:
 
     Columns of an enumeration hold its members.
     """
-    for name, members in (("kind", Kind), ("collective", Collective), ("phase", Phase)):
-        _require(p, getattr(p, name) < len(members), f"{name} is not a {members.__name__}")
+    enumerations = {"op": OpClass, "kind": Kind, "collective": Collective, "phase": Phase}
+    for name, members in enumerations.items():
+        known = np.isin(getattr(p, name), list(members))
+        _require(p, known, f"{name} is not of {members.__name__}")
     limits = {
         "opcode": (0, p.opcodes),
         "dtype": (0, p.dtypes),
@@ -175,12 +178,12 @@ def only_work_has_work(p: Program) -> None:
 def communication_is_complete(p: Program) -> None:
     """A collective has a kind and a group of two or more; messages have a route and a channel.
 
-    `sdy.all_slice` (each device keeps its part) holds the axes that it slices over as its group.
+    An ALL_SLICE (each device keeps its part) holds the axes that it slices over as its group.
     """
     collective = p.kind == Kind.COLLECTIVE
     _require(p, collective == (p.collective != Collective.NONE), "collective kind is wrong")
     grouped = collective & (p.collective != Collective.PERMUTE)
-    slices = np.array([o == "sdy.all_slice" for o in p.opcodes], dtype=np.bool_)[p.opcode]
+    slices = p.op == OpClass.ALL_SLICE
     _require(p, (grouped | slices) == (p.group >= 0), "a group is missing or misplaced")
     routed = (collective & ~grouped) | (p.kind == Kind.SEND) | (p.kind == Kind.RECV)
     _require(p, routed == (p.route >= 0), "a route is missing or misplaced")

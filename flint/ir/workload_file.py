@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flint.ir.workload_manifest import Manifest
 
 #: Version of the file. Readers refuse other versions with a sentence.
-SCHEMA = "flint.workload/1"
+SCHEMA = "flint.workload/2"
 MANIFEST = "manifest.json"
 #: Bytes of columns in a whole file, unpacked.
 MOST_COLUMN_BYTES = 768 * MIB
@@ -237,14 +237,10 @@ def _entry(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
 
 
 def _columns(npz: bytes, name: str, most_bytes: int) -> dict[str, Any]:
-    """The columns of a program. Older files have no `product`: nothing is said of any row."""
+    """The columns of a program."""
     found: dict[str, Any] = {}
     with _archive(npz, name) as archive:
-        present = set(archive.namelist())
         for column in COLUMNS:
-            if column == "product" and "product.npy" not in present:
-                found[column] = np.zeros(len(found["opcode"]), dtype=COLUMN_TYPES[column])
-                continue
             data = _entry(archive, f"{column}.npy", most_bytes + _HEADER_BYTES)
             found[column] = _column(data, column, f"{name}, column {column}")
             most_bytes -= found[column].nbytes

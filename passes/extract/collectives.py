@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective
 from flint.passes.axes import groups_to_axes, pairs_to_route
 from flint.passes.extract.tensors import Sharding, axis_refs
@@ -46,6 +47,7 @@ class Communication:
     comm_bytes: int
     group: Group | None = None
     route: Route | None = None
+    op: OpClass = OpClass.MOVE  #: what it reduces with
 
     def is_needed(self, mesh: Mesh) -> bool:
         """Whether any byte leaves a device."""
@@ -86,8 +88,9 @@ def _shardy(o: Operation, mesh: Mesh) -> Communication:
     axes = mesh.canonical(_present(o.op.attributes[attribute], mesh))
     if kind is Collective.ALL_REDUCE and _joins_several_results(o.op):
         return _gather_of_partials(o, axes)
-    opcode = o.name + _reduction_suffix(o.op) if kind is Collective.ALL_REDUCE else o.name
-    return Communication(kind, opcode, o.operands[0].num_bytes, group=Group(axes))
+    op, suffix = _reduction(o.op) if kind in REDUCING else (OpClass.MOVE, "")
+    opcode = o.name + suffix if kind is Collective.ALL_REDUCE else o.name
+    return Communication(kind, opcode, o.operands[0].num_bytes, group=Group(axes), op=op)
 
 
 def _joins_several_results(op: Any) -> bool:
@@ -119,28 +122,30 @@ def _gather_of_partials(o: Operation, axes: tuple[AxisRef, ...]) -> Communicatio
     return Communication(Collective.ALL_GATHER, "implied.all_gather", payload, group=Group(axes))
 
 
-def _reduction_suffix(op: Any) -> str:
-    """`[max]` for an all-reduce after a maximum: it must not be treated as a sum."""
+#: What reduces, by an operation of the body, and how a name for people ends.
+_REDUCTIONS = {
+    "stablehlo.maximum": (OpClass.MAXIMUM, "[max]"),
+    "stablehlo.minimum": (OpClass.MINIMUM, "[min]"),
+    "stablehlo.multiply": (OpClass.MULTIPLY, "[prod]"),
+    "stablehlo.and": (OpClass.ARITHMETIC, "[and]"),
+    "stablehlo.or": (OpClass.ARITHMETIC, "[or]"),
+    "stablehlo.compare": (OpClass.COMPARE, "[select]"),
+}
+REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
+
+
+def _reduction(op: Any) -> tuple[OpClass, str]:
+    """How a collective after a reduction reduces: after a maximum it must not be a sum."""
     producer = defining_operation(op.operands[0])
     if producer is None or not len(producer.regions):
-        return ""
+        return OpClass.ADD, ""
     blocks = producer.regions[0].blocks
-    names = [inner.operation.name for inner in blocks[0]] if len(blocks) else []
-    return _suffix_of(names)
+    return _reduction_of([inner.operation.name for inner in blocks[0]] if len(blocks) else [])
 
 
-def _suffix_of(names: list[str]) -> str:
-    for name, suffix in (
-        ("maximum", "[max]"),
-        ("minimum", "[min]"),
-        ("multiply", "[prod]"),
-        ("and", "[and]"),
-        ("or", "[or]"),
-        ("compare", "[select]"),
-    ):
-        if f"stablehlo.{name}" in names:
-            return suffix
-    return ""
+def _reduction_of(names: list[str]) -> tuple[OpClass, str]:
+    found = (how for name, how in _REDUCTIONS.items() if name in names)
+    return next(found, (OpClass.ADD, ""))
 
 
 def _shardy_permute(o: Operation, mesh: Mesh) -> Communication:
@@ -202,10 +207,11 @@ def _stablehlo(o: Operation, name: str, mesh: Mesh) -> Communication:
     if kind is Collective.PERMUTE:
         pairs = _integers(o.op.attributes["source_target_pairs"]).reshape(-1, 2)
         return Communication(kind, opcode, payload, route=pairs_to_route(pairs, mesh))
-    groups = _replica_groups(o.op, mesh)
-    if kind is Collective.ALL_REDUCE:
-        opcode += _suffix_of([i.operation.name for i in o.op.regions[0].blocks[0]])
-    return Communication(kind, opcode, payload, group=groups)
+    op, groups = OpClass.MOVE, _replica_groups(o.op, mesh)
+    if kind in REDUCING:
+        op, suffix = _reduction_of([i.operation.name for i in o.op.regions[0].blocks[0]])
+        opcode += suffix if kind is Collective.ALL_REDUCE else ""
+    return Communication(kind, opcode, payload, group=groups, op=op)
 
 
 def _replica_groups(op: Any, mesh: Mesh) -> Group:

@@ -7,38 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import Mask, edges, rewired, with_value
-from flint.ir.opcodes import GENERATED, LAYOUT, opcode_mask
+from flint.ir.columns import Mask, edges, is_any, rewired, with_value
+from flint.ir.op_class import GENERATED, LAYOUT, ON_HOST, OpClass
 from flint.ir.program import Flag, Kind, Program
-from flint.passes.work.host_copies import (
-    ARGUMENT,
-    FROM_HOST,
-    LOAD,
-    PLACEMENTS,
-    STORE,
-    TO_HOST,
-    VIEW,
-)
+from flint.passes.mlir import target_of
+from flint.passes.work.host_copies import PLACEMENTS, STREAMS, VIEW
 
+COPIES = frozenset({OpClass.TO_HOST, OpClass.FROM_HOST})
 #: Rows that only show a value, or a part of it, in another way.
-_SHOWS = LAYOUT | {"stablehlo.dynamic_slice", "stablehlo.concatenate", "stablehlo.pad"}
-_UPDATES = frozenset({"stablehlo.dynamic_update_slice"})
+_SHOWS = LAYOUT | {OpClass.DYNAMIC_SLICE, OpClass.CONCATENATE, OpClass.PAD}
 _CHANGED = (
-    "kind", "flags", "alias", "operand_bytes", "result_bytes", "flops", "stream", "opcode"
+    "kind", "flags", "alias", "operand_bytes", "result_bytes", "flops", "stream", "opcode", "op"
 )  # fmt: skip
-_FILLS = GENERATED | {"stablehlo.broadcast_in_dim"}
+_FILLS = GENERATED | {OpClass.BROADCAST}
 
 
-def placement_opcode(op: Any) -> str:
-    """The opcode of a call that moves a value to the host or to the device, "" of anything else."""
-    if op.name != "stablehlo.custom_call":
-        return ""
-    target = op.attributes["call_target_name"].value
-    if target not in PLACEMENTS:
-        return ""
-    if target != "annotate_device_placement":
-        return STORE if target == "MoveToHost" else LOAD
-    return STORE if "host" in _said(op.attributes) else LOAD
+def placement(op: Any) -> OpClass | None:
+    """What a call does that moves a value to the host or to the device; None of anything else."""
+    if op.name != "stablehlo.custom_call" or target_of(op) not in PLACEMENTS:
+        return None
+    target = target_of(op)
+    if target == "annotate_device_placement":
+        return OpClass.TO_HOST if "host" in _said(op.attributes) else OpClass.FROM_HOST
+    return OpClass.TO_HOST if target == "MoveToHost" else OpClass.FROM_HOST
 
 
 def _said(attributes: Any) -> str:
@@ -58,8 +49,7 @@ def with_host_memory(program: Program) -> Program:
     with stored values is on the host from the beginning; nothing fills it first. A copy of what is
     where it should be is a view. One that is only written into a stack has no result of its own.
     """
-    copies = opcode_mask(program, frozenset({STORE, LOAD}))
-    if not (copies | opcode_mask(program, frozenset({ARGUMENT}))).any():
+    if not is_any(program, COPIES | ON_HOST).any():
         return program
     return _Placed(program).program()
 
@@ -67,10 +57,10 @@ def with_host_memory(program: Program) -> Program:
 class _Placed:
     def __init__(self, program: Program) -> None:
         self.before = program
-        self.names = [program.opcodes[o] for o in program.opcode.tolist()]
+        self.ops = [OpClass(o) for o in program.op.tolist()]
         self.carried = {row for region in program.regions for row, _ in region.carries}
         self.yields = [pair for region in program.regions for pair in region.carries]
-        self.host = [name in (ARGUMENT, STORE) for name in self.names]
+        self.host = [op in ON_HOST for op in self.ops]
         #: For each row on the host what it shows, or -1.
         self.shows = [-1] * len(program)
         #: Carried values that are on the host from the beginning of their loop.
@@ -83,14 +73,14 @@ class _Placed:
         columns = {name: getattr(program, name).copy() for name in _CHANGED}
         alone = self._stands_alone()
         streams, opcodes = program.streams, program.opcodes
-        for row, name in enumerate(self.names):
-            if name in (STORE, LOAD) and not self._is_there(row):
-                stream = TO_HOST if name == STORE else FROM_HOST
-                streams, columns["stream"][row] = with_value(streams, stream)
-                columns["flags"][row] &= ~np.uint8(Flag.UNPRICED)
+        for row, op in enumerate(self.ops):
+            if op in COPIES and not self._is_there(row):
+                streams, columns["stream"][row] = with_value(streams, STREAMS[op])
+                columns["flags"][row] &= ~np.uint16(Flag.UNPRICED)
                 columns["result_bytes"][row] *= bool(alone[row])
             elif row in self.stacks or self._becomes_view(row):
                 opcodes, columns["opcode"][row] = with_value(opcodes, VIEW)
+                columns["op"][row] = OpClass.HOST_VALUE
                 columns["kind"][row] = Kind.VALUE
                 columns["alias"][row] = self.shows[row]
                 columns["flags"][row] = Flag.VIEW if self.shows[row] >= 0 else 0
@@ -106,8 +96,8 @@ class _Placed:
         found = np.zeros(len(program), dtype=np.bool_)
         found[[produced for row, produced in self.yields if row != produced]] = True
         for row in range(len(program) - 1, -1, -1):
-            shows = program.kind[row] == Kind.VALUE and self.names[row] != "func.return"
-            writes = self.names[row] in _UPDATES and self.host[row]
+            shows = program.kind[row] == Kind.VALUE and self.ops[row] != OpClass.RESULT
+            writes = self.ops[row] == OpClass.UPDATE_SLICE and self.host[row]
             if not writes and (found[row] or not shows):
                 found[program.dependencies(row)] = True
         return found
@@ -115,14 +105,14 @@ class _Placed:
     def _becomes_view(self, row: int) -> bool:
         """Whether a row that computes moves nothing: it is on the host, or a copy of what is there
         already."""
-        if self.names[row] in (STORE, LOAD):
+        if self.ops[row] in COPIES:
             return self._is_there(row)
         return self.host[row] and self.before.kind[row] == Kind.COMPUTE
 
     def _is_there(self, row: int) -> bool:
         """Whether a copy finds its operand where it should bring it."""
         read = self._main(row)
-        found = read >= 0 and self.host[read] == (self.names[row] == STORE)
+        found = read >= 0 and self.host[read] == (self.ops[row] == OpClass.TO_HOST)
         if found:
             self.shows[row] = read
         return found
@@ -140,17 +130,17 @@ class _Placed:
 
     def _follows(self, row: int) -> bool:
         """Whether a row shows or updates what is on the host."""
-        program, name = self.before, self.names[row]
+        program, op = self.before, self.ops[row]
         read = self._main(row)
-        if name in _UPDATES:
+        if op == OpClass.UPDATE_SLICE:
             written = [d for d in program.dependencies(row).tolist() if self.host[d]]
             target = int(program.alias[row])
             if not written:
                 return False
             self.shows[row] = target
             return True
-        shows = name in _SHOWS or program.kind[row] == Kind.VALUE
-        if not shows or read < 0 or not self.host[read] or name == "func.return":
+        shows = op in _SHOWS or program.kind[row] == Kind.VALUE
+        if not shows or read < 0 or not self.host[read] or op == OpClass.RESULT:
             return False
         self.shows[row] = read
         return True
@@ -158,7 +148,7 @@ class _Placed:
     def _is_filled(self, row: int) -> bool:
         """Whether what a loop carries begins as a fill, which the host needs not."""
         initial = self._main(row)
-        return initial >= 0 and not self.host[initial] and self.names[initial] in _FILLS
+        return initial >= 0 and not self.host[initial] and self.ops[initial] in _FILLS
 
     def _main(self, row: int) -> int:
         """The largest array that a row reads, or -1."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective
 from flint.passes.axes import pairs_to_route
 from flint.passes.extract.collectives import shard_holders
@@ -40,6 +41,7 @@ class Implied:
     cause: str
     group: Group | None = None
     route: Route | None = None
+    op: OpClass = OpClass.MOVE  #: what it reduces with
 
 
 def implied_communication(o: Operation, mesh: Mesh) -> list[Implied]:
@@ -121,7 +123,8 @@ def _after(
     o: Operation, number: int, collective: Collective, opcode: str, group: Group, cause: str
 ) -> Implied:
     num_bytes = o.results[number].num_bytes
-    return Implied(collective, opcode, number, num_bytes, num_bytes, cause, group=group)
+    op = OpClass.ADD if collective is Collective.ALL_REDUCE else OpClass.MOVE
+    return Implied(collective, opcode, number, num_bytes, num_bytes, cause, group=group, op=op)
 
 
 def _minor(axes: tuple[AxisRef, ...], major: int, mesh: Mesh) -> list[AxisRef]:

@@ -7,11 +7,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.columns import consumers
-from flint.ir.opcodes import DATA_MOVEMENT, GENERATED, LAYOUT, RESULT, opcode_mask
+from flint.ir.columns import consumers, is_any
+from flint.ir.op_class import DATA_MOVEMENT, GENERATED, LAYOUT, OpClass
 from flint.ir.program import Kind, Phase, Program
-from flint.passes.fusion.kernels import CONVERT
 
+#: Rows that calculate nothing of what they read.
+_MOVES = LAYOUT | DATA_MOVEMENT | GENERATED | {OpClass.CONVERT}
 Phases: TypeAlias = NDArray[np.uint8]
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -92,7 +93,7 @@ def _runs_again(program: Program, phase: Phases) -> Mask:
     """
     if not (phase == Phase.REMAT).any() or not (phase == Phase.BACKWARD).any():
         return np.zeros(len(program), dtype=np.bool_)
-    moves = opcode_mask(program, LAYOUT | DATA_MOVEMENT | GENERATED | CONVERT)
+    moves = is_any(program, _MOVES)
     floating = np.array([d.startswith(("float", "bfloat")) for d in program.dtypes] or [False])
     floats: Mask = floating[program.dtype]
     seeds = (phase == Phase.BACKWARD) & (program.kind == Kind.COMPUTE) & ~moves & floats
@@ -105,7 +106,7 @@ def _as_their_readers(program: Program, phase: Phases) -> Phases:
     What the step returns is read by nobody in particular and does not count.
     """
     start, readers = consumers(program)
-    result = opcode_mask(program, RESULT).tolist()
+    result = (program.op == OpClass.RESULT).tolist()
     first, reader, found = start.tolist(), readers.tolist(), phase.tolist()
     for row in range(len(program) - 1, -1, -1):
         if found[row] == Phase.UNKNOWN:

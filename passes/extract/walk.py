@@ -9,6 +9,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.passes.extract.collectives import (
     Communication,
@@ -17,7 +18,7 @@ from flint.passes.extract.collectives import (
     slice_group,
 )
 from flint.passes.extract.consistency import Doubts
-from flint.passes.extract.host_memory import placement_opcode, with_host_memory
+from flint.passes.extract.host_memory import placement, with_host_memory
 from flint.passes.extract.implied import (
     Implied,
     implied_communication,
@@ -26,6 +27,7 @@ from flint.passes.extract.implied import (
 from flint.passes.extract.layouts import turned_operands
 from flint.passes.extract.loops import LoopCounts
 from flint.passes.extract.names import Origin, Origins, parameter_name
+from flint.passes.extract.op_classes import class_of, value_class
 from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import (
     NOTHING,
@@ -37,12 +39,12 @@ from flint.passes.extract.tensors import (
 )
 from flint.passes.extract.work import Operation, work_of
 from flint.passes.mlir import (
-    attention_mask,
     defining_operation,
     functions_of,
     make_context,
+    target_of,
 )
-from flint.passes.work.host_copies import ARGUMENT
+from flint.passes.work.host_copies import ARGUMENT, OPCODES
 
 #: Operations that only name a value: nothing runs.
 FREE = frozenset(
@@ -166,7 +168,7 @@ class _Walk:
             given = attributes[i] if i < len(attributes) else {}
             self._parameter(argument, given, i)
         returned = self.block(block)
-        self.builder.add("func.return", Kind.VALUE, deps=returned)
+        self.builder.add("func.return", Kind.VALUE, op=OpClass.RESULT, deps=returned)
         return returned
 
     def _parameter(self, argument: Any, attributes: Any, number: int) -> None:
@@ -174,9 +176,11 @@ class _Walk:
         self.shardings[argument] = sharding
         tensor = self.tensors.make(argument.type, sharding)
         donated = any(k in attributes for k in ("jax.buffer_donor", "tf.aliasing_output"))
+        on_host = _is_on_host(attributes)
         self.rows[argument] = self.builder.add(
-            ARGUMENT if _is_on_host(attributes) else "parameter",
+            ARGUMENT if on_host else "parameter",
             Kind.PARAMETER,
+            op=OpClass.HOST_VALUE if on_host else OpClass.VALUE,
             dtype=tensor.dtype,
             shape=tensor.shape,
             result_bytes=tensor.num_bytes,
@@ -224,10 +228,18 @@ class _Walk:
         for value, sharding in zip(op.results, self._result_shardings(op), strict=True):
             self.shardings[value] = sharding
 
-    def _value(self, opcode: str, tensor: Tensor, deps: Sequence[int], origin: Origin) -> int:
+    def _value(
+        self,
+        opcode: str,
+        tensor: Tensor,
+        deps: Sequence[int],
+        origin: Origin,
+        op: OpClass = OpClass.VALUE,
+    ) -> int:
         return self.builder.add(
             opcode,
             Kind.VALUE,
+            op=op,
             deps=deps,
             dtype=tensor.dtype,
             shape=tensor.shape,
@@ -257,7 +269,7 @@ class _Walk:
             row = self._communicate(operation, communication, deps, origin)
         elif op.name in FREE or _is_scalar_bookkeeping(operation):
             result = operation.results[0] if operation.results else NOTHING
-            row = self._value(op.name, result, deps, origin)
+            row = self._value(op.name, result, deps, origin, value_class(op.name))
             if op.name in _POSITIONS:
                 self.reached[row] = frozenset(self.mesh.names)
         else:
@@ -293,6 +305,7 @@ class _Walk:
         return self.builder.add(
             c.opcode,
             Kind.COLLECTIVE,
+            op=c.op,
             deps=deps,
             dtype=dtype,
             shape=shape,
@@ -306,6 +319,7 @@ class _Walk:
             location=origin.location,
             phase=origin.phase,
             cause=cause,
+            flags=Flag.PARTITIONED if c.opcode.startswith("sdy.") else 0,
         )
 
     def _axes_of(self, c: Communication | Implied) -> frozenset[str]:
@@ -329,16 +343,18 @@ class _Walk:
             flags |= Flag.DOUBTFUL
         flags |= turned_operands(o, deps)
         result = o.results[0] if o.results else NOTHING
-        opcode = placement_opcode(o.op) or work.called or o.name
-        if opcode == "stablehlo.custom_call":
-            target = o.op.attributes["call_target_name"].value
-            opcode = f"custom_call.{target}{attention_mask(o.op)}"
+        placed, opcode = placement(o.op), work.called or o.name
+        if placed is not None:
+            opcode = OPCODES[placed]
+        elif opcode == "stablehlo.custom_call":
+            opcode = f"custom_call.{target_of(o.op)}"
         self.splits[len(self.builder)] = _NO_AXES.union(
             *(t.split_over for t in (*o.operands, *o.results))
         )
         return self.builder.add(
             opcode,
             Kind.COMPUTE,
+            op=placed or work.class_or(class_of(o.name)),
             deps=deps,
             dtype=result.dtype,
             shape=result.shape,
@@ -347,6 +363,7 @@ class _Walk:
             flops=work.flops,
             dims=work.dims,
             product=work.product,
+            mask=work.mask,
             group=slice_group(o, self.mesh) if o.name == "sdy.all_slice" else None,
             scope=origin.scope,
             location=origin.location,
@@ -546,7 +563,13 @@ class _Walk:
             regions.append(index)
         self.builder.take_heaviest(regions)
         rows = [
-            self._value("case.join", self.tensor(v), [selector, *(r[i] for r in returned)], origin)
+            self._value(
+                "case.join",
+                self.tensor(v),
+                [selector, *(r[i] for r in returned)],
+                origin,
+                OpClass.JOIN,
+            )
             for i, v in enumerate(op.results)
         ]
         self._define(op, rows)

@@ -15,10 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
+from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
+from flint.passes.extract.op_classes import class_of
 from flint.passes.extract.precision import product_of
 from flint.passes.extract.tensors import Tensor
-from flint.passes.mlir import is_attention, is_attention_backward, is_heads_first
+from flint.passes.mlir import (
+    attention_mask,
+    attention_name,
+    is_attention,
+    is_attention_backward,
+    is_heads_first,
+    target_of,
+)
 from flint.passes.work.fourier import fft_work
 from flint.passes.work.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
@@ -43,9 +51,10 @@ def work_of(operation: Operation) -> Work:
     rule = RULES.get(operation.name)
     if rule is not None:
         return rule(operation)
-    if operation.name in NO_ARITHMETIC:
+    op = class_of(operation.name)
+    if op in NO_ARITHMETIC or operation.name in BIT_CASTS:
         return Work()
-    if operation.name in ELEMENTWISE:
+    if op in ELEMENTWISE:
         return Work(flops=operation.results[0].num_elements)
     return Work(unpriced=True)
 
@@ -307,7 +316,14 @@ def _attention(o: Operation, *, backward: bool) -> Work:
     heads = q.num_elements // max(size * queries, 1)
     sizes = 3 * size + 2 * value_size if backward else size + value_size
     flops = 2 * heads * queries * keys * sizes
-    return Work(flops=flops, dims=(heads, queries, keys, size), product=product_of(o))
+    return Work(
+        flops=flops,
+        dims=(heads, queries, keys, size),
+        product=product_of(o),
+        mask=attention_mask(o.op),
+        op=OpClass.ATTENTION_BACKWARD if backward else OpClass.ATTENTION,
+        called=attention_name(target_of(o.op), attention_mask(o.op)),
+    )
 
 
 def _config(op: Any) -> dict[str, Any]:
@@ -332,17 +348,9 @@ def _body_operations(op: Any, least: int = 1) -> int:
 
 
 #: Operations that move, make or convert data without arithmetic.
-NO_ARITHMETIC = (
-    DATA_MOVEMENT
-    | LAYOUT
-    | GENERATED
-    | {
-        "stablehlo.convert",
-        "stablehlo.bitcast_convert",
-        "stablehlo.reduce_precision",
-        "sdy.all_slice",
-    }
-)
+NO_ARITHMETIC = DATA_MOVEMENT | LAYOUT | GENERATED | {OpClass.CONVERT, OpClass.REDUCE_PRECISION}
+#: Operations that see the same bits as another type.
+BIT_CASTS = frozenset({"stablehlo.bitcast_convert"})
 #: Custom calls that are annotations and do not run.
 FREE_TARGETS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate"})
 #: Targets of custom calls that factor matrices: flops of one m x n matrix.

@@ -12,30 +12,26 @@ from flint.ir.columns import (
     consumers,
     edges,
     forwarded,
+    is_any,
     kept,
     read_at_home,
     rewired,
 )
-from flint.ir.opcodes import opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
 from flint.passes.fusion.named import named_kernels
-from flint.passes.fusion.roles import Role, Roles, roles_of, words
+from flint.passes.fusion.roles import Role, Roles, roles_of
 from flint.passes.fusion.softmax_backward import softmax_gradients
 
 #: What a softmax has and a norm has not; its gradient is told by its structure.
-EXPONENTIAL = words(
-    "stablehlo.exponential hlo.exponential aten.exp aten._softmax aten._log_softmax "
-    "aten._safe_softmax aten._softmax_backward_data aten._log_softmax_backward_data"
-)
+EXPONENTIAL = frozenset({OpClass.EXPONENTIAL, OpClass.SOFTMAX})
 #: flops of an element up to which a value made from nothing is made again.
 _CHEAP_FLOPS = 4
 #: Functions that take many instructions.
-_COSTLY = frozenset(
-    f"{dialect}.{name}"
-    for dialect in ("stablehlo", "hlo", "aten")
-    for name in ("cosine", "sine", "cos", "sin", "tan", "power", "pow", "exponential", "exp", "log")
-)
+_COSTLY = frozenset({OpClass.EXPONENTIAL, OpClass.LOGARITHM, OpClass.POWER, OpClass.TRIGONOMETRIC})
+#: Of an array whose part they take or write they move little.
+_DYNAMIC = frozenset({OpClass.DYNAMIC_SLICE, OpClass.UPDATE_SLICE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +82,7 @@ def compute_again(
     diamonds = Diamonds(program, roles, blocks=blocks)
     by_hand = named_kernels(program, named).tolist()
     gone = _Again(program, roles, diamonds, elements, by_hand).gone()
-    softmax = opcode_mask(program, EXPONENTIAL) | softmax_gradients(program, roles)
+    softmax = is_any(program, EXPONENTIAL) | softmax_gradients(program, roles)
     owner, target = edges(program)
     busy = _handed_on(program, gone & (program.flops > 0), gone)
     changed = np.zeros(len(program), dtype=np.bool_)
@@ -184,9 +180,9 @@ def _layouts_again(program: Program, roles: Roles) -> Mask:
     """Rule `layout_again`, but for who reads a row."""
     moves = (roles.moves | roles.converts) & (program.flops == 0) & (roles.role != Role.VIEW)
     few = np.diff(program.dep_start) <= 1
-    dynamic = np.array(["dynamic" in name for name in program.opcodes] or [False], dtype=np.bool_)
+    dynamic = is_any(program, _DYNAMIC)
     grows = (program.operand_bytes <= program.result_bytes) & ~roles.turns
-    again = moves & grows & (few | dynamic[program.opcode])
+    again = moves & grows & (few | dynamic)
     return np.asarray(again | _whole_views(program, roles), dtype=np.bool_)
 
 
@@ -216,7 +212,7 @@ def made_from_nothing(program: Program, roles: Roles) -> Mask:
         & (roles.moves | (np.diff(program.dep_start) > 0))
         & (program.flops <= roles.elements * _CHEAP_FLOPS)
     )
-    cheap &= ~opcode_mask(program, _COSTLY)
+    cheap &= ~is_any(program, _COSTLY)
     passes = ((roles.role == Role.VIEW) & (roles.elements > 1)) | same
     made, views = cheap.tolist(), passes.tolist()
     for row in range(len(program)):
@@ -229,12 +225,12 @@ def made_from_nothing(program: Program, roles: Roles) -> Mask:
 
 def _known_scalars(program: Program, roles: Roles) -> list[bool]:
     """Constants and scalar arguments, what follows from them, and what is only waited for."""
-    constant = [name.endswith(".constant") for name in program.opcodes]
+    constant = is_any(program, OpClass.CONSTANT).tolist()
     scalar = (program.kind == Kind.VALUE) & ~carried(program) & (roles.elements <= 1)
     known = scalar.tolist()
     for row in np.flatnonzero(scalar).tolist():
         reads = program.dependencies(row).tolist()
-        known[row] = constant[program.opcode[row]] or all(known[d] for d in reads)
+        known[row] = constant[row] or all(known[d] for d in reads)
     waits = ((program.kind == Kind.VALUE) & (program.result_bytes == 0)).tolist()
     return [one or other for one, other in zip(known, waits, strict=True)]
 
@@ -329,10 +325,10 @@ def _inlined(program: Program, gone: Mask) -> Program:
             flops[int(last[row])] += flops[row]
     values = np.where(idle, program.operand_bytes, np.array(operand, dtype=np.int64))
     flags = np.where(
-        changed & _first_gone(program, gone), program.flags & ~Flag.IN_PLACE & 0xFF, program.flags
+        changed & _first_gone(program, gone), program.flags & ~Flag.IN_PLACE & 0xFFFF, program.flags
     )
     total: Int64s = np.array(flops, dtype=np.int64)
-    adjusted = program.with_rows(operand_bytes=values, flops=total, flags=flags.astype(np.uint8))
+    adjusted = program.with_rows(operand_bytes=values, flops=total, flags=flags.astype(np.uint16))
     return kept(forwarded(adjusted, gone), ~gone)
 
 

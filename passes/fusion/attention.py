@@ -8,21 +8,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import edges, rewired, with_value
-from flint.ir.opcodes import opcode_mask
-from flint.ir.program import Int64s, Phase, Program
+from flint.ir.columns import edges, is_any, rewired, with_value
+from flint.ir.op_class import ATTENTION, MERGED, OpClass
+from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Phase, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
-from flint.passes.fusion.merging import merged, value_bytes
+from flint.passes.fusion.merging import MERGED_NAMES, merged, value_bytes
 from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import Role, roles_of
-from flint.passes.fusion.softmax_graph import TURN, Reach, SoftmaxGraph
+from flint.passes.fusion.softmax_graph import Reach, SoftmaxGraph
 from flint.passes.fusion.split_attention import SplitAttention, SplitFinder, without_unread
 from flint.passes.rewrites.dead_code import DropDeadCode
 
-FORWARD, BACKWARD = "fusion.attention", "fusion.attention_backward"
-#: Ends of their names for what is known of a mask.
-CAUSAL, PERHAPS_A_WINDOW = "[causal]", "[window?]"
+#: Ends of the names of kernels, for people, by mask.
+_MASK_NAMES = {0: "", CAUSAL: "[causal]", PERHAPS_A_WINDOW: "[causal][window?]"}
 #: Bytes of the logarithm of the sum of exponentials that the forward pass keeps for each row.
 STATISTIC_BYTES = 4
 
@@ -39,8 +38,8 @@ class FuseAttention(Pass):
       for it, in stacks of a loop too, are stored no more; nor those that a stage of a pipeline
       saved for another unit (see `split_attention`).
 
-    A mask made from positions alone costs nothing and makes the kernel `[causal]`; one of several
-    comparisons may be a window, whose length a program does not hold: `[window?]`. A changed layout
+    A mask made from positions alone costs nothing and makes the kernel causal; one of several
+    comparisons may be a window, whose length a program does not hold. A changed layout
     of what goes in or comes out is part of the kernel. dims are (batch x heads, queries, keys, head
     size); flops those of all products, of the full square; bytes what crosses, not the scores.
     With `named`, a softmax in a kernel that the program names stays there.
@@ -89,18 +88,15 @@ class FusedTurns:
 
 def fused_turns(program: Program) -> FusedTurns:
     """How often a step of a program of kernels runs fused attention."""
-    back = np.array([o.startswith(BACKWARD) for o in program.opcodes], dtype=np.bool_)
-    fused = np.array([o.startswith(FORWARD) for o in program.opcodes], dtype=np.bool_) & ~back
-    if not (fused | back).any():
-        return FusedTurns(0, 0, 0)
-    forward = fused[program.opcode]
-    rows = (forward, forward & (program.phase == Phase.FORWARD), back[program.opcode])
+    back = is_any(program, OpClass.FUSED_ATTENTION_BACKWARD)
+    forward = is_any(program, OpClass.FUSED_ATTENTION)
+    rows = (forward, forward & (program.phase == Phase.FORWARD), back)
     return FusedTurns(*(int(program.trips[r].sum()) for r in rows))
 
 
 def has_fused_attention(program: Program) -> bool:
     """Whether attention was turned into kernels that store no scores."""
-    return any(name.startswith(FORWARD) for name in program.opcodes)
+    return bool(is_any(program, MERGED & ATTENTION).any())
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,8 @@ class _Kernel:
     What only waited for a row of `stored` waits for the kernel.
     """
 
-    name: str
+    op: OpClass
+    mask: int
     rows: frozenset[int]
     ends: int
     cut: frozenset[int]
@@ -253,7 +250,8 @@ class _Finder:
         dims = self._dims(p)
         statistic = dims[0] * dims[1] * STATISTIC_BYTES if p.gradient >= 0 else 0
         return _Kernel(
-            name=FORWARD + self._causal(p),
+            op=OpClass.FUSED_ATTENTION,
+            mask=self._mask(p),
             rows=frozenset(rows),
             ends=p.weighted,
             cut=cut,
@@ -282,7 +280,8 @@ class _Finder:
         lines = dims[0] * dims[1] * STATISTIC_BYTES
         gradient = self._gradient_bytes(p, rows)
         return _Kernel(
-            name=BACKWARD + self._causal(p),
+            op=OpClass.FUSED_ATTENTION_BACKWARD,
+            mask=self._mask(p),
             rows=frozenset(rows),
             ends=max(p.backward),
             cut=frozenset(made | (before & p.reach.stored)),
@@ -332,9 +331,9 @@ class _Finder:
     def _flops(self, *products: int) -> int:
         return sum(int(self._program.flops[d]) for d in products)
 
-    def _causal(self, p: _Pattern) -> str:
+    def _mask(self, p: _Pattern) -> int:
         comparisons = self._graph.comparisons(p.masks)
-        return "" if not comparisons else CAUSAL if comparisons == 1 else CAUSAL + PERHAPS_A_WINDOW
+        return 0 if not comparisons else CAUSAL if comparisons == 1 else PERHAPS_A_WINDOW
 
     def _dims(self, p: _Pattern) -> tuple[int, int, int, int]:
         """(batch x heads, queries, keys, head size), from the shape of the weights."""
@@ -368,18 +367,20 @@ def _rewritten(program: Program, found: list[_Kernel], groups: Groups) -> Progra
     start = program.dep_start.tolist()
     stands: Int64s = np.zeros(len(program), dtype=np.int64)
     opcode, dims, opcodes = program.opcode.copy(), program.dims.copy(), program.opcodes
+    op, mask = program.op.copy(), program.mask.copy()
     known = {}
-    waits = opcode_mask(program, TURN)[owner]
+    waits = is_any(program, OpClass.TURN)[owner]
     for kernel in found:
         target = np.where(waits & np.isin(target, list(kernel.stored)), kernel.ends, target)
         for row in kernel.rows:
             links = slice(start[row], start[row + 1])
             keep[links] &= ~np.isin(target[links], list(kernel.cut))
         stands[kernel.ends] = 1
-        opcodes, opcode[kernel.ends] = with_value(opcodes, kernel.name)
-        dims[kernel.ends] = kernel.dims
+        name = MERGED_NAMES[kernel.op] + _MASK_NAMES[kernel.mask]
+        opcodes, opcode[kernel.ends] = with_value(opcodes, name)
+        op[kernel.ends], mask[kernel.ends], dims[kernel.ends] = kernel.op, kernel.mask, kernel.dims
         names = ("flops", "operand_bytes", "result_bytes")
         known[kernel.ends] = {name: getattr(kernel, name) for name in names}
     shorter = rewired(program, (owner[keep], target[keep]))
-    columns: dict[str, Any] = {"opcode": opcode, "opcodes": opcodes, "dims": dims}
-    return merged(shorter, groups.kernels(stands), known=known, **columns)
+    columns: dict[str, Any] = {"opcode": opcode, "op": op, "mask": mask, "dims": dims}
+    return merged(shorter, groups.kernels(stands), known=known, opcodes=opcodes, **columns)

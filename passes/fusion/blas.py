@@ -8,15 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import changed, consumers, yielded
-from flint.ir.opcodes import opcode_mask
+from flint.ir.columns import changed, consumers, is_any, yielded
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.fusion.roles import TRANSPOSE, Role, roles_of, words
+from flint.passes.fusion.roles import Role, roles_of
 
 #: Changes of layout that strides can express.
-_STRIDED = TRANSPOSE | words("stablehlo.slice hlo.slice")
-_ADD = words("stablehlo.add hlo.add")
+_STRIDED = frozenset({OpClass.TRANSPOSE, OpClass.SLICE})
 #: Sums of this type take products in the kernel of the product, which has them in it anyway.
 _SUM = "float32"
 
@@ -48,7 +47,7 @@ class UseBlas(Pass):
 
 def _views(program: Program, rows: Int64s) -> Program:
     """The program in which each of `rows` is a view of what it reads first."""
-    flags = program.flags[rows] | np.uint8(Flag.VIEW)
+    flags = program.flags[rows] | np.uint16(Flag.VIEW)
     alias = program.deps[program.dep_start[rows]].astype(np.int32)
     return changed(
         program, rows, kind=Kind.VALUE, flops=0, operand_bytes=0, flags=flags, alias=alias
@@ -60,7 +59,7 @@ def _strided(program: Program) -> Program:
     role = roles_of(program, operators=False).role.tolist()
     first, rows = (column.tolist() for column in consumers(program))
     may = (program.kind == Kind.COMPUTE) & (np.diff(program.dep_start) == 1) & ~yielded(program)
-    may &= opcode_mask(program, _STRIDED)
+    may &= is_any(program, _STRIDED)
     candidates = may.tolist()
     only = [False] * len(program)
     for row in range(len(program) - 1, -1, -1):
@@ -82,7 +81,7 @@ class _Products:
 
     def turned(self) -> list[int]:
         """Rule `turned_results`: rows that only turn a product around."""
-        turns = opcode_mask(self._program, TRANSPOSE) & (self._program.kind == Kind.COMPUTE)
+        turns = is_any(self._program, OpClass.TRANSPOSE) & (self._program.kind == Kind.COMPUTE)
         found = []
         for product in np.flatnonzero(self._role == Role.MATMUL).tolist():
             way = self._way(product)
@@ -141,7 +140,7 @@ class _Products:
 
     def _adds(self, row: int) -> bool:
         program = self._program
-        adds = program.opcodes[program.opcode[row]] in _ADD and program.kind[row] == Kind.COMPUTE
+        adds = program.op[row] == OpClass.ADD and program.kind[row] == Kind.COMPUTE
         placed = bool(program.flags[row] & Flag.IN_PLACE) and program.alias[row] >= 0
         return adds and placed and program.dtypes[program.dtype[row]] == _SUM
 

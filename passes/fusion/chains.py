@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flint.ir.columns import consumers, with_value, yielded
+from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind, Phase, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
-from flint.passes.fusion.merging import merged
+from flint.passes.fusion.merging import MERGED_NAMES, merged
 from flint.passes.fusion.named import named_kernels
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Role
 
@@ -361,7 +362,7 @@ class _Chains:
 def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     """Opcodes and dims of kernels, at the rows that stand for them."""
     program, roles = inlined.program, inlined.roles
-    opcode, dims = program.opcode.copy(), program.dims.copy()
+    opcode, op, dims = program.opcode.copy(), program.op.copy(), program.dims.copy()
     opcodes = program.opcodes
     working = (roles.role > Role.VIEW) & (program.kind == Kind.COMPUTE)
     role = roles.role.tolist()
@@ -373,26 +374,26 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     for stands, rows in members.items():
         found = _name(inlined, rows, [role[r] for r in rows])
         if found:
-            name, source = found
-            opcodes, opcode[stands] = with_value(opcodes, name)
+            op[stands], source = found
+            opcodes, opcode[stands] = with_value(opcodes, MERGED_NAMES[found[0]])
             dims[stands] = program.dims[source] if source >= 0 else 0
-    return {"opcode": opcode, "opcodes": opcodes, "dims": dims}
+    return {"opcode": opcode, "opcodes": opcodes, "op": op, "dims": dims}
 
 
-def _name(inlined: Inlined, rows: list[int], role: list[int]) -> tuple[str, int] | None:
-    """What a kernel of several rows is called and the row whose dims it has; None keeps both."""
+def _name(inlined: Inlined, rows: list[int], role: list[int]) -> tuple[OpClass, int] | None:
+    """The class of a kernel of several rows and the row whose dims it has; None keeps both."""
     program, roles = inlined.program, inlined.roles
     if Role.MATMUL in role:
         return None
     reduces = [r for r, what in zip(rows, role, strict=True) if what in _REDUCING]
     if not reduces:
         update = program.phase[rows[-1]] == Phase.OPTIMIZER
-        return ("fusion.optimizer" if update else "fusion"), -1
+        return (OpClass.FUSED_OPTIMIZER if update else OpClass.FUSED), -1
     along = [r for r in reduces if roles.role[r] == Role.ROWS]
     if not along or program.dims[along[0], 1] < 2:
-        return "fusion.reduction", reduces[-1]
+        return OpClass.FUSED_REDUCTION, reduces[-1]
     size = roles.elements[along[0]]
     if not any(r > along[0] and roles.results[r] == size for r in rows):
-        return "fusion.reduction", reduces[-1]
-    kind = "fusion.softmax" if inlined.softmax[rows].any() else "fusion.norm"
-    return kind, along[0]
+        return OpClass.FUSED_REDUCTION, reduces[-1]
+    softmax = inlined.softmax[rows].any()
+    return (OpClass.FUSED_SOFTMAX if softmax else OpClass.FUSED_NORM), along[0]

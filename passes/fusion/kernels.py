@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flint.ir.columns import (
     Mask,
@@ -15,30 +16,20 @@ from flint.ir.columns import (
     consumers,
     edges,
     forwarded,
+    is_any,
     kept,
     read_at_home,
     with_value,
 )
 from flint.ir.edit import Editor
-from flint.ir.opcodes import (
-    CONVOLUTION,
-    ELEMENTWISE,
-    LAYOUT,
-    MATMUL,
-    REDUCTION,
-    opcode_mask,
-)
+from flint.ir.op_class import ELEMENTWISE, LAYOUT, PRODUCT, REDUCTION, OpClass
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.bytes_read import bytes_in
 
-#: Changes of type, element by element.
-CONVERT = frozenset({"stablehlo.convert", "hlo.convert"})
 #: Opcode of a kernel of several element-wise operations.
 FUSION = "fusion"
-#: Operators that PyTorch launched one by one.
-EAGER = "aten."
 
 
 class Role(IntEnum):
@@ -55,7 +46,7 @@ class Role(IntEnum):
 class FuseKernels(Pass):
     """Merge rows into kernels with one result, by rules that compilers share.
 
-    Operators of PyTorch that ran one by one (`aten.`) are kernels already and stay as they are.
+    Operators that a framework launched one by one are kernels already and stay as they are.
 
     First, layout changes and conversions that only element-wise operations and reductions of their
     region read are done again by each reader (`_repeated`): they have no flops, and their operand
@@ -99,7 +90,7 @@ def _repeated(program: Program) -> Program:
     operand_bytes = program.operand_bytes.copy()
     np.add.at(operand_bytes, owner, after - before)
     flags = program.flags.copy()
-    flags[owner] &= ~np.uint8(Flag.IN_PLACE)  # its first operand may be another one now
+    flags[owner] &= ~np.uint16(Flag.IN_PLACE)  # its first operand may be another one now
     adjusted = program.with_rows(operand_bytes=np.maximum(operand_bytes, 0), flags=flags)
     return kept(forwarded(adjusted, gone), ~gone)
 
@@ -107,7 +98,7 @@ def _repeated(program: Program) -> Program:
 def _cheap(program: Program) -> Mask:
     """Rows without flops, of one operand or none, that each of their readers can do again."""
     role = _roles(program)
-    cheap = (role == Role.LAYOUT) | (opcode_mask(program, CONVERT) & (role == Role.ELEMENT))
+    cheap = (role == Role.LAYOUT) | (is_any(program, OpClass.CONVERT) & (role == Role.ELEMENT))
     cheap &= (program.flops == 0) & (np.diff(program.dep_start) <= 1)
     cheap &= (program.result_bytes >= program.operand_bytes) & read_at_home(program)
     does = (role == Role.ELEMENT) | (role == Role.LAYOUT) | (role == Role.REDUCE)
@@ -136,13 +127,12 @@ def _roles(program: Program) -> Int64s:
     priced = (program.flags & Flag.UNPRICED) == 0
     views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) > 0) & ~carried(program)
     role = np.zeros(len(program), dtype=np.int64)
-    iota = frozenset({"stablehlo.iota", "hlo.iota"})
-    role[opcode_mask(program, ELEMENTWISE) & compute] = Role.ELEMENT
-    role[opcode_mask(program, LAYOUT | iota) & (compute | views)] = Role.LAYOUT
-    role[opcode_mask(program, REDUCTION) & compute] = Role.REDUCE
-    role[opcode_mask(program, MATMUL | CONVOLUTION) & compute] = Role.MATMUL
-    launched = np.array([o.startswith(EAGER) for o in program.opcodes], dtype=np.bool_)
-    return np.where(priced & ~launched[program.opcode], role, Role.ALONE)
+    role[is_any(program, ELEMENTWISE) & compute] = Role.ELEMENT
+    role[is_any(program, LAYOUT | {OpClass.IOTA}) & (compute | views)] = Role.LAYOUT
+    role[is_any(program, REDUCTION) & compute] = Role.REDUCE
+    role[is_any(program, PRODUCT) & compute] = Role.MATMUL
+    launched = (program.flags & Flag.LAUNCHED) != 0
+    return np.where(priced & ~launched, role, Role.ALONE)
 
 
 @dataclass
@@ -188,7 +178,7 @@ def _kernels(program: Program, role: Int64s) -> Int64s:
     """For each row, the last row of its kernel."""
     matmul = role == Role.MATMUL
     elements = np.array([math.prod(s) for s in program.shapes], dtype=object)[program.shape]
-    converts = opcode_mask(program, CONVERT)
+    converts = is_any(program, OpClass.CONVERT)
     work = _Kernels(
         role=role.tolist(),
         kernel=list(range(len(program))),
@@ -217,34 +207,35 @@ def _merged(program: Program, role: Int64s, kernel: Int64s) -> Program:
         bytes_in(program, kernel, links, program.result_bytes[links[1]]),
         program.operand_bytes,
     )
-    opcodes, opcode = _opcodes(program, role, kernel)
+    opcodes, opcode, op = _named(program, role, kernel)
     dims = program.dims.copy()
     matmuls = np.flatnonzero(role == Role.MATMUL)
     dims[kernel[matmuls]] = program.dims[matmuls]
-    edit = Editor(program.with_rows(opcodes=opcodes, opcode=opcode, dims=dims))
+    edit = Editor(program.with_rows(opcodes=opcodes, opcode=opcode, op=op, dims=dims))
     edit.merge(kernel, sums=("flops",))
     rows = edit.rows()
     product = kernel_products(program, kernel)
     first = np.full(n, -1, dtype=np.int64)
     np.maximum.at(first, kernel[links[0]], n - links[1])  # the smallest of each, from the end
     same = np.where(first < 0, -1, n - first) == _first_reads(program)
-    flags = program.flags & np.where(same, 0xFF, ~Flag.IN_PLACE & 0xFF).astype(np.uint8)
+    flags = program.flags & np.where(same, 0xFFFF, ~Flag.IN_PLACE & 0xFFFF).astype(np.uint16)
     edit.set(rows, operand_bytes=operand_bytes[rows], product=product[rows], flags=flags[rows])
     return edit.build().program
 
 
-def _opcodes(
+def _named(
     program: Program, role: Int64s, kernel: Int64s
-) -> tuple[tuple[str, ...], np.ndarray[tuple[int, ...], np.dtype[np.uint16]]]:
-    """The opcode table with `fusion`, and the opcode of each kernel at its last row."""
+) -> tuple[tuple[str, ...], NDArray[np.uint16], NDArray[np.uint8]]:
+    """The opcode table with `fusion`, and opcode and class of each kernel at its last row."""
     opcodes, fusion = with_value(program.opcodes, FUSION)
-    opcode = program.opcode.copy()
+    opcode, op = program.opcode.copy(), program.op.copy()
     launched = kernel[program.kind == Kind.COMPUTE]
     several = np.bincount(launched, minlength=len(program)) > 1
-    opcode[several & (role != Role.REDUCE)] = fusion
+    several &= role != Role.REDUCE
+    opcode[several], op[several] = fusion, OpClass.FUSED
     matmuls = np.flatnonzero(role == Role.MATMUL)
-    opcode[kernel[matmuls]] = program.opcode[matmuls]
-    return opcodes, opcode
+    opcode[kernel[matmuls]], op[kernel[matmuls]] = program.opcode[matmuls], program.op[matmuls]
+    return opcodes, opcode, op
 
 
 def _first_reads(program: Program) -> Int64s:

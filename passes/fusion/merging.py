@@ -8,13 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import Edges, Mask, edges, yielded
+from flint.ir.columns import Edges, Mask, edges, is_any, yielded
 from flint.ir.edit import Editor
-from flint.ir.opcodes import opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.bytes_read import bytes_in
-from flint.passes.fusion.roles import UPDATE
+
+#: Opcodes of kernels that rules of fusion make, by class.
+MERGED_NAMES = {
+    OpClass.FUSED: "fusion",
+    OpClass.FUSED_LOOP: "fusion.loop",
+    OpClass.FUSED_LAYOUT: "fusion.layout",
+    OpClass.FUSED_ATTENTION: "fusion.attention",
+    OpClass.FUSED_ATTENTION_BACKWARD: "fusion.attention_backward",
+    OpClass.FUSED_SOFTMAX: "fusion.softmax",
+    OpClass.FUSED_NORM: "fusion.norm",
+    OpClass.FUSED_REDUCTION: "fusion.reduction",
+    OpClass.FUSED_OPTIMIZER: "fusion.optimizer",
+}
 
 
 def segments(program: Program) -> Int64s:
@@ -77,7 +89,7 @@ def _honest(found: Program, before: Program, rows: Int64s, place: Int64s) -> Pro
     lost = place[rows[before.alias[rows] >= 0]]
     lost = lost[found.alias[lost] < 0]
     flags = found.flags.copy()
-    flags[lost] &= ~np.uint8(Flag.IN_PLACE | Flag.VIEW)
+    flags[lost] &= ~np.uint16(Flag.IN_PLACE | Flag.VIEW)
     return found.with_rows(flags=flags)
 
 
@@ -99,7 +111,7 @@ def _bytes_in(program: Program, kernel: Int64s, links: Edges) -> Int64s:
 def _is_written(program: Program, links: Edges) -> Mask:
     """Links to a value of which the reader only writes a part."""
     owner, target = links
-    parts = opcode_mask(program, UPDATE)
+    parts = is_any(program, OpClass.UPDATE_SLICE)
     return np.asarray(parts[owner] & (program.alias[owner] == target), dtype=np.bool_)
 
 

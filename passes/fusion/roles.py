@@ -8,41 +8,15 @@ from enum import IntEnum
 
 import numpy as np
 
-from flint.ir.columns import Mask, carried
-from flint.ir.opcodes import (
-    CONVOLUTION,
-    ELEMENTWISE,
-    GENERATED,
-    LAYOUT,
-    MATMUL,
-    REDUCTION,
-    opcode_mask,
-)
+from flint.ir.columns import Mask, carried, is_any
+from flint.ir.op_class import ELEMENTWISE, GENERATED, LAYOUT, PRODUCT, REDUCTION, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
-from flint.passes.fusion.kernels import CONVERT, EAGER
-
-
-def words(text: str) -> frozenset[str]:
-    """A set of opcodes, written with blanks between them."""
-    return frozenset(text.split())
-
 
 #: Copies that a kernel can do while it reads, or as it writes.
-_COPIES = words(
-    "stablehlo.concatenate stablehlo.pad stablehlo.dynamic_slice hlo.concatenate hlo.pad "
-    "hlo.dynamic-slice aten.cat aten.clone aten.contiguous aten.copy aten.copy_ aten.stack "
-    "aten.constant_pad_nd aten.slice_backward aten.select_backward aten.repeat aten.flip "
-    "aten.split_with_sizes_copy aten.split_copy aten.flatten aten.to"
-)
-#: Changes of type of PyTorch, which may also copy.
-_CASTS = words("aten._to_copy aten.to")
-#: Draws of random numbers are kernels of their own in XLA, and few enough elsewhere.
-_RANDOM = ("rng", "rand", "bernoulli", "normal", "uniform", "exponential")
-#: A part of a large array is written in place.
-UPDATE = frozenset({"stablehlo.dynamic_update_slice", "hlo.dynamic-update-slice"})
-#: A part of a large array is read.
-SLICE = words("stablehlo.dynamic_slice hlo.dynamic-slice")
-TRANSPOSE = frozenset({"stablehlo.transpose", "hlo.transpose"})
+_COPIES = LAYOUT | {OpClass.CONCATENATE, OpClass.PAD, OpClass.DYNAMIC_SLICE}
+#: Made where it is needed. Draws of random numbers are kernels of their own in XLA, and few
+#: enough elsewhere.
+_MADE = GENERATED - {OpClass.RANDOM}
 
 
 class Role(IntEnum):
@@ -85,22 +59,21 @@ class Roles:
 def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles:
     """Roles of all rows.
 
-    PyTorch's operators (`aten.`) take part if `operators`, reads of a slice of a stack if `slices`.
+    Operators that a framework launched take part if `operators`, reads of a slice of a stack if `slices`.
     """
     compute = (program.kind == Kind.COMPUTE) & ((program.flags & Flag.UNPRICED) == 0)
     if not operators:
-        compute &= ~_named(program, lambda name: name.startswith(EAGER))
-    drawn = _named(program, lambda name: any(part in name for part in _RANDOM))
+        compute &= (program.flags & Flag.LAUNCHED) == 0
     if not slices:
-        compute &= ~opcode_mask(program, SLICE)
-    moves = opcode_mask(program, LAYOUT | _COPIES | GENERATED) & ~drawn
-    converts = opcode_mask(program, CONVERT | _CASTS)
+        compute &= ~is_any(program, OpClass.DYNAMIC_SLICE)
+    moves = is_any(program, _COPIES | _MADE)
+    converts = is_any(program, OpClass.CONVERT)
     role = np.zeros(len(program), dtype=np.int64)
-    role[(opcode_mask(program, ELEMENTWISE) | moves) & compute] = Role.ELEMENT
-    reduces = opcode_mask(program, REDUCTION) & compute
+    role[(is_any(program, ELEMENTWISE) | moves) & compute] = Role.ELEMENT
+    reduces = is_any(program, REDUCTION) & compute
     role[reduces] = Role.REDUCE
-    role[opcode_mask(program, MATMUL | CONVOLUTION) & compute] = Role.MATMUL
-    role[opcode_mask(program, UPDATE) & compute] = Role.UPDATE
+    role[is_any(program, PRODUCT) & compute] = Role.MATMUL
+    role[is_any(program, OpClass.UPDATE_SLICE) & compute] = Role.UPDATE
     views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) == 1) & ~carried(program)
     views[views] = _shows_bytes(program, np.flatnonzero(views))
     role[views] = Role.VIEW
@@ -111,7 +84,7 @@ def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles
     trivial = reduces & (program.dims[:, 3] == 1)
     role[trivial] = Role.ELEMENT
     elements = np.where(reduces & (reduced > 0), reduced, results)
-    turns = opcode_mask(program, TRANSPOSE)
+    turns = is_any(program, OpClass.TRANSPOSE)
     return Roles(role, elements, results, moves, converts, turns)
 
 
@@ -119,12 +92,6 @@ def _shows_bytes(program: Program, rows: Int64s) -> Mask:
     """Whether what each row reads has bytes: a row that only waits for another is no view of it."""
     read = program.deps[program.dep_start[rows]]
     return np.asarray((program.result_bytes[read] > 0) | (program.result_bytes[rows] == 0))
-
-
-def _named(program: Program, test: object) -> Mask:
-    assert callable(test)
-    table = np.array([bool(test(name)) for name in program.opcodes] or [False], dtype=np.bool_)
-    return table[program.opcode]
 
 
 def _along_rows(program: Program) -> Mask:

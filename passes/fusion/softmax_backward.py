@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.ir.columns import Mask, consumers
-from flint.ir.opcodes import opcode_mask
+from flint.ir.columns import Mask, consumers, is_any
+from flint.ir.op_class import OpClass
 from flint.ir.program import Program
-from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Roles, words
-
-_TIMES = words("stablehlo.multiply hlo.multiply aten.mul aten.mul_")
-_PLUS = words(
-    "stablehlo.add stablehlo.subtract hlo.add hlo.subtract aten.add aten.add_ aten.sub aten.sub_"
-)
+from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Roles
 
 
 def softmax_gradients(program: Program, roles: Roles) -> Mask:
@@ -40,8 +35,10 @@ class _Graph:
         element = roles.role == ELEMENT
         self._idle = ((roles.role == VIEW) | (element & (program.flops == 0))).tolist()
         self._element = element.tolist()
-        self._times = (opcode_mask(program, _TIMES) & element).tolist()
-        self._plus = (opcode_mask(program, _PLUS) & element).tolist()
+        self._times = (is_any(program, OpClass.MULTIPLY) & element).tolist()
+        self._plus = (
+            is_any(program, frozenset({OpClass.ADD, OpClass.SUBTRACT})) & element
+        ).tolist()
         self._start: list[int] = program.dep_start.tolist()
         self._deps: list[int] = program.deps.tolist()
         first, rows = consumers(program)

@@ -6,25 +6,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flint.ir.columns import Mask, carried, consumers
-from flint.ir.opcodes import opcode_mask
+from flint.ir.columns import Mask, carried, consumers, is_any
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
 from flint.passes.fusion.again import EXPONENTIAL, made_from_nothing
-from flint.passes.fusion.roles import ELEMENT, SLICE, UPDATE, VIEW, Role, Roles, words
+from flint.passes.fusion.roles import ELEMENT, VIEW, Role, Roles
 
 #: Rows that a softmax and its backward pass may have; JAX writes fewer than 60.
 LIMIT = 400
-#: Comparisons of positions, which make a mask causal.
-_POSITIONS = words(
-    "stablehlo.compare hlo.compare aten.tril aten.triu aten.tril_ aten.triu_ aten.ge aten.gt "
-    "aten.le aten.lt"
-)
-
-
-#: What a backward pass of a pipeline's stage reads of the forward pass of its microbatch.
-SAVED = frozenset({"pipeline.saved"})
-#: The end of a unit of a pipeline, which waits for its last rows and reads nothing of them.
-TURN = frozenset({"pipeline.turn"})
+#: Reads and writes of a part of an array.
+_STORES = frozenset({OpClass.UPDATE_SLICE, OpClass.DYNAMIC_SLICE})
 
 
 @dataclass
@@ -49,7 +40,7 @@ class SoftmaxGraph:
         self.elements = roles.elements.tolist()
         self.moves = (roles.moves & (program.flops == 0)).tolist()
         self._idle = ((roles.role == Role.ELEMENT) & (program.flops == 0)).tolist()
-        self.exponential = opcode_mask(program, EXPONENTIAL).tolist()
+        self.exponential = is_any(program, EXPONENTIAL).tolist()
         self._start: list[int] = program.dep_start.tolist()
         self._deps: list[int] = program.deps.tolist()
         first, rows = consumers(program)
@@ -61,10 +52,10 @@ class SoftmaxGraph:
             for value, produced in region.carries:
                 if value != produced:
                     self._yields.setdefault(produced, []).append(value)
-        self._stores = opcode_mask(program, UPDATE | SLICE).tolist()
-        self._positions = opcode_mask(program, _POSITIONS).tolist()
-        self._waits: list[bool] = opcode_mask(program, TURN).tolist()
-        self.saved: list[int] = np.flatnonzero(opcode_mask(program, SAVED)).tolist()
+        self._stores = is_any(program, _STORES).tolist()
+        self._positions = is_any(program, OpClass.COMPARE).tolist()
+        self._waits: list[bool] = is_any(program, OpClass.TURN).tolist()
+        self.saved: list[int] = np.flatnonzero(is_any(program, OpClass.SAVED)).tolist()
         self.made, self.compares = self._generated(program, roles)
 
     def comparisons(self, masks: frozenset[int]) -> int:

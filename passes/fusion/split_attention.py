@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.ir.opcodes import opcode_mask
+from flint.ir.columns import is_any
+from flint.ir.op_class import OpClass
 from flint.ir.program import Program
 from flint.passes.fusion.roles import Role
-from flint.passes.fusion.softmax_graph import SAVED, Reach, SoftmaxGraph
-
-#: What microbatches in flight have saved, but for the one that is worked on.
-STASH = frozenset({"pipeline.stash"})
+from flint.passes.fusion.softmax_graph import Reach, SoftmaxGraph
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def without_unread(before: Program, after: Program) -> Program:
     read a value back say in their dims how many of it are there.
     """
     gone = _waiting(before).items() - _waiting(after).items()
-    stash = opcode_mask(after, STASH)
+    stash = is_any(after, OpClass.STASH)
     if not gone or not stash.any():
         return after
     num_bytes = after.result_bytes.copy()
@@ -122,7 +120,7 @@ def without_unread(before: Program, after: Program) -> Program:
 def _waiting(program: Program) -> dict[tuple[int, int], int]:
     """Bytes in the stash of each value that is read back, by chunk and number."""
     found = {}
-    for row in np.flatnonzero(opcode_mask(program, SAVED)).tolist():
+    for row in np.flatnonzero(is_any(program, OpClass.SAVED)).tolist():
         count, chunk, number, _ = program.dims[row].tolist()
         if count:
             found[chunk, number] = count * int(program.result_bytes[row])

@@ -8,17 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import Mask, consumers, forwarded, kept, yielded
-from flint.ir.opcodes import opcode_mask
+from flint.ir.columns import Mask, consumers, forwarded, is_any, kept, yielded
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged, segments
-from flint.passes.fusion.roles import TRANSPOSE, Role, roles_of
+from flint.passes.fusion.roles import Role, roles_of
 
 #: Kernels that run once for each element of their only result.
-ELEMENTS = frozenset({"fusion"})
-REDUCTIONS = frozenset({"fusion.reduction"})
 #: A reduction that joins a product leaves little: a maximum or a sum of each row.
 SMALL = 8
 
@@ -58,7 +56,7 @@ class _Products:
         self.product = _products(program)
         self._program = program
         self._readers = _Readers(program)
-        self._turns = opcode_mask(program, TRANSPOSE)
+        self._turns = is_any(program, OpClass.TRANSPOSE)
         self._reduces = _reductions(program)
 
     def join(self) -> None:
@@ -152,7 +150,7 @@ def _operands_again(program: Program) -> Program:
 def _candidates(program: Program) -> Mask:
     """Element-wise kernels with one result that no loop takes."""
     roles = roles_of(program, operators=False, slices=False)
-    element = (roles.role == Role.ELEMENT) | opcode_mask(program, ELEMENTS)
+    element = (roles.role == Role.ELEMENT) | is_any(program, OpClass.FUSED)
     bits = np.array([_bits(name) for name in program.dtypes] or [8])
     single = roles.results * bits[program.dtype] == program.result_bytes * 8
     placed = (program.flags & (Flag.IN_PLACE | Flag.VIEW | Flag.UNPRICED)) != 0
@@ -174,5 +172,7 @@ def _products(program: Program) -> Mask:
 
 def _reductions(program: Program) -> Mask:
     roles = roles_of(program, operators=False, slices=False)
-    reduces = np.isin(roles.role, (Role.ROWS, Role.REDUCE)) | opcode_mask(program, REDUCTIONS)
+    reduces = np.isin(roles.role, (Role.ROWS, Role.REDUCE)) | is_any(
+        program, OpClass.FUSED_REDUCTION
+    )
     return np.asarray(reduces & (program.kind == Kind.COMPUTE), dtype=np.bool_)

@@ -7,14 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import Mask, changed, consumers, edges, rewired, yielded
-from flint.ir.opcodes import opcode_mask
+from flint.ir.columns import Mask, changed, consumers, edges, is_any, rewired, yielded
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
-from flint.passes.fusion.kernels import FUSION
 from flint.passes.fusion.merging import merged
-from flint.passes.fusion.roles import SLICE, UPDATE, Role, roles_of
+from flint.passes.fusion.roles import Role, roles_of
 
 #: Kernels that read a part of an array as easily as a whole one.
 _READS = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)))
@@ -41,7 +40,7 @@ class ReadSlices(Pass):
         if not found:
             return program
         rows, arrays = np.array(list(found)), np.array(list(found.values()))
-        flags = program.flags[rows] | np.uint8(Flag.VIEW)
+        flags = program.flags[rows] | np.uint16(Flag.VIEW)
         columns = {"kind": Kind.VALUE, "flops": 0, "operand_bytes": 0}
         shown = changed(program, rows, flags=flags, alias=arrays, **columns)
         owner, target = edges(shown)
@@ -53,7 +52,9 @@ class ReadSlices(Pass):
 
 def _views(program: Program) -> dict[int, int]:
     """Slices that are read in place, each with the array."""
-    slices = opcode_mask(program, SLICE) & (program.kind == Kind.COMPUTE) & ~yielded(program)
+    slices = (
+        is_any(program, OpClass.DYNAMIC_SLICE) & (program.kind == Kind.COMPUTE) & ~yielded(program)
+    )
     slices &= ~np.array([*(r.barrier for r in program.regions), False])[program.region]
     if not slices.any():
         return {}
@@ -87,26 +88,29 @@ class WriteSlices(Pass):
         """Return the program without such updates as kernels of their own."""
         role = roles_of(program, operators=False, slices=False).role
         groups = Groups(program)
-        opcode, dims = program.opcode.copy(), program.dims.copy()
+        opcode, op, dims = program.opcode.copy(), program.op.copy(), program.dims.copy()
         written = {}
         for update in np.flatnonzero(_updates(program)).tolist():
             chain = _written_by(program, role, update)
             if chain and all(groups.merge(row, update) for row in chain):
                 product = written[update] = chain[-1]
                 opcode[update], dims[update] = opcode[product], dims[product]
+                op[update] = op[product]
         if not written:
             return program
         stands = np.zeros(len(program), dtype=np.int64)
         stands[list(written)] = 1
         known = {u: {"operand_bytes": _read(program, p, u)} for u, p in written.items()}
-        return merged(program, groups.kernels(stands), known=known, opcode=opcode, dims=dims)
+        return merged(program, groups.kernels(stands), known=known, opcode=opcode, op=op, dims=dims)
 
 
 def _updates(program: Program) -> Mask:
     """Kernels that write a part of an array in place, perhaps after a change of layout."""
     placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
     part = placed & (program.result_bytes < program.result_bytes[program.alias])
-    writes = opcode_mask(program, UPDATE | {FUSION}) & (program.kind == Kind.COMPUTE)
+    writes = is_any(program, frozenset({OpClass.UPDATE_SLICE, OpClass.FUSED})) & (
+        program.kind == Kind.COMPUTE
+    )
     return np.asarray(part & writes, dtype=np.bool_)
 
 

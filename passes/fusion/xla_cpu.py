@@ -13,43 +13,37 @@ from flint.ir.columns import (
     consumers,
     edges,
     forwarded,
+    is_any,
     kept,
     rewired,
     with_value,
     yielded,
 )
-from flint.ir.opcodes import ELEMENTWISE, LAYOUT, REDUCTION, opcode_mask
+from flint.ir.op_class import ELEMENTWISE, LAYOUT, REDUCTION, SHORT, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.fusion.roles import SLICE, UPDATE, words
+from flint.passes.fusion.merging import MERGED_NAMES
 
-
-def _both(names: str) -> frozenset[str]:
-    """Opcodes of StableHLO and of HLO."""
-    return words(" ".join(f"stablehlo.{n} hlo.{n.replace('_', '-')}" for n in names.split()))
-
-
-#: What a loop computes element by element, or reads from elsewhere.
-_LOOPS = ELEMENTWISE | LAYOUT | SLICE | _both("concatenate gather iota pad")
-#: Functions that are not computed twice (XLA's `InstructionFusion::IsExpensive`).
-_COSTLY = (
-    ELEMENTWISE
-    - _both(
-        "abs add and bitcast_convert ceil clamp compare complex convert count_leading_zeros floor imag "
-        "maximum minimum multiply negate not or real reduce_precision round_nearest_afz "
-        "round_nearest_even select shift_left shift_right_arithmetic shift_right_logical sign subtract "
-        "xor"
-    )
-) | _both("gather")
-#: What the library's reductions compute of what they reduce.
-_ARITHMETIC = _both(
-    "add divide maximum minimum multiply negate subtract broadcast_in_dim broadcast"
-)
-_REPEATS = _both("broadcast_in_dim broadcast")
 #: Elements of a result that come from elsewhere in an operand.
-_MOVES = (LAYOUT - _REPEATS - _both("reshape bitcast")) | SLICE | _both("concatenate gather pad")
-#: A kernel whose loop reads each operand of its shape where it writes, and one that does not.
-_LOOP, _LAYOUT = "fusion.loop", "fusion.layout"
+_READS = frozenset({OpClass.DYNAMIC_SLICE, OpClass.CONCATENATE, OpClass.GATHER, OpClass.PAD})
+#: What a loop computes element by element, or reads from elsewhere.
+_LOOPS = ELEMENTWISE | LAYOUT | _READS | {OpClass.IOTA}
+#: Functions that are not computed twice (XLA's `InstructionFusion::IsExpensive`).
+_COSTLY = (ELEMENTWISE - SHORT) | {OpClass.GATHER}
+#: What the library's reductions compute of what they reduce.
+_ARITHMETIC = frozenset(
+    {
+        OpClass.ADD,
+        OpClass.SUBTRACT,
+        OpClass.MULTIPLY,
+        OpClass.DIVIDE,
+        OpClass.NEGATE,
+        OpClass.MAXIMUM,
+        OpClass.MINIMUM,
+        OpClass.BROADCAST,
+    }
+)
+_MOVES = (LAYOUT - {OpClass.BROADCAST, OpClass.RESHAPE}) | _READS
 
 
 @dataclass(frozen=True)
@@ -98,16 +92,16 @@ class _Loops:
         self._program = program
         compute = (program.kind == Kind.COMPUTE) & ((program.flags & Flag.UNPRICED) == 0)
         self.views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) == 1)
-        self.views &= opcode_mask(program, _LOOPS) & ~carried(program)
-        self._may = ((opcode_mask(program, _LOOPS) & compute) | self.views).tolist()
+        self.views &= is_any(program, _LOOPS) & ~carried(program)
+        self._may = ((is_any(program, _LOOPS) & compute) | self.views).tolist()
         self._taken = yielded(program).tolist()
-        update = opcode_mask(program, UPDATE) & compute
+        update = is_any(program, OpClass.UPDATE_SLICE) & compute
         self._update = update.tolist()
         #: Rows that are part of a reduction's kernel.
-        self._reduces = (opcode_mask(program, REDUCTION) & compute).tolist()
-        self._costly = (opcode_mask(program, _COSTLY) & ~_by_repeated(program)).tolist()
-        self._arithmetic = (opcode_mask(program, _ARITHMETIC) & compute).tolist()
-        self._repeats = opcode_mask(program, _REPEATS).tolist()
+        self._reduces = (is_any(program, REDUCTION) & compute).tolist()
+        self._costly = (is_any(program, _COSTLY) & ~_by_repeated(program)).tolist()
+        self._arithmetic = (is_any(program, _ARITHMETIC) & compute).tolist()
+        self._repeats = is_any(program, OpClass.BROADCAST).tolist()
         self._start, self._rows = (column.tolist() for column in consumers(program))
         self._place = list(zip(program.region.tolist(), program.stream.tolist(), strict=True))
         self._alias = program.alias.tolist()
@@ -160,15 +154,15 @@ def _by_repeated(program: Program) -> Mask:
     """Quotients by a value that is repeated: XLA multiplies by what repeats its inverse."""
     owner, target = edges(program)
     found = np.zeros(len(program), dtype=np.bool_)
-    found[owner[opcode_mask(program, _REPEATS)[target]]] = True
-    return found & opcode_mask(program, _both("divide"))
+    found[owner[is_any(program, OpClass.BROADCAST)[target]]] = True
+    return found & is_any(program, OpClass.DIVIDE)
 
 
 def _small(program: Program) -> list[bool]:
     """Rows that read no more than they make, or at most one operand of their rank."""
     rank = np.array([len(s) for s in program.shapes] or [0])[program.shape]
     owner, target = edges(program)
-    repeated = opcode_mask(program, _LOOPS & (_REPEATS | _both("iota")))
+    repeated = is_any(program, frozenset({OpClass.BROADCAST, OpClass.IOTA}))
     large = (rank[target] >= rank[owner]) & ~repeated[target]
     count = np.bincount(owner[large], minlength=len(program))
     found = (count <= 1) | (program.operand_bytes <= program.result_bytes)
@@ -211,12 +205,13 @@ def _contents(program: Program, work: _Loops) -> dict[int, _Kernel]:
 
 def _named(program: Program, work: _Loops, kernels: dict[int, _Kernel]) -> Program:
     """The program in which stored rows have the columns of their kernels; links stay."""
-    opcodes, loop = with_value(program.opcodes, _LOOP)
-    opcodes, layout = with_value(opcodes, _LAYOUT)
-    opcode, flops, kind = program.opcode.copy(), program.flops.copy(), program.kind.copy()
+    opcodes, loop = with_value(program.opcodes, MERGED_NAMES[OpClass.FUSED_LOOP])
+    opcodes, layout = with_value(opcodes, MERGED_NAMES[OpClass.FUSED_LAYOUT])
+    opcode, op = program.opcode.copy(), program.op.copy()
+    flops, kind = program.flops.copy(), program.kind.copy()
     operand, flags = program.operand_bytes.copy(), program.flags.copy()
-    moves = opcode_mask(program, _MOVES)
-    ends = opcode_mask(program, _LOOPS)
+    moves = is_any(program, _MOVES) & (program.kind < Kind.COLLECTIVE)
+    ends = is_any(program, _LOOPS) & (program.kind < Kind.COLLECTIVE)
     last: dict[int, int] = {}
     for row, kernel in kernels.items():
         members = list(kernel.members)
@@ -228,10 +223,17 @@ def _named(program: Program, work: _Loops, kernels: dict[int, _Kernel]) -> Progr
             same = program.result_bytes[members] >= program.result_bytes[row]
             turned = moves[row] or work.views[row] or bool((moves[members] & same).any())
             opcode[row] = layout if turned else loop
+            op[row] = OpClass.FUSED_LAYOUT if turned else OpClass.FUSED_LOOP
             kind[row] = Kind.COMPUTE
-            flags[row] &= ~np.uint8(Flag.VIEW)
+            flags[row] &= ~np.uint16(Flag.VIEW)
     for member, row in last.items():
         flops[row] += 0 if work.stored[member] else program.flops[member]
     return program.with_rows(
-        opcodes=opcodes, opcode=opcode, flops=flops, kind=kind, operand_bytes=operand, flags=flags
+        opcodes=opcodes,
+        opcode=opcode,
+        op=op,
+        flops=flops,
+        kind=kind,
+        operand_bytes=operand,
+        flags=flags,
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flint.ir.mesh import Group, Mesh, Route
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import HloModule, Instruction
+from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.replica_groups import group_of, route_of
 
 #: Opcode, without `-start`, to kind of collective.
@@ -113,3 +115,12 @@ def reduction(instruction: Instruction, module: HloModule) -> str:
 def _in_place(operands: list[Instruction]) -> bool:
     """Whether a permute has the form (input, output, input offsets, output offsets)."""
     return len(operands) == 4 and operands[2].shape.element_type == shapes.TUPLE
+
+
+def reducer(instruction: Instruction, message: Message, module: HloModule) -> OpClass:
+    """What a collective reduces with; MOVE if it does not reduce."""
+    if message.collective not in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
+        return OpClass.MOVE
+    if not instruction.called_computation_ids or instruction.opcode == "fusion":
+        return OpClass.ADD
+    return class_of(module.root(module.called(instruction)[0]).opcode)

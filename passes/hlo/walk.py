@@ -12,7 +12,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
-from flint.ir.opcodes import ELEMENTWISE
+from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
 from flint.ir.trip_counts import TripCounts
 from flint.passes.extract.phases import with_phases
@@ -26,10 +26,12 @@ from flint.passes.hlo.collectives import (
     fused_reduce_scatter,
     holds_collective,
     point_to_point_message,
+    reducer,
     reduction,
 )
 from flint.passes.hlo.metadata import location, scope_and_phase
 from flint.passes.hlo.module import Computation, HloModule, Instruction, malformed
+from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.trip_counts import (
     Evaluator,
     Value,
@@ -46,7 +48,6 @@ NO_WORK = frozenset({"constant", "after-all", "partition-id", "replica-id", "add
 VIEWS = frozenset(
     {"bitcast", "reshape", "bitcast-convert", "opt-barrier", "optimization-barrier", "domain"}
 )
-_SCALAR_OPCODES = ELEMENTWISE | {"hlo.convert"}
 _MAX_DEPTH = 100  # computations inside computations; deeper means a module that calls itself
 
 #: What reading a module whose parts contradict each other raises.
@@ -113,7 +114,9 @@ class _Walk:
         root = self.module.root(entry)
         dtype, shape = shapes.first(root.shape)
         deps = list(_flat(result))
-        self.builder.add("hlo.ROOT", Kind.VALUE, deps=deps, dtype=dtype, shape=shape)
+        self.builder.add(
+            "hlo.ROOT", Kind.VALUE, op=OpClass.RESULT, deps=deps, dtype=dtype, shape=shape
+        )
 
     def _computation(self, scope: _Scope) -> Rows:
         """Add the rows of a computation; returns those of its result."""
@@ -184,7 +187,7 @@ class _Walk:
         """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
         values = [i, *self._operands(i, scope)]
         scalar = all(not v.shape.dimensions and not v.shape.tuple_shapes for v in values)
-        return scalar and f"hlo.{i.opcode}" in _SCALAR_OPCODES
+        return scalar and class_of(i.opcode) in ELEMENTWISE
 
     def _value(self, i: Instruction, scope: _Scope, flags: int) -> Rows:
         """A row without work: of tuples that are seen differently, one for each leaf."""
@@ -238,9 +241,15 @@ class _Walk:
         elif message is not None:
             opcode += reduction(i, self.module)
         idle = kind is Kind.VALUE
+        op = work.class_or(class_of(i.opcode))
+        if message is not None:
+            op = reducer(i, message, self.module)
+        elif idle and op is OpClass.UNKNOWN:
+            op = OpClass.VALUE
         row = self.builder.add(
             opcode,
             kind,
+            op=op,
             deps=self._reads(i, scope),
             dtype=dtype,
             shape=shape,
@@ -249,6 +258,7 @@ class _Walk:
             flops=0 if idle else work.flops,
             dims=(0, 0, 0, 0) if idle else work.dims,
             product="" if idle else work.product,
+            mask=0 if idle else work.mask,
             collective=message.collective if message else Collective.NONE,
             group=message.group if message else None,
             comm_bytes=message.comm_bytes if message else 0,
@@ -378,7 +388,7 @@ class _Walk:
         dtype, shape = shapes.first(part)
         source, phase = scope_and_phase(i)
         return self.builder.add(
-            "hlo.conditional", Kind.VALUE, deps=rows, dtype=dtype, shape=shape,
+            "hlo.conditional", Kind.VALUE, op=OpClass.JOIN, deps=rows, dtype=dtype, shape=shape,
             result_bytes=shapes.num_bytes(part), scope=source, phase=phase,
             location=location(i, self.module),
         )  # fmt: skip

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flint.ir.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT
+from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
+from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.precision import product_of, product_of_call
-from flint.passes.mlir import is_attention, is_attention_backward, mask_in_config
+from flint.passes.mlir import attention_name, is_attention, is_attention_backward, mask_in_config
 from flint.passes.work.fourier import fft_work
 from flint.passes.work.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
@@ -43,13 +44,13 @@ WorkRule = Callable[[Operation], Work]
 
 def work_of(instruction: Instruction, computation: Computation, module: HloModule) -> Work:
     """The work of an instruction of `computation`; `unpriced` is set where no rule knows it."""
-    name = f"hlo.{instruction.opcode}"
     rule = RULES.get(instruction.opcode)
     if rule is not None:
         return rule(Operation(instruction, module.operands(computation, instruction), module))
-    if name in NO_ARITHMETIC:
+    op = class_of(instruction.opcode)
+    if op in NO_ARITHMETIC or instruction.opcode in IDLE:
         return Work()
-    if name in ELEMENTWISE:
+    if op in ELEMENTWISE:
         return Work(flops=shapes.num_elements(instruction.shape))
     return Work(unpriced=True)
 
@@ -337,8 +338,10 @@ def custom_call(o: Operation) -> Work:
     if target.startswith("__cudnn$conv") and len(o.operands) > 1:
         return replace(_cudnn_convolution(o), product=product_of(o), called=called)
     if is_attention(target) and len(o.operands) > 2:
+        mask = mask_in_config(config)
         work = _attention(o, backward=is_attention_backward(target))
-        return replace(work, product=product_of(o), called=called + mask_in_config(config))
+        called = attention_name(target, mask)
+        return replace(work, product=product_of(o), mask=mask, called=called)
     estimate = config.get("custom_call_config", config).get("cost_estimate")
     results = _arrays([o.instruction])
     if target in PALLAS_TARGETS:
@@ -400,7 +403,9 @@ def _attention(o: Operation, *, backward: bool) -> Work:
     keys, queries = (s[2] if ours else max(s[1:3]) for s in (key, query))
     heads = math.prod(query[:-1]) // max(queries, 1)
     sizes = 3 * size + 2 * value[-1] if backward else size + value[-1]
-    return Work(flops=2 * heads * queries * keys * sizes, dims=(heads, queries, keys, size))
+    op = OpClass.ATTENTION_BACKWARD if backward else OpClass.ATTENTION
+    flops = 2 * heads * queries * keys * sizes
+    return Work(flops=flops, dims=(heads, queries, keys, size), op=op)
 
 
 def backend_config(instruction: Instruction) -> dict[str, Any]:
@@ -416,15 +421,12 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
 #: Instructions that change a part of their first operand.
 _UPDATES = ("dynamic-update-slice", "scatter")
 #: Instructions that move, make or convert data without arithmetic.
-NO_ARITHMETIC = (
-    DATA_MOVEMENT
-    | LAYOUT
-    | GENERATED
-    | {f"hlo.{name}" for name in (
-        "convert", "bitcast-convert", "reduce-precision", "tuple", "get-tuple-element",
-        "parameter", "after-all", "add-dependency", "opt-barrier", "domain", "copy-start",
-        "copy-done", "get-dimension-size", "set-dimension-size", "optimization-barrier",
-    )}
+NO_ARITHMETIC = DATA_MOVEMENT | LAYOUT | GENERATED | {OpClass.CONVERT, OpClass.REDUCE_PRECISION}
+#: Instructions that name values, wait, or copy.
+IDLE = frozenset(
+    ("bitcast-convert", "tuple", "get-tuple-element", "parameter", "after-all", "add-dependency",
+     "opt-barrier", "domain", "copy-start", "copy-done", "get-dimension-size",
+     "set-dimension-size", "optimization-barrier")
 )  # fmt: skip
 #: Custom calls that are annotations and do not run.
 FREE_TARGETS = frozenset(

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.pools.ports import Port
-
-_SLICE = "stablehlo.dynamic_slice"
-_UPDATE = "stablehlo.dynamic_update_slice"
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def where_made(program: Program, port: Port, *, stacked: bool) -> Made:
     row = _behind_views(program, port.row)
     region = int(program.region[row])
     layers = _trips_of_layers(program, region, port) if stacked else 0
-    if layers and program.opcodes[program.opcode[row]] == _UPDATE:
+    if layers and program.op[row] == OpClass.UPDATE_SLICE:
         layer = (1, *port.tensor.shape[1:])
         if any(_shape(program, int(d)) == layer for d in program.dependencies(row)):
             return Made(row, layers, Place(row + 1, region))
@@ -86,10 +84,9 @@ def _reads_in_loop(
     same = [carry]
     for value in same:
         for row in (r for r in readers(value) if r < stop):
-            opcode = program.opcodes[program.opcode[row]]
-            if opcode == _UPDATE and int(program.alias[row]) == value:
+            if program.op[row] == OpClass.UPDATE_SLICE and int(program.alias[row]) == value:
                 same.append(row)
-            elif opcode != _SLICE or _shape(program, row) != layer:
+            elif program.op[row] != OpClass.DYNAMIC_SLICE or _shape(program, row) != layer:
                 return []
             if int(program.region[row]) != region:
                 return []

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import ROW_COLUMNS, carried, edges, rewired
-from flint.ir.opcodes import RESULT, opcode_mask
+from flint.ir.columns import ROW_COLUMNS, carried, edges, is_any, rewired
+from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Program
 from flint.passes.base import Pass
 from flint.passes.rewrites.combine_collectives import independent_all_reduces
@@ -49,7 +49,7 @@ class _Queues:
         self.program = program
         self.sets = together
         self.count = len(program)
-        self.late: set[int] = set(np.flatnonzero(opcode_mask(program, RESULT)).tolist())
+        self.late: set[int] = set(np.flatnonzero(is_any(program, OpClass.RESULT)).tolist())
         self.early: set[int] = set(np.flatnonzero(carried(program)).tolist())
         self.readers, self.waits = self._links()
         self.rows: list[int] = []

@@ -98,7 +98,7 @@ def _merged(program: Program, place: Int64s) -> Program:
     shared = np.flatnonzero(program.alias >= 0)
     edit.set(shared, alias=place[program.alias[shared]])
     joined = np.unique(place[place != np.arange(len(program))])
-    edit.set(joined, alias=-1, flags=program.flags[joined] & ~np.uint8(Flag.IN_PLACE | Flag.VIEW))
+    edit.set(joined, alias=-1, flags=program.flags[joined] & ~np.uint16(Flag.IN_PLACE | Flag.VIEW))
     return edit.build().program
 
 

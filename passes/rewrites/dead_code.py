@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import Mask, kept
-from flint.ir.opcodes import RESULT, SIDE_EFFECT, opcode_mask
+from flint.ir.columns import Mask, is_any, kept
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
 
@@ -17,7 +17,7 @@ from flint.passes.base import Pass
 class DropDeadCode(Pass):
     """Remove rows that no result of the step needs, dead collectives included.
 
-    Parameters, results (`flint.ir.opcodes.RESULT`), messages and operations with side effects
+    Parameters, results (`OpClass.RESULT`), messages and operations with side effects
     stay, and all that they read, and what is written in place into storage that stays (the sums of
     gradients over microbatches). A program in which no row says that it is a result is left as it
     is: nothing tells there which values are returned.
@@ -27,11 +27,11 @@ class DropDeadCode(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program without dead rows."""
-        results = opcode_mask(program, RESULT)
+        results = is_any(program, OpClass.RESULT)
         if not results.any():
             return program
         messages = (program.kind == Kind.SEND) | (program.kind == Kind.RECV)
-        roots = results | messages | opcode_mask(program, SIDE_EFFECT)
+        roots = results | messages | is_any(program, OpClass.EFFECT)
         alive = _reached(program, roots)
         alive |= program.kind == Kind.PARAMETER
         return program if alive.all() else kept(program, alive)

@@ -10,8 +10,8 @@ import numpy as np
 from flint.ir.columns import Mask
 from flint.ir.edit import Editor
 from flint.ir.match import Op, rewrite
-from flint.ir.opcodes import ADD, SUM_ALL_REDUCE
-from flint.ir.program import Collective, Kind, Program
+from flint.ir.op_class import OpClass
+from flint.ir.program import Collective, Flag, Kind, Program
 from flint.passes.base import Pass
 
 
@@ -29,11 +29,13 @@ class ReassociateAllReduce(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with fewer all-reduces and the same additions."""
-        return rewrite(program, Op(ADD, _computes, reads=(_SUM, _SUM)), _sum_first)
+        return rewrite(program, Op(OpClass.ADD, _computes, reads=(_SUM, _SUM)), _sum_first)
 
 
 def _computes(program: Program) -> Mask:
-    return np.asarray(program.kind == Kind.COMPUTE)
+    """Rows of a compiler's program: what a framework launched runs as it is."""
+    launched = (program.flags & Flag.LAUNCHED) != 0
+    return np.asarray((program.kind == Kind.COMPUTE) & ~launched)
 
 
 def _whole(program: Program) -> Mask:
@@ -42,7 +44,7 @@ def _whole(program: Program) -> Mask:
     return np.asarray(reduces & (program.comm_bytes == program.result_bytes))
 
 
-_SUM = Op(SUM_ALL_REDUCE, _whole, read_once=True)
+_SUM = Op(OpClass.ADD, _whole, read_once=True)
 
 
 def _sum_first(edit: Editor, add: int, first: int, second: int) -> bool:

@@ -11,7 +11,7 @@ from flint.ir.columns import Mask
 from flint.ir.edit import Editor
 from flint.ir.match import ANY, Op, rewrite
 from flint.ir.mesh import Group
-from flint.ir.opcodes import ALL_SLICE
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Program
 from flint.passes.axes import subtract
 from flint.passes.base import Pass
@@ -54,7 +54,7 @@ def _slices(program: Program) -> Mask:
     return np.asarray(_by_axes(program) & idle & (program.result_bytes > 0))
 
 
-_SLICED = Op(frozenset({ALL_SLICE}), _slices, reads=(Op(ANY, _reduces, read_once=True),))
+_SLICED = Op(OpClass.ALL_SLICE, _slices, reads=(Op(ANY, _reduces, read_once=True),))
 
 
 def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
@@ -67,6 +67,7 @@ def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
     flags = int(p.flags[reduce]) & ~int(Flag.IN_PLACE | Flag.VIEW)  # it has another size now
     scatter = {
         "opcode": REDUCE_SCATTER,
+        "op": p.op[reduce],
         "collective": Collective.REDUCE_SCATTER,
         "shape": p.shape[slices],
         "result_bytes": p.result_bytes[slices],
@@ -79,7 +80,7 @@ def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
         return True
     edit.change(reduce, **scatter, group=p.group[slices])
     part_bytes = p.result_bytes[slices]
-    of_reduce = ("opcode", "kind", "collective", "stream", "cause")
+    of_reduce = ("opcode", "op", "kind", "collective", "stream", "cause")
     kept = {name: getattr(p, name)[reduce] for name in of_reduce}
     sizes = {"comm_bytes": part_bytes, "operand_bytes": part_bytes}
     edit.change(slices, **kept, **sizes, group=Group(rest), flags=flags)

@@ -9,11 +9,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.columns import Mask, changed, consumers, edges, rewired, yielded
-from flint.ir.opcodes import GENERATED, LAYOUT, opcode_mask
+from flint.ir.columns import Mask, changed, consumers, edges, is_any, rewired, yielded
+from flint.ir.op_class import GENERATED, LAYOUT, OpClass
 from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.base import Pass
-from flint.passes.fusion.roles import SLICE, UPDATE
 
 #: JAX's marks of what is saved for the backward pass.
 MARKS = frozenset({"stablehlo.reduce_precision"})
@@ -44,7 +43,7 @@ class SeparateLayers(Pass):
         updated = {row for row in views if program.flags[row] & Flag.IN_PLACE}
         empty = _empty_stacks(program, updated)
         rows, stacks = np.array(list(views)), np.array(list(views.values()))
-        flags = (program.flags[rows] & ~np.uint8(Flag.IN_PLACE)) | np.uint8(Flag.VIEW)
+        flags = (program.flags[rows] & ~np.uint16(Flag.IN_PLACE)) | np.uint16(Flag.VIEW)
         found = changed(
             program, rows, kind=Kind.VALUE, flags=flags, alias=stacks, flops=0, operand_bytes=0
         )
@@ -54,12 +53,12 @@ class SeparateLayers(Pass):
 
 def _marks_shown(program: Program) -> Program:
     """The program in which marks of what is saved are views."""
-    marks = opcode_mask(program, MARKS) & (program.kind == Kind.COMPUTE)
+    marks = is_any(program, OpClass.REDUCE_PRECISION) & (program.kind == Kind.COMPUTE)
     marks &= (np.diff(program.dep_start) == 1) & (program.operand_bytes == program.result_bytes)
     rows = np.flatnonzero(marks)
     if not len(rows):
         return program
-    flags = program.flags[rows] | np.uint8(Flag.VIEW)
+    flags = program.flags[rows] | np.uint16(Flag.VIEW)
     of = program.deps[program.dep_start[rows]]
     return changed(program, rows, kind=Kind.VALUE, flags=flags, alias=of, flops=0, operand_bytes=0)
 
@@ -67,8 +66,8 @@ def _marks_shown(program: Program) -> Program:
 def _views(program: Program) -> dict[int, int]:
     """Rows that read or write a part of a stack of their loop, each with the stack."""
     copies = (program.kind == Kind.COMPUTE) & (program.region >= 0)
-    slices = opcode_mask(program, SLICE) & copies
-    updates = opcode_mask(program, UPDATE) & copies & yielded(program)
+    slices = is_any(program, OpClass.DYNAMIC_SLICE) & copies
+    updates = is_any(program, OpClass.UPDATE_SLICE) & copies & yielded(program)
     updates &= (program.flags & Flag.IN_PLACE) != 0
     found = {}
     for row in np.flatnonzero(slices | updates).tolist():
@@ -91,7 +90,7 @@ def _shape(program: Program, row: int) -> tuple[int, ...]:
 def _empty_stacks(program: Program, updated: set[int]) -> Mask:
     """Rows that fill what only becomes stacks whose updates are `updated`."""
     stacks = {row for row, produced in _carries(program) if produced in updated}
-    filled: Mask = opcode_mask(program, GENERATED | LAYOUT) & (program.kind == Kind.COMPUTE)
+    filled: Mask = is_any(program, GENERATED | LAYOUT) & (program.kind == Kind.COMPUTE)
     start, readers = consumers(program)
     for row in np.flatnonzero(filled).tolist():
         mine = readers[start[row] : start[row + 1]].tolist()

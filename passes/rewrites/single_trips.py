@@ -34,5 +34,5 @@ class OpenSingleTrips(Pass):
             for row, _ in region.carries:
                 read = edit.reads(row)
                 if len(read) == 1:
-                    edit.change(row, flags=program.flags[row] | np.uint8(Flag.VIEW), alias=read[0])
+                    edit.change(row, flags=program.flags[row] | np.uint16(Flag.VIEW), alias=read[0])
         return edit.build().program if once else program

@@ -9,11 +9,9 @@ import numpy as np
 
 from flint.ir.columns import Mask, edges
 from flint.ir.edit import Editor
-from flint.ir.opcodes import opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
-
-_REPEATS = frozenset({"stablehlo.broadcast_in_dim", "hlo.broadcast"})
 
 
 @dataclass(frozen=True)
@@ -119,16 +117,16 @@ def is_within(program: Program, inner: int, outer: int) -> bool:
 def _repeated(program: Program) -> list[bool]:
     """Rows that repeat their one operand, and are larger."""
     few = np.diff(program.dep_start) == 1
-    found: Mask = opcode_mask(program, _REPEATS) & (program.kind == Kind.COMPUTE) & few
+    found: Mask = (program.op == OpClass.BROADCAST) & (program.kind == Kind.COMPUTE) & few
     found &= (program.result_bytes > program.operand_bytes) & (program.flags & Flag.UNPRICED == 0)
     return found.tolist()  # type: ignore[no-any-return]
 
 
 def _filled(program: Program, repeats: list[bool]) -> list[bool]:
     """Rows that repeat a constant of one element, or a conversion of it."""
-    constants = np.array([o.endswith(".constant") for o in program.opcodes] or [False])
+    constants = program.op == OpClass.CONSTANT
     scalar = np.array([not s for s in program.shapes] or [False])[program.shape]
-    known = (constants[program.opcode] & scalar).tolist()
+    known = (constants & scalar).tolist()
     for row in np.flatnonzero(scalar & (program.kind <= Kind.COMPUTE)).tolist():
         reads = program.dependencies(row).tolist()
         known[row] |= bool(reads) and all(known[d] for d in reads)

@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 #: a slice (`sdy.all_slice`) is a kernel that has one.
 _OF_THE_LONGEST = (
     "opcode",
+    "op",
     "dims",
     "product",
     "group",
@@ -125,7 +126,7 @@ def _merged_flags(program: Program, last: Int64s) -> NDArray[np.uint8]:
     product among them. What is not known of one of them is not known of them all.
     """
     several = np.bincount(last, minlength=len(program)) > 1
-    unsure = program.flags & np.uint8(Flag.UNPRICED | Flag.DOUBTFUL)
+    unsure = program.flags & np.uint16(Flag.UNPRICED | Flag.DOUBTFUL)
     together = np.zeros_like(program.flags)
     np.bitwise_or.at(together, last, unsure)
     return np.where(several, together, program.flags)

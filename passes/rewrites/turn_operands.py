@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flint.ir.edit import Editor
-from flint.ir.opcodes import MATMUL, opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.sizes import type_bytes
 from flint.passes.base import Pass
@@ -35,7 +35,7 @@ class TurnOperands(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row before each product for each such operand."""
-        products = opcode_mask(program, MATMUL) & (program.kind == Kind.COMPUTE)
+        products = (program.op == OpClass.MATMUL) & (program.kind == Kind.COMPUTE)
         work = _Turning(program)
         rows = [r for r in np.flatnonzero(products).tolist() if work.edit.reads(r)]
         seen = {row: work.flattened(row) for row in rows}
@@ -80,14 +80,19 @@ class _Turning:
 
     def _turn(self, row: int, read: int) -> int:
         size = self.sizes[read]
-        work = {"kind": Kind.COMPUTE, "operand_bytes": size, "opcode": self.turn}
+        work = {
+            "kind": Kind.COMPUTE,
+            "operand_bytes": size,
+            "opcode": self.turn,
+            "op": OpClass.TRANSPOSE,
+        }
         return self._before(row, read, **work)
 
     def _see(self, row: int, read: int) -> int:
         """The first view of an operand in a region is there for all."""
         key = read, int(self.program.region[row])
         if key not in self.views:
-            view = {"flags": Flag.VIEW, "alias": read, "opcode": self.see}
+            view = {"flags": Flag.VIEW, "alias": read, "opcode": self.see, "op": OpClass.RESHAPE}
             self.views[key] = self._before(row, read, **view)
         return self.views[key]
 

@@ -9,31 +9,32 @@ import numpy as np
 
 from flint.ir.columns import Mask
 from flint.ir.edit import IDLE, Editor
-from flint.ir.match import Op, rewrite
-from flint.ir.program import Collective, Kind, Program
+from flint.ir.match import ANY, Op, rewrite
+from flint.ir.op_class import OpClass
+from flint.ir.program import Collective, Flag, Kind, Program
 from flint.passes.base import Pass
-
-_SCATTER = frozenset({"sdy.reduce_scatter"})
 
 
 @dataclass(frozen=True)
 class SumWhole(Pass):
-    """`sdy.reduce_scatter` becomes an all-reduce and a slice.
+    """A reduce-scatter that the partitioner made becomes an all-reduce and a slice.
 
     Partitioning for XLA makes all-reduces, of which its compilers for accelerators make
     reduce-scatters where a slice follows (`ReduceScatterCreator`); the one for CPUs does not. What
-    the program itself scatters (`stablehlo.reduce_scatter`) stays.
+    the program itself scatters stays.
     """
 
     name: ClassVar[str] = "sum-whole"
 
     def apply(self, program: Program) -> Program:
         """Return the program with two rows for each such reduce-scatter."""
-        return rewrite(program, Op(_SCATTER, _reads_one), _summed_whole)
+        return rewrite(program, Op(ANY, _partitioned), _summed_whole)
 
 
-def _reads_one(program: Program) -> Mask:
-    return np.asarray(np.diff(program.dep_start) == 1)
+def _partitioned(program: Program) -> Mask:
+    made = (program.flags & Flag.PARTITIONED) != 0
+    scatters = (program.collective == Collective.REDUCE_SCATTER) & made
+    return np.asarray(scatters & (np.diff(program.dep_start) == 1))
 
 
 def _summed_whole(edit: Editor, scatter: int) -> bool:
@@ -51,6 +52,7 @@ def _summed_whole(edit: Editor, scatter: int) -> bool:
     )
     work = {
         "opcode": "stablehlo.dynamic_slice",
+        "op": OpClass.DYNAMIC_SLICE,
         "kind": Kind.COMPUTE,
         "operand_bytes": p.result_bytes[scatter],
         "cause": p.cause[scatter],

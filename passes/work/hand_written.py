@@ -11,7 +11,7 @@ attention kernels that come with JAX are known by their names, so shapes are eno
 | `splash_mha_dkv...`, `splash_mha_dq...` | its backward pass in two kernels | 4, 3 |
 | `_flash_attention_kernel`, `..._dkv_kernel`, `..._dq_kernel` | flash_attention | 2, 4, 3 |
 
-Splash attention with a mask is `[causal]`. Flash attention does not say whether it is: it counts
+Splash attention with a mask is causal. Flash attention does not say whether it is: it counts
 whole.
 """
 
@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flint.ir.op_class import OpClass
+from flint.ir.program import CAUSAL
 from flint.passes.work.work import Work
 
 #: Targets of the custom calls that Pallas kernels become: for TPUs, and by `frontends/gpu_kernels`.
@@ -75,6 +77,7 @@ def declared_work(
     moved = numbers.get("bytes_accessed", 0)
     written = sum(r.num_bytes for r in results)
     return Work(
+        op=OpClass.DECLARED,
         flops=numbers["flops"],
         dims=(1, max(numbers.get("transcendentals", 0), 1), 1, 1),
         operand_bytes=max(moved - written, 0) if moved else None,
@@ -113,6 +116,8 @@ def _attention(name: str, operands: Sequence[Array], results: Sequence[Array]) -
     return Work(
         flops=2 * heads * queries * keys * summed,
         dims=(heads, queries, keys, size),
+        mask=CAUSAL if masked else 0,
+        op=OpClass.ATTENTION if forward else OpClass.ATTENTION_BACKWARD,
         called=(ATTENTION if forward else ATTENTION_BACKWARD) + ("[causal]" if masked else ""),
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from flint.ir.op_class import OpClass
+
 #: Calls by which JAX (and XLA, in modules that it has read) move a value.
 PLACEMENTS = ("annotate_device_placement", "MoveToHost", "MoveToDevice")
-#: An argument that is there, a value that is there as it is seen from a row.
+#: Opcodes of an argument that is there, and of a value that is there as it is seen from a row.
 ARGUMENT, VIEW = "host.argument", "host.view"
-#: Copies from the device to the host, and from the host to the device.
-STORE, LOAD = "host.store", "host.load"
-#: The streams that copies run on: the link carries both directions at once.
-TO_HOST, FROM_HOST = "to host", "from host"
-#: Opcodes of rows whose values are on the host.
-ON_HOST = frozenset({ARGUMENT, VIEW, STORE})
+#: Opcodes of copies from the device to the host, and from the host to the device.
+OPCODES = {OpClass.TO_HOST: "host.store", OpClass.FROM_HOST: "host.load"}
+#: The streams that they run on: the link carries both directions at once.
+STREAMS = {OpClass.TO_HOST: "to host", OpClass.FROM_HOST: "from host"}

@@ -19,11 +19,11 @@ import pytest
 from flint.backends.chakra import TraceFile, read, write
 from flint.backends.chakra.reading.trace_files import read_network
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Mesh, Route
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
 from tests.chakra_traces import over
+from tests.program_rows import ProgramBuilder
 
 MIB = 1 << 20
 ENDPOINT_DELAY = 10

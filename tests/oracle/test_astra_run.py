@@ -21,11 +21,11 @@ from flint.backends.chakra.writing.simulator_files import Timing, placeholder_ha
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.cli import app
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import RankClass, Workload
 from tests.chakra_traces import layered_program, over
+from tests.program_rows import ProgramBuilder
 
 MIB = 1 << 20
 

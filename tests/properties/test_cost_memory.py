@@ -84,7 +84,7 @@ def test_donating_arguments_never_needs_more(program: Program) -> None:
     grown = program.result_bytes[updates] > program.result_bytes[program.alias[updates]]
     assume(not grown.any())  # a donated argument that grows in place stays as large
     flags = program.flags.copy()
-    flags[program.kind == Kind.PARAMETER] |= np.uint8(Flag.DONATED)
+    flags[program.kind == Kind.PARAMETER] |= np.uint16(Flag.DONATED)
     given_away = program.with_rows(flags=flags)
     assert donated(given_away).sum() == (program.kind == Kind.PARAMETER).sum()
     assert memory_use(given_away).peak_bytes <= memory_use(program).peak_bytes

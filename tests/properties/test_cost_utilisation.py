@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from flint.backends.cost.estimate import estimate
 from flint.cluster.models import Cluster
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase
 from flint.ir.workload import Workload
+from tests.program_rows import ProgramBuilder
 
 CLUSTERS = ["a100-80-dgx", "h100-dgx", "h200", "l40s", "b200", "v4", "v5e", "v5p", "v6e"]
 ENDS = ("", "[causal]", "[window=100]", "[window=1024]")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 
 from flint.ir import verify
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Program, RegionKind
+from tests.program_rows import ProgramBuilder
 from tests.random_programs import QUICK, programs
 
 X, Y = Group((AxisRef("x"),)), Group((AxisRef("y"),))

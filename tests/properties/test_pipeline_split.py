@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.passes.pipeline.split.parts import (
@@ -22,6 +21,7 @@ from flint.passes.pipeline.split.parts import (
 from flint.passes.pipeline.split.reach import dependent, needed
 from flint.passes.pipeline.split.split import split
 from flint.steps.captured import Port, Role
+from tests.program_rows import ProgramBuilder
 from tests.random_programs import QUICK
 
 MESH = Mesh(("pipe", "data"), (2, 4))

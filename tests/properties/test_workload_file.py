@@ -174,7 +174,7 @@ def test_a_value_that_no_row_can_have_is_refused(column: str, row: int, value: i
 
 def test_an_empty_program_and_a_pickle_are_told_apart() -> None:
     mesh = Mesh(("x",), (2,))
-    from flint.ir.builder import ProgramBuilder
+    from tests.program_rows import ProgramBuilder
 
     empty = Workload.single(ProgramBuilder(mesh).build())
     assert Workload.from_bytes(empty.to_bytes()).to_bytes() == empty.to_bytes()

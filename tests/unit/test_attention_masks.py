@@ -11,10 +11,10 @@ import flint
 from flint.backends.cost.chips.masks import band_keys, masked_flops, masks_of
 from flint.backends.cost.estimate import Estimate
 from flint.cluster.models import Cluster
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
-from flint.ir.program import Program
+from flint.ir.program import CAUSAL, Program
 from flint.passes.mlir import mask_in_config
+from tests.program_rows import ProgramBuilder
 
 SHAPE = (2, 4096, 8, 128)
 SQUARE = 2 * 2 * SHAPE[0] * SHAPE[2] * SHAPE[1] ** 2 * SHAPE[3]
@@ -48,14 +48,14 @@ def program(opcode: str, queries: int, keys: int) -> Program:
 @pytest.mark.parametrize(
     ("config", "mask"),
     [
-        ({}, ""),
-        ({"mask_type": "NO_MASK", "sliding_window_length": 0}, ""),
-        ({"mask_type": "CAUSAL"}, "[causal]"),
-        ({"mask_type": "PADDING_CAUSAL", "sliding_window_length": 0}, "[causal]"),
-        ({"mask_type": "CAUSAL", "sliding_window_length": 512}, "[window=512]"),
+        ({}, 0),
+        ({"mask_type": "NO_MASK", "sliding_window_length": 0}, 0),
+        ({"mask_type": "CAUSAL"}, CAUSAL),
+        ({"mask_type": "PADDING_CAUSAL", "sliding_window_length": 0}, CAUSAL),
+        ({"mask_type": "CAUSAL", "sliding_window_length": 512}, 512),
     ],
 )
-def test_a_call_says_its_mask(config: dict[str, object], mask: str) -> None:
+def test_a_call_says_its_mask(config: dict[str, object], mask: int) -> None:
     assert mask_in_config({"cudnn_fmha_backend_config": config}) == mask
 
 
@@ -81,6 +81,7 @@ def test_a_compiled_call_says_its_mask(window: int) -> None:
     program = hlo_to_program(parse_text(text.encode()), Mesh(("data",), (1,)))
     mask = f"[window={window}]" if window else "[causal]"
     assert f"custom_call.__cudnn$fmhaSoftmax{mask}" in program.opcodes
+    assert program.mask.max() == window or program.mask.min() == CAUSAL
 
 
 @pytest.mark.parametrize("queries", [1, 7, 64, 100])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from flint.backends.chakra.writing.expand import expand, occurrences
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Program, RegionKind
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh.parse("4")
 

@@ -19,11 +19,11 @@ from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.schema import CommType, NodeType, messages
 from flint.backends.chakra.writing.encode import LEAST_STARTING_BYTES, short_scope, varint
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Phase
 from flint.ir.workload import RankClass, Workload
 from tests.chakra_traces import layered_program, over
+from tests.program_rows import ProgramBuilder
 
 OURS = ["README.txt", "comm_group.json", "manifest.json", "memory.json", "network.yml"]
 

@@ -10,10 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 from flint.cli import app
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
+from tests.program_rows import ProgramBuilder
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {

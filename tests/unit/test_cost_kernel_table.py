@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flint.backends.cost.chips.kernel_table import element_type, kernels_of, kind_of
+from flint.backends.cost.chips.kernel_table import element_type, kernels_of
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.cluster.models import Cluster
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase
+from tests.program_rows import ProgramBuilder
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,11 @@ from flint.ir.program import Flag, Kind, Phase
         ("custom_call.mine", KernelKind.UNPRICED),
     ],
 )
-def test_kinds_of_opcodes(opcode: str, kind: KernelKind) -> None:
-    assert kind_of(opcode) is kind
+def test_kinds_of_operations(opcode: str, kind: KernelKind) -> None:
+    b = ProgramBuilder(Mesh(("data",), (2,)))
+    b.add(opcode, result_bytes=64)
+    kernels, _ = kernels_of(b.build())
+    assert kernels.kind.tolist() == [kind]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.cluster.source import load_cluster
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
 from flint.passes.profiles import PROFILES
 from flint.tracing import Trace
+from tests.program_rows import ProgramBuilder
 
 NETWORK = "topology: [ Switch ]\nnpus_count: [ 8 ]\nbandwidth: [ 400 ]\nlatency: [ 500 ]\n"
 SYSTEM = '{"peak-perf": 900, "local-mem-bw": 3350}'

@@ -13,10 +13,10 @@ from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.estimate_text import MEMORY_ROWS, estimate_text
 from flint.cli import app
 from flint.cluster.models import Cluster
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from tests.program_rows import ProgramBuilder
 
 GIB = 2**30
 

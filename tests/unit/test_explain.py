@@ -11,9 +11,9 @@ from flint.backends.report.explain import (
     list_collectives,
 )
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Phase, RegionKind
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh.parse("data=4,model=2")
 RULE = "#sdy.op_sharding_rule<([i, k], [k, j])->([i, j]) {i=8, j=8, k=8} reduction={k}>"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flint.ir.builder import ProgramBuilder
 from flint.ir.program import Flag, Kind, Phase, Program, RegionKind
 from flint.passes.base import run_passes
 from flint.passes.fusion.chains import FuseChains
 from flint.passes.profiles import profile
+from tests.program_rows import ProgramBuilder
 from tests.program_text import MESH, Rows, lines
 
 ROWS, COLUMNS = 4, 64

@@ -6,9 +6,9 @@ import networkx
 import pytest
 
 from flint.backends.report.graph import FORMATS, to_dot, to_graphml, to_json, to_networkx
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, RegionKind
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh.parse("data=4,model=2")
 

@@ -19,9 +19,9 @@ from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.frontends.jax_step.program import abstract_mesh
 from flint.ir.mesh import Mesh
-from flint.ir.opcodes import opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.program import Program
-from flint.passes.work.host_copies import FROM_HOST, LOAD, STORE, TO_HOST
+from flint.passes.work.host_copies import STREAMS
 from flint.tracing import Trace
 
 LAYERS, WIDTH, TOKENS, RANKS = 4, 1024, 4096, 4
@@ -80,9 +80,9 @@ def priced(trace: Trace, policy: str = "overlap") -> Estimate:
     return estimate(trace.workload, Cluster.load("h100-dgx"), profile="xla-gpu", policy=policy)
 
 
-def copied(program: Program, opcode: str) -> int:
+def copied(program: Program, op: OpClass) -> int:
     """Bytes that a step copies."""
-    rows = opcode_mask(program, frozenset({opcode}))
+    rows = program.op == op
     return int((program.operand_bytes * program.trips)[rows].sum())
 
 
@@ -92,7 +92,11 @@ def test_activations_and_momenta_leave_the_device(scan: bool) -> None:
     program = trace.workload.programs[0]
     program.verify()
     state = LAYERS * WEIGHT
-    assert copied(program, STORE) == copied(program, LOAD) == LAYERS * SAVED + state
+    assert (
+        copied(program, OpClass.TO_HOST)
+        == copied(program, OpClass.FROM_HOST)
+        == LAYERS * SAVED + state
+    )
     found, kept = priced(trace), priced(offloaded(names=False, state=False, scan=scan))
     memory, before = found.classes[0].memory, kept.classes[0].memory
     assert memory.host_bytes == LAYERS * SAVED + state
@@ -113,9 +117,9 @@ def test_copies_take_their_bytes_over_the_link_beside_computation() -> None:
     link = found.cluster.chip.host_link_bytes_per_s
     assert link is not None
     assert share[0] == pytest.approx(2 * LAYERS * (SAVED + WEIGHT) / link.value * 1e9, rel=1e-3)
-    assert {TO_HOST, FROM_HOST} <= set(found.timeline.streams)
+    assert set(STREAMS.values()) <= set(found.timeline.streams)
     blocking = priced(offloaded(), "in-order")
-    assert TO_HOST not in blocking.timeline.streams
+    assert STREAMS[OpClass.TO_HOST] not in blocking.timeline.streams
     assert found.step_time_ns < blocking.step_time_ns
 
 
@@ -128,7 +132,7 @@ def _by_kind(found: Estimate, kind: str) -> list[tuple[float, float]]:
 def test_a_copy_from_the_host_begins_at_most_one_iteration_ahead(policy: str, ahead: int) -> None:
     (track,) = priced(offloaded(), policy).timeline.classes
     program, nodes = track.work.program, track.work.nodes
-    loads = opcode_mask(program, frozenset({LOAD}))[nodes.row] & (program.region[nodes.row] >= 0)
+    loads = (program.op == OpClass.FROM_HOST)[nodes.row] & (program.region[nodes.row] >= 0)
     computes = track.work.stream[nodes.row] == 0
     assert loads.sum() == LAYERS
     for node in np.flatnonzero(loads).tolist():
@@ -155,4 +159,4 @@ def test_what_was_brought_where_it_is_already_is_no_copy() -> None:
     program = flint.trace(
         flint.Step(step, (jax.ShapeDtypeStruct((64,), jnp.float32),)), {"d": 2}
     ).workload.programs[0]
-    assert copied(program, LOAD) == copied(program, STORE) == 0
+    assert copied(program, OpClass.FROM_HOST) == copied(program, OpClass.TO_HOST) == 0

@@ -10,12 +10,12 @@ import pytest
 
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.cluster.models import Cluster
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase
 from flint.ir.workload import Workload
 from flint.kept import Kept
 from flint.rewrite import kernels_for
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data", "model"), (4, 2))
 

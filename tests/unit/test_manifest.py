@@ -21,11 +21,11 @@ from flint.backends.chakra.manifest import (
     read_manifest,
 )
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
 from tests.chakra_traces import layered_program
+from tests.program_rows import ProgramBuilder
 
 KEPT = Path(__file__).parent.parent / "compat" / "data" / "manifest-2026-11-21.json"
 

@@ -28,7 +28,12 @@ def test_a_slice_over_the_same_axes_makes_a_reduce_scatter() -> None:
     row = after.row(1)
     assert (row.kind, row.collective) == (Kind.COLLECTIVE, Collective.REDUCE_SCATTER)
     assert (row.shape, row.operand_bytes) == ((2,), 64)
-    assert (row.cause, row.scope, row.stream, row.flags) == ("k", "dot", "comm", Flag.ASYNC)
+    assert (row.cause, row.scope, row.stream, row.flags) == (
+        "k",
+        "dot",
+        "comm",
+        Flag.ASYNC | Flag.PARTITIONED,
+    )
     assert "sdy.all_slice" not in after.opcodes
 
 

@@ -21,10 +21,10 @@ from flint.backends.report.perfetto import (
 from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase, RegionKind
 from flint.ir.workload import RankClass, Workload
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data",), (8,))
 

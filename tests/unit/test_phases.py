@@ -12,13 +12,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import flint
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase, Program, RegionKind
 from flint.passes.extract.phases import with_phases
 from flint.steps.model_file import Target, importable, load_step
 from flint.tracing import trace_step
 from tests.auto_mesh import auto_mesh
+from tests.program_rows import ProgramBuilder
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Example, mesh and options; whether its backward pass recomputes.

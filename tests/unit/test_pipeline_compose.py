@@ -14,7 +14,6 @@ import pytest
 from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.schema import NodeType, messages
 from flint.backends.chakra.writing.encode import varint
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
 from flint.ir.totals import totals
@@ -26,6 +25,7 @@ from flint.passes.pipeline.schedule.schedules import orders, placement
 from flint.passes.pipeline.split.parts import Key, Partial, Saved, StageParts, StageProgram
 from flint.passes.pipeline.split.reduce_part import in_gradient_dtype
 from flint.steps.captured import Body, Captured, CapturedPipeline, Port, Role, StageBodies
+from tests.program_rows import ProgramBuilder
 
 _WEIGHT = Port(Role.PARAMETER, "w")
 _TOKENS = Port(Role.BATCH, "tokens")

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group
 from flint.ir.program import Collective, Kind, Program, RegionKind
 from flint.passes.pipeline.split.parts import (
@@ -28,6 +27,7 @@ from flint.passes.pipeline.split.split import split
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
 from flint.steps.captured import Port, Role
 from tests.pipeline_bodies import MESH, Model, partitioned, stage_of
+from tests.program_rows import ProgramBuilder
 
 #: Elements of a layer's weights, on one device of data=4 x model=2 when gathered over data.
 WEIGHT = 32 * 32

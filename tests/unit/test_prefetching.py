@@ -10,9 +10,9 @@ from flint.backends.chakra.writing.expand import expand
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.simulate.layers import layer_runs, one_layer_ahead, preparation
 from flint.cluster.models import Cluster
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group
 from flint.ir.program import Collective, Kind, Program, RegionKind
+from tests.program_rows import ProgramBuilder
 from tests.timeline_steps import MESH
 
 DATA = Group((AxisRef("data"),))

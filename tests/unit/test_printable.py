@@ -11,10 +11,10 @@ from flint.backends.report.graph import FORMATS
 from flint.cli import console
 from flint.errors import FlintError
 from flint.io.printable import one_line, printable, printable_json
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, RegionKind
 from flint.text_table import Column, text_table
+from tests.program_rows import ProgramBuilder
 
 NAME = "w\x1b[31m\x00\x9b2J\u202e\ud800\n<&\"'\\[/red]é"
 

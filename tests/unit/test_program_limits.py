@@ -6,9 +6,9 @@ import pytest
 
 from flint.errors import FlintError
 from flint.ir import builder
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import RegionKind
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("x",), (4,))
 

@@ -12,10 +12,10 @@ from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.simulate.critical_path import critical_path
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.cluster.models import Cluster
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase, Program
 from flint.ir.workload import RankClass, Workload
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data",), (16,))
 DATA = Group((AxisRef("data"),))

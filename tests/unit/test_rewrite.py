@@ -3,10 +3,10 @@
 import pytest
 
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.workload import RankClass, Workload
 from flint.rewrite import rewrite
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh.parse("data=4")
 

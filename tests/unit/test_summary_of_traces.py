@@ -10,12 +10,12 @@ import pytest
 
 from flint.backends.chakra import read
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Collective, Kind, RegionKind
 from flint.ir.workload import Workload
 from flint.tracing import Trace
 from tests.chakra_traces import layered_program, over
+from tests.program_rows import ProgramBuilder
 
 #: What a node of these types is called in a summary; a broadcast is an all-gather of parts.
 _NAMES = {

@@ -53,7 +53,7 @@ def test_memory_that_is_read_first_is_an_argument():
     assert weight_row.flags == Flag.DONATED and weight_row.kind is Kind.PARAMETER
     assert product.scope == "layers/0/wq" and product.phase is Phase.FORWARD
     assert (product.flops, product.operand_bytes, product.result_bytes) == (120, 108, 80)
-    assert step.flags == Flag.IN_PLACE and step.alias == weight_row.number
+    assert step.flags == Flag.IN_PLACE | Flag.LAUNCHED and step.alias == weight_row.number
     assert product.number in step.deps  # it must not be overwritten before it was read
     assert totals(program).matmul_flops == 120
 

@@ -11,17 +11,16 @@ import pytest
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.record.recording import Event, HostCopy
 from flint.ir.mesh import Mesh
-from flint.ir.opcodes import opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Program
-from flint.passes.work.host_copies import ARGUMENT, LOAD, STORE
 from flint.tracing import trace_script
 from tests.recordings import event, recording, stored, tensor
 
 DEVICE, HOST, BACK, WEIGHT = (tensor(n, 8, 4) for n in (0, 1, 2, 3))
 
 
-def rows(program: Program, opcode: str) -> list[int]:
-    return opcode_mask(program, frozenset({opcode})).nonzero()[0].tolist()
+def rows(program: Program, op: OpClass) -> list[int]:
+    return (program.op == op).nonzero()[0].tolist()
 
 
 def built(*events: Event, **fields: Any) -> Program:
@@ -36,7 +35,7 @@ def test_what_returns_was_stored() -> None:
         event("aten._to_copy", [HOST], [BACK], host=HostCopy.FROM_HOST),
         event("aten.neg", [BACK], [tensor(5, 8, 4)]),
     )
-    (store,), (load,) = rows(program, STORE), rows(program, LOAD)
+    (store,), (load,) = rows(program, OpClass.TO_HOST), rows(program, OpClass.FROM_HOST)
     assert program.operand_bytes[store] == program.operand_bytes[load] == 8 * 4 * 4
     assert program.dependencies(load).tolist() == [store]
     assert (program.kind == Kind.PARAMETER).sum() == 1
@@ -50,7 +49,7 @@ def test_weights_that_live_on_the_host_are_copied_and_batches_are_there() -> Non
         event("aten.add.Tensor", [DEVICE, BACK], [tensor(4, 8, 4)]),
         storages={3: stored("parameter", "w", WEIGHT, on_host=True)},
     )
-    (weight,), (load,) = rows(program, ARGUMENT), rows(program, LOAD)
+    (weight,), (load,) = rows(program, OpClass.HOST_VALUE), rows(program, OpClass.FROM_HOST)
     assert program.dependencies(load).tolist() == [weight]
     assert (program.kind == Kind.PARAMETER).sum() == 1
 
@@ -85,7 +84,7 @@ def test_save_on_cpu_copies_what_backward_needs(tmp_path: Path) -> None:
     found = trace_script(script, "dp=2")
     program = found.program
     saved, weight = 256 * 64 * 4, 64 * 64 * 4
-    for opcode in (STORE, LOAD):
+    for opcode in (OpClass.TO_HOST, OpClass.FROM_HOST):
         copies = rows(program, opcode)
         assert sorted(program.operand_bytes[copies]) == [weight] * 2 + [saved] * 6
     (rank_class,) = found.estimate("h100-dgx").classes
@@ -119,7 +118,7 @@ def test_what_the_host_makes_of_offloaded_values_returns_too(tmp_path: Path) -> 
     script = tmp_path / "train.py"
     script.write_text(ON_HOST)
     program = trace_script(script, "dp=2").program
-    (store,), (load,) = rows(program, STORE), rows(program, LOAD)
+    (store,), (load,) = rows(program, OpClass.TO_HOST), rows(program, OpClass.FROM_HOST)
     assert program.operand_bytes[[store, load]].tolist() == [256 * 32 * 4, 256 * 32 * 8]
     assert store in program.dependencies(load)
 
@@ -157,7 +156,7 @@ def test_fsdp_shards_a_model_that_was_made_on_the_cpu(where: str, tmp_path: Path
     weight, bias = 64 * 64 * 4 // 2, 64 * 4 // 2
     gathers = program.collective == Collective.ALL_GATHER
     assert program.operand_bytes[gathers].tolist() == [weight + bias] * 6
-    loads, stores = rows(program, LOAD), rows(program, STORE)
+    loads, stores = rows(program, OpClass.FROM_HOST), rows(program, OpClass.TO_HOST)
     offloaded = where == "offload"
     assert sorted(program.operand_bytes[loads]) == ([bias] * 6 + [weight] * 6) * offloaded
     assert sorted(program.operand_bytes[stores]) == ([bias] * 3 + [weight] * 3) * offloaded

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, RegionKind
 from flint.ir.totals import CommunicationTotal, totals
+from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data", "model"), (8, 4))
 DATA, MODEL = Group((AxisRef("data"),)), Group((AxisRef("model"),))

@@ -19,11 +19,11 @@ from flint.backends.cost.estimate import estimate
 from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Program, RegionKind
 from flint.ir.workload import Workload
 from flint.tracing import Trace
+from tests.program_rows import ProgramBuilder
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=60))

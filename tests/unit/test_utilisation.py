@@ -15,12 +15,12 @@ from flint.backends.cost.chips.model import peak_type
 from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.utilisation import ProductFlops, main_type_and_peak, product_flops
 from flint.cluster.models import Cluster
-from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Phase, RegionKind
 from flint.ir.workload import Workload
 from flint.steps.model_file import Target, importable, load_step
 from flint.tracing import Trace, trace_script, trace_step
+from tests.program_rows import ProgramBuilder
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MESH = Mesh(("data", "model"), (4, 2))

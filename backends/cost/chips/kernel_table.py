@@ -10,62 +10,52 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.masks import band_keys, masked_flops, masks_of
-from flint.ir import opcodes as ops
+from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Phase, Program
-from flint.passes.work.host_copies import LOAD, STORE
 
-#: Opcodes that the fusion profiles give to kernels of several operations.
-FUSED = {
-    "fusion": KernelKind.ELEMENTWISE,
-    "fusion.loop": KernelKind.ELEMENTWISE,
-    "fusion.layout": KernelKind.COPY,
-    "fusion.attention": KernelKind.ATTENTION,
-    "fusion.attention_backward": KernelKind.ATTENTION_BACKWARD,
-    "fusion.softmax": KernelKind.SOFTMAX,
-    "fusion.norm": KernelKind.NORM,
-    "fusion.reduction": KernelKind.REDUCTION,
-    "fusion.optimizer": KernelKind.OPTIMIZER,
-    STORE: KernelKind.HOST_COPY,
-    LOAD: KernelKind.HOST_COPY,
+#: The kind of kernel that a row of each class is.
+KINDS: dict[OpClass, KernelKind] = {
+    **dict.fromkeys(ELEMENTWISE | GENERATED, KernelKind.ELEMENTWISE),
+    **dict.fromkeys(LAYOUT | DATA_MOVEMENT, KernelKind.COPY),
+    OpClass.ALL_SLICE: KernelKind.COPY,
+    OpClass.RANDOM: KernelKind.RANDOM,
+    OpClass.DROPOUT: KernelKind.RANDOM,
+    OpClass.GATHER: KernelKind.GATHER,
+    OpClass.SCATTER: KernelKind.SCATTER,
+    OpClass.REDUCE: KernelKind.REDUCTION,
+    OpClass.REDUCE_SCATTERED: KernelKind.SCATTER,
+    OpClass.SCAN: KernelKind.REDUCTION,
+    OpClass.SOFTMAX: KernelKind.SOFTMAX,
+    OpClass.BATCH_NORM: KernelKind.NORM,
+    OpClass.NORM: KernelKind.NORM,
+    OpClass.MATMUL: KernelKind.GEMM,
+    OpClass.CONVOLUTION: KernelKind.CONVOLUTION,
+    OpClass.CONVOLUTION_BACKWARD: KernelKind.CONVOLUTION,
+    OpClass.ATTENTION: KernelKind.ATTENTION,
+    OpClass.ATTENTION_BACKWARD: KernelKind.ATTENTION_BACKWARD,
+    OpClass.SORT: KernelKind.SORT,
+    OpClass.SOLVE: KernelKind.SORT,
+    OpClass.TOP_K: KernelKind.TOP_K,
+    OpClass.FFT: KernelKind.FFT,
+    OpClass.DECLARED: KernelKind.DECLARED,
+    OpClass.OPTIMIZER: KernelKind.OPTIMIZER,
+    OpClass.TO_HOST: KernelKind.HOST_COPY,
+    OpClass.FROM_HOST: KernelKind.HOST_COPY,
+    OpClass.FUSED: KernelKind.ELEMENTWISE,
+    OpClass.FUSED_LOOP: KernelKind.ELEMENTWISE,
+    OpClass.FUSED_LAYOUT: KernelKind.COPY,
+    OpClass.FUSED_ATTENTION: KernelKind.ATTENTION,
+    OpClass.FUSED_ATTENTION_BACKWARD: KernelKind.ATTENTION_BACKWARD,
+    OpClass.FUSED_SOFTMAX: KernelKind.SOFTMAX,
+    OpClass.FUSED_NORM: KernelKind.NORM,
+    OpClass.FUSED_REDUCTION: KernelKind.REDUCTION,
+    OpClass.FUSED_OPTIMIZER: KernelKind.OPTIMIZER,
 }
-#: Sets of opcodes by kind; the first that has an opcode decides.
-_SETS: tuple[tuple[frozenset[str], KernelKind], ...] = (
-    (ops.MATMUL, KernelKind.GEMM),
-    (ops.CONVOLUTION, KernelKind.CONVOLUTION),
-    (ops.REDUCTION, KernelKind.REDUCTION),
-    (ops.ELEMENTWISE, KernelKind.ELEMENTWISE),
-    (ops.GENERATED, KernelKind.ELEMENTWISE),
-    (ops.LAYOUT, KernelKind.COPY),
-    (ops.FFT, KernelKind.FFT),
-    (ops.TOP_K, KernelKind.TOP_K),
-    (ops.ALGORITHM, KernelKind.SORT),
-)
-#: Parts of names, for operators of frameworks that are kernels by themselves.
-_NAMES: tuple[tuple[str, KernelKind], ...] = (
-    ("softmax", KernelKind.SOFTMAX),
-    ("layer_norm", KernelKind.NORM),
-    ("rms_norm", KernelKind.NORM),
-    ("group_norm", KernelKind.NORM),
-    ("batch_norm", KernelKind.NORM),
-    ("embedding_dense_backward", KernelKind.SCATTER),
-    ("embedding", KernelKind.GATHER),
-    ("scatter", KernelKind.SCATTER),
-    ("index_put", KernelKind.SCATTER),
-    ("index_add", KernelKind.SCATTER),
-    ("dynamic_update_slice", KernelKind.COPY),
-    ("dynamic-update-slice", KernelKind.COPY),
-    ("dynamic_slice", KernelKind.COPY),
-    ("dynamic-slice", KernelKind.COPY),
-    ("gather", KernelKind.GATHER),
-    ("index", KernelKind.GATHER),
-    ("take", KernelKind.GATHER),
-    ("cumsum", KernelKind.REDUCTION),
-    ("rng", KernelKind.RANDOM),
-    ("dropout", KernelKind.RANDOM),
-    ("rand", KernelKind.RANDOM),
-    ("bernoulli", KernelKind.RANDOM),
-    ("fused_adam", KernelKind.OPTIMIZER),
-)
+#: The same as a table of all classes; the kind of a class without one follows from its work.
+_TABLE = np.full(256, KernelKind.UNPRICED, dtype=np.uint8)
+_TABLE[list(KINDS)] = list(KINDS.values())
+#: Classes whose kind follows from their work.
+_BY_WORK = frozenset({OpClass.OTHER, OpClass.COMPILED, OpClass.EFFECT})
 
 
 def kernel_rows(program: Program) -> Int64s:
@@ -105,26 +95,21 @@ def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[
 
 
 def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
-    """Kinds by opcode. An operator without one whose work is known is told by its work.
+    """Kinds by class. An operation of no class whose work is known is told by its work.
 
     It multiplies matrices (fusions of HLO that hold a product), copies, or calculates element by
-    element (pooling, losses, packing of shards). Of what a program calls by name, only products
-    and kernels whose work is declared are known.
+    element (pooling, losses). Of what a program calls by name, only products are known. What is
+    UNKNOWN or flagged UNPRICED has no price.
     """
-    kinds = [int(kind_of(name)) for name in program.opcodes]
-    called = [name.startswith(("custom_call.", "hlo.custom-call")) for name in program.opcodes]
-    opcode = program.opcode[rows]
-    kind = np.array(kinds, dtype=np.uint8)[opcode]
-    other = (kind == KernelKind.UNPRICED) & ~np.array(called, dtype=np.bool_)[opcode]
+    op = program.op[rows]
+    kind = _TABLE[op]
+    other = np.isin(op, sorted(_BY_WORK))
     works = program.flops[rows] > 0
     kind[other] = np.where(works, KernelKind.ELEMENTWISE, KernelKind.COPY)[other]
     shaped = (program.dims[rows] > 0).all(axis=1)
     multiplies = (program.product[rows] > 0) | (program.dims[rows, 2] > 1)
     kind[other & shaped & multiplies] = KernelKind.GEMM
-    known = np.array(called, dtype=np.bool_)[opcode] & shaped
-    declared = known & (program.dims[rows, 2:] == 1).all(axis=1)
-    kind[known & (kind == KernelKind.UNPRICED)] = KernelKind.GEMM
-    kind[declared] = KernelKind.DECLARED
+    kind[(op == OpClass.CALL) & shaped] = KernelKind.GEMM
     kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
     return kind
 
@@ -158,8 +143,6 @@ def _reduced(program: Program, rows: Int64s) -> Int64s:
     return found
 
 
-#: Parts of the names of attention calls that Flint knows.
-_ATTENTION = ("flint.attention", "pallas_attention")
 #: An operand of this share of the largest says nothing of the type of a kernel.
 SMALL = 8
 #: Bits of the types that matrices are multiplied in.
@@ -228,32 +211,6 @@ def element_type(dtype: str) -> str:
         if dtype.startswith(name) and dtype[len(name) :].isdigit():
             return prefix + dtype[len(name) :]
     return dtype
-
-
-def kind_of(opcode: str) -> KernelKind:
-    """What an opcode is to a latency model; UNPRICED where nothing says."""
-    name = opcode.partition("[")[0]
-    if name in FUSED:
-        return FUSED[name]
-    if _is_attention(opcode):
-        backward = "backward" in name.lower()
-        return KernelKind.ATTENTION_BACKWARD if backward else KernelKind.ATTENTION
-    for part, kind in _NAMES:
-        if part in name:
-            return kind
-    for names, kind in _SETS:
-        if name in names:
-            return kind
-    if name in ops.DATA_MOVEMENT or name == ops.ALL_SLICE:
-        return KernelKind.COPY
-    return KernelKind.UNPRICED
-
-
-def _is_attention(opcode: str) -> bool:
-    called = opcode.startswith("custom_call.")
-    return opcode in ops.ATTENTION or (
-        called and (any(n in opcode for n in _ATTENTION) or "fmha" in opcode.lower())
-    )
 
 
 def unpriced(kernels: Kernels) -> NDArray[np.bool_]:

@@ -1,22 +1,18 @@
-"""Which scores an attention kernel calculates: its mask, as the end of its opcode says it.
+"""Which scores an attention kernel calculates: `Program.mask`, and what follows from it.
 
-`[causal]` leaves out the keys after each query, about half of all. `[window=512]` leaves out those
-too, and of the others all but the last 512. Kernels skip the blocks that a mask leaves out whole;
+A causal mask leaves out the keys after each query, about half of all. A window leaves out those
+too, and of the others all but the last of its keys. Kernels skip the blocks that a mask leaves out whole;
 blocks at its edges are counted by the latency models. The last query sees the last key.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flint.ir.program import Int64s, Program
-
-CAUSAL = "[causal]"
-_WINDOW = re.compile(r"\[window=(\d+)\]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,16 +29,9 @@ class Masks:
 
 def masks_of(program: Program) -> Masks:
     """The mask of every row. A window of all keys or more is causal."""
-    causal = np.array([CAUSAL in n for n in program.opcodes] or [False], dtype=np.bool_)
-    window = np.array([_window(n) for n in program.opcodes] or [0], dtype=np.int64)
-    keys, found = program.dims[:, 2], window[program.opcode]
-    wide = (found > 0) & (found >= keys)
-    return Masks(causal[program.opcode] | wide, np.where(wide, 0, found))
-
-
-def _window(opcode: str) -> int:
-    found = _WINDOW.search(opcode)
-    return int(found[1]) if found else 0
+    window = np.maximum(program.mask, 0).astype(np.int64)
+    wide = (window > 0) & (window >= program.dims[:, 2])
+    return Masks((program.mask < 0) | wide, np.where(wide, 0, window))
 
 
 def band_keys(dims: Int64s, masks: Masks) -> Int64s:

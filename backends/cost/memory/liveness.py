@@ -14,16 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.memory.sharing import Storage
-from flint.backends.cost.memory.values import EAGER, Carry, RowValues, eager_updates, values
-from flint.ir.opcodes import ELEMENTWISE, RESULT, opcode_mask
+from flint.backends.cost.memory.values import Carry, RowValues, eager_updates, values
+from flint.ir.columns import is_any
+from flint.ir.op_class import ELEMENTWISE, MERGED, ON_HOST, OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 from flint.ir.sizes import type_bytes
-from flint.passes.work.host_copies import ON_HOST
 
 #: Operations that may write over an operand of the same size that nothing reads after them.
-OVERWRITING = ELEMENTWISE | {"fusion", "fusion.optimizer", "fusion.loop"}
-#: Those of XLA for CPUs write over operands of their shape and type only.
-_ALIKE = frozenset({"fusion.loop"})
+OVERWRITING = ELEMENTWISE | {OpClass.FUSED, OpClass.FUSED_OPTIMIZER, OpClass.FUSED_LOOP}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +79,7 @@ def donated(program: Program) -> NDArray[np.bool_]:
     """
     arguments = program.kind == Kind.PARAMETER
     said = arguments & ((program.flags & Flag.DONATED) != 0)
-    if "pipeline.turn" not in program.opcodes or not (program.phase == Phase.OPTIMIZER).any():
+    if not (program.op == OpClass.TURN).any() or not (program.phase == Phase.OPTIMIZER).any():
         return np.asarray(said)
     floats = np.array(["float" in dtype for dtype in program.dtypes], dtype=np.bool_)
     return np.asarray(said | (arguments & floats[program.dtype]))
@@ -89,7 +87,7 @@ def donated(program: Program) -> NDArray[np.bool_]:
 
 def on_host(program: Program) -> NDArray[np.bool_]:
     """For each row whether what it makes lies in the memory of the host."""
-    return opcode_mask(program, ON_HOST)
+    return is_any(program, ON_HOST)
 
 
 def value_bytes(program: Program) -> Int64s:
@@ -181,8 +179,7 @@ class _Layout:
         size += [size[c.row] for c in values.changing]
         born = [2 * row for row in range(self.count)] + [self._end(c) for c in values.changing]
         kept = (program.kind == Kind.PARAMETER) & ~donated(program)
-        constants = np.array(["constant" in o for o in program.opcodes], dtype=np.bool_)
-        kept |= constants[program.opcode] & (program.kind == Kind.VALUE)
+        kept |= (program.op == OpClass.CONSTANT) & (program.kind == Kind.VALUE)
         fixed = kept.tolist() + [False] * len(values.changing)
         return Storage(size, list(zip(born, self.last, strict=True)), fixed)
 
@@ -216,17 +213,15 @@ class _Layout:
     def may_overwrite(self) -> list[bool]:
         """Rows whose result can take the place of any operand of equal size."""
         program = self.program
-        names = frozenset(
-            o for o in program.opcodes if o in OVERWRITING and not o.startswith(EAGER)
-        )
-        rows = opcode_mask(program, names) & (program.kind == Kind.COMPUTE)
+        rows = is_any(program, OVERWRITING) & (program.kind == Kind.COMPUTE)
+        rows &= (program.flags & Flag.LAUNCHED) == 0
         summed = program.collective == Collective.ALL_REDUCE
         return (rows | summed | np.array(self.several)).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def alike(self) -> list[bool]:
         """Kernels that may write only over what has their shape and type."""
-        return opcode_mask(self.program, _ALIKE).tolist()  # type: ignore[no-any-return]
+        return (self.program.op == OpClass.FUSED_LOOP).tolist()  # type: ignore[no-any-return]
 
     def _is_alike(self, row: int, value: int) -> bool:
         program = self.program
@@ -238,9 +233,9 @@ class _Layout:
     def several(self) -> list[bool]:
         """Kernels with more results than their first."""
         program = self.program
-        kernels = np.array([o.startswith("fusion") for o in program.opcodes], dtype=np.bool_)
+        kernels = is_any(program, MERGED)
         more = program.result_bytes > type_bytes(program)
-        return (kernels[program.opcode] & more).tolist()  # type: ignore[no-any-return]
+        return (kernels & more).tolist()  # type: ignore[no-any-return]
 
     def _overwrite(self) -> None:
         """In row order: rows write over what they read last, loops over what they begin with."""
@@ -322,7 +317,7 @@ class _Layout:
         """Values that the step returns, in the order in which they are made."""
         program = self.program
         found: set[int] = set()
-        results = opcode_mask(program, RESULT) & (program.region == -1)
+        results = (program.op == OpClass.RESULT) & (program.region == -1)
         for row in np.flatnonzero(results).tolist():
             found.update(self.values.read(d, -1) for d in program.dependencies(row).tolist())
         return sorted(found)

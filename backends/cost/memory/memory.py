@@ -19,14 +19,13 @@ from flint.backends.cost.simulate.layers import (
     turns_of_rows,
 )
 from flint.cluster.models import Chip
-from flint.ir.opcodes import RESULT, opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase, Program, RegionKind
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.fusion.kernels import FuseKernels
 from flint.passes.rewrites.dead_code import DropDeadCode
 from flint.passes.rewrites.sink_fills import SinkFills
-from flint.passes.work.host_copies import LOAD
 
 # What the memory of a device is used for.
 
@@ -63,18 +62,18 @@ def kinds(program: Program, buffers: Buffers) -> NDArray[np.object_]:
         MemoryKind.GATHERED
     )
     found[gathers[first] & ~reads.returned] = MemoryKind.GATHERED  # those for the next layer too
-    for opcode, kind in _OPCODES.items():
-        found[opcode_mask(program, frozenset({opcode}))[first]] = kind
+    for op, kind in _OF_CLASSES.items():
+        found[program.op[first] == op] = kind
     arguments = program.kind[first] == Kind.PARAMETER
     found[arguments] = _arguments(program, first[arguments], reads)
     return found
 
 
-_OPCODES = {
-    "pipeline.stash": MemoryKind.PIPELINE_STASH,
-    "pipeline.saved": MemoryKind.SAVED_ACTIVATIONS,
-    "pipeline.neighbour": MemoryKind.SAVED_ACTIVATIONS,
-    "pipeline.accumulator": MemoryKind.GRADIENTS,
+_OF_CLASSES = {
+    OpClass.STASH: MemoryKind.PIPELINE_STASH,
+    OpClass.SAVED: MemoryKind.SAVED_ACTIVATIONS,
+    OpClass.NEIGHBOUR: MemoryKind.SAVED_ACTIVATIONS,
+    OpClass.ACCUMULATOR: MemoryKind.GRADIENTS,
 }
 
 
@@ -86,7 +85,7 @@ class _Reads:
         buffer, count = buffers.of_row[target], len(buffers.num_bytes)
         uses = buffers.of_row[owner] != buffer
         uses |= program.kind[owner] == Kind.COMPUTE
-        results = opcode_mask(program, RESULT)[owner]
+        results = program.op[owner] == OpClass.RESULT
         self.by = {}
         for phase in Phase:
             self.by[phase] = np.zeros(count, dtype=np.bool_)
@@ -190,7 +189,7 @@ def gathered_ahead(program: Program, layout: Buffers) -> Buffers:
 
 def _loads(program: Program) -> list[int]:
     """Copies from the host in loops, which bring what the next iteration needs."""
-    rows = opcode_mask(program, frozenset({LOAD})) & (program.region >= 0)
+    rows = (program.op == OpClass.FROM_HOST) & (program.region >= 0)
     loops = np.array([r.kind is RegionKind.LOOP for r in program.regions] or [False])
     return np.flatnonzero(rows & loops[program.region]).tolist()
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.opcodes import opcode_mask
+from flint.ir.columns import is_any
+from flint.ir.op_class import MERGED, OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Program, RegionKind
 
 # What loops and branches mean for who reads what, and for how long.
@@ -180,7 +181,7 @@ def _what_views_see(program: Program) -> NDArray[np.int64]:
     views = (program.flags & Flag.VIEW) != 0
     views |= (program.kind == Kind.VALUE) & (program.alias >= 0)
     sees = np.where(views, seen, -1).astype(np.int64)
-    for row in np.flatnonzero(opcode_mask(program, frozenset({"case.join"}))).tolist():
+    for row in np.flatnonzero(program.op == OpClass.JOIN).tolist():
         inside = [d for d in program.dependencies(row).tolist() if program.region[d] >= 0]
         inside = [d for d in inside if program.region[d] != program.region[row]]
         sees[row] = next((d for d in inside if program.trips[d] > 0), -1)
@@ -191,11 +192,6 @@ def _what_views_see(program: Program) -> NDArray[np.int64]:
 #
 # A row depends on what it reads, and on rows that read what it changes: those only have to be over.
 # Which are which follows from the bytes that it reads.
-
-#: Operators that PyTorch runs one by one: their results are always new, unless they say otherwise.
-EAGER = "aten."
-#: Operators of FSDP, beside its all-gathers.
-_FSDP = "fsdp."
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,17 +213,15 @@ def eager_updates(program: Program, values: RowValues, num_bytes: Int64s) -> Eag
     FSDP frees the memory in between (`resize_(0)`). Other memory that is written anew is kept.
     """
     found = EagerUpdates({}, np.ones(len(program.deps), dtype=np.bool_))
-    if not any(o.startswith(EAGER) for o in program.opcodes):
+    if not ((program.flags & Flag.LAUNCHED) != 0).any():
         return found
-    kernels = np.array([o.startswith("fusion") for o in program.opcodes], dtype=np.bool_)
     placed = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
     given = (program.kind == Kind.PARAMETER) & ((program.flags & Flag.DONATED) != 0)
-    gathers = np.array([o.startswith(_FSDP) for o in program.opcodes], dtype=np.bool_)
-    gathered = gathers[program.opcode] | (program.collective == Collective.ALL_GATHER)
+    gathered = (program.op == OpClass.UNPACK) | (program.collective == Collective.ALL_GATHER)
     arguments = set(np.flatnonzero(program.kind == Kind.PARAMETER).tolist())
     finder = _UpdateFinder(program, values, set(np.flatnonzero(given).tolist()))
     whole = num_bytes.tolist()
-    for row in np.flatnonzero(placed & ~kernels[program.opcode]).tolist():
+    for row in np.flatnonzero(placed & ~is_any(program, MERGED)).tolist():
         before = values.read(int(program.alias[row]), int(program.region[row]))
         orders = finder.orders(row, before)
         renews = gathered[row] and program.result_bytes[row] >= _size(whole, before)

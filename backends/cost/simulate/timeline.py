@@ -21,10 +21,9 @@ from flint.backends.chakra.writing.expand import Nodes
 from flint.backends.cost.simulate.layers import layer_runs, preparation
 from flint.backends.cost.simulate.steady_state import place_alone
 from flint.errors import FlintError
-from flint.ir.opcodes import opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program
 from flint.passes.rewrites.combine_collectives import CombineCollectives
-from flint.passes.work.host_copies import LOAD
 
 Floats = NDArray[np.float64]
 
@@ -332,7 +331,7 @@ def limits(policy: Policy, work: ClassWork) -> list[int]:
     """For each node the kernel that must have begun before it may begin, or -1."""
     by_stream = work.stream[work.nodes.row]
     kernels = np.flatnonzero(by_stream == 0)
-    loads = opcode_mask(work.program, frozenset({LOAD}))[work.nodes.row] & (by_stream != 0)
+    loads = (work.program.op == OpClass.FROM_HOST)[work.nodes.row] & (by_stream != 0)
     if not len(kernels) or (policy.layers_ahead is None and not loads.any()):
         return [-1] * len(by_stream)
     if policy.layers_ahead is None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
 from flint.frontends.torch_world.program.memory import Memory
-from flint.frontends.torch_world.program.names import opcode_of
+from flint.frontends.torch_world.program.names import is_causal, opcode_of
+from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import (
     base_storage,
     corrected,
@@ -32,7 +33,8 @@ from flint.frontends.torch_world.record.recording import (
 )
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Group, Mesh
-from flint.ir.program import Collective, Flag, Kind, Program
+from flint.ir.op_class import ATTENTION, OpClass
+from flint.ir.program import CAUSAL, Collective, Flag, Kind, Program
 from flint.passes.extract.tensors import dtype_name
 from flint.passes.work import host_copies
 from flint.passes.work.work import Work
@@ -57,6 +59,14 @@ _ALLOCATING = frozenset(
     )
 )
 _WITHOUT_WORK = _IDLE | _ALLOCATING
+#: PyTorch's names of reductions.
+_REDUCERS = {
+    "": OpClass.ADD,
+    "sum": OpClass.ADD,
+    "max": OpClass.MAXIMUM,
+    "min": OpClass.MINIMUM,
+    "product": OpClass.MULTIPLY,
+}
 
 
 @dataclass(frozen=True)
@@ -108,11 +118,13 @@ class _Build:
         for storage, tensor in found_memory(self.recording).items():
             info = self.recording.storages.get(storage)
             named = info is not None and info.name
+            on_host = info is not None and info.on_host
             role = info.role if info else "other"
             donated = role in _DONATED_ROLES and storage in changed
             row = self.builder.add(
-                host_copies.ARGUMENT if info is not None and info.on_host else ARGUMENT,
+                host_copies.ARGUMENT if on_host else ARGUMENT,
                 Kind.PARAMETER,
+                op=OpClass.HOST_VALUE if on_host else OpClass.VALUE,
                 dtype=dtype_name(tensor.dtype),
                 shape=tensor.shape,
                 result_bytes=tensor.num_bytes,
@@ -174,7 +186,7 @@ class _Build:
         return row
 
     def _compute(self, event: Event) -> int:
-        work = work_of(event)
+        work, op = work_of(event), class_of(event.op)
         reads, stored = read(event), results(event)
         operand_bytes, result_bytes = moved_bytes(work, reads, stored, self.memory.visible_bytes)
         return self._works(
@@ -188,6 +200,8 @@ class _Build:
             flops=work.flops,
             dims=work.dims,
             product=work.product,
+            mask=CAUSAL if op in ATTENTION and is_causal(event) else 0,
+            op=work.class_or(op),
             flags=Flag.UNPRICED if work.unpriced else Flag(0),
         )
 
@@ -198,13 +212,14 @@ class _Build:
         """
         stored = results(event)
         moved = sum(t.num_bytes for t in stored)
-        to_host = event.host is HostCopy.TO_HOST
+        op = OpClass.TO_HOST if event.host is HostCopy.TO_HOST else OpClass.FROM_HOST
         return self._works(
             event,
-            host_copies.STORE if to_host else host_copies.LOAD,
+            host_copies.OPCODES[op],
             Kind.COMPUTE,
             read(event),
             stored,
+            op=op,
             operand_bytes=moved,
             result_bytes=moved,
             flags=Flag(0),
@@ -226,6 +241,7 @@ class _Build:
                 Kind.COLLECTIVE,
                 reads,
                 stored,
+                op=reducer(comm),
                 collective=comm.collective,
                 group=group,
                 comm_bytes=comm.input_bytes,
@@ -324,6 +340,8 @@ class _Build:
             columns["dtype"], columns["shape"] = dtype_name(stored[0].dtype), stored[0].shape
             if kind is Kind.VALUE:
                 columns["result_bytes"] = stored[0].num_bytes
+        if kind is not Kind.VALUE and event.op.startswith("aten."):
+            columns["flags"] = columns.get("flags", 0) | Flag.LAUNCHED
         row = self.builder.add(
             opcode,
             kind,
@@ -336,6 +354,13 @@ class _Build:
         )
         self.order.placed(row, deps)
         return row
+
+
+def reducer(comm: Comm) -> OpClass:
+    """What a collective reduces with; MOVE if it does not reduce."""
+    if comm.collective not in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
+        return OpClass.MOVE
+    return _REDUCERS.get(comm.reduction, OpClass.OTHER)
 
 
 def moved_bytes(

@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from flint.frontends.torch_world.program.names import base_name, without_overload
+from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import is_view
 from flint.frontends.torch_world.program.shards import Shape, Shards
 from flint.frontends.torch_world.record.recording import Event, Recording, StorageInfo, TensorInfo
 from flint.ir.mesh import Mesh
-from flint.ir.opcodes import ELEMENTWISE, GENERATED, REDUCTION
+from flint.ir.op_class import ELEMENTWISE, GENERATED, REDUCTION
 from flint.ir.program import Phase
 
 #: Number of an event, and of a tensor in it: inputs first, then outputs.
@@ -162,10 +163,10 @@ class _Places:
     def _computed(self, event: Event, shapes: set[Shape]) -> list[tuple[int, TensorInfo]]:
         """Results that are shards because their operator works element by element."""
         name = base_name(event.op)
-        opcode = f"aten.{name}"
-        if opcode in REDUCTION and all(not t.shape for t in event.outputs):
+        op = class_of(event.op)
+        if op in REDUCTION and all(not t.shape for t in event.outputs):
             return []
-        if opcode not in ELEMENTWISE | GENERATED and name not in _ELEMENT_BY_ELEMENT:
+        if op not in ELEMENTWISE | GENERATED and name not in _ELEMENT_BY_ELEMENT:
             raise _Unprovable(event.op)
         first = len(event.inputs)
         results = list(enumerate(event.outputs, start=first))

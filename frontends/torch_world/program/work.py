@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 
 from flint.frontends.torch_world.program.names import base_name, is_foreach
+from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import num_elements, results, total_elements
 from flint.frontends.torch_world.record.recording import Event, TensorInfo
-from flint.ir.opcodes import DATA_MOVEMENT, ELEMENTWISE, GENERATED
+from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
 from flint.ir.product_types import product_type
 from flint.passes.work.fourier import fft_work
 from flint.passes.work.work import Dims, Work
@@ -31,9 +32,10 @@ def work_of(event: Event) -> Work:
     rule = RULES.get(name)
     if rule is not None:
         return rule(event)
-    if f"aten.{name}" in NO_ARITHMETIC or name in CONVERSIONS:
+    op = class_of(event.op)
+    if op in NO_ARITHMETIC or name in CONVERSIONS:
         return Work()
-    if f"aten.{name}" in ELEMENTWISE or name in PER_ELEMENT:
+    if op in ELEMENTWISE or name in PER_ELEMENT:
         return Work(flops=elements_out(event) * PER_ELEMENT.get(name, 1))
     return Work(unpriced=bool(event.inputs or event.outputs))
 
@@ -362,7 +364,7 @@ def fft(e: Event) -> Work:
 
 
 #: Copies, and results made from nothing.
-NO_ARITHMETIC = DATA_MOVEMENT | GENERATED
+NO_ARITHMETIC = DATA_MOVEMENT | LAYOUT | GENERATED | {OpClass.CONVERT}
 #: Operators of FSDP pack shards for collectives and unpack them; `prims.device_put` moves a tensor.
 COPYING = ("fsdp.", "prims.device_put")
 #: Changes of type, and elements at other places: no arithmetic.

@@ -16,7 +16,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from flint.ir.opcodes import ELEMENTWISE
+from flint.ir.op_class import ELEMENTWISE
+from flint.passes.extract.op_classes import CHLO
 from flint.passes.partition.prepare.attention import attach_attention_rules
 from flint.passes.work.host_copies import PLACEMENTS
 
@@ -179,7 +180,7 @@ def _group_sizes(shape: Shape, group: int, sizes: list[int]) -> tuple[int, ...]:
     return (*leading, group)
 
 
-_CHLO = sorted(n.removeprefix("chlo.") for n in ELEMENTWISE if n.startswith("chlo."))
+_CHLO = sorted(name for c, names in CHLO.items() if c in ELEMENTWISE for name in names.split())
 #: Operation name to rule maker. For custom calls the key is `custom_call:TARGET`.
 RULES: dict[str, RuleMaker] = {
     **dict.fromkeys((f"chlo.{name}" for name in _CHLO), pointwise),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from flint.errors import FlintError
+from flint.ir.op_class import OpClass
 from flint.ir.program import COLUMNS, TABLES, Kind, Program
 from flint.ir.workload import RankClass, Workload
 from flint.passes.pipeline.compose.held import hold
@@ -173,5 +174,5 @@ def rank_program(plan: Plan, position: int) -> Program:
     add_units(state)
     if plan.trains:
         end_step(state)
-    state.builder.add("func.return", Kind.VALUE, deps=state.returned)
+    state.builder.add("func.return", Kind.VALUE, op=OpClass.RESULT, deps=state.returned)
     return state.builder.build()

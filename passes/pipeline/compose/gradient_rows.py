@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Phase, Program, Row
 from flint.passes.pipeline.compose.graft import graft
 from flint.passes.pipeline.compose.plan import Plan, partial_keys
@@ -25,6 +26,7 @@ def add_accumulators(state: RankState, chunk: Chunk) -> None:
         chunk.accumulators[key] = state.builder.add(
             "pipeline.accumulator",
             Kind.VALUE,
+            op=OpClass.ACCUMULATOR,
             dtype=dtype,
             shape=tensor.shape,
             result_bytes=size,
@@ -44,6 +46,7 @@ def accumulate(
     dtype, size = _sum_type(state.plan, tensor)
     return state.builder.add(
         "stablehlo.add",
+        op=OpClass.ADD,
         deps=[into, here],
         dtype=dtype,
         shape=tensor.shape,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from flint.ir.builder import ProgramBuilder
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Phase, Program
 from flint.passes.pipeline.split.parts import Key, StageProgram
 
@@ -130,6 +131,7 @@ class _Copy:
         return self.builder.add(
             row.opcode,
             row.kind,
+            op=row.op,
             deps=deps,
             dtype=row.dtype,
             shape=row.shape,
@@ -138,6 +140,7 @@ class _Copy:
             flops=row.flops,
             dims=row.dims,
             product=row.product,
+            mask=row.mask,
             collective=row.collective,
             group=row.group,
             comm_bytes=row.comm_bytes,
@@ -168,6 +171,7 @@ def add_value(
     row: int,
     *,
     kind: Kind = Kind.VALUE,
+    op: OpClass = OpClass.VALUE,
     deps: Collection[int] = (),
     name: str = "",
     phase: Phase = Phase.UNKNOWN,
@@ -178,6 +182,7 @@ def add_value(
     return builder.add(
         opcode,
         kind,
+        op=op,
         deps=deps,
         dtype=tensor.dtype,
         shape=tensor.shape,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Phase, Program
 from flint.passes.pipeline.compose.gradient_rows import add_accumulators
 from flint.passes.pipeline.compose.graft import add_value, graft
@@ -67,6 +68,7 @@ def _stash(state: RankState) -> None:
             state.builder.add(
                 "pipeline.stash",
                 Kind.VALUE,
+                op=OpClass.STASH,
                 shape=(size,),
                 dtype="int8",
                 result_bytes=size,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.ir.columns import kept
+from flint.ir.op_class import OpClass
 from flint.ir.program import Phase
 from flint.passes.pipeline.compose.messages import Neighbours
 from flint.passes.pipeline.schedule.units import StagePlacement, Unit
@@ -69,7 +70,7 @@ def once_a_step(body: PartitionedBody | None) -> StageProgram | None:
     phase = np.full(len(body.program), Phase.OPTIMIZER, dtype=np.uint8)
     program = body.program.with_rows(phase=phase)
     last = len(program) - 1
-    assert program.opcodes[program.opcode[last]] == "func.return"
+    assert program.op[last] == OpClass.RESULT
     keep = np.ones(len(program), dtype=np.bool_)
     keep[last] = False
     inputs: dict[Key, int] = dict(zip(body.arguments, body.argument_rows, strict=True))

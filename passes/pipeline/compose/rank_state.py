@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flint.ir.builder import ProgramBuilder
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind
 from flint.passes.pipeline.compose.memory import Stash
 from flint.passes.pipeline.compose.plan import Plan
@@ -58,7 +59,9 @@ class RankState:
 
     def end_turn(self, rows: Sequence[int]) -> None:
         """Let what comes next wait for `rows`."""
-        self.turn = self.builder.add("pipeline.turn", Kind.VALUE, deps=rows or [self.turn])
+        self.turn = self.builder.add(
+            "pipeline.turn", Kind.VALUE, op=OpClass.TURN, deps=rows or [self.turn]
+        )
 
 
 def first_state(plan: Plan, position: int) -> RankState:

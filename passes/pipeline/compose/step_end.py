@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from flint.ir.mesh import AxisRef, Group
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase, Row
 from flint.passes.pipeline.compose.graft import graft
 from flint.passes.pipeline.compose.rank_state import Chunk, RankState
@@ -51,6 +52,7 @@ def _tie_here(state: RankState, found: Sequence[tuple[Chunk, Port]]) -> None:
     tensor = _gradient_row(a, key_a)
     row = state.builder.add(
         "stablehlo.add",
+        op=OpClass.ADD,
         deps=[a.gradients[key_a], b.gradients[key_b], state.turn],
         dtype=tensor.dtype,
         shape=tensor.shape,
@@ -129,6 +131,7 @@ def _over_pipe(
     return state.builder.add(
         "pipeline.all_reduce",
         Kind.COLLECTIVE,
+        op=OpClass.ADD,
         deps=[row, state.turn],
         dtype=dtype,
         shape=shape,

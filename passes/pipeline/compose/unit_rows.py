@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program, RegionKind
 from flint.passes.pipeline.compose.gradient_rows import accumulate, reduce_complete
 from flint.passes.pipeline.compose.graft import LAST_ROWS, add_value, graft
@@ -47,7 +48,9 @@ def _run(state: RankState, run: Run) -> None:
             _unit(state, unit, _is_last(state.plan, unit))
         return
     state.builder.begin_region(RegionKind.LOOP, run.trip_count, name="pipeline/microbatches")
-    first = state.turn = state.builder.add("pipeline.turn", Kind.VALUE, deps=[state.turn])
+    first = state.turn = state.builder.add(
+        "pipeline.turn", Kind.VALUE, op=OpClass.TURN, deps=[state.turn]
+    )
     for unit in run.units:
         _unit(state, unit, False)
     state.builder.end_region([(first, state.turn)])
@@ -145,13 +148,14 @@ class _Pass:
         dims = (0, 0, 0, 0)
         if key in keys:
             dims = (state.stash.waiting(chunk, parts, key), chunk, keys.index(key), 0)
-        return self._value("pipeline.saved", self.part.program, row, dims)
+        return self._value(OpClass.SAVED, self.part.program, row, dims)
 
     def _value(
-        self, opcode: str, like: Program, row: int, dims: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self, op: OpClass, like: Program, row: int, dims: tuple[int, int, int, int] = (0, 0, 0, 0)
     ) -> int:
         turn = self.state.turn
-        return add_value(self.state.builder, opcode, like, row, deps=[turn], dims=dims)
+        opcode = f"pipeline.{op.name.lower()}"
+        return add_value(self.state.builder, opcode, like, row, op=op, deps=[turn], dims=dims)
 
     def _receive_for_later(self) -> None:
         """Values from the stage before that only the backward pass reads arrive all the same."""
@@ -163,7 +167,7 @@ class _Pass:
         """Value `number` from the stage before (`forward`) or after; the step's own at the ends."""
         plan, stage = self.state.plan, self.chunk.stage
         if not plan.neighbours.apart(stage, stage - 1 if forward else stage + 1):
-            return self._value("pipeline.neighbour", part.program, row)
+            return self._value(OpClass.NEIGHBOUR, part.program, row)
         tensor, turn = part.program.row(row), [self.state.turn]
         return plan.neighbours.receive(self.state.builder, turn, tensor, stage, number, forward)
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.ir.columns import Mask, carried
-from flint.ir.opcodes import LAYOUT, opcode_mask
+from flint.ir.columns import Mask, carried, is_any
+from flint.ir.op_class import LAYOUT, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Phase, Program
-from flint.passes.fusion.kernels import CONVERT
 from flint.passes.pipeline.split.opened import OpenBody
 from flint.passes.pipeline.split.parts import Key, Partial
 from flint.passes.pipeline.split.reach import (
@@ -25,8 +24,6 @@ from flint.steps.captured import Port, Role
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 #: The part that runs before them, once in a step.
 GATHER = -1
-#: Slices at an index that is computed.
-DYNAMIC_SLICE = frozenset({"stablehlo.dynamic_slice", "hlo.dynamic-slice"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +134,8 @@ def _awaited(body: OpenBody) -> Mask:
 def _cheap(program: Program, shared: Mask) -> Mask:
     """Views; and conversions, broadcasts and slices of loops' stacks that read one other value."""
     view = (program.kind == Kind.VALUE) & ((program.flags & Flag.VIEW) != 0)
-    moves = opcode_mask(program, LAYOUT | CONVERT) & (program.kind == Kind.COMPUTE)
-    slices = opcode_mask(program, DYNAMIC_SLICE) & (program.region >= 0)
+    moves = is_any(program, LAYOUT | {OpClass.CONVERT}) & (program.kind == Kind.COMPUTE)
+    slices = is_any(program, OpClass.DYNAMIC_SLICE) & (program.region >= 0)
     bound = carried(program)
     found = ((view | moves | slices) & (program.flops == 0) & ~bound).tolist()
     for row in np.flatnonzero(found).tolist():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from flint.ir.columns import carried
 from flint.ir.edit import Editor
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Phase, RegionKind
 from flint.passes.pipeline.split.classify import FORWARD, RowClasses
 from flint.passes.pipeline.split.opened import OpenBody
@@ -164,6 +165,7 @@ class _Cut:
             (),
             kind=int(Kind.PARAMETER),
             opcode="parameter",
+            op=OpClass.VALUE,
             name="saved",
             shape=shape,
             result_bytes=total,
@@ -204,6 +206,7 @@ class _Cut:
             loop,
             (stack,),
             opcode="stablehlo.dynamic_slice",
+            op=OpClass.DYNAMIC_SLICE,
             alias=stack,
             flags=int(Flag.VIEW),
         )
@@ -223,7 +226,7 @@ class _Cut:
     def _keep_stack(self, edit: Editor, row: int, loop: int) -> int:
         """Let `loop` write its slices of `row` into a stack; returns the row that is the stack."""
         total, shape = self._stack_type(row, loop)
-        columns = {"opcode": "stack", "shape": shape, "result_bytes": total}
+        columns = {"opcode": "stack", "op": OpClass.VALUE, "shape": shape, "result_bytes": total}
         around = self._loops(loop)
         first = self.program.regions[around[0]].start
         last = edit.value(row, first, -1, (), **columns)

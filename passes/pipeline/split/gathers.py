@@ -15,17 +15,19 @@ import numpy as np
 
 from flint.ir.columns import Mask
 from flint.ir.edit import Editor
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind
-from flint.passes.pipeline.split.classify import DYNAMIC_SLICE, GATHER, RowClasses
+from flint.passes.pipeline.split.classify import GATHER, RowClasses
 from flint.passes.pipeline.split.opened import OpenBody, alive
 from flint.passes.pipeline.split.parts import Key, Saved
 from flint.passes.pipeline.split.reach import common_region, dependent, producers, readers
-from flint.passes.pipeline.split.reductions import WRITES
 
 #: What tells values apart: nested tuples of the rows that make them.
 Signature = tuple[object, ...]
 #: Columns of a collective that is none any more.
 _SILENT: dict[str, Any] = {
+    "opcode": "stablehlo.reshape",
+    "op": OpClass.RESHAPE,
     "kind": int(Kind.VALUE),
     "flags": int(Flag.VIEW),
     "collective": int(Collective.NONE),
@@ -69,7 +71,7 @@ def gathered_once(body: OpenBody) -> tuple[OpenBody, list[int]]:
             first[signature] = cones.hoist(edit, row)
         of = first[signature]
         if of != row:
-            edit.change(row, deps=(of,), alias=of, opcode="stablehlo.reshape", **_SILENT)
+            edit.change(row, deps=(of,), alias=of, **_SILENT)
     marks: dict[Key, int] = {Saved(row): row for row in first.values()}
     after = alive(body.moved(edit, {**body.results, **marks}))
     rows = sorted(after.results[mark] for mark in marks)
@@ -102,7 +104,7 @@ class _Cones:
             row
             for value, row in self.produced.items()
             if self.shared[row]
-            and p.opcodes[p.opcode[row]] in WRITES
+            and p.op[row] == OpClass.UPDATE_SLICE
             and p.alias[row] == value
             and self.readers[value] == [row]
             and self._written(row) >= 0
@@ -117,7 +119,7 @@ class _Cones:
             row = pending.pop()
             if self.produced.get(row) == row:
                 pending.extend(self.readers[row])
-            elif p.opcodes[p.opcode[row]] in DYNAMIC_SLICE and p.region[row] >= 0:
+            elif p.op[row] == OpClass.DYNAMIC_SLICE and p.region[row] >= 0:
                 found.append(row)
             else:
                 return []
@@ -149,7 +151,7 @@ class _Cones:
             alias = self._outside(int(p.alias[r])) if p.alias[r] >= 0 else -1
             place[r] = edit.copy(r, row, int(p.region[row]), deps, alias=place.get(alias, alias))
         of = place[self._written(write)]
-        edit.change(row, deps=(of,), alias=of, opcode="stablehlo.reshape", **_SILENT)
+        edit.change(row, deps=(of,), alias=of, **_SILENT)
 
     def _written(self, write: int) -> int:
         """The row whose value a write puts into its stack, or -1."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.ir.columns import Mask
+from flint.ir.columns import Mask, is_any
 from flint.ir.edit import Editor
-from flint.ir.opcodes import opcode_mask
+from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
 from flint.passes.pipeline.split.parts import Key, PartitionedBody
 from flint.passes.pipeline.split.reach import common_region, needed, producers
@@ -17,8 +17,6 @@ from flint.steps.captured import Port, Role
 
 #: Arguments that differ from microbatch to microbatch.
 MICROBATCH_ROLES = frozenset({Role.BATCH, Role.INPUT, Role.COTANGENT})
-#: Random numbers. A pass keeps what it drew for those after it.
-RANDOM = frozenset({"stablehlo.rng", "stablehlo.rng_bit_generator"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +50,7 @@ class OpenBody:
 
     def varying(self) -> Mask:
         """Rows that are another value for each microbatch: its arguments, and random numbers."""
-        return self.seeds(*MICROBATCH_ROLES) | opcode_mask(self.program, RANDOM)
+        return self.seeds(*MICROBATCH_ROLES) | is_any(self.program, OpClass.RANDOM)
 
     def seeds(self, *roles: Role) -> Mask:
         """A mask of `rows_of`."""

@@ -11,7 +11,7 @@ import numpy as np
 from flint.errors import FlintError, nearest
 from flint.ir.builder import ProgramBuilder
 from flint.ir.columns import with_value
-from flint.ir.opcodes import ALL_SLICE
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
 from flint.passes.pipeline.split.parts import Key, Partial, StageProgram
 from flint.passes.pipeline.split.reductions import (
@@ -105,7 +105,7 @@ class _Reduce:
         read = self.types[value].num_bytes
         if self.program.kind[row] == Kind.COLLECTIVE:
             return {"operand_bytes": read, "comm_bytes": read}
-        in_part = self.program.opcodes[self.program.opcode[row]] == ALL_SLICE
+        in_part = self.program.op[row] == OpClass.ALL_SLICE
         return {"operand_bytes": size if in_part else read}
 
     def _constant(self, row: int) -> int:
@@ -125,14 +125,21 @@ class _Reduce:
             RegionKind.LOOP, region.trip_count, name=region.name, location=region.location
         )
         outside, self.inside = self.inside, len(builder)
-        read = [self._view("while.carry", value, self.types[value]) for value in values]
-        write = [self._view("while.carry", value, self.types[value]) for value in initial]
+        read = [
+            self._view("while.carry", OpClass.VALUE, value, self.types[value]) for value in values
+        ]
+        write = [
+            self._view("while.carry", OpClass.VALUE, value, self.types[value]) for value in initial
+        ]
         done = []
         for stack, source, target in zip(stacks, read, write, strict=True):
             whole = self.types[source]
             count = whole.shape[0]
             one = Type(whole.dtype, whole.shape[1:], whole.num_bytes // count)
-            reduced = self._steps(self._view("stablehlo.dynamic_slice", source, one), stack.steps)
+            reduced = self._steps(
+                self._view("stablehlo.dynamic_slice", OpClass.DYNAMIC_SLICE, source, one),
+                stack.steps,
+            )
             row = self._copy(stack.write, [target, reduced], alias=target)
             self.types[row] = self.types[target]
             done.append(row)
@@ -140,10 +147,11 @@ class _Reduce:
         self.inside = outside
         return done
 
-    def _view(self, opcode: str, of: int, type_: Type) -> int:
+    def _view(self, opcode: str, op: OpClass, of: int, type_: Type) -> int:
         row = self.builder.add(
             opcode,
             Kind.VALUE,
+            op=op,
             deps=(of,),
             dtype=type_.dtype,
             shape=type_.shape,
@@ -178,9 +186,9 @@ def _slices_next_to_reductions(program: Program, steps: list[Step]) -> list[Step
         if program.collective[first.row] != Collective.ALL_REDUCE:
             continue
         end = at + 1
-        while end < len(steps) and _opcode(program, steps[end]) in TRANSPOSES:
+        while end < len(steps) and _class(program, steps[end]) in TRANSPOSES:
             end += 1
-        if end < len(steps) and _opcode(program, steps[end]) == ALL_SLICE and end > at + 1:
+        if end < len(steps) and _class(program, steps[end]) == OpClass.ALL_SLICE and end > at + 1:
             last = steps[end - 1]
             assert isinstance(last, Apply)
             row = program.row(last.row)
@@ -189,8 +197,8 @@ def _slices_next_to_reductions(program: Program, steps: list[Step]) -> list[Step
     return steps
 
 
-def _opcode(program: Program, step: Step) -> str:
-    return program.opcodes[program.opcode[step.row]] if isinstance(step, Apply) else ""
+def _class(program: Program, step: Step) -> OpClass:
+    return OpClass(int(program.op[step.row])) if isinstance(step, Apply) else OpClass.OTHER
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,31 +13,19 @@ from dataclasses import dataclass, replace
 
 from flint.ir.columns import Mask, carried, use_counts
 from flint.ir.edit import Editor
-from flint.ir.opcodes import ADD, ALL_SLICE, LAYOUT
+from flint.ir.op_class import LAYOUT, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
-from flint.passes.fusion.kernels import CONVERT
 from flint.passes.pipeline.split.opened import OpenBody
 from flint.passes.pipeline.split.reach import producers, storage_bytes
 
-#: Updates of a slice of a stack.
-WRITES = frozenset({"stablehlo.dynamic_update_slice", "hlo.dynamic-update-slice"})
 #: Rows that put a value in a place of a larger one, or take it from there.
-PLACING = frozenset({"stablehlo.pad", "hlo.pad", "stablehlo.slice", "hlo.slice"})
+PLACING = frozenset({OpClass.PAD, OpClass.SLICE})
 #: Products with what is the same for every microbatch.
-SCALING = frozenset(
-    f"{dialect}.{name}" for dialect in ("stablehlo", "hlo") for name in ("multiply", "divide")
-)
+SCALING = frozenset({OpClass.MULTIPLY, OpClass.DIVIDE})
 #: Changes of layout that may come before a sum over devices as well as after it.
-TRANSPOSES = frozenset({"stablehlo.transpose", "stablehlo.reshape", "hlo.transpose", "hlo.reshape"})
+TRANSPOSES = frozenset({OpClass.TRANSPOSE, OpClass.RESHAPE})
 #: Linear rows of one operand.
-LINEAR = (
-    LAYOUT
-    | CONVERT
-    | PLACING
-    | frozenset({ALL_SLICE, "stablehlo.negate", "hlo.negate", "sdy.reshard"})
-)
-#: Sums over some elements, which may be over none.
-SUMS = frozenset({"stablehlo.reduce", "hlo.reduce"})
+LINEAR = LAYOUT | PLACING | {OpClass.CONVERT, OpClass.ALL_SLICE, OpClass.NEGATE}
 _MOST_COEFFICIENT_ROWS = 16
 
 
@@ -133,7 +121,7 @@ class Tails:
                 return found.then(reversed(later)) if found else self._cut(row, later)
             if self.uses[row] != 1 or self.carried[row]:
                 break
-            if p.opcodes[p.opcode[row]] in ADD:
+            if is_addition(p, row):
                 found = self._sum(row, region)
                 return found.then(reversed(later)) if found else self._cut(row, later)
             operand = self._operand(row)
@@ -163,16 +151,16 @@ class Tails:
 
     def _is_linear(self, row: int, operand: int) -> bool:
         p = self.program
-        opcode = p.opcodes[p.opcode[row]]
+        op = int(p.op[row])
         if p.kind[row] == Kind.COLLECTIVE:
-            return "[" not in opcode  # such as a maximum
+            return op in (OpClass.ADD, OpClass.MOVE)  # not a maximum
         if p.kind[row] == Kind.VALUE and p.flags[row] & Flag.VIEW:
             return True
-        if opcode in SUMS:
+        if op == OpClass.REDUCE:  # over some elements, which may be over none
             shapes = (p.shapes[p.shape[row]], p.shapes[p.shape[operand]])
             return math.prod(shapes[0]) == math.prod(shapes[1])
         squares = len(p.dependencies(row)) == 1  # a product that reads one value twice
-        return opcode in LINEAR or (opcode in SCALING and not squares)
+        return op in LINEAR or (op in SCALING and not squares)
 
     # structure ----------------------------------------------------------------------------------
 
@@ -234,30 +222,27 @@ class Tails:
         last = self.type_of(steps[-1].row)
         after, now = [], type_
         for step in lasting:
-            sliced = self._opcode(step.row) == ALL_SLICE
+            sliced = self._class(step.row) == OpClass.ALL_SLICE
             now = self.type_of(step.row).reshaped(last.shape if sliced else now.shape)
             after.append(Apply(step.row, now))
         return Tail(base, type_, tuple(after), tuple(changes))
 
-    def _opcode(self, row: int) -> str:
-        return self.program.opcodes[int(self.program.opcode[row])]
+    def _class(self, row: int) -> OpClass:
+        return OpClass(int(self.program.op[row]))
 
     def _is_layout(self, row: int) -> bool:
-        opcode = self._opcode(row)
-        return opcode in PLACING or opcode in TRANSPOSES or opcode in SUMS
+        return self._class(row) in PLACING | TRANSPOSES | {OpClass.REDUCE}
 
     def _commutes(self, step: Apply) -> bool:
         """Whether a step is a change of layout, or may come after all of these."""
-        opcode = self._opcode(step.row)
+        reshapes = self._class(step.row) in (OpClass.CONVERT, OpClass.ALL_SLICE)
         reduces = self.program.collective[step.row] == Collective.ALL_REDUCE
-        return (
-            bool(reduces) or opcode in CONVERT or opcode == ALL_SLICE or self._is_layout(step.row)
-        )
+        return bool(reduces) or reshapes or self._is_layout(step.row)
 
     def _unsliced(self, row: int, steps: list[Apply]) -> tuple[int, ...] | None:
         """Shape of a change of layout if the slice before it came later; None if it is not clear."""
         rows = [step.row for step in steps]
-        slices = [r for r in rows[: rows.index(row)] if self._opcode(r) == ALL_SLICE]
+        slices = [r for r in rows[: rows.index(row)] if self._class(r) == OpClass.ALL_SLICE]
         shape = self.type_of(row).shape
         if not slices:
             return shape
@@ -285,10 +270,10 @@ class Tails:
                 continue
             row = p.row(step.row)
             if row.collective is Collective.REDUCE_SCATTER:
-                found += [(Collective.ALL_REDUCE, row.group), (ALL_SLICE, row.group)]
+                found += [(Collective.ALL_REDUCE, row.group), (OpClass.ALL_SLICE, row.group)]
             elif row.collective is Collective.ALL_REDUCE:
                 found.append((Collective.ALL_REDUCE, row.group))
-            elif row.opcode in PLACING:
+            elif row.op in PLACING:
                 found.append(row.number)
             else:
                 found.append((row.opcode, row.group))
@@ -312,10 +297,9 @@ class Tails:
         tail = self.find(read[0], loop)
         if tail is None:
             return None
-        opcode = p.opcodes[p.opcode[row]]
-        if opcode in WRITES and p.alias[row] == value:
+        if p.op[row] == OpClass.UPDATE_SLICE and p.alias[row] == value:
             return self._stack(row, value, initial[0], loop, tail)
-        if opcode in ADD:
+        if is_addition(p, row):
             return self._total(row, value, initial[0], loop, tail)
         return None
 
@@ -335,6 +319,11 @@ class Tails:
         size = one.num_bytes
         change = Change(row, (value, tail.base), one, size, 2 * size, loop, value, initial)
         return Tail(row, one, tail.steps, (*tail.changes, change))
+
+
+def is_addition(program: Program, row: int) -> bool:
+    """Whether a row adds values of one device: a sum over devices is a collective."""
+    return bool(program.op[row] == OpClass.ADD and program.kind[row] != Kind.COLLECTIVE)
 
 
 def is_constant(program: Program, row: int) -> bool:
@@ -361,7 +350,7 @@ def apply_changes(edit: Editor, changes: Iterable[Change]) -> None:
             "shape": c.type.shape,
             "result_bytes": c.type.num_bytes,
         }
-        if p.opcodes[p.opcode[c.row]] in ADD and p.flops[c.row]:
+        if is_addition(p, c.row) and p.flops[c.row]:
             edit.change(c.row, flops=math.prod(c.type.shape))
         moved = 0 if p.kind[c.row] == Kind.VALUE else c.moved
         edit.change(c.row, deps=c.reads, **{**whole, "result_bytes": c.written})
