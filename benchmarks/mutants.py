@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.mutation.copies import Process, copy_checkout, share_out
+from benchmarks.mutation.copies import Process, compile_with_hashes, copy_checkout, share_out
 from benchmarks.mutation.ledger import Entry, Equivalent, Ledger, digest, read_equivalents, stale
 from benchmarks.mutation.reach import REACHED, Reach, mark_copy
 from benchmarks.mutation.rooms import ROOMS, Plan
@@ -102,6 +102,15 @@ class Run:
         self._passing: dict[str, float] = {}  # tests that can pass, and seconds that they took
         self.failing: set[str] = set()  # tests that fail without any mutant
         self._lock = threading.Lock()
+
+    def known(self, room: str, mutant: Mutant) -> Entry | None:
+        """What an earlier run, or this one, found and still holds."""
+        source = digest([self._pool.texts[mutant.path]])
+        return self._ledger.known(mutant.key, source, self._pool.tests_digest[room])
+
+    def unknown_tests(self) -> list[str]:
+        """Test files of which it is not known which functions they enter."""
+        return self._reach.missing(self._pool.digests)
 
     def measure(self, process: Process, test: str) -> None:
         """Which functions a test file enters, in a marked copy: that takes longer than it does."""
@@ -188,48 +197,42 @@ class Run:
 def main() -> int:
     """Run the mutants that are not known yet, and report on all that were chosen."""
     options = _options()
-    pool = Pool(Plan.of(ROOT), options.rooms)
-    ledger = Ledger(options.ledger)
-    equivalents = read_equivalents(EQUIVALENT)
-    chosen = list(pool.chosen(options.seed, options.count))
-    equal = [(room, m) for room, m in chosen if any(each.means(m) for each in equivalents)]
-    counting = [each for each in chosen if each not in equal]
-    product = digest(source.text for source in pool.plan.product)
-    reach = Reach(options.ledger.with_suffix(".reach"), product)
-    run = Run(pool, ledger, reach, options.timeout)
-    waiting = [(room, m) for room, m in counting if not known(ledger, pool, room, m)]
-    if waiting:
-        unknown = reach.missing(pool.digests) if len(waiting) >= WORTH_MEASURING else []
-        run_all(run, unknown, waiting, options)
-    found = [entry for room, m in counting if (entry := known(ledger, pool, room, m))]
+    with tempfile.TemporaryDirectory(prefix="flint-mutants-") as name:
+        copy = Path(name) / "checkout"
+        copy_checkout(ROOT, copy)  # all that follows is of this moment
+        pool = Pool(Plan.of(copy), options.rooms)
+        product = digest(source.text for source in pool.plan.product)
+        reach = Reach(options.ledger.with_suffix(".reach"), product)
+        run = Run(pool, Ledger(options.ledger), reach, options.timeout)
+        equivalents = read_equivalents(EQUIVALENT)
+        chosen = list(pool.chosen(options.seed, options.count))
+        equal = [(room, m) for room, m in chosen if any(each.means(m) for each in equivalents)]
+        counting = [each for each in chosen if each not in equal]
+        run_all(run, [each for each in counting if not run.known(*each)], copy, options)
+    found = [entry for each in counting if (entry := run.known(*each))]
     print_survivors(found)
     print_table(options.rooms, found, Counter(room for room, _ in equal))
     print_remarks(run, len(counting) - len(found), pool, equivalents)
     return int(not found or share(found) < options.least)
 
 
-def known(ledger: Ledger, pool: Pool, room: str, mutant: Mutant) -> Entry | None:
-    """What an earlier run, or this one, found and still holds."""
-    source = digest([pool.texts[mutant.path]])
-    return ledger.known(mutant.key, source, pool.tests_digest[room])
-
-
 def run_all(
-    run: Run, unknown: list[str], waiting: list[tuple[str, Mutant]], options: argparse.Namespace
+    run: Run, waiting: list[tuple[str, Mutant]], copy: Path, options: argparse.Namespace
 ) -> None:
     """Measure tests whose reach is unknown, then try mutants, until the minutes are over."""
     end = time.monotonic() + 60 * options.minutes
-    with tempfile.TemporaryDirectory(prefix="flint-mutants-") as name:
-        copy = Path(name) / "checkout"
-        copy_checkout(ROOT, copy)
-        if unknown:
-            marked = Path(name) / "marked"
-            shutil.copytree(copy, marked, symlinks=True)
-            mark_copy(marked, read_sources(marked, PRODUCT))
-            with ExitStack() as stack:
-                processes = _processes(marked, options.processes, stack)
-                if not share_out(unknown, processes, run.measure, end):
-                    return
+    unknown = run.unknown_tests() if len(waiting) >= WORTH_MEASURING else []
+    if waiting:
+        compile_with_hashes(copy)
+    if unknown:
+        marked = copy.with_name("marked")
+        shutil.copytree(copy, marked, symlinks=True)
+        mark_copy(marked, read_sources(marked, PRODUCT))
+        with ExitStack() as stack:
+            processes = _processes(marked, options.processes, stack)
+            if not share_out(unknown, processes, run.measure, end):
+                return
+    if waiting:
         with ExitStack() as stack:
             processes = _processes(copy, options.processes, stack)
             share_out(waiting, processes, run.try_mutant, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import contextlib
 import dataclasses
 import json
 import os
@@ -33,7 +34,6 @@ def copy_checkout(root: Path, place: Path) -> None:
         return hidden | shutil.ignore_patterns(*_LEFT_OUT)(folder, names)
 
     shutil.copytree(root, place, symlinks=True, ignore=left_out)
-    compile_with_hashes(place)
 
 
 def compile_with_hashes(folder: Path) -> None:
@@ -70,8 +70,15 @@ class Process:
         return Outcome(**json.loads(answer))
 
     def stop(self) -> None:
-        """End it in the middle of its task, with what it started."""
+        """End it in the middle of its task, with what it started.
+
+        The end of its input is for one that is about to wait for a task: a signal would come after
+        Python looked for signals, and before it waits.
+        """
         self._process.send_signal(signal.SIGTERM)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def __enter__(self) -> Self:
         return self
