@@ -43,3 +43,14 @@ def kernels_for(workload: Workload, profile: str) -> Workload:
     return workload.kept.get(
         "kernels", profile, lambda: rewrite(workload, profile=profile, granularity="kernel")
     )
+
+
+def nodes_of(workload: Workload, granularity: str) -> Workload:
+    """What the nodes of a trace are: operations, or the kernels of the workload's own profile.
+
+    The kernels are those that estimates, memory and timelines use. Raises FlintError FL406 for an
+    unknown granularity.
+    """
+    if granularity != "kernel":
+        return rewrite(workload, granularity=granularity)
+    return kernels_for(workload, str(workload.metadata.get("profile", "none")))

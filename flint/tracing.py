@@ -130,7 +130,7 @@ class Trace:
     ) -> WriteReport:
         """Write Chakra execution traces with one node per "kernel" or per "op".
 
-        With a `cluster` (and a `mapping`, both as in `estimate`), kernels have the durations that
+        Kernels are those of the profile that the trace was `rewritten` for. With a `cluster` (and a `mapping`, both as in `estimate`), kernels have the durations that
         they have there, and the simulator's files beside the traces describe it. `options` are
         those of `flint.backends.chakra.write`. The `.flint` file beside the traces holds the
         workload as it is, whatever the traces. Raises FlintError FL406 for an unknown granularity,
@@ -139,14 +139,14 @@ class Trace:
         """
         from flint.backends.chakra import write
         from flint.backends.chakra.writing.output import refuse_output
-        from flint.rewrite import rewrite
+        from flint.rewrite import nodes_of
 
         refuse_output(Path(directory))
         if cluster is None:
             from flint.backends.cost.simulate.layers import prepared_apart
 
             _require_no_mapping(mapping)
-            nodes, timing = rewrite(self.workload, granularity=granularity), None
+            nodes, timing = nodes_of(self.workload, granularity), None
             nodes = replace(nodes, programs=tuple(map(prepared_apart, nodes.programs)))
         else:
             _require_kernels(granularity)
