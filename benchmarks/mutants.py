@@ -25,6 +25,7 @@ import itertools
 import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -197,6 +198,7 @@ class Run:
 def main() -> int:
     """Run the mutants that are not known yet, and report on all that were chosen."""
     options = _options()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no copies are left behind
     with tempfile.TemporaryDirectory(prefix="flint-mutants-") as name:
         copy = Path(name) / "checkout"
         copy_checkout(ROOT, copy)  # all that follows is of this moment
