@@ -51,7 +51,10 @@ def _made() -> tuple[Path, int | None]:
     """A new folder, and the descriptor that keeps it locked (None where folders cannot be)."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        handle = _opened(folder)
+        try:
+            handle = _opened(folder)
+        except FileNotFoundError:  # taken for a leftover and removed before it was opened
+            continue
         if handle is None or (try_lock(handle) is not False and is_still(folder, handle)):
             (folder / _MARK).touch()
             return folder, handle

@@ -63,3 +63,21 @@ def test_folders_of_others_stay(temporary: Path) -> None:
     before = sorted(map(str, temporary.rglob("*")))
     remove_leftovers()
     assert sorted(map(str, temporary.rglob("*"))) == before
+
+
+def test_a_folder_that_is_taken_for_a_leftover_is_made_again(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, []
+
+    def made_and_once_removed(prefix: str) -> str:
+        folder = make(prefix=prefix)
+        made.append(folder)
+        if len(made) == 1:
+            remove_leftovers()  # what another process does between making and locking
+            assert not os.path.exists(folder)
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made_and_once_removed)
+    with scratch_folder() as folder:
+        assert [str(folder)] == made[1:]
