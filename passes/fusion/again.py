@@ -20,8 +20,7 @@ from flint.ir.columns import (
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
-from flint.passes.fusion.named import named_kernels
-from flint.passes.fusion.roles import Role, Roles, roles_of
+from flint.passes.fusion.roles import Role, Roles, named_kernels, roles_of
 from flint.passes.fusion.softmax_backward import softmax_gradients
 
 #: What a softmax has and a norm has not; its gradient is told by its structure.

@@ -14,10 +14,14 @@ from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Phase, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, merged, value_bytes
-from flint.passes.fusion.named import named_kernels
-from flint.passes.fusion.roles import Role, roles_of
-from flint.passes.fusion.softmax_graph import Reach, SoftmaxGraph
-from flint.passes.fusion.split_attention import SplitAttention, SplitFinder, without_unread
+from flint.passes.fusion.roles import Role, named_kernels, roles_of
+from flint.passes.fusion.split_attention import (
+    SoftmaxGraph,
+    SoftmaxReach,
+    SplitAttention,
+    SplitFinder,
+    without_unread,
+)
 from flint.passes.rewrites.dead_code import DropDeadCode
 
 #: Ends of the names of kernels, for people, by mask.
@@ -52,7 +56,7 @@ class FuseAttention(Pass):
     def apply(self, program: Program) -> Program:
         """Return the program with a row for each attention."""
         graph = SoftmaxGraph(program, roles_of(program, operators=self.operators))
-        finder = _Finder(program, graph, named_kernels(program, self.named).tolist())
+        finder = _AttentionFinder(program, graph, named_kernels(program, self.named).tolist())
         found = finder.kernels()
         if not found:
             return program
@@ -100,7 +104,7 @@ def has_fused_attention(program: Program) -> bool:
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class _AttentionKernel:
     """Rows of a kernel; `ends` stands for it; it no longer reads what is in `cut`.
 
     What only waited for a row of `stored` waits for the kernel.
@@ -124,7 +128,7 @@ class _Pattern:
 
     scores: int
     softmax: int
-    reach: Reach
+    reach: SoftmaxReach
     above: frozenset[int]
     masks: frozenset[int]
     weighted: int = -1  #: weights x values
@@ -133,7 +137,7 @@ class _Pattern:
     derived: frozenset[int] = frozenset()  #: rows computed from it
 
 
-class _Finder:
+class _AttentionFinder:
     def __init__(self, program: Program, graph: SoftmaxGraph, named: list[int]) -> None:
         self._program = program
         self._graph = graph
@@ -141,9 +145,9 @@ class _Finder:
         self._named = named
         self.groups = Groups(program)
 
-    def kernels(self) -> list[_Kernel]:
+    def kernels(self) -> list[_AttentionKernel]:
         """All attention kernels of the program whose rows can be together."""
-        found: list[_Kernel] = []
+        found: list[_AttentionKernel] = []
         seen: set[int] = set()
         for softmax in self._graph.softmaxes():
             if self._named[softmax]:
@@ -241,7 +245,7 @@ class _Finder:
         early = p.reach.rows - p.derived - p.reach.stored
         return self._needed(p.weighted, early) | {p.scores, p.weighted}
 
-    def _forward(self, p: _Pattern) -> _Kernel | None:
+    def _forward(self, p: _Pattern) -> _AttentionKernel | None:
         rows = self._forward_rows(p)
         if not rows:
             return None
@@ -249,7 +253,7 @@ class _Finder:
         cut = frozenset(d for r in rows for d in self._graph.reads(r) if self._graph.made[d])
         dims = self._dims(p)
         statistic = dims[0] * dims[1] * STATISTIC_BYTES if p.gradient >= 0 else 0
-        return _Kernel(
+        return _AttentionKernel(
             op=OpClass.FUSED_ATTENTION,
             mask=self._mask(p),
             rows=frozenset(rows),
@@ -262,7 +266,7 @@ class _Finder:
             stored=frozenset(p.reach.stored),
         )
 
-    def _backward(self, p: _Pattern) -> _Kernel | None:
+    def _backward(self, p: _Pattern) -> _AttentionKernel | None:
         if p.gradient < 0:
             return None
         region = self._program.region[p.gradient]
@@ -279,7 +283,7 @@ class _Finder:
         dims = self._dims(p)
         lines = dims[0] * dims[1] * STATISTIC_BYTES
         gradient = self._gradient_bytes(p, rows)
-        return _Kernel(
+        return _AttentionKernel(
             op=OpClass.FUSED_ATTENTION_BACKWARD,
             mask=self._mask(p),
             rows=frozenset(rows),
@@ -360,7 +364,7 @@ def _replace(pattern: _Pattern, **fields: Any) -> _Pattern:
     return _Pattern(**{**vars(pattern), **fields})
 
 
-def _rewritten(program: Program, found: list[_Kernel], groups: Groups) -> Program:
+def _rewritten(program: Program, found: list[_AttentionKernel], groups: Groups) -> Program:
     """The program with one row for each kernel of `found`."""
     owner, target = edges(program)
     keep = np.ones(len(owner), dtype=np.bool_)

@@ -36,12 +36,12 @@ class UseBlas(Pass):
     def apply(self, program: Program) -> Program:
         """Return the program with fewer rows that do work."""
         program = _strided(program)
-        products = _Products(program)
+        products = _BlasProducts(program)
         turned = products.turned()
         if turned:
             rows = np.array(turned)
             program = _views(program, rows)
-            products = _Products(program)
+            products = _BlasProducts(program)
         return products.summed()
 
 
@@ -70,7 +70,7 @@ def _strided(program: Program) -> Program:
     return _views(program, chosen) if len(chosen) else program
 
 
-class _Products:
+class _BlasProducts:
     """What becomes of each product that only one row reads."""
 
     def __init__(self, program: Program) -> None:

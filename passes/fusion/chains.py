@@ -15,8 +15,7 @@ from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, merged
-from flint.passes.fusion.named import named_kernels
-from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Role
+from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Role, named_kernels
 
 #: Which row stands for a kernel: products first, then updates in place.
 _STANDS = {Role.MATMUL: 4, Role.UPDATE: 3, Role.ELEMENT: 1, Role.ROWS: 1, Role.REDUCE: 1}

@@ -1,4 +1,4 @@
-"""Merge operations into the kernels that a compiler would launch."""
+"""Merge operations into the kernels that a compiler would launch: the memory's, and a profile's."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from flint.ir.edit import Editor
 from flint.ir.op_class import ELEMENTWISE, LAYOUT, PRODUCT, REDUCTION, OpClass
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
-from flint.passes.base import Pass
-from flint.passes.fusion.bytes_read import bytes_in
+from flint.passes.base import Pass, run_passes
+from flint.passes.fusion.merging import bytes_in
 
 #: Opcode of a kernel of several element-wise operations.
 FUSION = "fusion"
 
 
-class Role(IntEnum):
+class KernelRole(IntEnum):
     """What a row can be in a kernel."""
 
     ALONE = 0  #: a kernel by itself, or no kernel
@@ -98,10 +98,12 @@ def _repeated(program: Program) -> Program:
 def _cheap(program: Program) -> Mask:
     """Rows without flops, of one operand or none, that each of their readers can do again."""
     role = _roles(program)
-    cheap = (role == Role.LAYOUT) | (is_any(program, OpClass.CONVERT) & (role == Role.ELEMENT))
+    cheap = (role == KernelRole.LAYOUT) | (
+        is_any(program, OpClass.CONVERT) & (role == KernelRole.ELEMENT)
+    )
     cheap &= (program.flops == 0) & (np.diff(program.dep_start) <= 1)
     cheap &= (program.result_bytes >= program.operand_bytes) & read_at_home(program)
-    does = (role == Role.ELEMENT) | (role == Role.LAYOUT) | (role == Role.REDUCE)
+    does = (role == KernelRole.ELEMENT) | (role == KernelRole.LAYOUT) | (role == KernelRole.REDUCE)
     takes = (does & (program.kind == Kind.COMPUTE)).tolist()
     start, rows = (column.tolist() for column in consumers(program))
     gone = [False] * len(program)
@@ -127,12 +129,12 @@ def _roles(program: Program) -> Int64s:
     priced = (program.flags & Flag.UNPRICED) == 0
     views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) > 0) & ~carried(program)
     role = np.zeros(len(program), dtype=np.int64)
-    role[is_any(program, ELEMENTWISE) & compute] = Role.ELEMENT
-    role[is_any(program, LAYOUT | {OpClass.IOTA}) & (compute | views)] = Role.LAYOUT
-    role[is_any(program, REDUCTION) & compute] = Role.REDUCE
-    role[is_any(program, PRODUCT) & compute] = Role.MATMUL
+    role[is_any(program, ELEMENTWISE) & compute] = KernelRole.ELEMENT
+    role[is_any(program, LAYOUT | {OpClass.IOTA}) & (compute | views)] = KernelRole.LAYOUT
+    role[is_any(program, REDUCTION) & compute] = KernelRole.REDUCE
+    role[is_any(program, PRODUCT) & compute] = KernelRole.MATMUL
     launched = (program.flags & Flag.LAUNCHED) != 0
-    return np.where(priced & ~launched, role, Role.ALONE)
+    return np.where(priced & ~launched, role, KernelRole.ALONE)
 
 
 @dataclass
@@ -151,12 +153,12 @@ class _Kernels:
         """Whether an element-wise row or layout change joins the kernel of `readers`."""
         if not any(self.feeds_matmul[r] for r in readers):
             return True
-        self.feeds_matmul[row] = self.role[row] == Role.LAYOUT or self.convert[row]
+        self.feeds_matmul[row] = self.role[row] == KernelRole.LAYOUT or self.convert[row]
         return self.feeds_matmul[row]
 
     def matmul_joins(self, row: int, end: int) -> bool:
         """Whether a product of matrices takes the kernel at `end` as its epilogue."""
-        if self.role[end] != Role.ELEMENT or self.has_matmul[end]:
+        if self.role[end] != KernelRole.ELEMENT or self.has_matmul[end]:
             return False
         self.has_matmul[end] = self.elements[row] == self.elements[end]
         return self.has_matmul[end]
@@ -164,19 +166,19 @@ class _Kernels:
     def joins(self, row: int, readers: list[int]) -> bool:
         """Whether `row` becomes part of the kernel of its readers."""
         ends = {self.kernel[r] for r in readers}
-        if len(ends) != 1 or self.role[row] in (Role.ALONE, Role.REDUCE):
+        if len(ends) != 1 or self.role[row] in (KernelRole.ALONE, KernelRole.REDUCE):
             return False
         end = ends.pop()
         if not self.ends[end]:
             return False
-        if self.role[row] == Role.MATMUL:
+        if self.role[row] == KernelRole.MATMUL:
             return self.matmul_joins(row, end)
         return self.element_joins(row, readers)
 
 
 def _kernels(program: Program, role: Int64s) -> Int64s:
     """For each row, the last row of its kernel."""
-    matmul = role == Role.MATMUL
+    matmul = role == KernelRole.MATMUL
     elements = np.array([math.prod(s) for s in program.shapes], dtype=object)[program.shape]
     converts = is_any(program, OpClass.CONVERT)
     work = _Kernels(
@@ -184,7 +186,7 @@ def _kernels(program: Program, role: Int64s) -> Int64s:
         kernel=list(range(len(program))),
         elements=elements.tolist(),
         convert=converts.tolist(),
-        ends=((role != Role.ALONE) & (program.kind == Kind.COMPUTE)).tolist(),
+        ends=((role != KernelRole.ALONE) & (program.kind == Kind.COMPUTE)).tolist(),
         has_matmul=matmul.tolist(),
         feeds_matmul=matmul.tolist(),
     )
@@ -209,7 +211,7 @@ def _merged(program: Program, role: Int64s, kernel: Int64s) -> Program:
     )
     opcodes, opcode, op = _named(program, role, kernel)
     dims = program.dims.copy()
-    matmuls = np.flatnonzero(role == Role.MATMUL)
+    matmuls = np.flatnonzero(role == KernelRole.MATMUL)
     dims[kernel[matmuls]] = program.dims[matmuls]
     edit = Editor(program.with_rows(opcodes=opcodes, opcode=opcode, op=op, dims=dims))
     edit.merge(kernel, sums=("flops",))
@@ -231,9 +233,9 @@ def _named(
     opcode, op = program.opcode.copy(), program.op.copy()
     launched = kernel[program.kind == Kind.COMPUTE]
     several = np.bincount(launched, minlength=len(program)) > 1
-    several &= role != Role.REDUCE
+    several &= role != KernelRole.REDUCE
     opcode[several], op[several] = fusion, OpClass.FUSED
-    matmuls = np.flatnonzero(role == Role.MATMUL)
+    matmuls = np.flatnonzero(role == KernelRole.MATMUL)
     opcode[kernel[matmuls]], op[kernel[matmuls]] = program.opcode[matmuls], program.op[matmuls]
     return opcodes, opcode, op
 
@@ -243,3 +245,17 @@ def _first_reads(program: Program) -> Int64s:
     padded = np.append(program.deps, -1).astype(np.int64)
     none = np.diff(program.dep_start) == 0
     return np.where(none, -1, padded[program.dep_start[:-1]])
+
+
+@dataclass(frozen=True)
+class Fuse(Pass):
+    """Merge rows into the kernels of a target profile: all of its passes that make kernels."""
+
+    profile: str = "xla-gpu"
+    name: ClassVar[str] = "fuse"
+
+    def apply(self, program: Program) -> Program:
+        """Return the program with one row per kernel. Raises FlintError FL405."""
+        from flint.passes.profiles import profile
+
+        return run_passes(program, profile(self.profile).kernels)

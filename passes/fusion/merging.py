@@ -13,7 +13,6 @@ from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
-from flint.passes.fusion.bytes_read import bytes_in
 
 #: Opcodes of kernels that rules of fusion make, by class.
 MERGED_NAMES = {
@@ -146,7 +145,7 @@ def _only_waits(program: Program) -> Mask:
     owner, target = edges(program)
     found = np.zeros(len(owner), dtype=np.bool_)
     writes = ((program.flags & Flag.IN_PLACE) != 0) & (program.alias >= 0)
-    storage = _storage(program) if writes.any() else []
+    storage = storage_rows(program) if writes.any() else []
     for row in np.flatnonzero(writes).tolist():
         links = slice(int(program.dep_start[row]), int(program.dep_start[row + 1]))
         written = storage[row]
@@ -161,7 +160,7 @@ def _only_waits(program: Program) -> Mask:
     return found
 
 
-def _storage(program: Program) -> list[int]:
+def storage_rows(program: Program) -> list[int]:
     """For each row, the row whose storage its result is in."""
     found: list[int] = []
     for row, alias in enumerate(program.alias.tolist()):
@@ -206,3 +205,23 @@ def _sorted(low: int, high: int, links: Edges) -> list[int]:
                 heapq.heappush(ready, reader)
     assert len(found) == high - low, "kernels read each other in a circle"
     return found
+
+
+def bytes_in(program: Program, kernel: Int64s, links: Edges, seen: Int64s) -> Int64s:
+    """For each kernel, bytes that it reads from outside, each value once: `seen` by each link.
+
+    A row that reads less than a value (a slice of it) counts what it reads, and a kernel no more
+    than its rows read together.
+    """
+    n = len(program)
+    owner, target = links
+    computing = program.kind == Kind.COMPUTE
+    seen = np.where(computing[owner], np.minimum(seen, program.operand_bytes[owner]), seen)
+    key = kernel[owner] * n + target
+    order = np.lexsort((seen, key))
+    last = np.append(np.diff(key[order]) != 0, True)[: len(order)]
+    total = np.zeros(n, dtype=np.int64)
+    np.add.at(total, kernel[owner[order[last]]], seen[order[last]])
+    most = np.zeros(n, dtype=np.int64)
+    np.add.at(most, kernel[computing], program.operand_bytes[computing])
+    return np.minimum(total, most)

@@ -179,20 +179,20 @@ def _merged(program: Program, work: _Loops) -> Program:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class _LoopKernel:
     """What a kernel reads, and which rows it computes before its last one."""
 
     reads: set[int]
     members: set[int]
 
 
-def _contents(program: Program, work: _Loops) -> dict[int, _Kernel]:
+def _contents(program: Program, work: _Loops) -> dict[int, _LoopKernel]:
     """The kernel of each stored row."""
-    found: list[_Kernel] = []
+    found: list[_LoopKernel] = []
     start, deps = program.dep_start.tolist(), program.deps.tolist()
     takers = [frozenset(rows) for rows in work.inside]
     for row in range(len(program)):
-        kernel = _Kernel(set(), set())
+        kernel = _LoopKernel(set(), set())
         for read in deps[start[row] : start[row + 1]]:
             if row in takers[read]:
                 kernel.reads.update(found[read].reads)
@@ -203,7 +203,7 @@ def _contents(program: Program, work: _Loops) -> dict[int, _Kernel]:
     return {row: kernel for row, kernel in enumerate(found) if work.stored[row]}
 
 
-def _named(program: Program, work: _Loops, kernels: dict[int, _Kernel]) -> Program:
+def _named(program: Program, work: _Loops, kernels: dict[int, _LoopKernel]) -> Program:
     """The program in which stored rows have the columns of their kernels; links stay."""
     opcodes, loop = with_value(program.opcodes, MERGED_NAMES[OpClass.FUSED_LOOP])
     opcodes, layout = with_value(opcodes, MERGED_NAMES[OpClass.FUSED_LAYOUT])

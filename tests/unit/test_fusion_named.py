@@ -7,7 +7,7 @@ from typing import Any
 from flint.ir.program import Phase, Program
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.fusion.chains import FuseChains
-from flint.passes.fusion.named import named_kernels
+from flint.passes.fusion.roles import named_kernels
 from flint.passes.profiles import profile
 from tests.unit.test_fusion_chains import BYTES, Table, kernels, launched
 

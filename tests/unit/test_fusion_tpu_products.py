@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flint.ir.program import Kind, Program
-from flint.passes.fusion.tpu_products import FuseTpuProducts
+from flint.passes.fusion.tpu import FuseTpuProducts
 from tests.program_text import Rows
 
 SIDE = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flint.ir.program import Flag, Kind, Program, RegionKind
-from flint.passes.fusion.tpu_slices import ReadSlices, WriteSlices
+from flint.passes.fusion.tpu import ReadSlices, WriteSlices
 from flint.passes.profiles import profile
 from tests.program_text import Rows
 
