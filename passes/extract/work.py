@@ -1,8 +1,7 @@
-"""What one operation costs to run: floating-point operations, GEMM dimensions, bytes.
+"""The sizes of a StableHLO operation that its work depends on (`flint.passes.work.formulas`).
 
-A multiply-add counts 2. Elementwise arithmetic counts 1 for each result element, whatever the
-function; moving and converting data counts 0. An operation without a rule here is unpriced: its
-bytes are known, its work is not.
+An operation without a rule here, whose class does not tell its work, is unpriced: its bytes are
+known, its work is not.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
 from flint.passes.extract.op_classes import class_of
 from flint.passes.extract.precision import product_of
 from flint.passes.extract.tensors import Tensor
@@ -27,7 +25,7 @@ from flint.passes.mlir import (
     is_heads_first,
     target_of,
 )
-from flint.passes.work.fourier import fft_work
+from flint.passes.work import formulas
 from flint.passes.work.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
 from flint.passes.work.work import Work
@@ -51,12 +49,11 @@ def work_of(operation: Operation) -> Work:
     rule = RULES.get(operation.name)
     if rule is not None:
         return rule(operation)
-    op = class_of(operation.name)
-    if op in NO_ARITHMETIC or operation.name in BIT_CASTS:
+    if operation.name in BIT_CASTS:
         return Work()
-    if op in ELEMENTWISE:
-        return Work(flops=operation.results[0].num_elements)
-    return Work(unpriced=True)
+    elements = operation.results[0].num_elements if operation.results else 0
+    found = formulas.by_class(class_of(operation.name), elements)
+    return found or Work(unpriced=True)
 
 
 def dot_general(o: Operation) -> Work:
@@ -72,15 +69,11 @@ def dot_general(o: Operation) -> Work:
     k = math.prod(lhs[d] for d in lhs_contract)
     m = math.prod(s for d, s in enumerate(lhs) if d not in lhs_contract and d not in lhs_batch)
     n = math.prod(s for d, s in enumerate(rhs) if d not in rhs_used)
-    return Work(flops=2 * batch * m * n * k, dims=(batch, m, n, k), product=product_of(o))
+    return formulas.product(batch, m, n, k, product=product_of(o))
 
 
 def convolution(o: Operation) -> Work:
-    """As implicit GEMM: m = output positions, n = output features, k = window x input features.
-
-    For grouped convolutions batch is the number of groups. Of a dilated or mostly padded input
-    (the gradient of a strided convolution) only window elements that meet an element count.
-    """
+    """`formulas.convolution`, with the window elements that meet an element."""
     from jaxlib.mlir.dialects import stablehlo
 
     numbers = stablehlo.ConvDimensionNumbers(o.op.attributes["dimension_numbers"])
@@ -91,12 +84,10 @@ def convolution(o: Operation) -> Work:
     k = window * kernel[numbers.kernel_input_feature_dimension]
     features = result[numbers.output_feature_dimension]
     positions = math.prod(result) // max(features, 1)
-    split = max(min(groups * batch_groups, features), 1)
-    n = features // split
     used, taps = used_taps(_slidings(o, numbers))
-    k_used = -(-k * used // max(taps, 1))
-    flops = 2 * positions * features * k * used // max(taps, 1)
-    return Work(flops=flops, dims=(split, positions, n, k_used), product=product_of(o))
+    return formulas.convolution(
+        positions, features, k, groups * batch_groups, product=product_of(o), used=used, taps=taps
+    )
 
 
 def _slidings(o: Operation, numbers: Any) -> list[Sliding]:
@@ -140,10 +131,8 @@ def integers(op: Any, name: str, default: list[int]) -> list[int]:
 def reduce(o: Operation) -> Work:
     """One operation of the body for each input element; dims are (1, rows, 1, reduced)."""
     inputs = o.operands[: len(o.operands) // 2] or o.operands
-    elements = inputs[0].num_elements
-    rows = max(o.results[0].num_elements, 1)
-    body = _body_operations(o.op)
-    return Work(flops=elements * body, dims=(1, rows, 1, max(elements // rows, 1)))
+    rows = o.results[0].num_elements
+    return formulas.reduction(inputs[0].num_elements, rows, _body_operations(o.op))
 
 
 def reduce_window(o: Operation) -> Work:
@@ -153,8 +142,7 @@ def reduce_window(o: Operation) -> Work:
     pass.
     """
     window = math.prod(1 if s.is_running else s.size for s in _reduced_windows(o))
-    elements = o.results[0].num_elements
-    return Work(flops=elements * window * _body_operations(o.op), dims=(1, elements, 1, window))
+    return formulas.windows(o.results[0].num_elements, window, _body_operations(o.op))
 
 
 def _reduced_windows(o: Operation) -> list[Sliding]:
@@ -171,80 +159,66 @@ def _reduced_windows(o: Operation) -> list[Sliding]:
 def select_and_scatter(o: Operation) -> Work:
     """One comparison for each window element of each source element, and one addition."""
     window = math.prod(int(w) for w in o.op.attributes["window_dimensions"])
-    return Work(flops=o.operands[1].num_elements * (window + 1))
+    return formulas.select_and_scatter(o.operands[1].num_elements, window)
 
 
 def sort(o: Operation) -> Work:
-    """n log2 n comparisons along the sorted dimension."""
+    """Along the sorted dimension."""
     shape = o.operands[0].shape
-    dimension = int(o.op.attributes["dimension"].value)
-    length = shape[dimension] if shape else 1
-    rows = math.prod(shape) // max(length, 1)
-    steps = max(math.ceil(math.log2(max(length, 2))), 1)
-    return Work(flops=rows * length * steps, dims=(1, rows, 1, length))
+    length = shape[int(o.op.attributes["dimension"].value)] if shape else 1
+    return formulas.sort(math.prod(shape), length)
 
 
 def top_k(o: Operation) -> Work:
-    """One comparison for each element and each doubling of k."""
+    """Along the last dimension."""
     shape = o.operands[0].shape
-    k = o.results[0].shape[-1]
-    steps = max(math.ceil(math.log2(max(k, 2))), 1)
-    rows = math.prod(shape[:-1])
-    return Work(flops=math.prod(shape) * steps, dims=(1, rows, 1, shape[-1]))
+    return formulas.top_k(math.prod(shape), shape[-1], o.results[0].shape[-1])
 
 
 def fft(o: Operation) -> Work:
-    """5 n log2 n for each transform of length n (Cooley-Tukey, split radix upper bound)."""
-    *outer, last = (int(n) for n in o.op.attributes["fft_length"])
+    """Of real numbers the side that has more of them is counted."""
     elements = max(o.operands[0].num_elements, o.results[0].num_elements)
-    return fft_work(elements, math.prod(outer), last)
+    return formulas.fft(elements, [int(n) for n in o.op.attributes["fft_length"]])
 
 
 def cholesky(o: Operation) -> Work:
-    """n^3 / 3 for each matrix (Golub and Van Loan, section 4.2)."""
+    """Of each matrix of the batch."""
     *batch, n, _ = o.operands[0].shape
-    return Work(flops=math.prod(batch) * n**3 // 3)
+    return formulas.cholesky(math.prod(batch), n)
 
 
 def triangular_solve(o: Operation) -> Work:
-    """n^2 x right-hand sides for each matrix (Golub and Van Loan, section 3.1)."""
-    n = o.operands[0].shape[-1]
-    return Work(flops=o.operands[1].num_elements * n)
+    """Of all right-hand sides."""
+    return formulas.triangular_solve(o.operands[1].num_elements, o.operands[0].shape[-1])
 
 
 def gather(o: Operation) -> Work:
-    """Reads what it returns, and the indices; never the whole operand."""
-    return Work(operand_bytes=o.results[0].num_bytes + o.operands[1].num_bytes)
+    """Indices are the second operand."""
+    return formulas.taken(o.results[0].num_bytes, o.operands[1].num_bytes)
 
 
 def slice_(o: Operation) -> Work:
-    """Reads what it returns."""
-    return Work(operand_bytes=o.results[0].num_bytes)
+    """What it returns."""
+    return formulas.taken(o.results[0].num_bytes)
 
 
 def dynamic_update_slice(o: Operation) -> Work:
-    """Reads and writes the update; the rest of the buffer stays where it is."""
-    update = o.operands[1].num_bytes
-    return Work(operand_bytes=update, result_bytes=update, in_place=True)
+    """The update is the second operand."""
+    return formulas.update_slice(o.operands[1].num_bytes)
 
 
 def scatter(o: Operation) -> Work:
-    """Reads updates, indices and the places written; one operation for each update element."""
+    """A scatter without arithmetic in its body adds nothing."""
     results = len(o.results)
     updates = o.operands[results + 1 :]
-    update_bytes = sum(u.num_bytes for u in updates)
     adds = sum(u.num_elements for u in updates) if _body_operations(o.op, least=0) else 0
-    return Work(
-        flops=adds,
-        operand_bytes=2 * update_bytes + o.operands[results].num_bytes,
-        result_bytes=update_bytes,
-        in_place=True,
-    )
+    written = sum(u.num_bytes for u in updates)
+    return formulas.scatter(adds, written, o.operands[results].num_bytes)
 
 
 def rng(o: Operation) -> Work:
-    """About ten integer operations for each 32-bit word (Philox 4x32: 10 rounds for 4 words)."""
-    return Work(flops=10 * sum(r.num_bytes for r in o.results) // 4)
+    """All results together."""
+    return formulas.random(sum(r.num_bytes for r in o.results))
 
 
 def ragged_dot(o: Operation) -> Work:
@@ -258,7 +232,7 @@ def ragged_dot(o: Operation) -> Work:
     lhs, result = o.operands[0].shape, o.results[0].shape
     k = math.prod(lhs[d] for d in numbers.lhs_contracting_dimensions)
     m, n = math.prod(lhs) // max(k, 1), result[-1]
-    return Work(flops=2 * m * n * k, dims=(1, m, n, k), product=product_of(o))
+    return formulas.product(1, m, n, k, product=product_of(o))
 
 
 def custom_call(o: Operation) -> Work:
@@ -270,7 +244,7 @@ def custom_call(o: Operation) -> Work:
         return _attention(o, backward=is_attention_backward(target))
     if target in FACTORIZATIONS:
         *batch, m, n = o.operands[0].shape
-        return Work(flops=math.prod(batch) * FACTORIZATIONS[target](m, n))
+        return FACTORIZATIONS[target](math.prod(batch), m, n)
     config = _config(o.op)
     estimate = config.get("custom_call_config", config).get("cost_estimate")
     results = _arrays(o.results)
@@ -290,40 +264,24 @@ def _kernel_name(op: Any, config: dict[str, Any]) -> str:
     return str(config.get("name", ""))
 
 
-def _lu(m: int, n: int) -> int:
-    """m n^2 - n^3 / 3 for m >= n (Golub and Van Loan, section 3.2)."""
-    m, n = max(m, n), min(m, n)
-    return m * n**2 - n**3 // 3
-
-
-def _qr(m: int, n: int) -> int:
-    """2 n^2 (m - n / 3) for m >= n (Golub and Van Loan, section 5.2)."""
-    m, n = max(m, n), min(m, n)
-    return 2 * n**2 * m - 2 * n**3 // 3
-
-
 def _attention(o: Operation, *, backward: bool) -> Work:
-    """Two matrix products forward, five backward (FlashAttention, arXiv 2205.14135, app. B).
-
-    Queries are (batch, heads, sequence, size) or (batch, sequence, heads, size), as the call's
-    configuration says. Keys may have fewer heads (grouped queries), values another size. Masks
-    are not credited: a causal kernel that skips blocks does about half of this.
+    """Queries are (batch, heads, sequence, size) or (batch, sequence, heads, size), as the call's
+    configuration says.
     """
     q, k, v = o.operands[:3]
-    size, value_size = q.shape[-1], v.shape[-1]
     sequence = 2 if is_heads_first(o.op) else 1
-    queries, keys = int(q.shape[sequence]), int(k.shape[sequence])
-    heads = q.num_elements // max(size * queries, 1)
-    sizes = 3 * size + 2 * value_size if backward else size + value_size
-    flops = 2 * heads * queries * keys * sizes
-    return Work(
-        flops=flops,
-        dims=(heads, queries, keys, size),
+    queries, size = int(q.shape[sequence]), q.shape[-1]
+    found = formulas.attention(
+        q.num_elements // max(size * queries, 1),
+        queries,
+        int(k.shape[sequence]),
+        size,
+        v.shape[-1],
+        backward=backward,
         product=product_of(o),
-        mask=attention_mask(o.op),
-        op=OpClass.ATTENTION_BACKWARD if backward else OpClass.ATTENTION,
-        called=attention_name(target_of(o.op), attention_mask(o.op)),
     )
+    mask = attention_mask(o.op)
+    return replace(found, mask=mask, called=attention_name(target_of(o.op), mask))
 
 
 def _config(op: Any) -> dict[str, Any]:
@@ -347,19 +305,17 @@ def _body_operations(op: Any, least: int = 1) -> int:
     return max(sum(n.split(".")[-1] != "return" for n in names), least)
 
 
-#: Operations that move, make or convert data without arithmetic.
-NO_ARITHMETIC = DATA_MOVEMENT | LAYOUT | GENERATED | {OpClass.CONVERT, OpClass.REDUCE_PRECISION}
 #: Operations that see the same bits as another type.
 BIT_CASTS = frozenset({"stablehlo.bitcast_convert"})
 #: Custom calls that are annotations and do not run.
 FREE_TARGETS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate"})
-#: Targets of custom calls that factor matrices: flops of one m x n matrix.
-FACTORIZATIONS: dict[str, Callable[[int, int], int]] = {
-    "cusolver_potrf_ffi": lambda _, n: n**3 // 3,
-    "cusolver_getrf_ffi": _lu,
-    "LuDecomposition": _lu,
-    "cusolver_geqrf_ffi": _qr,
-    "Qr": _qr,
+#: Targets of custom calls that factor so many m x n matrices.
+FACTORIZATIONS: dict[str, Callable[[int, int, int], Work]] = {
+    "cusolver_potrf_ffi": lambda matrices, _, n: formulas.cholesky(matrices, n),
+    "cusolver_getrf_ffi": formulas.lu,
+    "LuDecomposition": formulas.lu,
+    "cusolver_geqrf_ffi": formulas.qr,
+    "Qr": formulas.qr,
 }
 #: Operation name to rule.
 RULES: dict[str, WorkRule] = {

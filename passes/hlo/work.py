@@ -1,8 +1,7 @@
-"""What one HLO instruction costs to run: floating-point operations, GEMM dimensions, bytes.
+"""The sizes of an HLO instruction that its work depends on (`flint.passes.work.formulas`).
 
-The same counts as for StableHLO: a multiply-add is 2, elementwise arithmetic 1 for each result
-element, moving and converting data 0. A fusion has the work of what is fused and moves only what
-crosses its edges. Instructions without a rule are unpriced: their bytes are known, their work not.
+A fusion has the work of what is fused and moves only what crosses its edges. Instructions without a
+rule here, whose class does not tell their work, are unpriced: their bytes are known, their work not.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import attention_name, is_attention, is_attention_backward, mask_in_config
-from flint.passes.work.fourier import fft_work
+from flint.passes.work import formulas
 from flint.passes.work.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
 from flint.passes.work.work import Work
@@ -47,12 +45,10 @@ def work_of(instruction: Instruction, computation: Computation, module: HloModul
     rule = RULES.get(instruction.opcode)
     if rule is not None:
         return rule(Operation(instruction, module.operands(computation, instruction), module))
-    op = class_of(instruction.opcode)
-    if op in NO_ARITHMETIC or instruction.opcode in IDLE:
+    if instruction.opcode in IDLE:
         return Work()
-    if op in ELEMENTWISE:
-        return Work(flops=shapes.num_elements(instruction.shape))
-    return Work(unpriced=True)
+    op, elements = class_of(instruction.opcode), shapes.num_elements(instruction.shape)
+    return formulas.by_class(op, elements) or Work(unpriced=True)
 
 
 def dot(o: Operation) -> Work:
@@ -68,7 +64,7 @@ def ragged_dot(o: Operation) -> Work:
     result = list(o.instruction.shape.dimensions)
     m = math.prod(lhs) // max(k, 1)
     n = math.prod(result) // max(m, 1)
-    return Work(flops=2 * m * n * k, dims=(1, m, n, k), product=product_of(o))
+    return formulas.product(1, m, n, k, product=product_of(o))
 
 
 def _product(o: Operation, numbers: Any) -> Work:
@@ -77,22 +73,14 @@ def _product(o: Operation, numbers: Any) -> Work:
     k = math.prod(lhs[d] for d in numbers.lhs_contracting_dimensions)
     m = math.prod(lhs) // max(batch * k, 1)
     n = math.prod(rhs) // max(batch * k, 1)
-    return Work(flops=2 * batch * m * n * k, dims=(batch, m, n, k), product=product_of(o))
+    return formulas.product(batch, m, n, k, product=product_of(o))
 
 
 def convolution(o: Operation) -> Work:
-    """As implicit GEMM: m = output positions, n = output features, k = window x input features."""
-    found = _convolution(o.instruction, o.instruction.shape, o.operands[1].shape)
-    dense = replace(found, product=product_of(o))
-    used, all_taps = used_taps(_slidings(o))
-    if used == all_taps or not all_taps:
-        return dense
-    batch, m, n, k = dense.dims
-    return replace(
-        dense,
-        flops=dense.flops * used // all_taps,
-        dims=(batch, m, n, -(-k * used // all_taps)),
-    )
+    """`formulas.convolution`, with the window elements that meet an element."""
+    used, taps = used_taps(_slidings(o))
+    shape, kernel = o.instruction.shape, o.operands[1].shape
+    return _convolution(o, shape, kernel, used=used, taps=taps)
 
 
 def _slidings(o: Operation) -> list[Sliding]:
@@ -123,24 +111,23 @@ def _sliding(window: Any, inputs: int, outputs: int) -> Sliding:
     )
 
 
-def _convolution(instruction: Instruction, result: Any, kernel: Any) -> Work:
-    numbers = instruction.convolution_dimension_numbers
+def _convolution(o: Operation, result: Any, kernel: Any, *, used: int = 1, taps: int = 1) -> Work:
+    numbers = o.instruction.convolution_dimension_numbers
     sizes, out = list(kernel.dimensions), list(result.dimensions)
     k = math.prod(sizes[d] for d in numbers.kernel_spatial_dimensions)
     k *= sizes[numbers.kernel_input_feature_dimension]
     features = out[numbers.output_feature_dimension]
     positions = math.prod(out) // max(features, 1)
-    groups = max(instruction.feature_group_count, 1) * max(instruction.batch_group_count, 1)
-    split = max(min(groups, features), 1)
-    return Work(flops=2 * positions * features * k, dims=(split, positions, features // split, k))
+    groups = max(o.instruction.feature_group_count, 1) * max(o.instruction.batch_group_count, 1)
+    return formulas.convolution(
+        positions, features, k, groups, product=product_of(o), used=used, taps=taps
+    )
 
 
 def reduce(o: Operation) -> Work:
-    """One operation of the body for each input element; dims are (1, rows, 1, reduced)."""
-    elements = shapes.num_elements(o.operands[0].shape)
-    rows = max(math.prod(shapes.first(o.instruction.shape)[1]), 1)
-    dims = (1, rows, 1, max(elements // rows, 1))
-    return Work(flops=elements * _body_operations(o), dims=dims)
+    """The body runs for each input element."""
+    rows = math.prod(shapes.first(o.instruction.shape)[1])
+    return formulas.reduction(shapes.num_elements(o.operands[0].shape), rows, _body_operations(o))
 
 
 def reduce_window(o: Operation) -> Work:
@@ -149,94 +136,80 @@ def reduce_window(o: Operation) -> Work:
     inputs = shapes.first(o.operands[0].shape)[1]
     slidings = map(_sliding, o.instruction.window.dimensions, inputs, result)
     window = math.prod(1 if s.is_running else s.size for s in slidings)
-    elements = math.prod(result)
-    return Work(flops=elements * window * _body_operations(o), dims=(1, elements, 1, window))
+    return formulas.windows(math.prod(result), window, _body_operations(o))
 
 
 def select_and_scatter(o: Operation) -> Work:
-    """One comparison for each window element of each source element, and one addition."""
+    """The source is the second operand."""
     window = math.prod(d.size for d in o.instruction.window.dimensions)
-    return Work(flops=shapes.num_elements(o.operands[1].shape) * (window + 1))
+    return formulas.select_and_scatter(shapes.num_elements(o.operands[1].shape), window)
 
 
 def batch_norm(o: Operation) -> Work:
-    """About eight operations an element: mean, variance, scale and shift (two passes)."""
-    return Work(flops=8 * shapes.num_elements(o.operands[0].shape))
+    """Training, inference and the gradient."""
+    return formulas.batch_norm(shapes.num_elements(o.operands[0].shape))
 
 
 def sort(o: Operation) -> Work:
-    """n log2 n comparisons along the sorted dimension."""
+    """Along the sorted dimension."""
     sizes = shapes.first(o.operands[0].shape)[1]
     dimensions = list(o.instruction.dimensions)
     length = sizes[dimensions[0]] if dimensions and sizes else 1
-    rows = math.prod(sizes) // max(length, 1)
-    steps = max(math.ceil(math.log2(max(length, 2))), 1)
-    return Work(flops=rows * length * steps, dims=(1, rows, 1, length))
+    return formulas.sort(math.prod(sizes), length)
 
 
 def top_k(o: Operation) -> Work:
-    """One comparison for each element and each doubling of k."""
+    """Along the last dimension."""
     sizes = shapes.first(o.operands[0].shape)[1]
-    steps = max(math.ceil(math.log2(max(o.instruction.k, 2))), 1)
-    rows = math.prod(sizes[:-1])
-    return Work(flops=math.prod(sizes) * steps, dims=(1, rows, 1, sizes[-1] if sizes else 1))
+    return formulas.top_k(math.prod(sizes), sizes[-1] if sizes else 1, o.instruction.k)
 
 
 def fft(o: Operation) -> Work:
-    """5 n log2 n for each transform of length n (Cooley-Tukey)."""
-    *outer, last = o.instruction.fft_length
-    elements = max(
-        shapes.num_elements(o.operands[0].shape), shapes.num_elements(o.instruction.shape)
-    )
-    return fft_work(elements, math.prod(outer), last)
+    """Of real numbers the side that has more of them is counted."""
+    sides = (o.operands[0].shape, o.instruction.shape)
+    return formulas.fft(max(map(shapes.num_elements, sides)), o.instruction.fft_length)
 
 
 def cholesky(o: Operation) -> Work:
-    """n^3 / 3 for each matrix (Golub and Van Loan, section 4.2)."""
+    """Of each matrix of the batch."""
     *batch, n, _ = o.operands[0].shape.dimensions
-    return Work(flops=math.prod(batch) * n**3 // 3)
+    return formulas.cholesky(math.prod(batch), n)
 
 
 def triangular_solve(o: Operation) -> Work:
-    """n^2 x right-hand sides for each matrix (Golub and Van Loan, section 3.1)."""
+    """Of all right-hand sides."""
     n = o.operands[0].shape.dimensions[-1]
-    return Work(flops=shapes.num_elements(o.operands[1].shape) * n)
+    return formulas.triangular_solve(shapes.num_elements(o.operands[1].shape), n)
 
 
 def rng(o: Operation) -> Work:
-    """About ten integer operations for each 32-bit word (Philox 4x32: 10 rounds for 4 words)."""
-    return Work(flops=10 * shapes.num_bytes(o.instruction.shape) // 4)
+    """All results together."""
+    return formulas.random(shapes.num_bytes(o.instruction.shape))
 
 
 def gather(o: Operation) -> Work:
-    """Reads what it returns, and the indices; never the whole operand."""
-    read = shapes.num_bytes(o.instruction.shape) + shapes.num_bytes(o.operands[1].shape)
-    return Work(operand_bytes=read)
+    """Indices are the second operand."""
+    result, indices = o.instruction.shape, o.operands[1].shape
+    return formulas.taken(shapes.num_bytes(result), shapes.num_bytes(indices))
 
 
 def slice_(o: Operation) -> Work:
-    """Reads what it returns."""
-    return Work(operand_bytes=shapes.num_bytes(o.instruction.shape))
+    """What it returns."""
+    return formulas.taken(shapes.num_bytes(o.instruction.shape))
 
 
 def dynamic_update_slice(o: Operation) -> Work:
-    """Reads and writes the update; the rest of the buffer stays where it is."""
-    update = shapes.num_bytes(o.operands[1].shape)
-    return Work(operand_bytes=update, result_bytes=update, in_place=True)
+    """The update is the second operand."""
+    return formulas.update_slice(shapes.num_bytes(o.operands[1].shape))
 
 
 def scatter(o: Operation) -> Work:
-    """Reads updates, indices and the places written; one operation for each update element."""
+    """A scatter without arithmetic in its body adds nothing."""
     results = len(shapes.leaves(o.instruction.shape))
-    updates = o.operands[results + 1 :]
-    written = sum(shapes.num_bytes(u.shape) for u in updates)
-    adds = _body_operations(o, least=0) > 0
-    return Work(
-        flops=sum(shapes.num_elements(u.shape) for u in updates) if adds else 0,
-        operand_bytes=2 * written + shapes.num_bytes(o.operands[results].shape),
-        result_bytes=written,
-        in_place=True,
-    )
+    updates = [u.shape for u in o.operands[results + 1 :]]
+    adds = sum(map(shapes.num_elements, updates)) if _body_operations(o, least=0) else 0
+    written, indices = sum(map(shapes.num_bytes, updates)), o.operands[results].shape
+    return formulas.scatter(adds, written, shapes.num_bytes(indices))
 
 
 def _body_operations(o: Operation, least: int = 1) -> int:
@@ -336,12 +309,12 @@ def custom_call(o: Operation) -> Work:
         work = _product(o, _JsonDims(gemm["dot_dimension_numbers"]))
         return replace(work, product=product_of_call(o, gemm), called=called)
     if target.startswith("__cudnn$conv") and len(o.operands) > 1:
-        return replace(_cudnn_convolution(o), product=product_of(o), called=called)
+        return replace(_cudnn_convolution(o), called=called)
     if is_attention(target) and len(o.operands) > 2:
         mask = mask_in_config(config)
         work = _attention(o, backward=is_attention_backward(target))
         called = attention_name(target, mask)
-        return replace(work, product=product_of(o), mask=mask, called=called)
+        return replace(work, mask=mask, called=called)
     estimate = config.get("custom_call_config", config).get("cost_estimate")
     results = _arrays([o.instruction])
     if target in PALLAS_TARGETS:
@@ -382,30 +355,31 @@ def _cudnn_convolution(o: Operation) -> Work:
     lhs, rhs = o.operands[0].shape, o.operands[1].shape
     target = o.instruction.custom_call_target
     if target == "__cudnn$convBackwardInput":
-        return _convolution(o.instruction, lhs, rhs)
+        return _convolution(o, lhs, rhs)
     if target == "__cudnn$convBackwardFilter":
-        return _convolution(o.instruction, rhs, result)
-    return _convolution(o.instruction, result, rhs)
+        return _convolution(o, rhs, result)
+    return _convolution(o, result, rhs)
 
 
 def _attention(o: Operation, *, backward: bool) -> Work:
-    """Two matrix products forward, five backward (FlashAttention, arXiv 2205.14135, app. B).
-
-    Queries and keys are (batch, heads, sequence, size) in Flint's own calls. In cuDNN's they may
+    """Queries and keys are (batch, heads, sequence, size) in Flint's own calls. In cuDNN's they may
     also be (batch, sequence, heads, size): the longer of the two middle dimensions of the keys is
     taken for their sequence.
     """
     query, key, value = (v.shape.dimensions for v in o.operands[:3])
     if len(query) != 4 or len(key) != 4:
-        return Work(unpriced=True)
+        return Work(unpriced=True, product=product_of(o))
     ours = o.instruction.custom_call_target.startswith("flint.")
-    size = query[-1]
     keys, queries = (s[2] if ours else max(s[1:3]) for s in (key, query))
-    heads = math.prod(query[:-1]) // max(queries, 1)
-    sizes = 3 * size + 2 * value[-1] if backward else size + value[-1]
-    op = OpClass.ATTENTION_BACKWARD if backward else OpClass.ATTENTION
-    flops = 2 * heads * queries * keys * sizes
-    return Work(flops=flops, dims=(heads, queries, keys, size), op=op)
+    return formulas.attention(
+        math.prod(query[:-1]) // max(queries, 1),
+        queries,
+        keys,
+        query[-1],
+        value[-1],
+        backward=backward,
+        product=product_of(o),
+    )
 
 
 def backend_config(instruction: Instruction) -> dict[str, Any]:
@@ -417,11 +391,8 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-#: Window taps of one dimension that are looked at one by one.
 #: Instructions that change a part of their first operand.
 _UPDATES = ("dynamic-update-slice", "scatter")
-#: Instructions that move, make or convert data without arithmetic.
-NO_ARITHMETIC = DATA_MOVEMENT | LAYOUT | GENERATED | {OpClass.CONVERT, OpClass.REDUCE_PRECISION}
 #: Instructions that name values, wait, or copy.
 IDLE = frozenset(
     ("bitcast-convert", "tuple", "get-tuple-element", "parameter", "after-all", "add-dependency",

@@ -13,7 +13,7 @@ from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import latency_ns as kernel_ns
 from flint.cluster.models import Cluster
 from flint.ir.program import Program
-from flint.passes.work.fourier import fft_work
+from flint.passes.work.formulas import fft
 
 
 def latency_ns(program: Program, cluster: str) -> dict[KernelKind, float]:
@@ -77,7 +77,7 @@ def test_a_transform_has_5_n_log_n_operations(shape: tuple[int, ...], axes: int)
 
 
 def test_an_empty_transform_has_no_work() -> None:
-    assert fft_work(0, 1, 8).flops == 0
+    assert fft(0, [1, 8]).flops == 0
 
 
 def test_few_of_many_are_found_in_one_read_on_a_gpu() -> None:

@@ -1,23 +1,23 @@
-"""What a recorded operator costs to run: floating-point operations, GEMM dimensions, bytes.
+"""The sizes of a recorded operator that its work depends on (`flint.passes.work.formulas`).
 
-The conventions are those of `flint.passes.extract.work`, so that both PyTorch routes agree: a
-multiply-add counts 2, elementwise arithmetic 1 for each result element and operation, moving and
-converting data 0. An operator without a rule is unpriced: its bytes are known, its work is not.
+An operator without a rule here, whose class does not tell its work, is unpriced: its bytes are
+known, its work is not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from flint.frontends.torch_world.program.names import base_name, is_foreach
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import num_elements, results, total_elements
 from flint.frontends.torch_world.record.recording import Event, TensorInfo
-from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
+from flint.ir.op_class import OpClass
 from flint.ir.product_types import product_type
-from flint.passes.work.fourier import fft_work
-from flint.passes.work.work import Dims, Work
+from flint.passes.work import formulas
+from flint.passes.work.work import Work
 
 WorkRule = Callable[[Event], Work]
 #: Attribute of an event that multiplies f32: PyTorch's setting then, `ieee` or `tf32`.
@@ -32,12 +32,11 @@ def work_of(event: Event) -> Work:
     rule = RULES.get(name)
     if rule is not None:
         return rule(event)
-    op = class_of(event.op)
-    if op in NO_ARITHMETIC or name in CONVERSIONS:
+    if name in CONVERSIONS:
         return Work()
-    if op in ELEMENTWISE or name in PER_ELEMENT:
-        return Work(flops=elements_out(event) * PER_ELEMENT.get(name, 1))
-    return Work(unpriced=bool(event.inputs or event.outputs))
+    op = OpClass.ARITHMETIC if name in PER_ELEMENT else class_of(event.op)
+    found = formulas.by_class(op, elements_out(event), PER_ELEMENT.get(name, 1))
+    return found or Work(unpriced=bool(event.inputs or event.outputs))
 
 
 def elements_out(event: Event) -> int:
@@ -48,11 +47,6 @@ def elements_out(event: Event) -> int:
     if is_foreach(event.op):
         return total_elements(stored)
     return num_elements(stored[0])
-
-
-def _product(batch: int, m: int, n: int, k: int, extra: int = 0, *, product: str) -> Work:
-    flops = 2 * batch * m * n * k + extra
-    return Work(flops=flops, dims=(batch, m, n, k), product=product)
 
 
 def _multiplied(e: Event, *factors: TensorInfo) -> str:
@@ -68,7 +62,8 @@ def matmul(e: Event) -> Work:
     added = math.prod(batch) * m * n if base_name(e.op) in ADDED_PRODUCTS else 0
     if len(right.shape) < 3:  # the batch is rows of one product
         batch, m = [], math.prod(batch) * m
-    return _product(math.prod(batch), m, n, k, added, product=_multiplied(e, left, right))
+    product = _multiplied(e, left, right)
+    return formulas.product(math.prod(batch), m, n, k, added=added, product=product)
 
 
 def _factors(e: Event) -> tuple[TensorInfo, TensorInfo]:
@@ -82,7 +77,8 @@ def linear(e: Event) -> Work:
     n, k = weight.shape if len(weight.shape) > 1 else (1, *weight.shape)
     m = num_elements(rows) // max(k, 1)
     biases = m * n if len(e.inputs) > 2 else 0
-    return _product(1, m, n, k, biases, product=_multiplied(e, rows, weight))
+    product = _multiplied(e, rows, weight)
+    return formulas.product(1, m, n, k, added=biases, product=product)
 
 
 def grouped_matmul(e: Event) -> Work:
@@ -90,39 +86,36 @@ def grouped_matmul(e: Event) -> Work:
     left, right = e.inputs[:2]
     m, k = left.shape[-2:]
     batch = left.shape[0] if len(left.shape) == len(right.shape) == 3 else 1
-    return _product(batch, m, right.shape[-1], k, product=_multiplied(e, left, right))
+    product = _multiplied(e, left, right)
+    return formulas.product(batch, m, right.shape[-1], k, product=product)
 
 
 def convolution(e: Event) -> Work:
-    """As implicit GEMM: m = output positions, n = output features, k = window x input features."""
+    """A bias is added to each result."""
     grid = e.inputs[0] if e.attributes.get("transposed") else e.outputs[0]
-    flops, dims = _convolution(grid, e.inputs[1], _groups(e))
+    found = _convolution(e, grid, e.inputs[1], e.inputs[:2])
     biased = len(e.inputs) > 2
-    flops += num_elements(e.outputs[0]) if biased else 0
-    return Work(flops=flops, dims=dims, product=_multiplied(e, *e.inputs[:2]))
+    return replace(found, flops=found.flops + (num_elements(e.outputs[0]) if biased else 0))
 
 
 def convolution_backward(e: Event) -> Work:
     """One product for the gradient of the input, one for that of the weight, a sum for the bias."""
     gradient, data, weight = e.inputs[:3]
     grid = data if e.attributes.get("transposed") else gradient
-    flops, dims = _convolution(grid, weight, _groups(e))
+    found = _convolution(e, grid, weight, (gradient, data))
     mask = e.attributes.get("output_mask") or [True, True, len(e.outputs) > 2]
     bias = num_elements(gradient) if mask[2] else 0
-    flops = flops * (bool(mask[0]) + bool(mask[1])) + bias
-    return Work(flops=flops, dims=dims, product=_multiplied(e, gradient, data))
+    return replace(found, flops=found.flops * (bool(mask[0]) + bool(mask[1])) + bias)
 
 
-def _groups(e: Event) -> int:
-    return max(int(e.attributes.get("groups", 1)), 1)
-
-
-def _convolution(grid: TensorInfo, weight: TensorInfo, groups: int) -> tuple[int, Dims]:
+def _convolution(
+    e: Event, grid: TensorInfo, weight: TensorInfo, factors: Sequence[TensorInfo]
+) -> Work:
     """`grid` is the side with a position for each window; the weight's first size is its features."""
     features = weight.shape[0]
-    positions = num_elements(grid) // max(features, 1)
-    k = math.prod(weight.shape[1:])
-    return 2 * positions * features * k, (groups, positions, features // groups, k)
+    positions, k = num_elements(grid) // max(features, 1), math.prod(weight.shape[1:])
+    groups = max(int(e.attributes.get("groups", 1)), 1)
+    return formulas.convolution(positions, features, k, groups, product=_multiplied(e, *factors))
 
 
 def attention(e: Event) -> Work:
@@ -157,15 +150,12 @@ def _packed_keys(e: Event, k: TensorInfo) -> int:
 def _attention(
     e: Event, q: TensorInfo, k: TensorInfo, v: TensorInfo, keys: int, *, backward: bool
 ) -> Work:
-    """FlashAttention (arXiv 2205.14135, appendix B); masks are not credited.
-
-    A causal kernel that skips blocks does about half; its opcode says `[causal]`.
-    """
-    size, value_size = q.shape[-1], v.shape[-1]
-    queries = num_elements(q) // max(size, 1)
-    sizes = 3 * size + 2 * value_size if backward else size + value_size
-    flops = 2 * queries * keys * sizes
-    return Work(flops=flops, dims=(1, queries, keys, size), product=_multiplied(e, q, k))
+    """Queries of all heads count as those of one."""
+    size, queries = q.shape[-1], num_elements(q) // max(q.shape[-1], 1)
+    product = _multiplied(e, q, k)
+    return formulas.attention(
+        1, queries, keys, size, v.shape[-1], backward=backward, product=product
+    )
 
 
 def reduction(per_element: int) -> WorkRule:
@@ -174,9 +164,8 @@ def reduction(per_element: int) -> WorkRule:
     def rule(e: Event) -> Work:
         if not e.inputs or is_foreach(e.op):
             return Work(flops=total_elements(e.inputs) * per_element)
-        elements = num_elements(e.inputs[0])
-        rows = max(num_elements(e.outputs[0]) if e.outputs else 1, 1)
-        return Work(flops=elements * per_element, dims=(1, rows, 1, max(elements // rows, 1)))
+        rows = num_elements(e.outputs[0]) if e.outputs else 1
+        return formulas.reduction(num_elements(e.inputs[0]), rows, per_element)
 
     return rule
 
@@ -186,8 +175,8 @@ def rowwise(per_element: int, *, at: int = 0) -> WorkRule:
 
     def rule(e: Event) -> Work:
         elements = num_elements(e.inputs[at])
-        row = _row_length(e, e.inputs[at])
-        return Work(flops=per_element * elements, dims=(1, elements // max(row, 1), 1, row))
+        rows = elements // max(_row_length(e, e.inputs[at]), 1)
+        return formulas.reduction(elements, rows, per_element)
 
     return rule
 
@@ -206,16 +195,15 @@ def channelwise(per_element: int, *, at: int = 0) -> WorkRule:
 
     def rule(e: Event) -> Work:
         shape = e.inputs[at].shape
-        elements, rows = num_elements(e.inputs[at]), shape[1] if len(shape) > 1 else 1
-        reduced = max(elements // max(rows, 1), 1)
-        return Work(flops=per_element * elements, dims=(1, rows, 1, reduced))
+        rows = shape[1] if len(shape) > 1 else 1
+        return formulas.reduction(num_elements(e.inputs[at]), rows, per_element)
 
     return rule
 
 
 def embedding(e: Event) -> Work:
-    """Reads the rows that it returns, and the indices; never the whole table."""
-    return Work(operand_bytes=e.outputs[0].num_bytes + e.inputs[-1].num_bytes)
+    """Indices come last."""
+    return formulas.taken(e.outputs[0].num_bytes, e.inputs[-1].num_bytes)
 
 
 def embedding_bag(e: Event) -> Work:
@@ -234,9 +222,9 @@ def added_rows(e: Event) -> Work:
 
 
 def gather(e: Event) -> Work:
-    """Reads what it returns, and the indices."""
+    """All but the first operand are indices."""
     indices = sum(t.num_bytes for t in e.inputs[1:])
-    return Work(operand_bytes=sum(t.num_bytes for t in results(e)) + indices)
+    return formulas.taken(sum(t.num_bytes for t in results(e)), indices)
 
 
 def scatter(e: Event) -> Work:
@@ -273,8 +261,8 @@ def _updates(e: Event) -> int:
 
 
 def random(e: Event) -> Work:
-    """About ten integer operations for each 32-bit word (Philox 4x32: 10 rounds for 4 words)."""
-    return Work(flops=10 * sum(t.num_bytes for t in results(e)) // 4, operand_bytes=0)
+    """All results together; what they fill is not read."""
+    return replace(formulas.random(sum(t.num_bytes for t in results(e))), operand_bytes=0)
 
 
 def dropout(e: Event) -> Work:
@@ -283,28 +271,21 @@ def dropout(e: Event) -> Work:
 
 
 def sort(e: Event) -> Work:
-    """n log2 n comparisons along the sorted dimension."""
-    length = max(_row_length(e, e.inputs[0]), 1)
-    elements = num_elements(e.inputs[0])
-    return Work(flops=elements * _doublings(length), dims=(1, elements // length, 1, length))
+    """Along the sorted dimension."""
+    return formulas.sort(num_elements(e.inputs[0]), _row_length(e, e.inputs[0]))
 
 
 def top_k(e: Event) -> Work:
-    """One comparison for each element and each doubling of k."""
-    length = max(_row_length(e, e.inputs[0]), 1)
+    """Along the dimension of the choice."""
     k = _row_length(e, e.outputs[0]) if e.outputs else 1
-    elements = num_elements(e.inputs[0])
-    return Work(flops=elements * _doublings(k), dims=(1, elements // length, 1, length))
+    length = max(_row_length(e, e.inputs[0]), 1)
+    return formulas.top_k(num_elements(e.inputs[0]), length, k)
 
 
 def search(e: Event) -> Work:
     """log2 of the number of boundaries for each value."""
     boundaries = max(min(map(num_elements, e.inputs)), 1)
-    return Work(flops=elements_out(e) * _doublings(boundaries))
-
-
-def _doublings(length: int) -> int:
-    return max(math.ceil(math.log2(max(length, 2))), 1)
+    return Work(flops=elements_out(e) * formulas.doublings(boundaries))
 
 
 def running(e: Event) -> Work:
@@ -356,15 +337,13 @@ def sgd(e: Event) -> Work:
 
 
 def fft(e: Event) -> Work:
-    """5 n log2 n for each transform of length n (Cooley-Tukey, split radix upper bound)."""
+    """Of real numbers the side that has more of them is counted."""
     dims = e.attributes.get("dim", [-1])
     shape = max(e.inputs[0].shape, e.outputs[0].shape, key=math.prod)
-    *outer, last = [shape[d] for d in dims] if isinstance(dims, list | tuple) else [shape[-1]]
-    return fft_work(math.prod(shape), math.prod(outer), last)
+    lengths = [shape[d] for d in dims] if isinstance(dims, list | tuple) else [shape[-1]]
+    return formulas.fft(math.prod(shape), lengths)
 
 
-#: Copies, and results made from nothing.
-NO_ARITHMETIC = DATA_MOVEMENT | LAYOUT | GENERATED | {OpClass.CONVERT}
 #: Operators of FSDP pack shards for collectives and unpack them; `prims.device_put` moves a tensor.
 COPYING = ("fsdp.", "prims.device_put")
 #: Changes of type, and elements at other places: no arithmetic.

@@ -1,0 +1,167 @@
+"""What operations cost to run: the one place that counts FLOPs, whichever form they were read from.
+
+A reader (StableHLO, HLO, PyTorch) finds sizes in its own form of an operation and asks here. A
+multiply-add counts 2. Elementwise arithmetic counts 1 for each result element, unless its reader
+knows better; moving and converting data counts 0. Sizes are of one device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
+from flint.passes.work.work import Work
+
+#: Classes that move, make or convert data without arithmetic.
+NO_ARITHMETIC = DATA_MOVEMENT | LAYOUT | GENERATED | {OpClass.CONVERT, OpClass.REDUCE_PRECISION}
+
+
+def by_class(op: OpClass, elements: int, per_element: int = 1) -> Work | None:
+    """The work that a class alone tells, of a result of `elements`; None for other classes."""
+    if op in NO_ARITHMETIC:
+        return Work()
+    return Work(flops=elements * per_element) if op in ELEMENTWISE else None
+
+
+def product(batch: int, m: int, n: int, k: int, *, product: str, added: int = 0) -> Work:
+    """2 x batch x m x n x k, and `added` operations for what is added to the product."""
+    return Work(flops=2 * batch * m * n * k + added, dims=(batch, m, n, k), product=product)
+
+
+def convolution(
+    positions: int,
+    features: int,
+    k: int,
+    groups: int,
+    *,
+    product: str,
+    used: int = 1,
+    taps: int = 1,
+) -> Work:
+    """As implicit GEMM: m = output positions, n = output features, k = window x input features.
+
+    For grouped convolutions batch is the number of groups. Of `taps` window elements over all
+    positions `used` meet an element: fewer where the input is dilated or mostly padding (the
+    gradient of a strided convolution).
+    """
+    split, taps = max(min(groups, features), 1), max(taps, 1)
+    flops = 2 * positions * features * k * used // taps
+    dims = (split, positions, features // split, -(-k * used // taps))
+    return Work(flops=flops, dims=dims, product=product)
+
+
+def attention(
+    heads: int, queries: int, keys: int, size: int, value_size: int, *, backward: bool, product: str
+) -> Work:
+    """Two matrix products forward, five backward (FlashAttention, arXiv 2205.14135, app. B).
+
+    `heads` are those of all sequences of the batch. Keys may have fewer heads (grouped queries).
+    Masks are not credited: a causal kernel that skips blocks does about half of this.
+    """
+    sizes = 3 * size + 2 * value_size if backward else size + value_size
+    flops = 2 * heads * queries * keys * sizes
+    return Work(
+        flops=flops,
+        dims=(heads, queries, keys, size),
+        product=product,
+        op=OpClass.ATTENTION_BACKWARD if backward else OpClass.ATTENTION,
+    )
+
+
+def reduction(elements: int, rows: int, per_element: int = 1) -> Work:
+    """`per_element` operations for each input element; dims are (1, rows, 1, reduced)."""
+    rows = max(rows, 1)
+    return Work(flops=elements * per_element, dims=(1, rows, 1, max(elements // rows, 1)))
+
+
+def windows(elements: int, window: int, per_element: int) -> Work:
+    """`per_element` operations for each of the `window` elements that make a result element."""
+    return Work(flops=elements * window * per_element, dims=(1, elements, 1, window))
+
+
+def select_and_scatter(elements: int, window: int) -> Work:
+    """One comparison for each window element of each source element, and one addition."""
+    return Work(flops=elements * (window + 1))
+
+
+def batch_norm(elements: int) -> Work:
+    """About eight operations an element: mean, variance, scale and shift (two passes)."""
+    return Work(flops=8 * elements)
+
+
+def doublings(length: int) -> int:
+    """How often 1 is doubled to reach `length`, at least once."""
+    return max(math.ceil(math.log2(max(length, 2))), 1)
+
+
+def sort(elements: int, length: int) -> Work:
+    """n log2 n comparisons along the sorted dimension, of `length`."""
+    length = max(length, 1)
+    rows = elements // length
+    return Work(flops=rows * length * doublings(length), dims=(1, rows, 1, length))
+
+
+def top_k(elements: int, length: int, k: int) -> Work:
+    """One comparison for each element and each doubling of k."""
+    return Work(flops=elements * doublings(k), dims=(1, elements // max(length, 1), 1, length))
+
+
+def fft(elements: int, lengths: Sequence[int]) -> Work:
+    """5 n log2 n operations for each transform of n elements (Cooley and Tukey's upper bound).
+
+    `lengths` are those of the transformed axes. dims are (elements of the outer axes, transforms,
+    1, elements of the last).
+    """
+    *outer_lengths, last = lengths
+    outer = math.prod(outer_lengths)
+    length = max(outer * last, 1)
+    flops = int(5 * elements * math.log2(max(length, 2)))
+    return Work(flops=flops, dims=(outer, elements // length, 1, last))
+
+
+def cholesky(matrices: int, n: int) -> Work:
+    """n^3 / 3 for each matrix (Golub and Van Loan, section 4.2)."""
+    return Work(flops=matrices * n**3 // 3)
+
+
+def lu(matrices: int, m: int, n: int) -> Work:
+    """m n^2 - n^3 / 3 for m >= n (Golub and Van Loan, section 3.2)."""
+    m, n = max(m, n), min(m, n)
+    return Work(flops=matrices * (m * n**2 - n**3 // 3))
+
+
+def qr(matrices: int, m: int, n: int) -> Work:
+    """2 n^2 (m - n / 3) for m >= n (Golub and Van Loan, section 5.2)."""
+    m, n = max(m, n), min(m, n)
+    return Work(flops=matrices * (2 * n**2 * m - 2 * n**3 // 3))
+
+
+def triangular_solve(elements: int, n: int) -> Work:
+    """n^2 for each right-hand side, of which all have `elements` (Golub and Van Loan, 3.1)."""
+    return Work(flops=elements * n)
+
+
+def random(num_bytes: int) -> Work:
+    """About ten integer operations for each 32-bit word (Philox 4x32: 10 rounds for 4 words)."""
+    return Work(flops=10 * num_bytes // 4)
+
+
+def taken(result_bytes: int, index_bytes: int = 0) -> Work:
+    """A gather or a slice: it reads what it returns, and indices; never the whole operand."""
+    return Work(operand_bytes=result_bytes + index_bytes)
+
+
+def update_slice(update_bytes: int) -> Work:
+    """Reads and writes the update; the rest of the buffer stays where it is."""
+    return Work(operand_bytes=update_bytes, result_bytes=update_bytes, in_place=True)
+
+
+def scatter(adds: int, update_bytes: int, index_bytes: int) -> Work:
+    """Reads updates, indices and the places written; one operation for each element added."""
+    return Work(
+        flops=adds,
+        operand_bytes=2 * update_bytes + index_bytes,
+        result_bytes=update_bytes,
+        in_place=True,
+    )
