@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.jax_step.gpu_kernels import lowering_parameters
+from flint.frontends.jax_step.gpu_kernels import lowering_options
 from flint.frontends.jax_step.meshes import as_auto
 from flint.frontends.jax_step.program import abstract_mesh, platform_name
 from flint.frontends.jax_step.settings import capturing_on
 from flint.frontends.torch_precision import mark_products
 from flint.ir.mesh import Mesh
+from flint.passes.jax_private import full_tracebacks
 from flint.passes.mlir import write_bytecode
 from flint.passes.partition.prepare.attention import attach_attention_rules
 from flint.steps.captured import Captured
@@ -60,7 +61,6 @@ def _check_version(found: str) -> None:
 def lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
     """StableHLO bytecode of the step."""
     import jax
-    from jax._src import config
 
     abstract = abstract_mesh(as_auto(mesh))
     step, arguments = program.function, program.arguments
@@ -68,7 +68,7 @@ def lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
     with (
         capturing_on(abstract),
         jax.enable_x64(True),
-        config.include_full_tracebacks_in_locations(False),
+        full_tracebacks()(False),
     ):
         jitted = jax.jit(
             step,
@@ -76,7 +76,7 @@ def lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
             keep_unused=True,
         )
         lowered = jitted.trace(*(_abstract(a, abstract) for a in arguments)).lower(
-            lowering_platforms=(platform,), _private_parameters=lowering_parameters(platform)
+            **lowering_options(platform)
         )
     module = lowered.compiler_ir("stablehlo")
     _name_arguments(module, [a.name for a in arguments])

@@ -9,6 +9,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.ir.program import CAUSAL, Phase
+from flint.passes.jax_private import register_dialects
 
 #: Attribute of operations that frontends of XLA write what they like into, by name.
 FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
@@ -31,7 +32,6 @@ def make_context() -> Any:
     """
     try:
         from jaxlib.mlir import ir
-        from jaxlib.mlir._mlir_libs import _jax_mlir_ext
         from jaxlib.mlir.dialects import chlo, sdy, stablehlo
     except ImportError as error:
         raise missing_jax("jaxlib") from error
@@ -40,7 +40,7 @@ def make_context() -> Any:
     # which the thread that waits for them holds: one error in a nested function, and both hang.
     context.enable_multithreading(False)
     registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
+    register_dialects(registry)
     context.append_dialect_registry(registry)
     stablehlo.register_dialect(context)
     sdy.register_dialect(context)

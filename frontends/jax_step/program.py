@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from flint.errors import FlintError, nearest
-from flint.frontends.jax_step.gpu_kernels import lowering_parameters
+from flint.frontends.jax_step.gpu_kernels import lowering_options
 from flint.frontends.jax_step.meshes import as_auto, check_meshes, with_mesh_help, with_types_of
 from flint.frontends.jax_step.settings import capturing_on
 from flint.frontends.jax_step.specs import check_axes, check_spec, show_spec
 from flint.frontends.user_code import user_error
 from flint.ir.axis_types import AxisType
 from flint.ir.mesh import Mesh
+from flint.passes import jax_private
 from flint.passes.mlir import missing_jax
 from flint.passes.partition.prepare.attention import attach_attention_rules
 from flint.passes.partition.prepare.gspmd import refuse_gspmd
@@ -103,10 +104,9 @@ def lower_jax(
             raise with_mesh_help(user_error(error, f"tracing {name}", place), abstract) from error
         _refuse_callbacks(traced.jaxpr)
         _refuse_huge_constants(traced.jaxpr, place)
+        options = lowering_options(platform)
         try:
-            lowered = traced.lower(
-                lowering_platforms=(platform,), _private_parameters=lowering_parameters(platform)
-            )
+            lowered = traced.lower(**options)
         except (Exception, SystemExit) as error:
             raise user_error(error, f"lowering {name} for {platform}", place) from error
         module = lowered.compiler_ir("stablehlo")
@@ -307,7 +307,7 @@ def own_sharding(leaf: Any) -> Any:
     """What an argument is sharded by. JAX resolves a bare PartitionSpec only inside a mesh."""
     jax = _import_jax()
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf._sharding
+        return jax_private.own_sharding(leaf)
     return getattr(leaf, "sharding", None)
 
 

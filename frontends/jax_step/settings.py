@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from flint.frontends.jax_step.gpu_kernels import without_gpu
+from flint.passes.jax_private import setting
 
 
 @contextmanager
@@ -21,14 +22,11 @@ def capturing_on(abstract: Any) -> Iterator[None]:
     keeps running on the CPU where it could not start before.
     """
     import jax
-    from jax._src import config
 
     start_backend()
     with ExitStack() as stack:
-        # A release without one of these switches behaves as if it was set so.
-        for name, value in (("use_shardy_partitioner", True), ("disable_jit", False)):
-            if hasattr(config, name):
-                stack.enter_context(getattr(config, name)(value))
+        stack.enter_context(setting("use_shardy_partitioner", True))
+        stack.enter_context(setting("disable_jit", False))
         stack.enter_context(jax.set_mesh(None))
         stack.enter_context(_MESHES.alike())
         stack.enter_context(jax.sharding.use_abstract_mesh(abstract))

@@ -1,8 +1,7 @@
 """A child process that runs one request to XLA: partition a module, parse text, import HLO.
 
 XLA may abort the process on input that it does not expect, and its later passes are never needed:
-the child ends itself as soon as the module after SPMD partitioning is on disk. Uses jaxlib's
-internals, which is why jaxlib's version is pinned in constraints.txt.
+the child ends itself as soon as the module after SPMD partitioning is on disk.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.io.processes import begin_child
+from flint.passes import jax_private
 from flint.passes.partition.worker import read_message, write_message
 
 _PASS = "spmd-partitioning"
@@ -37,7 +37,9 @@ def run_spmd(module_bytecode: bytes, num_devices: int, scratch: str) -> bytes:
     )
     refused: list[str] = []
     compiling = threading.Thread(
-        target=_compile, args=(module_bytecode, num_devices, refused), daemon=True
+        target=_compile,
+        args=(jax_private.xla_client(), module_bytecode, num_devices, refused),
+        daemon=True,
     )
     compiling.start()
     while True:
@@ -56,18 +58,17 @@ def run_spmd(module_bytecode: bytes, num_devices: int, scratch: str) -> bytes:
     )
 
 
-def _compile(module: bytes, num_devices: int, refused: list[str]) -> None:
+def _compile(xla: Any, module: bytes, num_devices: int, refused: list[str]) -> None:
     import numpy as np
-    from jaxlib import xla_client
 
-    options = xla_client.CompileOptions()
+    options = xla.CompileOptions()
     options.num_replicas, options.num_partitions = 1, num_devices
     options.executable_build_options.use_spmd_partitioning = True
     options.executable_build_options.use_shardy_partitioner = True
     everywhere = np.zeros((1, num_devices), dtype=np.int64)
-    options.device_assignment = xla_client.DeviceAssignment.create(everywhere)
-    client = xla_client.make_cpu_client()
-    devices = xla_client.DeviceList(tuple(client.devices()[:1]))
+    options.device_assignment = xla.DeviceAssignment.create(everywhere)
+    client = xla.make_cpu_client()
+    devices = xla.DeviceList(tuple(client.devices()[:1]))
     try:
         client.compile_and_load(module, devices, options)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -99,13 +100,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def parse_text(text: bytes) -> bytes:
     """HLO text to a serialised HloModuleProto. Raises FlintError FL303 with XLA's reason."""
-    from jaxlib import _hlo
-
     try:
-        module = _hlo.hlo_module_from_text(text.decode())
+        return jax_private.proto_of_hlo_text(text.decode())
     except (RuntimeError, ValueError, TypeError) as error:
         raise FlintError("FL303", _first_lines(error)) from error
-    return bytes(module.as_serialized_hlo_module_proto())
 
 
 def _first_lines(error: Exception) -> str:

@@ -1,10 +1,6 @@
-"""Private names of PyTorch stand in one module, and those that are gone are one error."""
+"""Private names of PyTorch that are gone are one error."""
 
 from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,63 +8,6 @@ torch = pytest.importorskip("torch")
 
 from flint.errors import FlintError
 from flint.frontends import torch_private
-
-ROOT = Path(torch_private.__file__).resolve().parents[1]
-FILES = [
-    path
-    for folder in ("frontends", "passes", "backends", "flint")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-    if path.name != "torch_private.py" and not path.is_relative_to(ROOT / "flint" / "frontends")
-]
-#: Private names of Python that have nothing to do with PyTorch.
-PYTHON = {"_exit", "_getframe"}
-
-
-def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
-
-
-def own_names(tree: ast.AST) -> Iterator[str]:
-    """What a module defines: its functions, classes and attributes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
-            yield from [node.attr] * isinstance(node.ctx, ast.Store)
-
-
-def is_operator(node: ast.Attribute) -> bool:
-    """`aten._to_copy` and `torch.ops...`: the vocabulary of graphs."""
-    text = ast.unparse(node.value)
-    return text in ("aten", "_aten") or text.startswith("torch.ops.")
-
-
-def touched(path: Path) -> list[str]:
-    """Private names that are no operators, and that no module of Flint's frontends defines."""
-    tree = ast.parse(path.read_text())
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
-            parts = [*(node.module or "").split("."), *(a.name for a in node.names)]
-            found += [ast.unparse(node)] * any(map(is_private, parts))
-        elif isinstance(node, ast.Import):
-            names = [a.name for a in node.names if a.name.startswith("torch.")]
-            found += [n for n in names if any(map(is_private, n.split(".")))]
-        elif isinstance(node, ast.Attribute) and is_private(node.attr):
-            known = node.attr in OWN | PYTHON or is_operator(node)
-            found += [] if known else [ast.unparse(node)]
-    return found
-
-
-USERS = [path for path in FILES if "torch" in path.read_text() and "frontends" in path.parts]
-OWN = {name for path in USERS for name in own_names(ast.parse(path.read_text()))} | {"_flint_moved"}
-
-
-def test_no_other_module_touches_private_names() -> None:
-    assert len(USERS) > 60
-    assert {str(p.relative_to(ROOT)): found for p in USERS if (found := touched(p))} == {}
 
 
 def test_every_name_is_there() -> None:

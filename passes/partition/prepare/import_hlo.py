@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from flint.errors import FlintError
+from flint.passes.jax_private import hlo_to_stablehlo
 from flint.passes.mlir import FRONTEND_ATTRIBUTES
 
 _PIPELINE = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
@@ -22,14 +23,13 @@ def import_hlo(proto: bytes, donated: list[int]) -> bytes:
     `donated` are the numbers of the donated parameters. Raises FlintError FL303 if XLA cannot
     convert the module, FL305 if it annotates shardings in a way that Shardy does not read.
     """
-    from jaxlib import _jax
     from jaxlib.mlir import ir, passmanager
 
     from flint.passes.mlir import make_context, write_bytecode
 
     with make_context():
         try:
-            module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto))
+            module = ir.Module.parse(hlo_to_stablehlo(proto))
             passmanager.PassManager.parse(_PIPELINE).run(module.operation)
         except (ir.MLIRError, RuntimeError, ValueError) as error:
             raise FlintError("FL303", str(error).strip().splitlines()[0][:400]) from error

@@ -11,6 +11,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.passes.call_graph import MOST_OPERATIONS
+from flint.passes.jax_private import inlined_call
 from flint.passes.mlir import functions_of
 
 #: A function called twice or more with at least this many operations stays a call.
@@ -100,13 +101,12 @@ def _operations(block: Any) -> int:
 def _inline_block(block: Any, functions: dict[str, Any], kept: set[str]) -> None:
     """Inline calls in one block; their functions hold no calls to inline any more."""
     from jaxlib.mlir import ir
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
     for op in [op.operation for op in block]:
         if op.name == "func.call" and op.attributes["callee"].value not in kept:
             callee = functions[op.attributes["callee"].value]
             with op.location, ir.InsertionPoint(op):
-                results = _jax_mlir_ext.inlined_func_call(callee, list(op.operands))
+                results = inlined_call(callee, list(op.operands))
             for old, new in zip(op.results, results, strict=True):
                 old.replace_all_uses_with(new)
             op.erase()

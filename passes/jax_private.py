@@ -1,0 +1,176 @@
+"""Every private name of JAX and jaxlib that Flint reads, calls or replaces.
+
+Each stands here once, under a plain word, and is looked for when it is first asked for: importing
+this module imports neither. A name that the installed release does not have is the error FL234,
+which names all that are missing. `jaxlib.mlir` counts as public: it is MLIR's own Python bindings,
+and modules are made of them. `jaxlib.xla_client` does not, although it has no underscore.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import operator
+import sys
+from collections.abc import Callable, MutableSet
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from flint.errors import FlintError
+
+if TYPE_CHECKING:
+    from jax.extend.core import Primitive
+    from jax.sharding import Sharding
+    from jaxlib.mlir import ir
+
+#: The oldest and the newest release in which each name was seen.
+SEEN = ("0.10.2", "0.12.0")
+
+_NAMES: list[str] = []
+_KEYWORDS: list[tuple[str, str]] = []
+
+
+def _find(target: str) -> Any:
+    """What is at `module:path`, or the module of `module:`."""
+    module, _, path = target.partition(":")
+    found = importlib.import_module(module)
+    return operator.attrgetter(path)(found) if path else found
+
+
+def _later(target: str, *names: str) -> Callable[[], Any]:
+    """A function that finds a name, or a module in which `names` are read.
+
+    It raises FlintError FL234, and ImportError where the whole package is not installed.
+    """
+    wanted = [target + name for name in names] or [target]
+    _NAMES.extend(wanted)
+
+    @cache
+    def find() -> Any:
+        try:
+            return [_find(name) for name in wanted] and _find(target)
+        except (ImportError, AttributeError):
+            check()
+            raise
+
+    return find
+
+
+def _keyword(name: str, of: str) -> str:
+    """The name of an argument; `of` is the function that `check` looks for it in."""
+    _KEYWORDS.append((of, name))
+    return name
+
+
+def check() -> None:
+    """Raise FlintError FL234 with all private names that the installed JAX lacks."""
+    names = [name for name in _NAMES if _is_gone(name)]
+    names += [f"{of}.{name}" for of, name in _KEYWORDS if _is_gone(of, name)]
+    if names:
+        raise _changed([name.strip(":").replace(":", ".") for name in names])
+
+
+def _is_gone(target: str, keyword: str = "") -> bool:
+    if importlib.util.find_spec(target.partition(".")[0]) is None:
+        return False  # the package is not installed: another error
+    try:
+        found = _find(target)
+    except (ImportError, AttributeError):
+        return True
+    return bool(keyword) and keyword not in inspect.signature(found).parameters
+
+
+def _changed(names: list[str]) -> FlintError:
+    return FlintError(
+        "FL234",
+        f"JAX {importlib.metadata.version('jaxlib')} changed {', '.join(sorted(names))}: programs "
+        "cannot be captured with it",
+        help=f"install a release from jax {SEEN[0]} to {SEEN[1]} beside Flint",
+    )
+
+
+# MLIR -----------------------------------------------------------------------------------------
+
+_register_dialects = _later("jaxlib.mlir._mlir_libs._jax_mlir_ext:register_dialects")
+_inlined_call = _later("jaxlib.mlir._mlir_libs._jax_mlir_ext:inlined_func_call")
+_hlo_to_stablehlo = _later("jaxlib._jax:mlir.hlo_to_stablehlo")
+_hlo = _later("jaxlib._hlo:", "hlo_module_from_text", "HloModule.as_serialized_hlo_module_proto")
+
+
+def register_dialects(registry: ir.DialectRegistry) -> None:
+    """Add the dialects that JAX lowers to."""
+    _register_dialects()(registry)
+
+
+def inlined_call(function: ir.Operation, operands: list[ir.Value]) -> list[ir.Value]:
+    """Write a function's body at the insertion point; returns its results."""
+    results: list[ir.Value] = _inlined_call()(function, operands)
+    return results
+
+
+def hlo_to_stablehlo(proto: bytes) -> bytes:
+    """A serialised HloModuleProto as bytecode of StableHLO."""
+    return bytes(_hlo_to_stablehlo()(proto))
+
+
+def proto_of_hlo_text(text: str) -> bytes:
+    """HLO text as a serialised HloModuleProto."""
+    return bytes(_hlo().hlo_module_from_text(text).as_serialized_hlo_module_proto())
+
+
+# compiling with XLA ---------------------------------------------------------------------------
+
+#: The module of jaxlib that compiles without JAX.
+xla_client = _later(
+    "jaxlib.xla_client:", "CompileOptions", "DeviceAssignment", "DeviceList", "make_cpu_client"
+)
+
+# tracing and lowering -------------------------------------------------------------------------
+
+full_tracebacks = _later("jax._src.config:include_full_tracebacks_in_locations")
+_settings = _later("jax._src.config:")
+#: The operations that JAX refuses to lower without a device: it reads this very set.
+need_devices: Callable[[], MutableSet[Primitive]] = _later(
+    "jax._src.dispatch:prim_requires_devices_during_lowering"
+)
+_cudnn_attention = _later("jax._src.cudnn.fused_attention_stablehlo:", "cuda_versions")
+custom_partitioning: Callable[[], Primitive] = _later(
+    "jax._src.custom_partitioning:custom_partitioning_p"
+)
+custom_call = _later("jax._src.interpreters.mlir:custom_call")
+#: The argument of `Traced.lower` that takes `jax.interpreters.mlir.LoweringParameters`.
+PARAMETERS = _keyword("_private_parameters", of="jax.stages:Traced.lower")
+_pallas_call = _later("jax._src.pallas.pallas_call:pallas_call_p")
+lower_interpreted_pallas = _later("jax._src.pallas.pallas_call:_pallas_call_lowering")
+_own_sharding = _later("jax:ShapeDtypeStruct._sharding")
+
+
+def setting(name: str, value: bool) -> AbstractContextManager[object]:
+    """A switch of JAX's inside, for this thread. A release without it behaves as if it was set."""
+    state = getattr(_settings(), name, None)
+    found: AbstractContextManager[object] = nullcontext() if state is None else state(value)
+    return found
+
+
+def cudnn_versions() -> object | None:
+    """What JAX asks which cuDNN is installed; None where none is."""
+    versions: object | None = _cudnn_attention().cuda_versions
+    return versions
+
+
+def set_cudnn_versions(versions: object | None) -> None:
+    """Let JAX ask another object, or none."""
+    _cudnn_attention().cuda_versions = versions
+
+
+def pallas_call() -> Primitive | None:
+    """The primitive of Pallas kernels, None in a process that did not import Pallas."""
+    return _pallas_call() if "jax._src.pallas.pallas_call" in sys.modules else None
+
+
+def own_sharding(struct: object) -> Sharding | object | None:
+    """What a ShapeDtypeStruct was given: its `sharding` resolves a bare PartitionSpec in a mesh."""
+    return _own_sharding().__get__(struct)
