@@ -88,7 +88,7 @@ def _modules(folder: Path) -> None:
 
 
 def _hlo_proto(folder: Path) -> None:
-    from flint.passes.partition.xla_process import run_xla
+    from flint.passes.partition.xla import run_xla
 
     (folder / "module.pb").write_bytes(run_xla("parse", {}, (folder / "module.txt").read_bytes()))
 

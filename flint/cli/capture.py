@@ -7,17 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flint.cli.capture_options import (
+from flint.cli.console import print_json, print_note, print_result, progress_bar
+from flint.cli.options import (
     Arguments,
     Chunks,
     ClusterName,
     Cut,
     Granularity,
     GranularityChoice,
-    Groups,
+    GroupForm,
     GroupsChoice,
     Hints,
+    Json,
     Link,
+    Mapping,
     MeshText,
     Microbatches,
     Model,
@@ -25,6 +28,7 @@ from flint.cli.capture_options import (
     Partitioner,
     PartitionerChoice,
     ProfileName,
+    Quiet,
     Ranks,
     Schedule,
     ScriptArguments,
@@ -33,10 +37,10 @@ from flint.cli.capture_options import (
     TensorSize,
     TensorSizeChoice,
     TripCounts,
+    UnpricedChoice,
+    Verbose,
     World,
 )
-from flint.cli.console import print_json, print_note, print_result, progress_bar
-from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
 from flint.cli.signals import signals
 
 if TYPE_CHECKING:
@@ -75,7 +79,7 @@ def capture(
     unpriced: UnpricedChoice = None,
     ranks: Ranks = "all",
     tensor_size: TensorSizeChoice = TensorSize.TOTAL,
-    groups: GroupsChoice = Groups.NAMES,
+    groups: GroupsChoice = GroupForm.NAMES,
     link: Link = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -237,7 +241,7 @@ def _trace_model(
     partitioner: str,
     pipeline: PipelineOptions,
 ) -> Trace:
-    from flint.cli.user_process import user_process
+    from flint.cli.exits import user_process
     from flint.steps.model_file import Target, importable, load_step
     from flint.tracing import trace_step
 

@@ -1,8 +1,9 @@
-"""Options that commands share."""
+"""Options that commands share, and those of `flint capture`."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,4 +40,156 @@ Mapping = Annotated[
         help="Network tiers of mesh axes, model=nvlink,data=ib (default: the last axis in the inner "
         "tier; flint clusters show NAME has their names).",
     ),
+]
+
+
+class Partitioner(StrEnum):
+    """Who splits the program over devices."""
+
+    SHARDY = "shardy"
+    XLA = "xla"
+
+
+class Granularity(StrEnum):
+    """What one node of a trace is."""
+
+    OP = "op"
+    KERNEL = "kernel"
+
+
+class TensorSize(StrEnum):
+    """What `tensor_size` of a node counts."""
+
+    TOTAL = "total"
+    OUTPUT = "output"
+
+
+class GroupForm(StrEnum):
+    """How a node says who takes part in its collective."""
+
+    NAMES = "names"
+    DIMS = "dims"
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL[:NAME]",
+        help="A model file (.py), StableHLO (.mlir, .mlirbc) or XLA HLO (.hlo, .txt, .pb).",
+    ),
+]
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGS]", help="Arguments of a script (with --world)."),
+]
+World = Annotated[
+    bool,
+    typer.Option(
+        "--world", help="Run MODEL as a torchrun script on every rank, on tensors without data."
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        metavar="N",
+        min=0,
+        help="Optimizer step of the script to record (default 2: after a warm-up; 0: the whole "
+        "script, for inference).",
+        show_default=False,
+    ),
+]
+Hints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hint",
+        metavar="WHERE=VALUE",
+        help="Value that depends on data, by FILE.py:LINE or module path (repeatable).",
+    ),
+]
+MeshText = Annotated[
+    str | None,
+    typer.Option(
+        "--mesh", "-m", metavar="MESH", help="64x8, or data=64,model=8 (dumps may hold their own)."
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Write traces here (else: summary only)."),
+]
+Arguments = Annotated[
+    str | None,
+    typer.Option(
+        "--args", metavar="FILE.py:NAME", help="Arguments for a function that is not an entry."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Option of the entry (repeatable)."),
+]
+PartitionerChoice = Annotated[
+    Partitioner, typer.Option("--partitioner", help="Who splits the program over devices.")
+]
+TripCounts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trip-count", metavar="NAME=N", help="Trip count of a loop without a bound (repeatable)."
+    ),
+]
+GranularityChoice = Annotated[
+    Granularity, typer.Option("--granularity", help="One node per operation or per kernel.")
+]
+ProfileName = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Rewrite collectives as this compiler does, and make its kernels: {profiles}. With none, "
+        "--cluster chooses kernels by chip and program.",
+    ),
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        metavar="NAME|FILE",
+        help="Give kernels the durations that they have on this cluster (with -o).",
+    ),
+]
+Ranks = Annotated[
+    str,
+    typer.Option("--ranks", metavar="RANKS", help="Ranks to write: all, classes or 0,8-15."),
+]
+TensorSizeChoice = Annotated[
+    TensorSize,
+    typer.Option("--tensor-size", help="Bytes of operands and results, or of results."),
+]
+GroupsChoice = Annotated[
+    GroupForm, typer.Option("--groups", help="Name communicator groups, or mark mesh dimensions.")
+]
+Link = Annotated[bool, typer.Option("--link", help="Hard-link ranks of equal bytes.")]
+
+Cut = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LAYERS|SCOPES",
+        help='Where stages of a pipeline begin: "layers:8,16,24", "layers" (even), '
+        '"layers:balanced", or names of scopes or modules.',
+    ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Schedule of a pipeline: {schedules}.",
+    ),
+]
+Microbatches = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Microbatches of a pipeline's step."),
+]
+Chunks = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Stages on each rank of a pipeline."),
 ]

@@ -11,7 +11,7 @@ from flint.ir.program import Program
 from flint.ir.trip_counts import TripCounts
 from flint.passes.hlo.module import HloModule, decode_module, malformed
 from flint.passes.hlo.walk import module_to_program
-from flint.passes.partition.xla_process import run_xla
+from flint.passes.partition.xla import run_xla
 from flint.steps.captured import Captured
 
 #: Custom calls that only a module holds that is not partitioned yet.

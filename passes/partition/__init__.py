@@ -25,7 +25,7 @@ Partitioner = Callable[[Captured], Partitioned]
 #: Name to `module:function`; imported when it is used.
 PARTITIONERS: dict[str, str] = {
     "shardy": "flint.passes.partition.shardy:partitioned",
-    "xla": "flint.passes.partition.xla_spmd:partitioned",
+    "xla": "flint.passes.partition.xla:partitioned",
 }
 
 

@@ -12,8 +12,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.mlir import decode_location, make_context, write_bytecode
 from flint.passes.partition.child import announce
-from flint.passes.partition.prepare.broadcasts import split_broadcasts
-from flint.passes.partition.prepare.dot_conflicts import resolve_dot_conflicts
+from flint.passes.partition.prepare.as_xla import resolve_dot_conflicts, split_broadcasts
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
 from flint.passes.partition.prepare.scans import scans_as_windows

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
-from flint.passes.pools.ports import Port
-from flint.passes.pools.transfer import Exchange, Layout, Pools
+from flint.passes.pools.ports import TensorPort
+from flint.passes.pools.transfer import CacheLayout, Exchange, Pools
 from flint.steps.pools import CacheName
 
 
@@ -17,8 +17,8 @@ from flint.steps.pools import CacheName
 class Cache:
     """A result, the argument that it fills, and which of their dimensions may differ."""
 
-    result: Port
-    argument: Port
+    result: TensorPort
+    argument: TensorPort
     batch_dimension: int
     length_dimension: int | None
 
@@ -37,7 +37,7 @@ class Cache:
 
 
 def pair_caches(
-    entries: Iterable[CacheName], results: Sequence[Port], arguments: Sequence[Port]
+    entries: Iterable[CacheName], results: Sequence[TensorPort], arguments: Sequence[TensorPort]
 ) -> list[Cache]:
     """The n-th result that fits a glob with the n-th argument that fits the other.
 
@@ -63,7 +63,7 @@ def pair_caches(
     return found
 
 
-def _fitting(glob: str, ports: Sequence[Port], what: str) -> list[Port]:
+def _fitting(glob: str, ports: Sequence[TensorPort], what: str) -> list[TensorPort]:
     pattern = re.compile(".*".join(map(re.escape, glob.split("*"))))
     found = [port for port in ports if pattern.fullmatch(port.name)]
     if not found:
@@ -76,7 +76,7 @@ def _fitting(glob: str, ports: Sequence[Port], what: str) -> list[Port]:
     return found
 
 
-def _listed(ports: Sequence[Port]) -> str:
+def _listed(ports: Sequence[TensorPort]) -> str:
     names = [port.name for port in ports]
     return ", ".join(names if len(names) <= 12 else [*names[:12], f"and {len(names) - 12} more"])
 
@@ -90,8 +90,8 @@ def exchange_of(cache: Cache, mesh: Mesh, pools: Pools) -> Exchange:
     send, receive = cache.result.tensor, cache.argument.tensor
     given = Exchange(
         mesh,
-        Layout(send.global_shape, send.sharding),
-        Layout(receive.global_shape, receive.sharding),
+        CacheLayout(send.global_shape, send.sharding),
+        CacheLayout(receive.global_shape, receive.sharding),
         (cache.result.name, cache.argument.name),
     )
     if send.dtype != receive.dtype:
@@ -114,8 +114,8 @@ def exchange_of(cache: Cache, mesh: Mesh, pools: Pools) -> Exchange:
         )
     return Exchange(
         mesh,
-        Layout(_with(send.global_shape, batch, dealt), send.sharding),
-        Layout(_with(receive.global_shape, batch, dealt), receive.sharding),
+        CacheLayout(_with(send.global_shape, batch, dealt), send.sharding),
+        CacheLayout(_with(receive.global_shape, batch, dealt), receive.sharding),
         given.names,
     )
 
@@ -147,7 +147,7 @@ def _with(shape: tuple[int, ...], dimension: int, size: int) -> tuple[int, ...]:
 def of_one_layer(exchange: Exchange) -> Exchange:
     """The exchange of one layer of a stack: without the first dimension, which is not sharded."""
     layouts = [
-        Layout(layout.shape[1:], layout.sharding[1:])
+        CacheLayout(layout.shape[1:], layout.sharding[1:])
         for layout in (exchange.sender, exchange.receiver)
     ]
     return Exchange(exchange.mesh, layouts[0], layouts[1], exchange.names)

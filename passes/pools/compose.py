@@ -14,9 +14,8 @@ from flint.ir.program import Flag, Kind, Program, Row
 from flint.ir.workload import RankClass, Workload
 from flint.passes.extract.tensors import show
 from flint.passes.pools.caches import Cache, exchange_of, of_one_layer, pair_caches
-from flint.passes.pools.layers import Made, where_made, where_read
-from flint.passes.pools.ports import PoolStep, partition_pool
-from flint.passes.pools.transfer import Message, Pools, messages
+from flint.passes.pools.ports import Made, PoolStep, partition_pool, where_made, where_read
+from flint.passes.pools.transfer import CacheMessage, Pools, messages
 from flint.steps.pools import CapturedPools
 
 
@@ -62,14 +61,16 @@ def _first_channel(*programs: Program) -> int:
     return 1 + max(int(p.channel.max(initial=-1)) for p in programs)
 
 
-def _send(edit: Editor, cache: Cache, made: Made, sent: list[Message], channel: int) -> None:
+def _send(edit: Editor, cache: Cache, made: Made, sent: list[CacheMessage], channel: int) -> None:
     near, place = edit.program.row(made.row), made.place
     for i, message in enumerate(sent):
         columns = _row(Kind.SEND, cache, message, channel + i, near)
         edit.add(place.before, place.region, [made.row], **columns)
 
 
-def _receive(edit: Editor, cache: Cache, layers: int, sent: list[Message], channel: int) -> None:
+def _receive(
+    edit: Editor, cache: Cache, layers: int, sent: list[CacheMessage], channel: int
+) -> None:
     """What is received is written into places of the argument; it waits for nothing else."""
     argument = cache.argument.row
     place, by_layer = where_read(edit.program, cache.argument, layers)
@@ -84,7 +85,9 @@ def _receive(edit: Editor, cache: Cache, layers: int, sent: list[Message], chann
         edit.change(reader, deps=[*edit.reads(reader), *received])
 
 
-def _row(kind: Kind, cache: Cache, message: Message, channel: int, near: Row) -> dict[str, Any]:
+def _row(
+    kind: Kind, cache: Cache, message: CacheMessage, channel: int, near: Row
+) -> dict[str, Any]:
     """Columns of a row that sends or receives; `near` says where in the source that is."""
     send, receive = cache.result, cache.argument
     num_bytes = cache.num_bytes(message.num_elements)

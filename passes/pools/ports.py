@@ -1,11 +1,15 @@
-"""What goes into a partitioned step and comes out of it: names, shapes and shardings."""
+"""What goes into a partitioned step and comes out of it, and where it makes and reads a cache."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flint.ir.program import Program
+import numpy as np
+
+from flint.ir.op_class import OpClass
+from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.extract import extract_with_results
 from flint.passes.extract.names import parameter_name
 from flint.passes.extract.tensors import Tensor, Tensors
@@ -15,7 +19,7 @@ from flint.steps.captured import Captured
 
 
 @dataclass(frozen=True)
-class Port:
+class TensorPort:
     """An argument or a result of a step: its name, its tensor, and the row that holds it."""
 
     name: str
@@ -28,8 +32,8 @@ class PoolStep:
     """A step as the program of one device, with its arguments and results in order."""
 
     program: Program
-    arguments: tuple[Port, ...]
-    results: tuple[Port, ...]
+    arguments: tuple[TensorPort, ...]
+    results: tuple[TensorPort, ...]
 
 
 def partition_pool(captured: Captured) -> PoolStep:
@@ -43,8 +47,8 @@ def partition_pool(captured: Captured) -> PoolStep:
     numbered = range(len(arguments))  # the walk begins with a row for each argument
     return PoolStep(
         program,
-        tuple(Port(*a, row) for a, row in zip(arguments, numbered, strict=True)),
-        tuple(Port(*r, row) for r, row in zip(results, rows, strict=True)),
+        tuple(TensorPort(*a, row) for a, row in zip(arguments, numbered, strict=True)),
+        tuple(TensorPort(*r, row) for r, row in zip(results, rows, strict=True)),
     )
 
 
@@ -90,3 +94,129 @@ def _result_name(attributes: Any, number: int) -> str:
         return f"result[{number}]"
     path = str(attributes["jax.result_info"].value)
     return path if path.startswith("result") else f"result{path}"  # JAX before 0.6: the path alone
+
+
+@dataclass(frozen=True)
+class Place:
+    """A point between rows: before row `before`, inside `region` (-1: at the outermost level).
+
+    `readers` are the rows that read what is there first.
+    """
+
+    before: int
+    region: int
+    readers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """A result: `row` holds it, or its newest layer if a loop over `layers` fills it (else 0)."""
+
+    row: int
+    layers: int
+    place: Place
+
+
+def where_made(program: Program, port: TensorPort, *, stacked: bool) -> Made:
+    """Where the result `port` is complete, or each of its layers, if it may be `stacked` by a loop.
+
+    A stack is filled by a `dynamic_update_slice` with one entry of dimension 0 in each iteration.
+    """
+    row = _behind_views(program, port.row)
+    region = int(program.region[row])
+    layers = _trips_of_layers(program, region, port) if stacked else 0
+    if layers and program.op[row] == OpClass.UPDATE_SLICE:
+        layer = (1, *port.tensor.shape[1:])
+        if any(_shape(program, int(d)) == layer for d in program.dependencies(row)):
+            return Made(row, layers, Place(row + 1, region))
+    after = max(row, _last_parameter(program)) + 1
+    if region >= 0:
+        after = program.regions[_outermost(program, region)].stop
+    return Made(row, 0, Place(after, -1))
+
+
+def where_read(program: Program, port: TensorPort, layers: int) -> tuple[Place, bool]:
+    """Where the argument `port` is read first, and whether that is a layer at a time.
+
+    It is read a layer at a time if the loop over `layers` that carries it does nothing with it but
+    take slices of one entry of dimension 0, and write such entries.
+    """
+    readers = _readers_of(program)
+    first = readers(port.row)
+    if layers and len(first) == 1:
+        found = _reads_in_loop(program, first[0], port, layers, readers)
+        if found:
+            return Place(found[0], int(program.region[first[0]]), tuple(found)), True
+    rows = first or [len(program) - 1]  # an argument that nothing reads: at the step's return
+    region = int(program.region[rows[0]])
+    before = rows[0] if region < 0 else program.regions[_outermost(program, region)].start
+    return Place(before, -1, tuple(rows)), False
+
+
+def _reads_in_loop(
+    program: Program, carry: int, port: TensorPort, layers: int, readers: Callable[[int], list[int]]
+) -> list[int]:
+    """Rows that read or write single layers of the stack that `carry` is; none if others do."""
+    region = int(program.region[carry])
+    if _trips_of_layers(program, region, port) != layers:
+        return []
+    if carry not in {c for c, _ in program.regions[region].carries}:
+        return []
+    layer = (1, *port.tensor.shape[1:])
+    stop = program.regions[region].stop
+    found: list[int] = []
+    same = [carry]
+    for value in same:
+        for row in (r for r in readers(value) if r < stop):
+            if program.op[row] == OpClass.UPDATE_SLICE and int(program.alias[row]) == value:
+                same.append(row)
+            elif program.op[row] != OpClass.DYNAMIC_SLICE or _shape(program, row) != layer:
+                return []
+            if int(program.region[row]) != region:
+                return []
+            found.append(row)
+    return sorted(set(found))
+
+
+def _trips_of_layers(program: Program, region: int, port: TensorPort) -> int:
+    """The trip count of an outermost loop if it goes once over dimension 0 of the port, else 0."""
+    tensor = port.tensor
+    if region < 0 or not tensor.global_shape or tensor.sharding[0]:
+        return 0
+    loop = program.regions[region]
+    fits = loop.kind is RegionKind.LOOP and loop.parent < 0
+    return loop.trip_count if fits and loop.trip_count == tensor.global_shape[0] else 0
+
+
+def _behind_views(program: Program, row: int) -> int:
+    """The row whose value `row` passes on unchanged."""
+    while (
+        program.kind[row] == Kind.VALUE
+        and program.flags[row] & Flag.VIEW
+        and _shape(program, row) == _shape(program, int(program.alias[row]))
+        and program.region[row] == program.region[program.alias[row]]
+    ):
+        row = int(program.alias[row])
+    return row
+
+
+def _shape(program: Program, row: int) -> tuple[int, ...]:
+    return program.shapes[program.shape[row]]
+
+
+def _outermost(program: Program, region: int) -> int:
+    while program.regions[region].parent >= 0:
+        region = program.regions[region].parent
+    return region
+
+
+def _last_parameter(program: Program) -> int:
+    rows = np.flatnonzero(program.kind == Kind.PARAMETER)
+    return int(rows[-1]) if len(rows) else -1
+
+
+def _readers_of(program: Program) -> Callable[[int], list[int]]:
+    from flint.ir.columns import consumers
+
+    start, rows = consumers(program)
+    return lambda row: sorted(rows[start[row] : start[row + 1]].tolist())

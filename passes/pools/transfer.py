@@ -5,12 +5,14 @@ the senders' shards cut it into pieces, and each piece is one message. Of severa
 a piece, the one at the receiver's own coordinates along the other axes sends it. Dimensions that
 both pools shard alike stay on their coordinates, whatever the size of the mesh: only axes along
 which something moves are looked at.
+
+Messages go in rounds: an edge coloring of a bipartite graph with as few colors as it has.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
@@ -18,14 +20,14 @@ from itertools import pairwise, product
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh, Route
 from flint.passes.extract.tensors import Sharding, show
-from flint.passes.pools.colors import color_edges
 
 #: (first index, size) along one dimension.
 Span = tuple[int, int]
+Edge = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Layout:
+class CacheLayout:
     """A tensor of `shape` sharded over the axes of a pool, every dimension divided evenly."""
 
     shape: tuple[int, ...]
@@ -56,8 +58,8 @@ class Exchange:
     """
 
     mesh: Mesh
-    sender: Layout
-    receiver: Layout
+    sender: CacheLayout
+    receiver: CacheLayout
     names: tuple[str, str]
 
     def __post_init__(self) -> None:
@@ -99,7 +101,7 @@ class Exchange:
             blocks = self.mesh.group_size(a[:common])
             layouts[0].append((s // blocks, a[common:]))
             layouts[1].append((r // blocks, b[common:]))
-        ends = [Layout(tuple(s for s, _ in of), tuple(a for _, a in of)) for of in layouts]
+        ends = [CacheLayout(tuple(s for s, _ in of), tuple(a for _, a in of)) for of in layouts]
         return Exchange(self.mesh, ends[0], ends[1], self.names)
 
     @cached_property
@@ -173,7 +175,7 @@ class Exchange:
             found.append((tuple(zip(send, digits, strict=True)), (low, high - low)))
         return found
 
-    def _axes_of(self, layout: Layout, dimension: int) -> tuple[list[int], list[int]]:
+    def _axes_of(self, layout: CacheLayout, dimension: int) -> tuple[list[int], list[int]]:
         """Numbers and sizes of the parts in `axes` that shard a dimension, major to minor."""
         numbers = []
         for ref in layout.sharding[dimension]:
@@ -217,7 +219,7 @@ class Pools:
 
 
 @dataclass(frozen=True)
-class Message:
+class CacheMessage:
     """What some devices of one pool send to some of the other at once: each at most one."""
 
     route: Route
@@ -229,7 +231,7 @@ class Message:
         return math.prod(self.shape)
 
 
-def messages(exchange: Exchange, pools: Pools) -> list[Message]:
+def messages(exchange: Exchange, pools: Pools) -> list[CacheMessage]:
     """The messages that carry a tensor from all sending to all receiving positions.
 
     As few rows as there can be: no more for one size than a device has messages of it.
@@ -244,7 +246,7 @@ def messages(exchange: Exchange, pools: Pools) -> list[Message]:
     for across in pools.rounds():
         for shape, edges in by_shape.items():
             for pairs in color_edges(edges):
-                found.append(Message(_route(exchange, pools, across, pairs), shape))
+                found.append(CacheMessage(_route(exchange, pools, across, pairs), shape))
     return found
 
 
@@ -308,3 +310,46 @@ def _digits(number: int, sizes: Sequence[int]) -> list[int]:
         digits.append(number % size)
         number //= size
     return digits[::-1]
+
+
+def color_edges(edges: Iterable[Edge]) -> list[list[Edge]]:
+    """Edges (source, target) in lists in which each source and each target is at most once.
+
+    There are as many lists as the node with most edges has (König's theorem). Edges of one shift
+    (target - source) are taken first together, so that regular exchanges become shifts.
+    """
+    #: Per side, by (node, color), the node at the other end.
+    at: tuple[dict[Edge, int], dict[Edge, int]] = ({}, {})
+    ordered = sorted(edges, key=lambda edge: (edge[1] - edge[0], edge))
+    for source, target in ordered:
+        mine, theirs = _free(at[0], source), _free(at[1], target)
+        if mine != theirs:
+            _swap_along(at, target, mine, theirs)
+        at[0][source, mine], at[1][target, mine] = target, source
+    colors = sorted({color for _, color in at[0]})
+    return [sorted((s, t) for (s, c), t in at[0].items() if c == color) for color in colors]
+
+
+def _free(taken: dict[Edge, int], node: int) -> int:
+    color = 0
+    while (node, color) in taken:
+        color += 1
+    return color
+
+
+def _swap_along(
+    at: tuple[dict[Edge, int], dict[Edge, int]], target: int, wanted: int, free: int
+) -> None:
+    """Exchange two colors along the path from `target`, so that `wanted` becomes free there."""
+    path: list[Edge] = []
+    node, side, color = target, 1, wanted
+    while (node, color) in at[side]:
+        other = at[side][node, color]
+        path.append((other, node) if side else (node, other))
+        node, side, color = other, 1 - side, free if color == wanted else wanted
+    colors = [wanted if i % 2 == 0 else free for i in range(len(path))]
+    for (s, t), color in zip(path, colors, strict=True):
+        del at[0][s, color], at[1][t, color]
+    for (s, t), color in zip(path, colors, strict=True):
+        changed = free if color == wanted else wanted
+        at[0][s, changed], at[1][t, changed] = t, s

@@ -14,9 +14,6 @@ from flint.ir.op_class import GENERATED, LAYOUT, OpClass
 from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.base import Pass
 
-#: JAX's marks of what is saved for the backward pass.
-MARKS = frozenset({"stablehlo.reduce_precision"})
-
 
 @dataclass(frozen=True)
 class SeparateLayers(Pass):

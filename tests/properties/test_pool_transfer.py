@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.extract.tensors import Sharding
-from flint.passes.pools.colors import color_edges
-from flint.passes.pools.transfer import Exchange, Layout, Pools, messages
+from flint.passes.pools.transfer import CacheLayout, Exchange, Pools, color_edges, messages
 from tests.random_programs import QUICK
 
 #: (sending rank, receiving rank, elements) with how often it is sent.
@@ -52,11 +51,11 @@ def exchanges(draw: st.DrawFn) -> tuple[Exchange, Pools]:
     positions = draw(st.permutations(range(mesh.axis_size("pool"))))
     cut = draw(st.integers(1, len(positions) - 1))
     pools = Pools("pool", tuple(sorted(positions[:cut])), tuple(sorted(positions[cut:])))
-    sender, receiver = Layout(shape, ends[0]), Layout(longer, ends[1])
+    sender, receiver = CacheLayout(shape, ends[0]), CacheLayout(longer, ends[1])
     return Exchange(mesh, sender, receiver, ("result", "argument")), pools
 
 
-def shard(layout: Layout, mesh: Mesh, place: dict[str, int]) -> list[range]:
+def shard(layout: CacheLayout, mesh: Mesh, place: dict[str, int]) -> list[range]:
     """The indices of each dimension that the device at `place` holds."""
     found = []
     for size, axes in zip(layout.shape, layout.sharding, strict=True):
@@ -196,9 +195,9 @@ def test_parts_of_an_axis_are_axes(case: tuple[Exchange, Pools], data: st.DataOb
         second: AxisRef("joined", sizes[first], sizes[second]),
     }
 
-    def renamed(layout: Layout) -> Layout:
+    def renamed(layout: CacheLayout) -> CacheLayout:
         new = tuple(tuple(parts.get(a.name, a) for a in axes) for axes in layout.sharding)
-        return Layout(layout.shape, new)
+        return CacheLayout(layout.shape, new)
 
     ends = renamed(exchange.sender), renamed(exchange.receiver)
     assert sent(Exchange(joined, *ends, exchange.names), pools) == sent(exchange, pools)

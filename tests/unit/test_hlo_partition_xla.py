@@ -17,8 +17,7 @@ from flint.errors import FlintError
 from flint.frontends.files.hlo import hlo_to_program, is_partitioned, load_hlo, read_hlo
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
-from flint.passes.partition.xla_process import run_xla
-from flint.passes.partition.xla_spmd import partition_xla
+from flint.passes.partition.xla import partition_xla, run_xla
 from flint.steps.captured import Captured
 from tests.auto_mesh import auto_mesh
 

@@ -19,8 +19,7 @@ from flint.ir.program import Collective, Flag, Kind, Phase, Program
 from flint.ir.totals import totals
 from flint.ir.workload import Workload
 from flint.passes.pipeline.compose.compose import workload_of
-from flint.passes.pipeline.compose.messages import Neighbours
-from flint.passes.pipeline.compose.plan import Plan
+from flint.passes.pipeline.compose.plan import Neighbours, Plan
 from flint.passes.pipeline.schedule.schedules import orders, placement
 from flint.passes.pipeline.split.parts import Key, Partial, Saved, StageParts, StageProgram
 from flint.passes.pipeline.split.reduce_part import in_gradient_dtype

@@ -18,7 +18,7 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Flag, Kind
 from flint.ir.totals import totals
 from flint.ir.workload import Workload
-from flint.passes.pools.transfer import Exchange, Layout
+from flint.passes.pools.transfer import CacheLayout, Exchange
 from flint.rewrite import rewrite
 from flint.steps.step import Step
 from flint.tracing_pools import trace_pools
@@ -264,7 +264,7 @@ def test_caches_that_cannot_be_resharded() -> None:
 
 def test_shards_of_different_sizes() -> None:
     mesh = Mesh.parse("pool=2,data=3,model=2")
-    data, model = (Layout((4, 16), ((), (AxisRef(axis),))) for axis in ("data", "model"))
+    data, model = (CacheLayout((4, 16), ((), (AxisRef(axis),))) for axis in ("data", "model"))
     with pytest.raises(
         FlintError, match=r"dimension 1 of sent \(16\) is not a multiple of 3"
     ) as caught:
@@ -279,7 +279,7 @@ def test_shards_of_different_sizes() -> None:
 
 def test_an_axis_cut_in_ways_that_do_not_fit() -> None:
     mesh = Mesh.parse("pool=2,x=6")
-    two, three = (Layout((6,), ((AxisRef("x", 1, size),),)) for size in (2, 3))
+    two, three = (CacheLayout((6,), ((AxisRef("x", 1, size),),)) for size in (2, 3))
     exchange = Exchange(mesh, two, three, ("sent", "received"))
     with pytest.raises(FlintError, match="cut axis 'x' after 2 and after 3 parts") as caught:
         exchange.pieces()

@@ -10,10 +10,8 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import COLUMNS, TABLES, Kind, Program
 from flint.ir.workload import RankClass, Workload
 from flint.passes.pipeline.compose.held import hold
-from flint.passes.pipeline.compose.memory import memory_of
-from flint.passes.pipeline.compose.messages import Neighbours
-from flint.passes.pipeline.compose.plan import Plan, once_a_step
-from flint.passes.pipeline.compose.rank_state import first_state
+from flint.passes.pipeline.compose.plan import Neighbours, Plan, once_a_step
+from flint.passes.pipeline.compose.rank_state import first_state, memory_of
 from flint.passes.pipeline.compose.step_end import end_step
 from flint.passes.pipeline.compose.unit_rows import add_units
 from flint.passes.pipeline.schedule.schedules import SCHEDULES, Order, orders, placement

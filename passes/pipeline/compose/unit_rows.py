@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program, RegionKind
-from flint.passes.pipeline.compose.gradient_rows import accumulate, reduce_complete
 from flint.passes.pipeline.compose.graft import LAST_ROWS, add_value, graft
-from flint.passes.pipeline.compose.memory import is_saved, saved_keys
+from flint.passes.pipeline.compose.held import accumulate, reduce_complete
 from flint.passes.pipeline.compose.plan import Plan
-from flint.passes.pipeline.compose.rank_state import Chunk, RankState
+from flint.passes.pipeline.compose.rank_state import Chunk, RankState, is_saved, saved_keys
 from flint.passes.pipeline.schedule.runs import Run, runs
 from flint.passes.pipeline.schedule.units import Unit, UnitWork
 from flint.passes.pipeline.split.parts import Key, Partial, StageProgram

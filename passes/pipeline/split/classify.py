@@ -9,8 +9,7 @@ import numpy as np
 from flint.ir.columns import Mask, carried, is_any
 from flint.ir.op_class import LAYOUT, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Phase, Program
-from flint.passes.pipeline.split.opened import OpenBody
-from flint.passes.pipeline.split.parts import Key, Partial
+from flint.passes.pipeline.split.parts import Key, OpenBody, Partial
 from flint.passes.pipeline.split.reach import (
     choice_rows,
     dependent,

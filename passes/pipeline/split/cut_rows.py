@@ -14,8 +14,7 @@ from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Phase, RegionKind
 from flint.passes.pipeline.split.classify import FORWARD, RowClasses
-from flint.passes.pipeline.split.opened import OpenBody
-from flint.passes.pipeline.split.parts import Key, Saved, StageProgram
+from flint.passes.pipeline.split.parts import Key, OpenBody, Saved, StageProgram
 from flint.passes.pipeline.split.reach import common_region, producers, storage_bytes
 
 #: `_Cut.place` of a value that is read whole, as it is after the loops around it.

@@ -18,8 +18,7 @@ from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind
 from flint.passes.pipeline.split.classify import GATHER, RowClasses
-from flint.passes.pipeline.split.opened import OpenBody, alive
-from flint.passes.pipeline.split.parts import Key, Saved
+from flint.passes.pipeline.split.parts import Key, OpenBody, Saved, alive
 from flint.passes.pipeline.split.reach import common_region, dependent, producers, readers
 
 #: What tells values apart: nested tuples of the rows that make them.

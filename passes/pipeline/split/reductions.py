@@ -15,7 +15,7 @@ from flint.ir.columns import Mask, carried, use_counts
 from flint.ir.edit import Editor
 from flint.ir.op_class import LAYOUT, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
-from flint.passes.pipeline.split.opened import OpenBody
+from flint.passes.pipeline.split.parts import OpenBody
 from flint.passes.pipeline.split.reach import producers, storage_bytes
 
 #: Rows that put a value in a place of a larger one, or take it from there.

@@ -10,13 +10,15 @@ from flint.ir.edit import Editor
 from flint.passes.pipeline.split.classify import BACKWARD, FORWARD, GATHER, WEIGHTS, classify
 from flint.passes.pipeline.split.cut_rows import cut
 from flint.passes.pipeline.split.gathers import gathered_once, regathered, shared_rows, with_gather
-from flint.passes.pipeline.split.opened import OpenBody, alive, opened
 from flint.passes.pipeline.split.parts import (
     Key,
+    OpenBody,
     Partial,
     PartitionedBody,
     StageParts,
     StageProgram,
+    alive,
+    opened,
 )
 from flint.passes.pipeline.split.reach import dependent, readers_as_bits
 from flint.passes.pipeline.split.reduce_part import reduce_part

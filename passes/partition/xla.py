@@ -1,4 +1,8 @@
-"""Runs one request in a child process with XLA, and turns its death into an error."""
+"""The `xla` partitioner: XLA's own SPMD partitioner, the one that runs before hardware does.
+
+It runs in a child process for each request, whose death becomes an error. XLA numbers devices and
+forgets the names of mesh axes; `flint.passes.axes` finds them again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,14 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.io.processes import Child, Patience, family
+from flint.ir.program import Program
+from flint.passes.hlo.module import decode_module
+from flint.passes.hlo.walk import module_to_program
+from flint.passes.mlir import module_text
+from flint.passes.partition import Partitioned
+from flint.passes.partition.replicated import never_split, replicated_work
 from flint.passes.partition.worker import child_environment, read_message, write_message
+from flint.steps.captured import Captured
 
 #: Longest time that one request may take, in seconds.
 TIMEOUT_SECONDS = 900.0
@@ -80,3 +91,22 @@ def _last_words(stderr: str) -> str:
     said = [ln for ln in lines if not ln.startswith(("@", "***", "File", "Extension"))]
     last = (fatal or said or ["it said nothing"])[-1]
     return _LOG_PREFIX.sub("", last)[:400]
+
+
+def partitioned(captured: Captured) -> Partitioned:
+    """`partition_xla`, and what is said of axes that no sharding of the program names."""
+    program = partition_xla(captured)
+    splits = never_split(program, module_text(captured.module))
+    return Partitioned(program, replicated_work(program, splits))
+
+
+def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) -> Program:
+    """Partition `captured` with XLA, stopped right after its SPMD partitioner.
+
+    Raises FlintError FL401 if XLA dies or takes longer than `timeout_seconds`, FL402 if it refuses
+    the module, FL403 for a loop whose trip count is not known.
+    """
+    options = {"num_devices": captured.mesh.size}
+    data = run_xla("partition", options, captured.module, timeout_seconds)
+    module = decode_module(data, captured.source)
+    return module_to_program(module, captured.mesh, captured.trip_counts)
