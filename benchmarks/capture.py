@@ -8,6 +8,9 @@ Columns: wall and CPU seconds from the start of the process to a verified Progra
 imports, JAX's tracing, the partitioner's child process included), and the largest resident memory of
 the process and of its child. The mesh is (devices / 8) x 8, or 1 x 8 for eight devices; FSDP over
 the first axis, tensor parallelism over the second. Nothing is written.
+
+Layers are one `scan`, `unrolled` (a list of layers behind one jitted function), or a `loop` (the
+same list without that jit: every layer is traced, partitioned and walked).
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL_RANKS = 8
+#: What the example does with a layer of a list.
+JITTED = "block = jax.jit(block)"
 HEADINGS = ("model", "layers", "devices", "rows", "wall s", "cpu s", "MB", "child MB")
 
 
@@ -36,7 +42,7 @@ def main() -> None:
     for model in options.models.split(","):
         for layers in options.layers.split(","):
             for devices in options.devices.split(","):
-                runs = [_run(model, layers, devices) for _ in range(options.repeat)]
+                runs = [run(model, layers, devices) for _ in range(options.repeat)]
                 best = min(runs, key=lambda r: r["wall"])
                 _print_row(model, layers, devices, best)
 
@@ -51,7 +57,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(model: str, layers: str, devices: str) -> dict[str, float]:
+def run(model: str, layers: str, devices: str) -> dict[str, float]:
     """One case in a new process; its wall time is taken here, outside of it."""
     command = [sys.executable, __file__, "--case", f"{model},{layers},{devices}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -68,11 +74,13 @@ def _capture(model: str, layers: str, devices: str) -> None:
     from flint.steps.model_file import Target, importable, load_step
     from flint.tracing import trace_step
 
-    target = Target.parse(str(ROOT / "examples" / "llama_jax.py"))
-    with importable(target.path.parent):
-        mesh = f"{int(devices) // MODEL_RANKS}x{MODEL_RANKS}"
-        loaded = load_step(target, mesh, settings={"model": model, "layers": layers})
-        program = trace_step(loaded.step, loaded.mesh, name=loaded.name).program
+    mesh = f"{int(devices) // MODEL_RANKS}x{MODEL_RANKS}"
+    settings = {"model": model, "layers": "unrolled" if layers == "loop" else layers}
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Target(_example(layers, Path(scratch)))
+        with importable(target.path.parent):
+            loaded = load_step(target, mesh, settings=settings)
+            program = trace_step(loaded.step, loaded.mesh, name=loaded.name).program
     program.verify()
     the_worker().stop()  # the usage of children counts those that have ended
     own, child = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -84,6 +92,18 @@ def _capture(model: str, layers: str, devices: str) -> None:
         "child_mb": child.ru_maxrss / per_mb,
     }
     print(json.dumps(measured))
+
+
+def _example(layers: str, scratch: Path) -> Path:
+    """The example; for a `loop` a copy of it in `scratch` whose layers are not jitted."""
+    path = ROOT / "examples" / "llama_jax.py"
+    if layers != "loop":
+        return path
+    text = path.read_text()
+    assert text.count(JITTED) == 1, f"the example has no line '{JITTED}'"
+    copy = scratch / path.name
+    copy.write_text(text.replace(JITTED, "pass"))
+    return copy
 
 
 def _print_row(model: str, layers: str, devices: str, r: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""The MLIR context that Flint's modules live in, and what is read from types and locations."""
+"""The MLIR context that Flint's modules live in, and what is read from operations and types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flint.errors import FlintError
-from flint.ir.program import CAUSAL, Phase
+from flint.ir.program import CAUSAL
 from flint.passes.jax_private import register_dialects
 
 #: Attribute of operations that frontends of XLA write what they like into, by name.
@@ -119,74 +119,6 @@ def _bits_of(name: str) -> int:
     return int(found.group(1)) if found else 8
 
 
-def decode_location(location: Any) -> tuple[str, str]:
-    """Return (name, "file.py:line") of an `ir.Location`; either may be empty.
-
-    The name is JAX's name stack with the primitive at its end. The file is the innermost frame:
-    of `callsite(A at B)` A is asked before B. Flint's own call of JAX is no place: constants that
-    JAX hoists carry it. In PyTorch programs the name stack says phase and place itself (see
-    `split_name_stack`); it is then read from the outermost call to the primitive.
-    """
-    names: list[str] = []
-    place = _read_location(location, names) or ""
-    names = [n for n in names if n]
-    if not any(map(_TORCH_STACK.search, names)):
-        return (names[-1] if names else ""), place
-    name = "/".join(names)
-    written = _PLACE.findall(name)
-    return name, (written[-1] if written else "")
-
-
-def _read_location(location: Any, names: list[str]) -> str | None:
-    """Add the names in a location, the primitive's last; returns its place, "" if it has none."""
-    from jaxlib.mlir import ir
-
-    if isinstance(location, ir.NameLoc):
-        place = _read_location(location.child_loc, names)
-        names.append(location.name_str)
-        return place
-    if isinstance(location, ir.CallSiteLoc):
-        outer = _read_location(location.caller, names)
-        inner = _read_location(location.callee, names)
-        return outer if inner is None else inner
-    if isinstance(location, ir.FusedLoc):
-        found = None
-        for part in location.locations:
-            more: list[str] = []
-            place = _read_location(part, more)
-            names += more if not names else []
-            found = place if found is None else found
-        return found
-    if isinstance(location, ir.FileLineColLoc):
-        if _is_tracer(location.filename):
-            return ""
-        return f"{file_name(location.filename)}:{location.start_line}"
-    return None
-
-
-#: The phases that begin the part of a name stack that a PyTorch program wrote.
-_TORCH_STACK = re.compile(r"(?:^|/)@(?:forward|backward|optimizer)(?=/|$)")
-#: A place that a frontend wrote into the name stack: a part like `@model.py:41`.
-_PLACE = re.compile(r"(?:^|/)@([^/@]+:\d+)(?=/|$)")
-
-#: The files in which Flint calls JAX.
-TRACERS = ("/frontends/jax_step/program.py", "/frontends/torch_export.py")
-
-
-def _is_tracer(location_file: Any) -> bool:
-    """Whether a file is one of TRACERS. Their last parts alone may name files of the user's."""
-    return _path(location_file).replace("\\", "/").endswith(TRACERS)
-
-
-def file_name(location_file: Any) -> str:
-    """The last part of a file name, so that no output holds a path of one machine."""
-    return _path(location_file).rsplit("/", 1)[-1]
-
-
-def _path(location_file: Any) -> str:
-    return location_file if isinstance(location_file, str) else str(location_file).strip('"')
-
-
 def is_attention(target: str) -> bool:
     """Whether a custom call is attention: cuDNN's, or Flint's own for PyTorch programs."""
     return target.startswith(("__cudnn$fmha", "flint.attention"))
@@ -235,78 +167,3 @@ def is_heads_first(op: Any) -> bool:
         config.get("bmm1_dot_dimension_numbers") or config["bmm2_grad_gemm2_dot_dimension_numbers"]
     )
     return list(numbers["lhs_batch_dimensions"]) == ["0", "1"]
-
-
-_WRAPPERS = re.compile(r"\b(?:jit|pjit|jvp|transpose|vmap|checkpoint|remat|custom_vjp_call)\(")
-_NOISE = frozenset(
-    [
-        "while",
-        "body",
-        "cond",
-        "closed_call",
-        "checkpoint",
-        "rematted_computation",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "eval_jaxpr",
-        "remat2",
-        "core_call",
-        "scan",
-        "pjit",
-        "xla_call",
-        "shard_map",
-    ]
-)
-
-
-def split_name_stack(name: str) -> tuple[str, Phase]:
-    """Turn JAX's name stack into a source scope and a phase tag.
-
-    `jit(step)/transpose(jvp(layers))/while/body/attention/dot_general` gives
-    `("layers/attention", Phase.BACKWARD)`. Names that JAX adds itself (transformations, loop
-    bodies, the primitive at the end) are dropped; what `jax.named_scope` and jitted functions
-    added stays. The phase is FORWARD under `jvp`, BACKWARD under `transpose`, REMAT under
-    `rematted_computation`, and UNKNOWN outside of any of them. Of a PyTorch program, what
-    `@forward`, `@backward` or `@optimizer` begins and a place (`@model.py:41`) ends is the scope.
-    """
-    if _TORCH_STACK.search(name):
-        return _split_torch_stack(name)
-    if "rematted_computation" in name:
-        phase = Phase.REMAT
-    elif "transpose(" in name:
-        phase = Phase.BACKWARD
-    elif "jvp(" in name:
-        phase = Phase.FORWARD
-    else:
-        phase = Phase.UNKNOWN
-    parts = name.split("/")[:-1]
-    if parts and parts[0].startswith("jit("):
-        parts = parts[1:]
-    kept: list[str] = []
-    for part in parts:
-        text = _WRAPPERS.sub("", part).strip("()")
-        if text and text not in _NOISE and "->" not in text and "," not in text:
-            kept.append(text)
-    return "/".join(kept), phase
-
-
-_TORCH_PHASES = {
-    "@forward": Phase.FORWARD,
-    "@backward": Phase.BACKWARD,
-    "@optimizer": Phase.OPTIMIZER,
-}
-
-
-def _split_torch_stack(name: str) -> tuple[str, Phase]:
-    phase, inside = Phase.UNKNOWN, False
-    kept: list[str] = []
-    for part in name.split("/")[:-1]:
-        if part in _TORCH_PHASES:
-            phase, inside = _TORCH_PHASES[part], True
-        elif part == "@":
-            inside = False
-        elif inside and not part.startswith("@"):
-            kept.append(part)
-        else:
-            inside = False
-    return "/".join(kept), phase

@@ -1,7 +1,7 @@
 """Where a graph node comes from: module path, line of the user's code, phase.
 
 JAX carries one string of names per operation, so all three go into it as parts between slashes:
-`@forward/layers/0/attention/@model.py:41` (`@` where no line is known). `flint.passes.mlir` reads them back.
+`@forward/layers/0/attention/@model.py:41` (`@` where no line is known). `flint.passes.locations` reads them back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from flint.errors import FlintError
 from flint.frontends.user_code import is_users
-from flint.passes.mlir import file_name
+from flint.passes.locations import file_name
 
 #: Name of the wrapped module inside of the exported one; every path starts with it.
 ROOT = "module"

@@ -26,7 +26,7 @@ from flint.passes.extract.implied import (
 )
 from flint.passes.extract.layouts import turned_operands
 from flint.passes.extract.loops import LoopCounts
-from flint.passes.extract.names import Origin, Origins, parameter_name
+from flint.passes.extract.names import NOWHERE, Origin, Origins
 from flint.passes.extract.op_classes import class_of, value_class
 from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import (
@@ -184,7 +184,7 @@ class _Walk:
             dtype=tensor.dtype,
             shape=tensor.shape,
             result_bytes=tensor.num_bytes,
-            name=parameter_name(argument) or f"arg{number}",
+            name=self.origins.name_of(argument) or f"arg{number}",
             cause=show(sharding),
             flags=Flag.DONATED if donated else 0,
         )
@@ -459,7 +459,7 @@ class _Walk:
             given = attributes[i] if i < len(attributes) else {}
             self.shardings[argument] = self._given(given, "sdy.sharding")
             self.rows[argument] = self._value(
-                "func.argument", self.tensor(argument), [row], Origin()
+                "func.argument", self.tensor(argument), [row], NOWHERE
             )
         results = self.block(block)
         # A result that is an argument of the caller would point outside of the copied rows.

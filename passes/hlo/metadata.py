@@ -6,7 +6,7 @@ from typing import Any
 
 from flint.ir.program import Phase
 from flint.passes.hlo.module import HloModule, Instruction
-from flint.passes.mlir import file_name, split_name_stack
+from flint.passes.locations import file_name, split_name_stack
 
 
 def scope_and_phase(instruction: Instruction) -> tuple[str, Phase]:

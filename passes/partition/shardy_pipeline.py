@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from flint.errors import FlintError
-from flint.passes.mlir import decode_location, make_context, write_bytecode
+from flint.passes.locations import decode_location
+from flint.passes.mlir import make_context, write_bytecode
 from flint.passes.partition.child import announce
 from flint.passes.partition.prepare.as_xla import resolve_dot_conflicts, split_broadcasts
 from flint.passes.partition.prepare.inline import inline_calls

@@ -11,8 +11,8 @@ import numpy as np
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.extract import extract_with_results
-from flint.passes.extract.names import parameter_name
 from flint.passes.extract.tensors import Tensor, Tensors
+from flint.passes.locations import decode_location
 from flint.passes.mlir import make_context
 from flint.passes.partition.worker import the_worker
 from flint.steps.captured import Captured
@@ -68,7 +68,10 @@ def _ports(
         types = ir.FunctionType(main.attributes["function_type"].value).results
         given = _attributes(main, "arg_attrs", len(block.arguments))
         arguments = [
-            (parameter_name(value) or f"arg{i}", _tensor(value.type, attributes, tensors))
+            (
+                decode_location(value.location)[0] or f"arg{i}",
+                _tensor(value.type, attributes, tensors),
+            )
             for i, (value, attributes) in enumerate(zip(block.arguments, given, strict=True))
         ]
         given = _attributes(main, "res_attrs", len(types))

@@ -19,7 +19,8 @@ jax = pytest.importorskip("jax")
 
 from flint.frontends.torch_export import capture_torch
 from flint.ir.mesh import Mesh
-from flint.passes.mlir import decode_location, make_context
+from flint.passes.locations import decode_location
+from flint.passes.mlir import make_context
 from flint.steps.step import TorchStep
 from tests.torch_zoo import HUGGINGFACE, OWN, Kind, without_dropout
 

@@ -23,7 +23,7 @@ from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Flag, Kind, Phase, Program, Row
 from flint.passes.extract.collectives import permutation_pairs
 from flint.passes.extract.tensors import dtype_name
-from flint.passes.mlir import split_name_stack
+from flint.passes.locations import split_name_stack
 from tests.auto_mesh import auto_mesh
 
 MESH = auto_mesh((4, 2), ("data", "model"))

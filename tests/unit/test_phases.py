@@ -137,7 +137,8 @@ def test_bodies_are_named_from_outside_before_xla_partitions() -> None:
     """The body is in a function that is called in a loop; both names belong to what is inside."""
     from jaxlib.mlir import ir
 
-    from flint.passes.mlir import decode_location, make_context, write_bytecode
+    from flint.passes.locations import decode_location
+    from flint.passes.mlir import make_context, write_bytecode
     from flint.passes.partition.prepare.manual_names import with_whole_names
 
     text = """

@@ -24,7 +24,8 @@ from flint.frontends.torch_graph.program import torch_program
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase
 from flint.passes.extract.walk import extract
-from flint.passes.mlir import decode_location, make_context
+from flint.passes.locations import decode_location
+from flint.passes.mlir import make_context
 from flint.passes.partition.shardy_pipeline import partition_module
 from flint.steps.step import TorchStep
 

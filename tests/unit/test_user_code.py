@@ -10,7 +10,7 @@ import pytest
 
 import flint
 from flint.frontends.user_code import is_users
-from flint.passes.mlir import TRACERS
+from flint.passes.locations import TRACERS
 
 SOURCES = sorted(
     path
@@ -42,7 +42,8 @@ def test_a_program_of_the_users_has_places_whatever_its_name(tmp_path: Path) -> 
     pytest.importorskip("jaxlib", reason="locations are MLIR's")
     from jaxlib.mlir import ir
 
-    from flint.passes.mlir import decode_location, make_context
+    from flint.passes.locations import decode_location
+    from flint.passes.mlir import make_context
 
     with make_context():
         ours = ir.Location.file(f"/site/flint{TRACERS[0]}", 7, 1)

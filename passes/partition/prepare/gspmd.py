@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from flint.errors import FlintError
-from flint.passes.mlir import decode_location
+from flint.passes.locations import decode_location
 
 #: Shardings that say nothing: the whole array on every device, or on one.
 _WHOLE = re.compile(r"\{(replicated|maximal device=\d+|manual)?\}")

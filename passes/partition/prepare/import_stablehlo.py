@@ -7,7 +7,8 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.passes.call_graph import MOST_NESTED, check_call_graph
-from flint.passes.mlir import decode_location, functions_of, make_context, write_bytecode
+from flint.passes.locations import Locations, decode_location
+from flint.passes.mlir import functions_of, make_context, write_bytecode
 from flint.passes.partition.child import announce
 from flint.passes.partition.prepare.gspmd import refuse_gspmd
 
@@ -81,13 +82,7 @@ def _read_text(module: Any, source: str) -> None:
     """
     from jaxlib.mlir import ir
 
-    seen: set[Any] = set()
-
-    def read(location: Any) -> None:
-        if location not in seen:
-            seen.add(location)
-            decode_location(location)
-
+    read = Locations().decode
     dynamic: list[Any] = []
 
     def check(value: Any) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flint.passes.mlir import functions_of, make_context, split_name_stack, write_bytecode
+from flint.passes.locations import split_name_stack
+from flint.passes.mlir import functions_of, make_context, write_bytecode
 
 _BODY, _CALL = "sdy.manual_computation", "func.call"
 
