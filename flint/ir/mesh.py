@@ -285,7 +285,7 @@ class Route:
             peer = np.arange(n, dtype=np.int64) + (self.offset if forward else -self.offset)
             inside = (peer >= 0) & (peer < n)
             peer = peer % n if self.wrap else np.where(inside, peer, -1)
-        result = np.full(mesh.size, -1, dtype=np.int64)
+        result = np.empty(mesh.size, dtype=np.int64)
         result[groups.ravel()] = np.where(peer >= 0, groups[:, peer], -1).ravel()
         return result
 

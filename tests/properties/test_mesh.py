@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.ir.mesh import AxisRef, Mesh
-from flint.passes.axes import subtract
+from flint.errors import FlintError
+from flint.ir.mesh import MOST_AXES, AxisRef, Group, Mesh, Route
+from flint.passes.axes import axes_of_members, positions_along, subtract
 from tests.random_programs import QUICK, axis_sets, meshes, routes
 
 
@@ -121,3 +123,123 @@ def test_a_part_that_is_not_inside_has_no_complement(data: st.DataObject) -> Non
         assert math.prod(map(mesh.axis_size, rest)) * mesh.group_size(part) == mesh.group_size(axes)
     elif refined:  # only a part that cuts across a factor of an axis
         assert any(a.size is not None for a in mesh.canonical([*axes, *part]))
+
+
+def _position(mesh: Mesh, axes: tuple[AxisRef, ...], rank: int) -> int:
+    """Where a rank is in its group, row-major over `axes`."""
+    position = 0
+    parts = _parts(mesh, axes, mesh.coordinates(rank))
+    for ref, part in zip(axes, parts, strict=True):
+        position = position * mesh.axis_size(ref) + part
+    return position
+
+
+@QUICK
+@given(st.data())
+def test_positions_are_row_major_over_the_axes(data: st.DataObject) -> None:
+    mesh = data.draw(meshes())
+    axes = mesh.canonical(data.draw(axis_sets(mesh)))
+    expected = [_position(mesh, axes, rank) for rank in range(mesh.size)]
+    ranks = np.arange(mesh.size, dtype=np.int64)
+    assert positions_along(ranks, axes, mesh).tolist() == expected
+    for group in mesh.groups(axes)[:8]:
+        assert [expected[rank] for rank in group] == list(range(len(group)))
+
+
+@QUICK
+@given(st.data())
+def test_a_message_goes_as_far_as_its_route_says(data: st.DataObject) -> None:
+    """Each target is looked up in the group of its sender, as `Route` is documented."""
+    mesh = data.draw(meshes())
+    route = data.draw(routes(mesh))
+    axes = route.axes or tuple(map(AxisRef, mesh.names))
+    index, size = mesh.group_index(axes), mesh.group_size(axes)
+    at = {(int(index[r]), _position(mesh, axes, r)): r for r in range(mesh.size)}
+    listed = dict(route.pairs)
+    for rank, found in enumerate(route.targets(mesh).tolist()):
+        position = _position(mesh, axes, rank)
+        goal = listed.get(position, -1) if listed else position + route.offset
+        if not listed and route.wrap:
+            goal %= size
+        assert found == at.get((int(index[rank]), goal), -1)
+
+
+def test_a_route_wraps_unless_it_says_not() -> None:
+    mesh = Mesh.parse("x=4")
+    ring = Route((AxisRef("x"),), 1)
+    assert ring.targets(mesh).tolist() == [1, 2, 3, 0]
+    assert Route((AxisRef("x"),), 1, wrap=False).targets(mesh).tolist() == [1, 2, 3, -1]
+    assert Route((AxisRef("x"),), -1, wrap=False).targets(mesh).tolist() == [-1, 0, 1, 2]
+    assert (str(ring), str(Route((), -1, wrap=False))) == ("x+1", "ranks-1 (no wrap)")
+    assert str(Route((AxisRef("x", 1, 2),), pairs=((0, 1), (1, 0)))) == "2 pairs of x:(1)2"
+
+
+@QUICK
+@given(st.data())
+def test_one_group_tells_its_axes(data: st.DataObject) -> None:
+    mesh = data.draw(meshes())
+    axes = mesh.canonical(data.draw(axis_sets(mesh)))
+    groups = mesh.groups(axes)
+    group = groups[data.draw(st.integers(0, len(groups) - 1))]
+    assert axes_of_members(np.sort(group), mesh) == axes
+
+
+@QUICK
+@given(st.data())
+def test_ranks_that_are_no_group_have_no_axes(data: st.DataObject) -> None:
+    """A group moved along by some ranks is often none: it would wrap around an axis."""
+    mesh = data.draw(meshes())
+    axes = mesh.canonical(data.draw(axis_sets(mesh)))
+    group = np.sort(mesh.groups(axes)[0])
+    moved = group + data.draw(st.integers(0, mesh.size - 1 - int(group[-1])))
+    chosen = data.draw(st.sets(st.integers(0, mesh.size - 1), min_size=1, max_size=12))
+    for members in (moved, np.array(sorted(chosen), dtype=np.int64)):
+        found = axes_of_members(members, mesh)
+        whole = {tuple(sorted(g)) for g in mesh.groups(axes if found is None else found).tolist()}
+        assert (tuple(members.tolist()) in whole) == (found is not None)
+
+
+def test_a_group_of_lists_is_as_large_as_its_largest() -> None:
+    mesh = Mesh.parse("x=6")
+    uneven = Group(ranks=((0, 1, 2), (3,), (4, 5)))
+    assert (uneven.size(mesh), uneven.is_listed) == (3, True)
+    assert [part.tolist() for part in uneven.members(mesh)] == [[0, 1, 2], [3], [4, 5]]
+    assert str(uneven) == "3 explicit groups of 3"
+    some = Group((AxisRef("x"),), positions=(0, 3))
+    assert (some.size(mesh), some.is_listed, str(some)) == (2, True, "x[0,3]")
+    assert np.array_equal(some.members(mesh), [[0, 3]])
+    whole = Group((AxisRef("x"),))
+    assert (whole.size(mesh), whole.is_listed, str(whole)) == (6, False, "x")
+
+
+def test_what_is_no_mesh_is_refused() -> None:
+    names = tuple(f"a{i}" for i in range(MOST_AXES + 1))
+    assert len(Mesh(names[:16], (1,) * 16).names) == 16 == MOST_AXES
+    bad: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
+        (names, (1,) * len(names)),
+        ((), ()),
+        ((), (2,)),
+        (("x",), (2, 2)),
+        (("x", "x"), (2, 2)),
+        (("x", "y"), (2, 0)),
+        ((" x",), (2,)),
+        (("",), (2,)),
+        (("x\n",), (2,)),
+        ((3,), (2,)),  # type: ignore[arg-type]
+        (("x", "y"), (2**12, 2**12 + 1)),
+    ]
+    for axes, sizes in bad:
+        with pytest.raises(FlintError, match="FL101"):
+            Mesh(axes, sizes)
+    assert Mesh(("x", "y"), (2**12, 2**12)).size == 2**24
+
+
+def test_sub_axes_have_to_divide_their_axis() -> None:
+    mesh = Mesh.parse("x=12")
+    mesh.require([AxisRef("x", 2, 3)])
+    mesh.require([AxisRef("x", 1, 2), AxisRef("x", 6, 2)])
+    for parts in ([("x", 5, 2)], [("x", 2, 4)], [("x", 1, 4), ("x", 2, 6)], [("x", 4, 6)]):
+        with pytest.raises(FlintError, match="FL102"):
+            mesh.require(AxisRef(*part) for part in parts)
+    with pytest.raises(FlintError, match="FL102"):
+        mesh.require([AxisRef("y")])

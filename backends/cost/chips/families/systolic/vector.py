@@ -67,7 +67,7 @@ def random_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
 def _pass_ns(kernels: Kernels, hardware: Hardware, model: str, touched: Float64s) -> Float64s:
     c = hardware.constants
     bandwidth = hardware.memory_bytes_per_ns
-    sizes = np.array([element_bytes(dtype) for dtype in kernels.dtypes] or [2])
+    sizes = np.array([element_bytes(dtype) for dtype in kernels.dtypes])
     inside = touched * sizes[kernels.dtype] / (c[f"{model}.vmem_ratio"] * bandwidth)
     outside = kernels.moved_bytes / (c["elementwise.memory_efficiency"] * bandwidth)
     result: Float64s = c[f"{model}.launch_ns"] + np.maximum(inside, outside)
