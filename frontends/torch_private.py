@@ -13,11 +13,24 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.torch_world.runtime.versions import failed_self_tests
 
+if TYPE_CHECKING:  # these are types as well, and others import them from here
+    from torch._ops import OpOverload as OpOverload  # noqa: PLC0414
+    from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # noqa: PLC0414
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode  # noqa: PLC0414
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414
+
 _MISSING: list[str] = []
+_FAKE_GROUPS = "torch.testing._internal.distributed.fake_pg"
+#: What only recording needs, and `check` looks for.
+_RECORDING = (
+    "torch.distributed.tensor:DTensor._local_tensor",
+    f"{_FAKE_GROUPS}:_create_fake_pg",
+    f"{_FAKE_GROUPS}:FakeStore",
+)
 
 
 def _find(target: str) -> Any:
@@ -55,15 +68,21 @@ def _later(target: str) -> Callable[[], Any]:
     return find
 
 
+if not TYPE_CHECKING:
+    OpOverload = _find("torch._ops:OpOverload")
+    TorchDispatchMode = _find("torch.utils._python_dispatch:TorchDispatchMode")
+    FakeTensor = _find("torch._subclasses.fake_tensor:FakeTensor")
+    FakeTensorMode = _find("torch._subclasses.fake_tensor:FakeTensorMode")
+
+
 def check(recording: bool = False) -> None:
     """Raise FlintError FL234 with all private names that this version of PyTorch lacks.
 
     Those that only recorded programs need are looked for when `recording`.
     """
     if recording:
-        _find("torch.distributed.tensor:DTensor._local_tensor")
-        new_fake_group()
-        fake_store()
+        for name in _RECORDING:
+            _find(name)
     if _MISSING:
         raise failed_self_tests(_MISSING, recording)
 
@@ -75,7 +94,6 @@ def schema_of(target: Any) -> Any:
 
 # operators and their kernels ------------------------------------------------------------------
 
-Overload: Any = _find("torch._ops:OpOverload")
 _find("torch:ops.aten.add.Tensor._schema")
 DispatchKey: Any = _find("torch._C:DispatchKey")
 DispatchKeySet: Any = _find("torch._C:DispatchKeySet")
@@ -86,7 +104,6 @@ names_of_operators: Callable[[], list[str]] = _find("torch._C:_dispatch_get_all_
 has_kernel: Callable[[str, str], bool] = _find("torch._C:_dispatch_has_kernel_for_dispatch_key")
 cached_kernels = _attribute("_dispatch_cache", "torch:ops.aten.add.Tensor")
 forget_library: Callable[[Any], None] = _find("torch.library:Library._destroy")
-DispatchMode: Any = _find("torch.utils._python_dispatch:TorchDispatchMode")
 without_modes: Callable[[], Any] = _find("torch.utils._python_dispatch:_disable_current_modes")
 core_decompositions: Callable[[], Any] = _find("torch._decomp:core_aten_decompositions")
 pytree: Any = _find("torch.utils:_pytree")
@@ -112,8 +129,6 @@ own_parameters = _field("_parameters", "torch.nn:Module")
 own_buffers = _field("_buffers", "torch.nn:Module")
 own_modules = _field("_modules", "torch.nn:Module")
 _find("torch.nn:Module._apply")
-FakeTensor: Any = _find("torch._subclasses.fake_tensor:FakeTensor")
-FakeTensorMode: Any = _find("torch._subclasses.fake_tensor:FakeTensorMode")
 TracerBase: Any = _find("torch.fx.proxy:TracerBase")
 make_device: Callable[..., None] = _find(
     "torch.utils.backend_registration:_setup_privateuseone_for_python_backend"
@@ -191,8 +206,8 @@ trace_forward_and_backward = _later(
 )
 descriptors = _later("torch._functorch._aot_autograd:descriptors")
 meta_kernels = _later("torch:_meta_registrations")
-new_fake_group = _later("torch.testing._internal.distributed.fake_pg:_create_fake_pg")
-fake_store = _later("torch.testing._internal.distributed.fake_pg:FakeStore")
+new_fake_group = _later(f"{_FAKE_GROUPS}:_create_fake_pg")
+fake_store = _later(f"{_FAKE_GROUPS}:FakeStore")
 pipeline_modes = _later("torch.distributed.pipelining._utils:InferenceMode")
 forward_shapes = _later("torch.distributed.pipelining._utils:_StageForwardMeta")
 backward_shapes = _later("torch.distributed.pipelining._utils:_StageBackwardMeta")

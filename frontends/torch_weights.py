@@ -45,9 +45,9 @@ def _refuse_weights() -> Any:
     """A mode that looks at every tensor that is made, before it is."""
     import torch
 
-    from flint.frontends.torch_private import DispatchMode
+    from flint.frontends.torch_private import TorchDispatchMode
 
-    class RefuseWeights(DispatchMode):
+    class RefuseWeights(TorchDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

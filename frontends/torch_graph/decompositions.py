@@ -8,7 +8,7 @@ from typing import Any
 
 from flint.frontends.torch_ops.registry import find_op
 from flint.frontends.torch_ops.table import load_table
-from flint.frontends.torch_private import Overload, core_decompositions
+from flint.frontends.torch_private import OpOverload, core_decompositions
 
 #: Whole in the steps of optimizers, which are made of them; taken apart in a model.
 _WHOLE_IN_STEPS = frozenset({"aten::addcdiv", "aten::addcmul", "aten::lerp"})
@@ -24,7 +24,7 @@ def decompositions(of_step: bool = False) -> dict[Any, Callable[..., Any]]:
     return {
         op: rule
         for op, rule in _core().items()
-        if not (isinstance(op, Overload) and _stays_whole(op, of_step))
+        if not (isinstance(op, OpOverload) and _stays_whole(op, of_step))
     }
 
 

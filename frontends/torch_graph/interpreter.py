@@ -14,7 +14,7 @@ from flint.frontends.torch_graph.names import name_stack, place_of, who_uses
 from flint.frontends.torch_graph.transposes import product
 from flint.frontends.torch_ops.registry import find_op
 from flint.frontends.torch_ops.types import jax_dtype
-from flint.frontends.torch_private import Overload
+from flint.frontends.torch_private import OpOverload
 
 #: Functions of a graph that are no operators of PyTorch.
 _PLAIN: dict[Any, Callable[..., Any]] = {operator.getitem: operator.getitem, product: product}
@@ -54,7 +54,7 @@ def function_of(target: Any) -> Callable[..., Any] | None:
     """What computes a node's target in JAX, or None."""
     if target in _PLAIN:
         return _PLAIN[target]
-    if isinstance(target, Overload):
+    if isinstance(target, OpOverload):
         return find_op(target.name())
     return None
 
@@ -89,7 +89,7 @@ def _few(paths: list[str]) -> str:
 
 
 def _name(target: Any) -> str:
-    if isinstance(target, Overload):
+    if isinstance(target, OpOverload):
         return str(target.name())
     return str(getattr(target, "__name__", target))
 

@@ -16,7 +16,7 @@ import torch
 
 from flint.frontends.torch_private import (
     MODULE_STATE,
-    Overload,
+    OpOverload,
     forget_library,
     own_buffers,
     own_modules,
@@ -307,7 +307,7 @@ def _marks(graph: torch.fx.Graph, name: str) -> list[Any]:
 
 def _operator_name(node: torch.fx.Node) -> str:
     target = node.target
-    return str(target.name()) if isinstance(target, Overload) else ""
+    return str(target.name()) if isinstance(target, OpOverload) else ""
 
 
 def _between(begin: torch.fx.Node, end: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from flint.errors import FlintError
 from flint.frontends.torch_graph.decompositions import decompositions
 from flint.frontends.torch_graph.optimizer.rules import rule_for
-from flint.frontends.torch_private import Overload, pytree, schema_of
+from flint.frontends.torch_private import OpOverload, pytree, schema_of
 from flint.frontends.user_code import user_place
 
 #: Options that choose an implementation of the same arithmetic: the plain one is traced. With
@@ -314,7 +314,7 @@ def _origin(node: torch.fx.Node) -> Any:
 
 
 def _schema_name(target: Any) -> str:
-    return str(schema_of(target).name) if isinstance(target, Overload) else ""
+    return str(schema_of(target).name) if isinstance(target, OpOverload) else ""
 
 
 def _needed(outputs: Iterable[Any], reads: Callable[[Any], Iterable[Any]]) -> set[Any]:

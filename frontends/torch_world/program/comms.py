@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -93,6 +93,10 @@ def family_of(namespace: str, name: str) -> Family | None:
     return found
 
 
+#: How operators name a process group: by name, boxed, or itself.
+GroupArgument: TypeAlias = str | torch.ScriptObject | dist.ProcessGroup
+
+
 class GroupsByName:
     """Process groups that operators name, by the name that PyTorch gives them."""
 
@@ -100,7 +104,7 @@ class GroupsByName:
         self.seen: dict[str, Any] = {}
         self._by_object: dict[int, tuple[Any, str, Any]] = {}
 
-    def of(self, given: Any) -> tuple[str, Any]:
+    def of(self, given: GroupArgument) -> tuple[str, Any]:
         """Name and process group of an operator's argument: a name, or a boxed group."""
         if isinstance(given, str):
             group = self.seen.get(given)
@@ -112,7 +116,7 @@ class GroupsByName:
         self.seen.setdefault(name, group)
         return name, group
 
-    def position(self, given: Any) -> tuple[int, int]:
+    def position(self, given: GroupArgument) -> tuple[int, int]:
         """This rank's place in a group, and the group's size."""
         group = self.of(given)[1]
         return group.rank(), group.size()
@@ -151,14 +155,14 @@ def _is_async(family: Family, by_name: dict[str, Any], names: Sequence[str]) -> 
     return family.kind is not CommKind.COLLECTIVE
 
 
-def _group_argument(family: Family, args: Sequence[Any], by_name: dict[str, Any]) -> Any:
+def _group_argument(family: Family, args: Sequence[Any], by_name: dict[str, Any]) -> GroupArgument:
     return by_name["group_name"] if family.group < 0 else args[family.group]
 
 
-def _reduction(given: Any) -> str:
+def _reduction(given: object) -> str:
     if isinstance(given, str):
         return given.lower()
     if given is None:
         return ""
-    number = given.op() if isinstance(given, torch.ScriptObject) else given
+    number: Any = given.op() if isinstance(given, torch.ScriptObject) else given
     return str(dist.ReduceOp.RedOpType(int(number)).name).lower()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -13,6 +13,9 @@ from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import DeviceMeshInfo, Placement, StorageInfo
 from flint.frontends.torch_world.record.storages import dtype_name
 from flint.frontends.torch_world.runtime.device import NAME
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class States:
@@ -31,7 +34,7 @@ class States:
         """The recorded step starts."""
         self._gradients.clear()
 
-    def optimizer_steps(self, optimizer: Any) -> None:
+    def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Before `optimizer.step`: afterwards the gradients may be gone."""
         self._optimizers[id(optimizer)] = optimizer
         parameters = _parameters(optimizer)
@@ -70,7 +73,10 @@ class States:
         return found
 
     def _name_states(
-        self, found: dict[int, StorageInfo], optimizer: Any, parameters: dict[int, tuple[str, Any]]
+        self,
+        found: dict[int, StorageInfo],
+        optimizer: torch.optim.Optimizer,
+        parameters: dict[int, tuple[str, Any]],
     ) -> None:
         for parameter, states in optimizer.state.items():
             path = parameters.get(id(parameter), ("", None))[0]
@@ -84,7 +90,7 @@ class States:
         tensor: torch.Tensor,
         role: str,
         name: str,
-        like: Any = None,
+        like: DTensor | None = None,
     ) -> None:
         local = _local(tensor)
         on_host = local.device.type != NAME
@@ -115,7 +121,7 @@ class States:
             strided=tuple(hasattr(p, "split_factor") for p in placements),
         )
 
-    def _mesh_index(self, mesh: Any) -> int:
+    def _mesh_index(self, mesh: DeviceMesh) -> int:
         index = self._mesh_indices.get(id(mesh))
         if index is None:
             info = mesh_info(mesh)
@@ -129,15 +135,15 @@ class States:
         return tuple(self._infos)
 
 
-def mesh_info(mesh: Any) -> DeviceMeshInfo:
+def mesh_info(mesh: DeviceMesh) -> DeviceMeshInfo:
     """A DeviceMesh as plain data."""
     names = mesh.mesh_dim_names or tuple(f"dim_{i}" for i in range(mesh.ndim))
     return DeviceMeshInfo(tuple(names), tuple(mesh.shape), tuple(mesh.mesh.flatten().tolist()))
 
 
-def _parameters(optimizer: Any) -> list[Any]:
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _local(tensor: torch.Tensor) -> Any:
+def _local(tensor: torch.Tensor) -> torch.Tensor:
     return local_tensor(tensor) if isinstance(tensor, DTensor) else tensor

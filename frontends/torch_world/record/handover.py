@@ -20,7 +20,7 @@ class Handover:
     found: dict[str, bytes] = field(default_factory=dict)
     assumed: dict[str, bytes] = field(default_factory=dict)
 
-    def tell(self, name: str, fact: Any) -> None:
+    def tell(self, name: str, fact: object) -> None:
         """Say what others may need. Facts that cannot be pickled stay here."""
         try:
             self.found[name] = pickle.dumps(fact)
@@ -35,7 +35,7 @@ class Handover:
         """Whether `ask` has an answer."""
         return name in self.found or name in self.known
 
-    def assume(self, name: str, other: str) -> Any:
+    def assume(self, name: str, other: str) -> object:
         """Take the fact called `other` for that called `name`."""
         self.assumed[name] = self.found[other] if other in self.found else self.known[other]
         return pickle.loads(self.assumed[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class Job:
     argv: tuple[str, ...] = ()
     function: str = ""
     arguments: bytes = b""
-    call: Any = None
+    call: Callable[[], object] | None = None
     world_size: int = 1
     rank: int = 0
     mesh_names: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Job:
 
 @dataclass(frozen=True)
 class _Call:
-    function: Any
+    function: Callable[..., object]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
@@ -84,17 +84,17 @@ class _Call:
     def __name__(self) -> str:
         return str(getattr(self.function, "__name__", "function"))
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         return self.function(*self.args, **self.kwargs)
 
 
-def _reference(function: Any) -> str:
+def _reference(function: object) -> str:
     """`file.py:name` or `module:name`, "" for what has no name that another process can find."""
     name = getattr(function, "__qualname__", "")
     module = sys.modules.get(getattr(function, "__module__", "") or "")
     if not name or "<" in name or module is None:
         return ""
-    found: Any = module
+    found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is not function:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
 
 _WRAPPERS = ("_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module")
 
@@ -21,21 +26,23 @@ class ModulePaths:
 
     def __init__(self) -> None:
         self.stack: list[str] = []
-        self.roots: list[Any] = []
-        self._parents: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._paths: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self.roots: list[nn.Module] = []
+        self._parents: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
     @property
     def current(self) -> str:
         """Path of the innermost module that runs, "" outside of all."""
         return self.stack[-1] if self.stack else ""
 
-    def adopted(self, parent: Any, name: str, child: Any) -> None:
+    def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         """A module became part of another one; its first parent names it."""
         if child is not None and child not in self._parents:
             self._parents[child] = weakref.ref(parent)
 
-    def enter(self, module: Any) -> None:
+    def enter(self, module: nn.Module) -> None:
         """A module starts to run."""
         path = self._paths.get(module)
         if path is None:
@@ -46,7 +53,7 @@ class ModulePaths:
         """The innermost module is over, or was left by an exception."""
         self.stack.pop()
 
-    def _learn(self, module: Any) -> str:
+    def _learn(self, module: nn.Module) -> str:
         root = self._root_of(module)
         wraps = type(root).__name__ in ("DistributedDataParallel", "DataParallel")
         holds = next(root.parameters(), None) is not None
@@ -61,7 +68,7 @@ class ModulePaths:
             self._paths[module] = type(module).__name__
         return self._paths[module]
 
-    def _root_of(self, module: Any) -> Any:
+    def _root_of(self, module: nn.Module) -> nn.Module:
         while (reference := self._parents.get(module)) is not None:
             parent = reference()
             if parent is None or all(child is not module for child in parent.children()):
@@ -69,25 +76,25 @@ class ModulePaths:
             module = parent
         return module
 
-    def named_parameters(self) -> dict[int, tuple[str, Any]]:
+    def named_parameters(self) -> dict[int, tuple[str, nn.Parameter]]:
         """`id(parameter)` to its path and itself, over all models; a tied one has its first."""
-        found: dict[int, tuple[str, Any]] = {}
+        found: dict[int, tuple[str, nn.Parameter]] = {}
         for root in self._outermost():
             wraps = type(root).__name__ in ("DistributedDataParallel", "DataParallel")
             for name, parameter in root.named_parameters():
                 found.setdefault(id(parameter), (clean_path(name, wraps), parameter))
         return found
 
-    def named_buffers(self) -> dict[str, Any]:
+    def named_buffers(self) -> dict[str, torch.Tensor]:
         """Buffers by path, over all models."""
-        found: dict[str, Any] = {}
+        found: dict[str, torch.Tensor] = {}
         for root in self._outermost():
             wraps = type(root).__name__ in ("DistributedDataParallel", "DataParallel")
             for name, buffer in root.named_buffers():
                 found.setdefault(clean_path(name, wraps), buffer)
         return found
 
-    def _outermost(self) -> list[Any]:
+    def _outermost(self) -> list[nn.Module]:
         """Models that are not part of another one, the largest first."""
         inner = {id(part) for root in self.roots for part in root.modules() if part is not root}
         outer = [root for root in self.roots if id(root) not in inner]

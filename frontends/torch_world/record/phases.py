@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.ir.program import Phase
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 class StepDone(BaseException):
@@ -94,12 +97,12 @@ class Phases:
         self._depths.pop()
         self._after_backward = True
 
-    def optimizer_starts(self, optimizer: Any) -> None:
+    def optimizer_starts(self, optimizer: Optimizer) -> None:
         """`optimizer.step` is called."""
         self.in_optimizer += 1
         self.on_optimizer(optimizer)
 
-    def optimizer_ends(self, optimizer: Any) -> None:
+    def optimizer_ends(self, optimizer: Optimizer) -> None:
         """`optimizer.step` returns: here the step ends, unless another optimizer follows."""
         self.in_optimizer -= 1
         if self.in_optimizer:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from flint.frontends.torch_precision import convolution_precision, matmul_precision
 from flint.frontends.torch_private import (
-    DispatchMode,
     FakeTensor,
+    OpOverload,
+    TorchDispatchMode,
     current_node,
     next_sequence_number,
     plain_dispatch,
@@ -62,7 +64,7 @@ class _Operator:
     precision: Callable[[], str] | None  #: how it multiplies f32 now
 
 
-class Recorder(DispatchMode):
+class Recorder(TorchDispatchMode):
     """The dispatch mode that the program runs under, above fake tensors."""
 
     def __init__(self, session: Session) -> None:
@@ -78,10 +80,10 @@ class Recorder(DispatchMode):
         self.host_sources: set[int] = set()
         self._offloaded: dict[int, int] = {}  # and what the host made of it: where that came from
         self.end = 0
-        self._operators: dict[Any, _Operator] = {}
+        self._operators: dict[OpOverload, _Operator] = {}
         self._subclasses: dict[type, bool] = {}
         self._forward: dict[int, tuple[str, str]] = {}
-        self._works: dict[int, tuple[Any, int, int]] = {}
+        self._works: dict[int, tuple[dist.Work, int, int]] = {}
         self._messages: dict[int, Phase] = {}
         self._device = torch.device(NAME, 0)
 
@@ -99,7 +101,7 @@ class Recorder(DispatchMode):
         """The recorded step ends here, unless another end follows."""
         self.end = len(self.events)
 
-    def waited(self, work: Any) -> None:
+    def waited(self, work: dist.Work) -> None:
         """`work.wait()`: what comes next on this stream waits for the collective."""
         found = self._works.get(id(work))
         if found is not None:
@@ -115,7 +117,13 @@ class Recorder(DispatchMode):
 
     # --- dispatch -------------------------------------------------------------------------------
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         """What `__torch_dispatch__` is: it runs an operator and writes it down."""
         if any(map(self._dispatches, types)):
             return NotImplemented
@@ -156,7 +164,7 @@ class Recorder(DispatchMode):
     # --- one event ------------------------------------------------------------------------------
 
     def _record(
-        self, operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+        self, operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any], result: object
     ) -> None:
         given = _tensors((*args, *kwargs.values()) if kwargs else args)
         outputs = _tensors((result,))
@@ -224,7 +232,7 @@ class Recorder(DispatchMode):
             made = {self.storages.number(t) for t in outputs} - read
             self._offloaded.update(dict.fromkeys(made, source))
 
-    def _note_input(self, operator: _Operator, args: Sequence[Any], result: Any) -> None:
+    def _note_input(self, operator: _Operator, args: Sequence[Any], result: object) -> None:
         """A copy from the host before the recorded step may be what the step reads."""
         outputs = [t for t in _tensors((result,)) if _on_accelerator(t)]
         if outputs and any(not _on_accelerator(t) for t in _tensors(args)):
@@ -238,7 +246,7 @@ class Recorder(DispatchMode):
         family: Family,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        result: Any,
+        result: object,
     ) -> None:
         sources = _tensors((args[family.input],))
         if family.kind is CommKind.RECV:
@@ -255,10 +263,10 @@ class Recorder(DispatchMode):
         index = self._add(operator.op, inputs, outputs, writes, False, {}, comm)
         self._remember_work(result, index)
 
-    def _remember_work(self, result: Any, index: int) -> None:
+    def _remember_work(self, result: object, index: int) -> None:
         boxed = result[-1] if isinstance(result, (tuple, list)) and result else result
         if isinstance(boxed, torch.ScriptObject):
-            work = torch.distributed.Work.unbox(boxed)
+            work = dist.Work.unbox(boxed)
             stream = self.session.timeline.current.stream_id
             self._works[id(work)] = (work, index, stream)
 
@@ -328,7 +336,7 @@ class Recorder(DispatchMode):
 Recorder.__torch_dispatch__ = Recorder.dispatch
 
 
-def _operator(func: Any) -> _Operator:
+def _operator(func: OpOverload) -> _Operator:
     schema = schema_of(func)
     written = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
     return _Operator(
@@ -348,7 +356,7 @@ def _precision(name: str) -> Callable[[], str] | None:
     return convolution_precision if name in CONVOLUTIONS else None
 
 
-def _tensors(values: Sequence[Any]) -> list[Any]:
+def _tensors(values: Sequence[object]) -> list[Any]:
     found: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -368,7 +376,7 @@ def _on_host(tensor: torch.Tensor) -> bool:
 
 def _argument(
     operator: _Operator, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+) -> object:
     position = operator.names.index(name)
     return args[position] if position < len(args) else kwargs.get(name)
 

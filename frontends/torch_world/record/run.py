@@ -217,6 +217,7 @@ def _program(job: Job) -> None:
         args, kwargs = pickle.loads(job.arguments)
         _import(job.function)(*args, **kwargs)
     else:
+        assert job.call is not None, "a job is a script, a function that has a name, or a call"
         job.call()
 
 
@@ -228,12 +229,13 @@ def _run_script(script: Path, argv: tuple[str, ...]) -> None:
     runpy.run_path(str(script), run_name="__main__")
 
 
-def _import(reference: str) -> Any:
+def _import(reference: str) -> Callable[..., object]:
     where, _, name = reference.rpartition(":")
     found: Any = _load(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     for part in name.split("."):
         found = getattr(found, part)
-    return found
+    function: Callable[..., object] = found
+    return function
 
 
 def _load(file: Path) -> types.ModuleType:

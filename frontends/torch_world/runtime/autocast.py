@@ -72,7 +72,7 @@ class Autocast:
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
         without = DispatchKeySet(getattr(DispatchKey, _KEY))
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: object) -> object:
             with without_dispatch_keys(without):
                 target = dtype()
                 return operator(
@@ -82,7 +82,7 @@ class Autocast:
 
         return run
 
-    def cast(self, arg: Any, dtype: torch.dtype) -> Any:
+    def cast(self, arg: object, dtype: torch.dtype) -> object:
         """An argument in the type that an operator runs in."""
         if isinstance(arg, (list, tuple)):
             return [self.cast(entry, dtype) for entry in arg]

@@ -11,16 +11,23 @@ gradients arrived.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from flint.errors import FlintError
-from flint.frontends.torch_private import DispatchMode, after_backward, buckets_by_size, pytree
+from flint.frontends.torch_private import (
+    OpOverload,
+    TorchDispatchMode,
+    after_backward,
+    buckets_by_size,
+    pytree,
+)
 
 Hook = Callable[[Any, Any], Any]
 
@@ -53,7 +60,7 @@ class Future:
     def then(self, callback: Callable[[Future], Any]) -> Future:
         """The future of `callback(self)`."""
 
-        def resolve() -> Any:
+        def resolve() -> object:
             self.wait()
             return callback(self)
 
@@ -63,14 +70,20 @@ class Future:
 _LAST_TENSORS: ContextVar[list[Any] | None] = ContextVar("_LAST_TENSORS", default=None)
 
 
-class _CollectiveTensors(DispatchMode):
+class _CollectiveTensors(TorchDispatchMode):
     """Keeps the tensors of the latest c10d operator, which the fake `Work` does not know."""
 
     def __init__(self, latest: list[Any]) -> None:
         super().__init__()
         self._latest = latest
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         if func.namespace == "c10d":
             given = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
             self._latest[:] = [
@@ -79,14 +92,14 @@ class _CollectiveTensors(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def get_future(work: Any) -> Future:
+def get_future(work: dist.Work) -> Future:
     """In the place of `Work.get_future`: inside a communication hook, the latest collective's
     tensors; elsewhere None, as the fake process group answers.
     """
     latest = _LAST_TENSORS.get()
     tensors = list(latest) if latest is not None else None
 
-    def resolve() -> Any:
+    def resolve() -> object:
         work.wait()
         return tensors
 
@@ -99,7 +112,7 @@ class Bucket:
 
     indices: list[int]
     size_limit: int
-    buffer: Any
+    buffer: torch.Tensor
     views: list[Any]
     pending: int = 0
     reduced: Future | None = None
@@ -113,7 +126,9 @@ class Bucket:
 class GradBucket:
     """What a communication hook sees of a bucket."""
 
-    def __init__(self, index: int, buffer: Any, views: list[Any], params: list[Any], last: bool):
+    def __init__(
+        self, index: int, buffer: torch.Tensor, views: list[Any], params: list[Any], last: bool
+    ):
         self._index = index
         self._buffer = buffer
         self._views = views
@@ -124,7 +139,7 @@ class GradBucket:
         """The bucket's position; 0 is reduced first."""
         return self._index
 
-    def buffer(self) -> Any:
+    def buffer(self) -> torch.Tensor:
         """The flat gradient."""
         return self._buffer
 
@@ -168,7 +183,7 @@ class Reducer:
         params: Sequence[Any],
         bucket_indices: Sequence[Sequence[int]],
         per_bucket_size_limits: Sequence[int],
-        process_group: Any,
+        process_group: dist.ProcessGroup,
         expect_sparse_gradients: Sequence[bool] = (),
         bucket_bytes_cap: int = 25 * 1024 * 1024,
         find_unused_parameters: bool = False,
@@ -274,7 +289,7 @@ class Reducer:
         """Futures to wait for at the end of the backward pass."""
         self.futures += list(futures)
 
-    def _set_forward_pass_work_handle(self, work: Any, use_static_world_size: bool) -> None:
+    def _set_forward_pass_work_handle(self, work: dist.Work, use_static_world_size: bool) -> None:
         """Of `join`: ranks without input. All ranks have the same number of inputs here."""
         work.wait()
 
@@ -286,7 +301,7 @@ class Reducer:
         """Of `join`: what a rank without input contributes."""
         return [self._seen_by_hook(i, torch.zeros_like(b.buffer)) for i, b in self._numbered()]
 
-    def _get_local_used_map(self) -> Any:
+    def _get_local_used_map(self) -> torch.Tensor:
         """Which parameters this rank used."""
         return torch.zeros(len(self.params), dtype=torch.int32, device=self.params[0].device)
 
@@ -314,7 +329,7 @@ class Reducer:
     def _reset_state(self) -> None:
         self._now = _Iteration()
 
-    def _update_process_group(self, new_process_group: Any) -> None:
+    def _update_process_group(self, new_process_group: dist.ProcessGroup) -> None:
         self.group = new_process_group
         self._size = dist.get_world_size(new_process_group)
 
@@ -369,7 +384,7 @@ class Reducer:
         if not self.static_graph or self._fires is not now.fired:
             after_backward(self._finish)
 
-    def _copy_in(self, param: Any, view: Any) -> None:
+    def _copy_in(self, param: nn.Parameter, view: torch.Tensor) -> None:
         """Into the bucket, divided by the number of ranks unless a hook does that."""
         gradient = param.grad
         if gradient is None:
@@ -393,13 +408,13 @@ class Reducer:
             bucket.reduced = self._run_comm_hook(seen)
             now.next_bucket += 1
 
-    def _seen_by_hook(self, number: int, buffer: Any) -> GradBucket:
+    def _seen_by_hook(self, number: int, buffer: torch.Tensor) -> GradBucket:
         bucket = self.buckets[number]
         params = [self.params[index] for index in bucket.indices]
         last = number == len(self.buckets) - 1
         return GradBucket(number, buffer, self._pieces(bucket, buffer), params, last)
 
-    def _pieces(self, bucket: Bucket, buffer: Any) -> list[Any]:
+    def _pieces(self, bucket: Bucket, buffer: torch.Tensor) -> list[Any]:
         """`buffer` cut into tensors of the parameters' shapes."""
         if buffer is bucket.buffer:
             return bucket.views
@@ -408,7 +423,7 @@ class Reducer:
     def _sum(self, tensor: torch.Tensor) -> Future:
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
 
-        def resolve() -> Any:
+        def resolve() -> object:
             work.wait()
             return tensor
 
@@ -427,7 +442,7 @@ class Reducer:
         self.futures = []
         self._now = _Iteration()
 
-    def _copy_out(self, bucket: Bucket, result: Any) -> None:
+    def _copy_out(self, bucket: Bucket, result: torch.Tensor | Sequence[torch.Tensor]) -> None:
         reduced = result[0] if isinstance(result, (list, tuple)) else result
         if self.as_views:
             if reduced is not bucket.buffer:
@@ -489,26 +504,26 @@ class Logger:
         self.ints_map["static_graph"] = 1
 
 
-def verify_param_shapes(process_group: Any, tensors: Any, logger: Any = None) -> None:
+def verify_param_shapes(process_group: object, tensors: object, logger: object = None) -> None:
     """In the place of `_verify_param_shape_across_processes`: all ranks run this very program."""
 
 
-def check_comm_hook(module: Any, hook: Any) -> None:
+def check_comm_hook(module: object, hook: object) -> None:
     """In the place of `DistributedDataParallel._check_comm_hook`, which asks for CUDA and NCCL."""
     if not callable(hook):
         raise TypeError("Communication hook must be callable.")
 
 
-def register_comm_hook(reducer: Reducer, state: Any, comm_hook: Hook) -> None:
+def register_comm_hook(reducer: Reducer, state: object, comm_hook: Hook) -> None:
     """In the place of `torch.distributed._register_comm_hook`."""
     reducer.hook = (state, comm_hook)
 
 
-def register_builtin_comm_hook(reducer: Reducer, comm_hook_type: Any) -> None:
+def register_builtin_comm_hook(reducer: Reducer, comm_hook_type: object) -> None:
     """In the place of `torch.distributed._register_builtin_comm_hook`."""
     compress = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS
 
-    def hook(_: Any, bucket: GradBucket) -> Future:
+    def hook(_: object, bucket: GradBucket) -> Future:
         buffer = bucket.buffer()
         sent = buffer.to(torch.float16) if compress else buffer
         reduced = reducer._sum(sent.div_(dist.get_world_size(reducer.group)))
@@ -521,7 +536,7 @@ def _sizes(buckets: Sequence[Bucket]) -> str:
     return ", ".join(str(bucket.num_bytes) for bucket in buckets)
 
 
-def _cut(buffer: Any, params: Sequence[Any]) -> list[Any]:
+def _cut(buffer: torch.Tensor, params: Sequence[Any]) -> list[Any]:
     """Views of a flat buffer, of the shapes and strides of parameters that fill it."""
     pieces = buffer.split([param.numel() for param in params])
     return [

@@ -7,15 +7,17 @@ streams and events note the order that the program asks for, which the recorder 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 
 NAME = "flint"
 #: What a program that asks is told: an 80 GiB accelerator.
 MEMORY_BYTES = 80 * 2**30
+#: What programs name a device by.
+Device: TypeAlias = torch.device | str | int | None
 
 
 class Timeline:
@@ -55,7 +57,7 @@ class Stream:
     the next one on this has to wait for.
     """
 
-    def __init__(self, timeline: Timeline, device: Any = None, priority: int = 0) -> None:
+    def __init__(self, timeline: Timeline, device: Device = None, priority: int = 0) -> None:
         self.timeline = timeline
         self.stream_id = len(timeline.streams)
         self.priority = priority
@@ -224,8 +226,8 @@ def _constants() -> dict[str, Any]:
     }
 
 
-def _always(value: Any) -> Any:
-    def answer(*args: Any, **kwargs: Any) -> Any:
+def _always(value: object) -> Callable[..., object]:
+    def answer(*args: object, **kwargs: object) -> object:
         return value
 
     return answer
@@ -234,7 +236,7 @@ def _always(value: Any) -> Any:
 class _DeviceContext:
     """`with torch.cuda.device(k):`: there is one device, so it changes nothing."""
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: Device = None) -> None:
         self.idx = 0
 
     def __enter__(self) -> Self:
@@ -246,10 +248,10 @@ class _DeviceContext:
 
 def _stream_functions(timeline: Timeline) -> dict[str, Any]:
     class BoundStream(Stream):
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __new__(cls, *args: object, **kwargs: object) -> Self:
             return object.__new__(cls)
 
-        def __init__(self, device: Any = None, priority: int = 0, **unused: Any) -> None:
+        def __init__(self, device: Device = None, priority: int = 0, **unused: object) -> None:
             super().__init__(timeline, device, priority)
 
     class BoundEvent(Event):
@@ -285,10 +287,10 @@ def _random_functions() -> dict[str, Any]:
     seed, nothing = _always(0), _always(None)
     state: dict[str, Any] = {}
 
-    def get_rng_state(device: Any = None) -> torch.Tensor:
+    def get_rng_state(device: Device = None) -> torch.Tensor:
         return state.get("set", torch.zeros(16, dtype=torch.uint8))
 
-    def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+    def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
         state["set"] = new_state
 
     return {

@@ -8,7 +8,7 @@ and which are views of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ import torch
 
 from flint.frontends.torch_private import (
     FakeTensor,
+    FakeTensorMode,
+    OpOverload,
     as_subclass,
     refuse_addresses,
     schema_of,
@@ -62,21 +64,21 @@ class Fakes:
     Results on `device`, the virtual device by default, and on `meta` are remembered.
     """
 
-    def __init__(self, mode: Any, device: torch.device | None = None) -> None:
+    def __init__(self, mode: FakeTensorMode, device: torch.device | None = None) -> None:
         self._mode = mode
         self._suitable: dict[Any, bool] = {}
         self._known: dict[tuple[Any, ...], _Entry | None] = {}
         self._templates: dict[torch.device, dict[str, Any]] = {}
         self._devices = (device or torch.device(NAME, 0), _META)
 
-    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """`func(*args, **kwargs)`."""
         suitable = self._suitable.get(func)
         if suitable is None:
             suitable = self._suitable[func] = _is_suitable(func)
         if not suitable or self._mode.in_kernel_invocation:
             return func(*args, **kwargs)
-        tensors: list[Any] = []
+        tensors: list[FakeTensor] = []
         parts: list[Any] = [func]
         if not self._describe(parts, args, tensors) or (
             kwargs and not self._describe(parts, tuple(kwargs.items()), tensors)
@@ -95,7 +97,7 @@ class Fakes:
             self._known[key] = self._learn(result, tensors, device)
         return result
 
-    def _describe(self, parts: list[Any], args: Sequence[Any], tensors: list[Any]) -> bool:
+    def _describe(self, parts: list[Any], args: Sequence[Any], tensors: list[FakeTensor]) -> bool:
         """Append what a result can depend on; false if there is more."""
         for arg in args:
             kind = type(arg)
@@ -114,7 +116,7 @@ class Fakes:
                 return False
         return True
 
-    def _learn(self, result: Any, tensors: list[Any], device: torch.device) -> _Entry | None:
+    def _learn(self, result: Any, tensors: list[FakeTensor], device: torch.device) -> _Entry | None:
         sequence = type(result) if isinstance(result, (list, tuple)) else None
         results = [self._learn_one(r, tensors, device) for r in (result if sequence else (result,))]
         if any(r is _NOT_KNOWN for r in results):
@@ -128,7 +130,9 @@ class Fakes:
             return None
         return _Entry(tuple(results), sequence)
 
-    def _learn_one(self, result: Any, tensors: list[Any], device: torch.device) -> _Result | None:
+    def _learn_one(
+        self, result: FakeTensor | None, tensors: list[FakeTensor], device: torch.device
+    ) -> _Result | None:
         if result is None:
             return None
         if type(result) is not FakeTensor or result.constant is not None:
@@ -152,13 +156,15 @@ class Fakes:
             return _NOT_KNOWN  # view_as_real and its like know how to share memory
         return made
 
-    def _make(self, entry: _Entry, tensors: list[Any], device: torch.device) -> Any:
+    def _make(self, entry: _Entry, tensors: list[FakeTensor], device: torch.device) -> object:
         if entry.sequence is None:
             return self._make_one(entry.results[0], tensors, device)
         made = [self._make_one(result, tensors, device) for result in entry.results]
         return made if entry.sequence is list else tuple(made)
 
-    def _make_one(self, result: _Result | None, tensors: list[Any], device: torch.device) -> Any:
+    def _make_one(
+        self, result: _Result | None, tensors: list[FakeTensor], device: torch.device
+    ) -> FakeTensor | None:
         if result is None:
             return None
         if result.is_argument:
@@ -183,7 +189,7 @@ class Fakes:
 _NOT_KNOWN = _Result(-2, False)
 
 
-def _is_suitable(func: Any) -> bool:
+def _is_suitable(func: OpOverload) -> bool:
     if func.namespace not in _NAMESPACES or any(tag in func.tags for tag in _UNSUITABLE):
         return False
     name = schema_of(func).name

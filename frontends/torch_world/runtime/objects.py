@@ -38,16 +38,18 @@ class Objects:
         self._handover = handover
         self._calls: dict[int, int] = {}
 
-    def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
+    def all_gather_object(
+        self, object_list: list[Any], obj: object, group: dist.ProcessGroup | None = None
+    ) -> None:
         """Every rank has an object like this one."""
         _fill(object_list, obj, group)
 
     def gather_object(
         self,
-        obj: Any,
+        obj: object,
         object_gather_list: list[Any] | None = None,
         dst: int | None = None,
-        group: Any = None,
+        group: dist.ProcessGroup | None = None,
         group_dst: int | None = None,
     ) -> None:
         """Every rank has an object like this one, where they are gathered."""
@@ -58,8 +60,8 @@ class Objects:
         self,
         object_list: list[Any],
         src: int | None = None,
-        group: Any = None,
-        device: Any = None,
+        group: dist.ProcessGroup | None = None,
+        device: object = None,
         group_src: int | None = None,
     ) -> None:
         """The objects of rank `src`."""
@@ -71,7 +73,7 @@ class Objects:
         scatter_object_output_list: list[Any],
         scatter_object_input_list: list[Any] | None = None,
         src: int | None = None,
-        group: Any = None,
+        group: dist.ProcessGroup | None = None,
         group_src: int | None = None,
     ) -> None:
         """This rank's object of those that rank `src` has."""
@@ -79,10 +81,10 @@ class Objects:
         objects = self._from(sender, scatter_object_input_list or [], "scatter_object_list")
         scatter_object_output_list[0] = objects[dist.get_rank(group)]
 
-    def send_object_list(self, object_list: list[Any], *args: Any, **kwargs: Any) -> None:
+    def send_object_list(self, object_list: list[Any], *args: object, **kwargs: object) -> None:
         """Nobody is there to receive."""
 
-    def recv_object_list(self, object_list: list[Any], *args: Any, **kwargs: Any) -> int:
+    def recv_object_list(self, object_list: list[Any], *args: object, **kwargs: object) -> int:
         """Nobody is there to send."""
         raise FlintError(
             "FL235",
@@ -90,7 +92,7 @@ class Objects:
             help="send tensors, or make the object on every rank",
         )
 
-    def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
+    def monitored_barrier(self, *args: object, **kwargs: object) -> None:
         """All ranks are always there."""
 
     def _from(self, sender: int, objects: list[Any], name: str) -> list[Any]:
@@ -110,13 +112,13 @@ class Objects:
         )
 
 
-def _fill(target: list[Any], obj: Any, group: Any) -> None:
+def _fill(target: list[Any], obj: object, group: dist.ProcessGroup | None) -> None:
     rank = dist.get_rank(group)
     for index in range(dist.get_world_size(group)):
         target[index] = obj if index == rank else copy.deepcopy(obj)
 
 
-def _global(rank: int | None, group_rank: int | None, group: Any) -> int:
+def _global(rank: int | None, group_rank: int | None, group: dist.ProcessGroup | None) -> int:
     if group_rank is not None:
         return int(dist.get_global_rank(group or dist.group.WORLD, group_rank))
     return rank or 0

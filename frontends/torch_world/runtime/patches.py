@@ -11,9 +11,12 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import GetSetDescriptorType
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from flint.frontends.torch_private import (
@@ -35,8 +38,14 @@ from flint.frontends.torch_private import (
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime import ddp
 from flint.frontends.torch_world.runtime.device import NAME
-from flint.frontends.torch_world.runtime.patching import Patches
+from flint.frontends.torch_world.runtime.patching import Function, Patches
 from flint.ir.program import Phase
+
+if TYPE_CHECKING:
+    from torch.distributed import P2POp
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.pipelining import PipelineStage
+
 
 PRIVATE = Patches()
 #: Installed when the program imports PIPELINES, which takes a second.
@@ -52,22 +61,22 @@ _RANDOM = "torch.distributed.tensor._random:OffsetBasedRNGTracker"
 
 
 @PRIVATE.replaces(f"{_FAKE}:FakeTensorMode.avoid_device_init")
-def avoid_device_init(session: Session, original: Any) -> Any:
+def avoid_device_init(session: Session, original: object) -> property:
     """`torch.tensor(data, device=...)` would allocate on the device, which does not exist."""
     return property(lambda mode: True)
 
 
 @PRIVATE.replaces(f"{_FAKE}:FakeTensorMode.__deepcopy__", adds=True)
-def deepcopy_mode(session: Session, original: Any) -> Any:
+def deepcopy_mode(session: Session, original: object) -> Function:
     """A deep copy of a fake parameter would copy the mode, and two modes do not mix."""
     return lambda mode, memo: mode
 
 
 @PRIVATE.replaces(f"{_FAKE}:FakeTensor.__deepcopy__", adds=True)
-def deepcopy_tensor(session: Session, original: Any) -> Any:
+def deepcopy_tensor(session: Session, original: object) -> Function:
     """A deep copy sets the storage of the copy, which fake tensors on `meta` refuse."""
 
-    def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+    def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
         if id(tensor) not in memo:
             made = memo[id(tensor)] = tensor.detach().clone()
             made.requires_grad_(tensor.requires_grad)
@@ -79,13 +88,13 @@ def deepcopy_tensor(session: Session, original: Any) -> Any:
 
 
 @PRIVATE.replaces(f"{_FAKE}:FakeTensor.tolist", parameters=("self",))
-def tolist(session: Session, original: Any) -> Any:
+def tolist(session: Session, original: object) -> Function:
     """Fake tensors have no values to list."""
     return lambda tensor: session.values.tolist(tensor)
 
 
 @PRIVATE.replaces(f"{_FAKE}:FakeTensor.data_ptr", adds=True)
-def data_ptr(session: Session, original: Any) -> Any:
+def data_ptr(session: Session, original: object) -> Function:
     """FSDP1 compares addresses to tell whether a tensor is a view of another."""
 
     def pointer(tensor: torch.Tensor) -> int:
@@ -95,16 +104,16 @@ def data_ptr(session: Session, original: Any) -> Any:
 
 
 @PRIVATE.replaces("torch.distributed.fsdp._flat_param:_same_storage", parameters=("a", "b"))
-def same_storage(session: Session, original: Any) -> Any:
+def same_storage(session: Session, original: object) -> Function:
     """As above, for whole storages."""
     return lambda a, b: _storage_id(a) == _storage_id(b)
 
 
 @PRIVATE.replaces("torch:Tensor.data")
-def tensor_data(session: Session, original: Any) -> Any:
+def tensor_data(session: Session, original: GetSetDescriptorType) -> property:
     """`p.data = p.to(device)` moves a parameter on CUDA, as FSDP2 does; fake tensors refuse it."""
 
-    def set_data(tensor: torch.Tensor, value: Any) -> None:
+    def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
         moves = isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor)
         moves = moves and not may_share(tensor, value)
         if moves and not _is_known_to_autograd(tensor):
@@ -116,7 +125,7 @@ def tensor_data(session: Session, original: Any) -> Any:
 
 
 @PRIVATE.replaces("torch.nn:Module._apply", parameters=("self", "fn"))
-def module_apply(session: Session, original: Any) -> Any:
+def module_apply(session: Session, original: object) -> Function:
     """`Module.to` swaps the memory of parameters, which fake tensors refuse: new ones instead."""
     return _apply
 
@@ -128,7 +137,7 @@ def module_apply(session: Session, original: Any) -> Any:
     ),
     parameters=("tensor",),
 )
-def no_initial_values(session: Session, original: Any) -> Any:
+def no_initial_values(session: Session, original: object) -> Function:
     """Initial values do not matter, and a truncated normal distribution looks at its values."""
     return lambda tensor, *args, **kwargs: tensor
 
@@ -138,11 +147,11 @@ def no_initial_values(session: Session, original: Any) -> Any:
 
 @PRIVATE.replaces("torch.autograd.graph:_engine_run_backward", parameters=("t_outputs",))
 @PRIVATE.replaces("torch.autograd:_engine_run_backward", parameters=("t_outputs",))
-def run_backward(session: Session, original: Any) -> Any:
+def run_backward(session: Session, original: Function) -> Function:
     """Tells backward from the rest, callbacks of the engine (FSDP's last reduction) included."""
 
     @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         session.phases.backward_starts(len(session.modules.stack))
         try:
             return original(*args, **kwargs)
@@ -154,7 +163,7 @@ def run_backward(session: Session, original: Any) -> Any:
 
 @PRIVATE.replaces("torch.optim.optimizer:_foreach_supported_types")
 @PRIVATE.replaces("torch.utils._foreach_utils:_foreach_supported_types")
-def foreach_types(session: Session, original: Any) -> Any:
+def foreach_types(session: Session, original: list[type]) -> list[type]:
     """Optimizers take their multi-tensor form for plain tensors, which fake ones stand for."""
     return _SameList([*original, FakeTensor])
 
@@ -162,14 +171,14 @@ def foreach_types(session: Session, original: Any) -> Any:
 @PRIVATE.replaces(
     *(f"torch:_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")),
 )
-def fused_update(session: Session, original: Any) -> Any:
+def fused_update(session: Session, original: Function) -> Function:
     """One operator updates all parameters; DTensor takes longer over it than over all else.
 
     Where every list is sharded alike the update is that of the local tensors.
     """
 
     @functools.wraps(original)
-    def update(*args: Any, **kwargs: Any) -> Any:
+    def update(*args: object, **kwargs: object) -> object:
         lists = [arg for arg in args if isinstance(arg, (list, tuple)) and arg]
         if not _sharded_alike(lists):
             return original(*args, **kwargs)
@@ -179,13 +188,13 @@ def fused_update(session: Session, original: Any) -> Any:
 
 
 @PRIVATE.replaces("torch.amp.grad_scaler:GradScaler._maybe_opt_step", parameters=("self",))
-def always_steps(session: Session, original: Any) -> Any:
+def always_steps(session: Session, original: object) -> Function:
     """Whether a gradient overflowed depends on data: none did."""
     return lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
 
 
 @PRIVATE.replaces("torch.amp.grad_scaler:GradScaler.update", parameters=("self",))
-def scale_stays(session: Session, original: Any) -> Any:
+def scale_stays(session: Session, original: object) -> Function:
     """The new scale depends on whether gradients overflowed."""
     return lambda self, new_scale=None: states_by_optimizer(self).clear()
 
@@ -193,7 +202,7 @@ def scale_stays(session: Session, original: Any) -> Any:
 @PRIVATE.replaces(
     "torch.utils.data.dataloader:_BaseDataLoaderIter.__init__", parameters=("self", "loader")
 )
-def loader_seed(session: Session, original: Any) -> Any:
+def loader_seed(session: Session, original: Function) -> Function:
     """Draws a seed for workers, and reads it."""
     return _real_tensors(original)
 
@@ -201,9 +210,9 @@ def loader_seed(session: Session, original: Any) -> Any:
 # --- device meshes and DTensor --------------------------------------------------------------------
 
 
-def _real_tensors(method: Any) -> Any:
+def _real_tensors(method: Function) -> Function:
     @functools.wraps(method)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         with without_modes():
             return method(*args, **kwargs)
 
@@ -213,23 +222,25 @@ def _real_tensors(method: Any) -> Any:
 @PRIVATE.replaces(f"{_MESH}:DeviceMesh.__getitem__", parameters=("self", "mesh_dim_names"))
 @PRIVATE.replaces(f"{_MESH}:DeviceMesh._flatten", parameters=("self",))
 @PRIVATE.replaces(f"{_MESH}:DeviceMesh._unflatten", parameters=("self",))
-def mesh_method(session: Session, original: Any) -> Any:
+def mesh_method(session: Session, original: Function) -> Function:
     """Meshes compute with a real tensor of ranks."""
     return _noting_mesh(session, _real_tensors(original))
 
 
 @PRIVATE.replaces(f"{_MESH}:DeviceMesh.mesh")
-def mesh_tensor(session: Session, original: Any) -> Any:
+def mesh_tensor(session: Session, original: property) -> property:
     """Meshes compute with a real tensor of ranks."""
-    return property(_real_tensors(original.fget))
+    return property(_real_tensors(original.__get__))
 
 
 @PRIVATE.replaces(f"{_MESH}:DeviceMesh.__init__", parameters=("self", "device_type", "mesh"))
-def mesh_init(session: Session, original: Any) -> Any:
+def mesh_init(session: Session, original: Function) -> Function:
     """Meshes keep a real tensor of ranks, on the virtual device whatever the program names."""
 
     @functools.wraps(original)
-    def init(self: Any, device_type: str, mesh: Any = None, *args: Any, **kwargs: Any) -> None:
+    def init(
+        self: object, device_type: str, mesh: object = None, *args: object, **kwargs: object
+    ) -> None:
         if isinstance(mesh, FakeTensor):
             mesh = session.values.tolist(mesh)
         ranks = kwargs.get("_rank_map")  # of an `init_device_mesh` imported before it was replaced
@@ -247,13 +258,13 @@ def mesh_init(session: Session, original: Any) -> Any:
 
 
 @PRIVATE.replaces(f"{_MESH}:DeviceMesh.__eq__", parameters=("self", "other"))
-def mesh_equal(session: Session, original: Any) -> Any:
+def mesh_equal(session: Session, original: object) -> Function:
     """Meshes are compared at every operator of DTensor, rank by rank: seconds for many ranks.
 
     Each list of ranks is kept once, so that lists are equal where they are the same.
     """
 
-    def equal(self: Any, other: Any) -> bool:
+    def equal(self: DeviceMesh, other: object) -> bool:
         if self is other:
             return True
         return (
@@ -267,11 +278,11 @@ def mesh_equal(session: Session, original: Any) -> Any:
 
 @PRIVATE.replaces(f"{_PROPAGATOR}._propagate_tensor_meta_non_cached", parameters=("self",))
 @PRIVATE.replaces(f"{_PROPAGATOR}.propagate_op_sharding_non_cached", parameters=("self",))
-def propagation(session: Session, original: Any) -> Any:
+def propagation(session: Session, original: Function) -> Function:
     """DTensor runs each operator once more on global shapes; that is no work of the device."""
 
     @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         session.paused += 1
         try:
             return original(*args, **kwargs)
@@ -282,10 +293,10 @@ def propagation(session: Session, original: Any) -> Any:
 
 
 @PRIVATE.replaces(f"{_RANDOM}.__init__", parameters=("self", "device_mesh"))
-def tracker_init(session: Session, original: Any) -> Any:
+def tracker_init(session: Session, original: object) -> Function:
     """The state of the random generator would be broadcast, and read."""
 
-    def init(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
+    def init(self: Any, device_mesh: object, run_state_sync: bool = True) -> None:
         self._device = torch.device(NAME, 0)
         self._device_handle = getattr(torch, NAME)
         self._use_distribute_region = True
@@ -295,18 +306,18 @@ def tracker_init(session: Session, original: Any) -> Any:
 
 
 @PRIVATE.replaces(f"{_RANDOM}._distribute_region", parameters=("self", "spec"))
-def distribute_region(session: Session, original: Any) -> Any:
+def distribute_region(session: Session, original: object) -> Function:
     """DTensor computes with the state of the random generator, which has no values."""
 
     @contextlib.contextmanager
-    def region(self: Any, spec: Any, generator: Any = None) -> Iterator[None]:
+    def region(self: object, spec: object, generator: object = None) -> Iterator[None]:
         yield
 
     return region
 
 
 @PRIVATE.replaces(f"{_RANDOM}._manual_seed", parameters=("self",))
-def tracker_seed(session: Session, original: Any) -> Any:
+def tracker_seed(session: Session, original: object) -> Function:
     """As above: seeds do not matter."""
     return lambda self, parallel_seed: None
 
@@ -318,59 +329,59 @@ def tracker_seed(session: Session, original: Any) -> Any:
     "torch.distributed.fsdp._fully_shard._fsdp_param:_chunk_with_empty",
     parameters=("tensor", "num_chunks", "dim"),
 )
-def lazy_chunks(session: Session, original: Any) -> Any:
+def lazy_chunks(session: Session, original: object) -> type[LazyChunks]:
     """One chunk is used of as many as there are ranks: making all takes minutes for thousands."""
     return LazyChunks
 
 
 @PRIVATE.replaces("torch.distributed:Reducer", "torch.distributed.nn.api:Reducer", adds=True)
-def reducer(session: Session, original: Any) -> Any:
+def reducer(session: Session, original: object) -> type[ddp.Reducer]:
     """The reducer of DistributedDataParallel, in C++, reads gradients' memory."""
     return ddp.Reducer
 
 
 @PRIVATE.replaces("torch.distributed:Logger")
-def ddp_logger(session: Session, original: Any) -> Any:
+def ddp_logger(session: Session, original: object) -> type[ddp.Logger]:
     """Takes the C++ reducer."""
     return ddp.Logger
 
 
 @PRIVATE.replaces("torch.distributed:_register_comm_hook")
-def ddp_hook(session: Session, original: Any) -> Any:
+def ddp_hook(session: Session, original: object) -> Function:
     """Takes the C++ reducer."""
     return ddp.register_comm_hook
 
 
 @PRIVATE.replaces("torch.distributed:_register_builtin_comm_hook")
-def ddp_builtin_hook(session: Session, original: Any) -> Any:
+def ddp_builtin_hook(session: Session, original: object) -> Function:
     """Takes the C++ reducer."""
     return ddp.register_builtin_comm_hook
 
 
 @PRIVATE.replaces("torch.nn.parallel.distributed:DistributedDataParallel._check_comm_hook")
-def ddp_check_hook(session: Session, original: Any) -> Any:
+def ddp_check_hook(session: Session, original: object) -> Function:
     """Looks at annotations that hooks for the Python bucket cannot satisfy."""
     return ddp.check_comm_hook
 
 
 @PRIVATE.replaces("torch.nn.parallel.distributed:_verify_param_shape_across_processes")
-def ddp_shapes(session: Session, original: Any) -> Any:
+def ddp_shapes(session: Session, original: object) -> Function:
     """Compares values that ranks exchange."""
     return ddp.verify_param_shapes
 
 
 @PRIVATE.replaces("torch._C._distributed_c10d:FakeWork.get_future", adds=True)
-def work_future(session: Session, original: Any) -> Any:
+def work_future(session: Session, original: object) -> Function:
     """Fake work has no future; a communication hook needs one."""
     return ddp.get_future
 
 
 @PRIVATE.replaces("torch._C._distributed_c10d:Work.wait")
 @PRIVATE.replaces("torch._C._distributed_c10d:FakeWork.wait")
-def work_wait(session: Session, original: Any) -> Any:
+def work_wait(session: Session, original: object) -> Function:
     """What follows on the stream waits for the collective."""
 
-    def wait(work: Any, *args: Any, **kwargs: Any) -> bool:
+    def wait(work: dist.Work, *args: object, **kwargs: object) -> bool:
         session.on_work(work)
         return True
 
@@ -384,16 +395,16 @@ def work_wait(session: Session, original: Any) -> Any:
     f"{PIPELINES}:_PipelineSchedule._warmup_p2p",
     parameters=("self", "stages", "has_backward", "p2p_done"),
 )
-def pipeline_vote(session: Session, original: Any) -> Any:
+def pipeline_vote(session: Session, original: object) -> Function:
     """Stages vote by messages, and the vote is read."""
     from flint.frontends.torch_world.runtime.pipelining import warm_up
 
     return warm_up
 
 
-def _stage_method(name: str) -> Any:
+def _stage_method(name: str) -> Function:
     @PIPELINE.replaces(f"torch.distributed.pipelining.stage:PipelineStage.{name}")
-    def method(session: Session, original: Any) -> Any:
+    def method(session: Session, original: Function) -> Function:
         """Stages tell each other the shapes of activations by messages."""
         from flint.frontends.torch_world.runtime.pipelining import StageShapes
 
@@ -411,11 +422,11 @@ for _name in ("_send_meta", "_recv_meta", "_forward_metadata_inference"):
     "torch.distributed.pipelining.stage:PipelineStage._prepare_backward_infra",
     parameters=("self", "num_microbatches"),
 )
-def stage_setup(session: Session, original: Any) -> Any:
+def stage_setup(session: Session, original: Function) -> Function:
     """Before its first step a stage runs one microbatch, to see shapes."""
 
     @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         with session.phases.setup():
             return original(*args, **kwargs)
 
@@ -424,11 +435,11 @@ def stage_setup(session: Session, original: Any) -> Any:
 
 @PIPELINE.replaces(f"{PIPELINES}:PipelineScheduleSingle.step", parameters=("self",))
 @PIPELINE.replaces(f"{PIPELINES}:PipelineScheduleMulti.step", parameters=("self",))
-def schedule_step(session: Session, original: Any) -> Any:
+def schedule_step(session: Session, original: Function) -> Function:
     """The forward pass begins here: schedules gather parameters before any module runs."""
 
     @functools.wraps(original)
-    def step(*args: Any, **kwargs: Any) -> Any:
+    def step(*args: object, **kwargs: object) -> object:
         session.phases.module_starts(len(session.modules.stack))
         with session.phases.part(Phase.FORWARD):
             return original(*args, **kwargs)
@@ -438,11 +449,11 @@ def schedule_step(session: Session, original: Any) -> Any:
 
 def _schedule_part(targets: tuple[str, ...], phase: Phase) -> None:
     @PIPELINE.replaces(*targets)
-    def method(session: Session, original: Any) -> Any:
+    def method(session: Session, original: Function) -> Function:
         """Schedules gather, add up and reduce between modules and backward passes."""
 
         @functools.wraps(original)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: object) -> object:
             with session.phases.part(phase):
                 return original(*args, **kwargs)
 
@@ -462,12 +473,12 @@ _schedule_part(
 
 def _stage_messages(name: str, phase: Phase) -> None:
     @PIPELINE.replaces(f"{_STAGE}.{name}", parameters=("self",))
-    def method(session: Session, original: Any) -> Any:
+    def method(session: Session, original: Function) -> Function:
         """Schedules send and receive in batches, forward and backward together."""
 
         @functools.wraps(original)
-        def ops(stage: Any, chunk: int) -> Any:
-            found = original(stage, chunk)
+        def ops(stage: PipelineStage, chunk: int) -> list[P2POp]:
+            found: list[P2POp] = original(stage, chunk)
             for op in found:
                 session.on_message(op.tensor, phase)
             return found
@@ -504,7 +515,7 @@ def _sharded_alike(lists: Sequence[Any]) -> bool:
     return not any(p.is_partial() for t in lists[0] for p in getattr(t, "placements", ()))
 
 
-def _local_tensors(given: Any) -> Any:
+def _local_tensors(given: object) -> Any:
     if isinstance(given, (list, tuple)):
         return [_local_tensors(entry) for entry in given]
     return local_tensor(given) if isinstance(given, DTensor) else given
@@ -524,7 +535,7 @@ class LazyChunks(Sequence[Any]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._count))]
         index = range(self._count)[index]
@@ -535,9 +546,9 @@ class LazyChunks(Sequence[Any]):
         return self[0].new_empty(0)
 
 
-def _noting_mesh(session: Session, method: Any) -> Any:
+def _noting_mesh(session: Session, method: Function) -> Function:
     @functools.wraps(method)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         mesh = method(*args, **kwargs)
         if all(mesh is not known for known in session.device_meshes):
             session.device_meshes.append(mesh)
@@ -555,7 +566,7 @@ def _is_known_to_autograd(tensor: torch.Tensor) -> bool:
     return has_hooks(tensor) or tensor.grad_fn is not None
 
 
-def _take_memory(tensor: torch.Tensor, value: Any) -> None:
+def _take_memory(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Give `tensor`, which stays the same object, the memory and the device of `value`."""
     gradient, needs_gradient = tensor.grad, tensor.requires_grad
     tensor.grad = None  # it is counted as another user of the tensor
@@ -565,7 +576,7 @@ def _take_memory(tensor: torch.Tensor, value: Any) -> None:
     tensor.grad = gradient
 
 
-def _apply(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
     if recurse:
         for child in module.children():
             apply_to(child, fn)
@@ -579,7 +590,7 @@ def _apply(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
     return module
 
 
-def _applied_parameter(parameter: Any, fn: Callable[[Any], Any]) -> Any:
+def _applied_parameter(parameter: nn.Parameter, fn: Callable[[Any], Any]) -> nn.Parameter:
     with torch.no_grad():
         new = fn(parameter)
     if new is parameter:

@@ -12,7 +12,9 @@ from typing import Any
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.versions import failed_self_tests
 
-Make = Callable[[Session, Any], Any]
+#: What most patches replace: a function or method of PyTorch's, whatever it takes and returns.
+Function = Callable[..., Any]
+Make = Callable[[Session, Any], object]
 _ABSENT = object()
 
 

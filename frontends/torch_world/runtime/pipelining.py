@@ -44,11 +44,11 @@ class StageShapes:
             return lambda stage, source: self._receive(stage, source)
         return lambda stage, *args, **kwargs: self._infer(original, stage, *args, **kwargs)
 
-    def _send(self, stage: Any, meta: Any) -> None:
+    def _send(self, stage: PipelineStage, meta: object) -> None:
         if isinstance(meta, forward_shapes()):
             self._handover.tell(_fact(stage.stage_index), meta)
 
-    def _receive(self, stage: Any, source: int) -> Any:
+    def _receive(self, stage: PipelineStage, source: int) -> object:
         """What stage `source` sends: activations of the stage before, or gradients of the next."""
         if source > stage.stage_index:
             return _gradients(stage)
@@ -59,7 +59,9 @@ class StageShapes:
             raise _unknown_input(stage)
         return self._handover.assume(_fact(source), _fact(max(before)))
 
-    def _infer(self, original: Callable[..., Any], stage: Any, *args: Any, **kwargs: Any) -> Any:
+    def _infer(
+        self, original: Callable[..., Any], stage: PipelineStage, *args: object, **kwargs: object
+    ) -> object:
         """A stage's outputs from its inputs."""
         try:
             return original(stage, *args, **kwargs)
@@ -73,7 +75,7 @@ def _fact(stage: int) -> str:
     return f"output of pipeline stage {stage}"
 
 
-def _unknown_input(stage: Any) -> FlintError:
+def _unknown_input(stage: PipelineStage) -> FlintError:
     return FlintError(
         "FL235",
         f"the shape of the input of pipeline stage {stage.stage_index} is not known",
@@ -81,7 +83,7 @@ def _unknown_input(stage: Any) -> FlintError:
     )
 
 
-def warm_up(schedule: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
+def warm_up(schedule: object, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
     """In the place of `_PipelineSchedule._warmup_p2p`: a vote on how shapes are found.
 
     All ranks run one program, so every stage votes as those here do. Nothing is sent.
@@ -93,7 +95,7 @@ def warm_up(schedule: Any, stages: list[Any], has_backward: bool, p2p_done: bool
         set_inference(stage, modes.DYNAMIC if dynamic else modes.STATIC)
 
 
-def _gradients(stage: Any) -> Any:
+def _gradients(stage: PipelineStage) -> object:
     """Gradients of a stage's outputs look like the outputs, and are summed over ranks."""
     metas = (_gradient(meta) for meta in stage_shapes(stage).outputs)
     return backward_shapes()(backward_metas=tuple(metas))

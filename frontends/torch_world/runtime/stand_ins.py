@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from flint.errors import FlintError
 from flint.frontends.torch_private import device_constructors, fake_store, without_modes
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.device import NAME
+from flint.frontends.torch_world.runtime.device import NAME, Device
 from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES
-from flint.frontends.torch_world.runtime.patching import Patch, Patches
+from flint.frontends.torch_world.runtime.patching import Function, Make, Patch, Patches
 from flint.frontends.torch_world.runtime.weights import SafeTensors, load_file
 
 PUBLIC = Patches()
@@ -75,8 +76,8 @@ def stand_ins() -> list[Patch]:
 _MEMORY = tuple(name for name in _CUDA if "memory" in name)
 
 
-def _device_function(name: str) -> Any:
-    def make(session: Session, original: Any) -> Any:
+def _device_function(name: str) -> Make:
+    def make(session: Session, original: object) -> object:
         return getattr(getattr(torch, NAME), name)
 
     return make
@@ -86,12 +87,12 @@ def _device_function(name: str) -> Any:
 
 
 @PUBLIC.replaces("torch:Tensor.is_cuda")
-def is_cuda(session: Session, original: Any) -> Any:
+def is_cuda(session: Session, original: object) -> property:
     """Programs assert that their tensors are on the device."""
     return property(lambda tensor: tensor.device.type == NAME)
 
 
-def _on_device(device: Any) -> Any:
+def _on_device(device: Device) -> Device:
     """The virtual device for whatever means `cuda`, anything else as it is."""
     if isinstance(device, str) and device.partition(":")[0] in ("cuda", NAME):
         return torch.device(NAME, 0)
@@ -101,11 +102,11 @@ def _on_device(device: Any) -> Any:
 
 
 @PUBLIC.replaces("torch:Tensor.to")
-def to(session: Session, original: Any) -> Any:
+def to(session: Session, original: Function) -> Function:
     """PyTorch looks `cuda` up before an operator is called, and finds no such device."""
 
     @functools.wraps(original)
-    def move(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def move(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         if args and isinstance(args[0], (str, torch.device)):
             args = (_on_device(args[0]), *args[1:])
         elif args and type(args[0]) is int:
@@ -118,28 +119,28 @@ def to(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces("torch:Tensor.cuda")
-def cuda(session: Session, original: Any) -> Any:
+def cuda(session: Session, original: object) -> Function:
     """As above."""
 
     def move(
         tensor: torch.Tensor,
-        device: Any = None,
+        device: object = None,
         non_blocking: bool = False,
-        memory_format: Any = None,
-    ) -> Any:
+        memory_format: object = None,
+    ) -> torch.Tensor:
         return tensor.to(torch.device(NAME, 0), non_blocking=non_blocking)
 
     return move
 
 
 @PUBLIC.replaces("torch:tensor", "torch:as_tensor", "torch:asarray", "torch:Tensor.new_tensor")
-def tensor_of_data(session: Session, original: Any) -> Any:
+def tensor_of_data(session: Session, original: Function) -> Function:
     """As above."""
     # `with torch.device(...)` knows functions by identity, and remembers them from here on.
     device_constructors()
 
     @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: object, **kwargs: object) -> object:
         if kwargs.get("device") is not None:
             kwargs["device"] = _on_device(kwargs["device"])
         return original(*args, **kwargs)
@@ -148,40 +149,46 @@ def tensor_of_data(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces("torch.utils._device:DeviceContext.__init__")
-def device_context(session: Session, original: Any) -> Any:
+def device_context(session: Session, original: Function) -> Function:
     """`with torch.device("cuda")` and `torch.set_default_device("cuda")`, as above."""
     return lambda context, device: original(context, _on_device(torch.device(device)))
 
 
 @PUBLIC.replaces("torch:Generator")
-def generator(session: Session, original: Any) -> Any:
+def generator(session: Session, original: type) -> type:
     """Random numbers are not drawn; the host's generator does."""
 
     class Generator(original):
-        def __new__(cls, device: Any = "cpu") -> Any:
+        def __new__(cls, device: object = "cpu") -> torch.Generator:
             return original.__new__(cls, "cpu")
 
     return Generator
 
 
 @PUBLIC.replaces("torch:Tensor.pin_memory")
-def pin_memory(session: Session, original: Any) -> Any:
+def pin_memory(session: Session, original: object) -> Function:
     """Pinning allocates."""
     return lambda tensor, *args, **kwargs: tensor
 
 
 @PUBLIC.replaces("torch:Tensor.record_stream", adds=True)
-def record_stream(session: Session, original: Any) -> Any:
+def record_stream(session: Session, original: object) -> Function:
     """Tells the allocator, which there is none of."""
     return lambda tensor, stream: None
 
 
 @PUBLIC.replaces("torch.amp.autocast_mode:autocast.__init__")
-def autocast(session: Session, original: Any) -> Any:
+def autocast(session: Session, original: Function) -> Function:
     """Autocast of `cuda` is that of the virtual device; half precision is bf16 or f16 as asked."""
 
     @functools.wraps(original)
-    def init(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+    def init(
+        self: object,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        *args: object,
+        **kwargs: object,
+    ) -> None:
         if device_type in ("cuda", NAME):
             device_type, dtype = NAME, dtype or torch.float16
         original(self, device_type, dtype, *args, **kwargs)
@@ -190,7 +197,7 @@ def autocast(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces("torch:clear_autocast_cache")
-def clear_casts(session: Session, original: Any) -> Any:
+def clear_casts(session: Session, original: Function) -> Function:
     """Leaving the outermost autocast forgets the casts of parameters, those of this device too."""
 
     def clear() -> None:
@@ -201,21 +208,24 @@ def clear_casts(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces("torch:is_autocast_enabled", "torch:get_autocast_dtype")
-def autocast_state(session: Session, original: Any) -> Any:
+def autocast_state(session: Session, original: Function) -> Function:
     """As above."""
 
-    def ask(device_type: str | None = None) -> Any:
+    def ask(device_type: str | None = None) -> object:
         return original(NAME if device_type in (None, "cuda") else device_type)
 
     return ask
 
 
 @PUBLIC.replaces("torch.cuda.amp.autocast_mode:autocast.__init__")
-def cuda_autocast(session: Session, original: Any) -> Any:
+def cuda_autocast(session: Session, original: object) -> Function:
     """As above, for the older spelling."""
 
     def init(
-        self: Any, enabled: bool = True, dtype: Any = torch.float16, cache_enabled: bool = True
+        self: object,
+        enabled: bool = True,
+        dtype: torch.dtype | None = torch.float16,
+        cache_enabled: bool = True,
     ) -> None:
         torch.autocast.__init__(self, NAME, dtype, enabled, cache_enabled)
 
@@ -223,31 +233,31 @@ def cuda_autocast(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces("torch.cuda.nvtx:range_push", "torch.cuda.nvtx:range_pop", "torch.cuda.nvtx:mark")
-def nvtx(session: Session, original: Any) -> Any:
+def nvtx(session: Session, original: object) -> Function:
     """Marks for a profiler that is not there."""
     return lambda *args, **kwargs: 0
 
 
 @PUBLIC.replaces("torch.autograd.profiler:record_function.__enter__")
-def enter_range(session: Session, original: Any) -> Any:
+def enter_range(session: Session, original: object) -> Function:
     """Ranges of a profiler would be operators."""
     return lambda profiled: profiled
 
 
 @PUBLIC.replaces("torch.autograd.profiler:record_function.__exit__")
-def leave_range(session: Session, original: Any) -> Any:
+def leave_range(session: Session, original: object) -> Function:
     """As above."""
     return lambda profiled, *error: None
 
 
 @PUBLIC.replaces("torch.cuda.nccl:version")
-def nccl_version(session: Session, original: Any) -> Any:
+def nccl_version(session: Session, original: object) -> Function:
     """Logged with every error; the CPU build has none."""
     return lambda: (2, 27, 3)
 
 
 @PUBLIC.replaces("torch.cuda.amp.common:amp_definitely_not_available")
-def amp_available(session: Session, original: Any) -> Any:
+def amp_available(session: Session, original: object) -> Function:
     """The virtual device has mixed precision."""
     return lambda: False
 
@@ -256,11 +266,11 @@ def amp_available(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces("torch.nn:Module.__call__")
-def module_call(session: Session, original: Any) -> Any:
+def module_call(session: Session, original: Function) -> Function:
     """Follows which module runs, also when an exception leaves it (checkpointing stops early)."""
     modules, phases = session.modules, session.phases
 
-    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(module: nn.Module, *args: object, **kwargs: object) -> object:
         phases.module_starts(len(modules.stack))
         modules.enter(module)
         try:
@@ -272,29 +282,29 @@ def module_call(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces("torch:compile")
-def compile_nothing(session: Session, original: Any) -> Any:
+def compile_nothing(session: Session, original: object) -> Function:
     """Operators are recorded as they are written; compiling would only take time."""
 
-    def compile_(model: Any = None, **kwargs: Any) -> Any:
+    def compile_(model: Function | None = None, **kwargs: object) -> Function:
         return model if model is not None else (lambda function: function)
 
     return compile_
 
 
 @PUBLIC.replaces("torch.jit:script")
-def no_script(session: Session, original: Any) -> Any:
+def no_script(session: Session, original: object) -> Function:
     """Scripts would run in C++, and cannot be compiled over functions that are replaced."""
     return lambda obj=None, *args, **kwargs: obj
 
 
 @PUBLIC.replaces("torch.nn:Module.compile")
-def compile_module(session: Session, original: Any) -> Any:
+def compile_module(session: Session, original: object) -> Function:
     """As above."""
     return lambda module, *args, **kwargs: None
 
 
 @PUBLIC.replaces("torch.utils.data:DataLoader.__init__")
-def data_loader(session: Session, original: Any) -> Any:
+def data_loader(session: Session, original: Function) -> Function:
     """Workers are processes that know nothing of fake tensors: data is loaded in this one."""
     alone = {
         "num_workers": 0,
@@ -307,7 +317,12 @@ def data_loader(session: Session, original: Any) -> Any:
 
     @functools.wraps(original)
     def init(
-        self: Any, dataset: Any, batch_size: Any = 1, shuffle: Any = None, *args: Any, **kwargs: Any
+        self: object,
+        dataset: object,
+        batch_size: object = 1,
+        shuffle: object = None,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         names = ("sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -322,11 +337,11 @@ def data_loader(session: Session, original: Any) -> Any:
     "torch.utils.data.sampler:SubsetRandomSampler.__iter__",
     "torch.utils.data.distributed:DistributedSampler.__iter__",
 )
-def shuffle(session: Session, original: Any) -> Any:
+def shuffle(session: Session, original: Function) -> Function:
     """Which samples come first is drawn for real: it is the host's work, and read at once."""
 
     @functools.wraps(original)
-    def indices(sampler: Any) -> Iterator[Any]:
+    def indices(sampler: Iterable[int]) -> Iterator[Any]:
         with without_modes():
             drawn = list(original(sampler))
         return iter(drawn)
@@ -335,11 +350,11 @@ def shuffle(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces("torch.nn.functional:scaled_dot_product_attention")
-def attention(session: Session, original: Any) -> Any:
+def attention(session: Session, original: Function) -> Function:
     """Attention stays one operator, forward and backward, as the fused kernels of a device."""
 
     @functools.wraps(original, assigned=("__name__",))  # context parallelism replaces it by name
-    def attend(*args: Any, **kwargs: Any) -> Any:
+    def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
         return _attention(*args, **kwargs)
 
     return attend
@@ -349,17 +364,17 @@ def attention(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces(*(f"{module}:init_process_group" for module in _BOTH))
-def init_process_group(session: Session, original: Any) -> Any:
+def init_process_group(session: Session, original: Function) -> Function:
     """The fake process group of the mesh's size, whatever backend the program names."""
 
     def init(
-        backend: Any = None,
-        init_method: Any = None,
-        timeout: Any = None,
+        backend: object = None,
+        init_method: object = None,
+        timeout: object = None,
         world_size: int = -1,
         rank: int = -1,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         if world_size not in (-1, session.world_size):
             raise world_differs("init_process_group was given", world_size, session)
@@ -370,7 +385,7 @@ def init_process_group(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces(*(f"{module}:destroy_process_group" for module in _BOTH))
-def destroy_process_group(session: Session, original: Any) -> Any:
+def destroy_process_group(session: Session, original: object) -> Function:
     """The groups are asked for their ranks when the program is over."""
     return lambda group=None: None
 
@@ -388,11 +403,11 @@ def world_differs(what: str, size: int, session: Session) -> FlintError:
 @PUBLIC.replaces(
     *(f"{module}:new_group" for module in _BOTH), "torch.distributed.device_mesh:new_group"
 )
-def new_group(session: Session, original: Any) -> Any:
+def new_group(session: Session, original: Function) -> Function:
     """Notes the ranks of every group; those without this rank need nothing else."""
 
     @functools.wraps(original)
-    def make(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def make(ranks: Sequence[int] | None = None, *args: object, **kwargs: object) -> object:
         members = range(session.world_size) if ranks is None else ranks
         session.world_groups[tuple(sorted(members))] = None
         if session.rank not in members:
@@ -409,10 +424,15 @@ def new_group(session: Session, original: Any) -> Any:
 @PUBLIC.replaces(
     *(f"{module}:split_group" for module in _BOTH), "torch.distributed.device_mesh:split_group"
 )
-def split_group(session: Session, original: Any) -> Any:
+def split_group(session: Session, original: object) -> Function:
     """Makes the group of this rank; the others are only noted."""
 
-    def split(parent_pg: Any = None, split_ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def split(
+        parent_pg: dist.ProcessGroup | None = None,
+        split_ranks: Any = None,
+        *args: object,
+        **kwargs: object,
+    ) -> dist.ProcessGroup | None:
         parent = dist.get_process_group_ranks(parent_pg or dist.group.WORLD)
         mine = None
         for ranks in split_ranks:
@@ -432,11 +452,13 @@ def split_group(session: Session, original: Any) -> Any:
     "torch.distributed.tensor:init_device_mesh",
     "torch.distributed.fsdp._fully_shard._fsdp_init:init_device_mesh",
 )
-def init_device_mesh(session: Session, original: Any) -> Any:
+def init_device_mesh(session: Session, original: Function) -> Function:
     """A mesh of another size than the one that was asked for is an error that names both."""
 
     @functools.wraps(original)
-    def make(device_type: str, mesh_shape: Any, *args: Any, **kwargs: Any) -> Any:
+    def make(
+        device_type: str, mesh_shape: Sequence[int], *args: object, **kwargs: object
+    ) -> object:
         size = 1
         for length in mesh_shape:
             size *= length
@@ -453,26 +475,26 @@ def init_device_mesh(session: Session, original: Any) -> Any:
 
 
 @PUBLIC.replaces(*(f"torch.distributed:is_{name}_available" for name in ("nccl", "gloo")))
-def has_backend(session: Session, original: Any) -> Any:
+def has_backend(session: Session, original: object) -> Function:
     """Every backend is there."""
     return lambda: True
 
 
 @PUBLIC.replaces(*(f"{module}:get_backend" for module in _BOTH))
-def get_backend(session: Session, original: Any) -> Any:
+def get_backend(session: Session, original: object) -> Function:
     """Programs choose by it; they were written for nccl."""
     return lambda group=None: "nccl"
 
 
 @PUBLIC.replaces(*(f"{module}:barrier" for module in _BOTH))
-def barrier(session: Session, original: Any) -> Any:
+def barrier(session: Session, original: object) -> Function:
     """Host synchronisation moves no data."""
     return lambda *args, **kwargs: None
 
 
-def _object_collective(name: str) -> Any:
+def _object_collective(name: str) -> Function:
     @PUBLIC.replaces(*(f"{module}:{name}" for module in _BOTH))
-    def collective(session: Session, original: Any) -> Any:
+    def collective(session: Session, original: object) -> object:
         """Fake tensors carry no pickles."""
         return getattr(session.objects, name)
 
@@ -487,15 +509,15 @@ for _name in OBJECT_COLLECTIVES:
 
 
 def _attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> torch.Tensor:
     aten = torch.ops.aten
     if query.dim() != 4:
         four = [_four_dimensions(tensor) for tensor in (query, key, value)]
@@ -516,12 +538,12 @@ def _attention(
     )[0]
 
 
-def _four_dimensions(tensor: torch.Tensor) -> Any:
+def _four_dimensions(tensor: torch.Tensor) -> torch.Tensor:
     missing = 4 - tensor.dim()
     return tensor[(None,) * missing] if missing > 0 else tensor.flatten(0, -missing)
 
 
-def _bias(mask: Any, query: Any, key: Any) -> Any:
+def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
     if mask is None:
         return None
     if mask.dtype == torch.bool:

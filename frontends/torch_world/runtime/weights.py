@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from flint.frontends.torch_world.runtime.device import Device
 
 _DTYPES = {
     "F64": torch.float64,
@@ -29,7 +32,9 @@ _DTYPES = {
 class SafeTensors:
     """What `safetensors.safe_open` returns, with tensors that hold no data."""
 
-    def __init__(self, filename: Any, framework: str = "pt", device: Any = "cpu") -> None:
+    def __init__(
+        self, filename: str | PathLike[str], framework: str = "pt", device: Device = "cpu"
+    ) -> None:
         with Path(filename).open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(size))
@@ -64,7 +69,7 @@ class SafeTensors:
         return iter(self._header)
 
 
-def load_file(filename: Any, device: Any = "cpu") -> dict[str, torch.Tensor]:
+def load_file(filename: str | PathLike[str], device: Device = "cpu") -> dict[str, torch.Tensor]:
     """In the place of `safetensors.torch.load_file`, which maps the file's memory."""
     opened = SafeTensors(filename, device=device)
     return {name: opened.get_tensor(name) for name in opened}

@@ -29,12 +29,12 @@ def operators_kept_whole() -> Iterator[None]:
         forget_library(library)
 
 
-def _like_the_first(tensor: torch.Tensor, *rest: Any) -> Any:
+def _like_the_first(tensor: torch.Tensor, *rest: object) -> torch.Tensor:
     """The result of an operator that is recorded but not computed."""
     return torch.empty_like(tensor)
 
 
-def _rms_norm(x: Any, normalized_shape: list[int], *rest: Any) -> tuple[Any, Any]:
+def _rms_norm(x: torch.Tensor, normalized_shape: list[int], *rest: object) -> tuple[Any, Any]:
     """What the kernel writes: the result, and 1 / root mean square of each row, which CUDA keeps.
 
     The latter is not rounded to half precision.
@@ -45,11 +45,11 @@ def _rms_norm(x: Any, normalized_shape: list[int], *rest: Any) -> tuple[Any, Any
 
 
 def _rms_norm_backward(
-    gradient: Any,
-    x: Any,
+    gradient: torch.Tensor,
+    x: torch.Tensor,
     normalized_shape: list[int],
-    rstd: Any,
-    weight: Any,
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
     wanted: tuple[bool, bool],
 ) -> tuple[Any, Any]:
     """Gradients of the input and of the weight, where they are wanted."""

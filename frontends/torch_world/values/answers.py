@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from flint.errors import FlintError
-from flint.frontends.torch_private import schema_of, script_type, storage_address
+from flint.frontends.torch_private import OpOverload, schema_of, script_type, storage_address
 from flint.frontends.torch_world.values.kinds import (
     KNOWN_LIMIT,
     Classes,
@@ -47,10 +47,10 @@ class Surroundings:
 
     place: Callable[[], str]
     module: Callable[[], str]
-    without_modes: Callable[[], AbstractContextManager[Any]]
+    without_modes: Callable[[], AbstractContextManager[object]]
     group_position: Callable[[Any], tuple[int, int]]
-    call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any] = lambda f, args, kwargs: f(
-        *args, **kwargs
+    call: Callable[[OpOverload, Sequence[Any], Mapping[str, Any]], object] = (
+        lambda f, args, kwargs: f(*args, **kwargs)
     )
 
 
@@ -67,7 +67,7 @@ class Values:
         self._around = around
         self._told: dict[str, dict[str, None]] = {}
         self._writes: dict[int, int] = {}  # into the memory of known tensors
-        self._ops: dict[Any, _Operator] = {}
+        self._ops: dict[OpOverload, _Operator] = {}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Values:
         told = (f"{what}: {_some(list(answers))}" for what, answers in self._told.items())
         return (*told, *unused)
 
-    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """`func(*args, **kwargs)`, or its answer where fake tensors have none."""
         answer = _ANSWERS.get(func)
         if answer is not None:
@@ -85,7 +85,7 @@ class Values:
         self._follow(func, args, kwargs, result)
         return result
 
-    def tolist(self, tensor: torch.Tensor) -> Any:
+    def tolist(self, tensor: torch.Tensor) -> object:
         """`tensor.tolist()`."""
         value, dtype = self.lookup(tensor), tensor.dtype
         hint = self._hint(lambda given: _fits(given, tensor), modules=value is None)
@@ -125,7 +125,7 @@ class Values:
         setattr(tensor, _SLOT, (value, storage, self._writes.setdefault(storage, 0)))
 
     def _follow(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: object
     ) -> None:
         op = self._ops.get(func) or self._ops.setdefault(func, _Operator.of(func))
         tensors = _tensors(args)
@@ -157,7 +157,7 @@ class Values:
         op: _Operator,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        result: Any,
+        result: object,
         known: list[Value | None],
     ) -> Found:
         """The operator on real tensors, where all of its inputs are known."""
@@ -182,7 +182,7 @@ class Values:
             return [Known(r, made_up) if isinstance(r, torch.Tensor) else None for r in real]
         return None
 
-    def _real(self, arg: Any) -> Any:
+    def _real(self, arg: object) -> object:
         if isinstance(arg, torch.Tensor):
             value = self.lookup(arg)
             assert isinstance(value, Known), "only called where all inputs are known"
@@ -205,7 +205,7 @@ class Values:
             if value is not None:
                 self.set(output, value)
 
-    def _functional(self, name: str, args: Sequence[Any], result: Any) -> Value | None:
+    def _functional(self, name: str, args: Sequence[Any], result: object) -> Value | None:
         """Collectives that return their result; the group comes last."""
         value = self.lookup(args[0]) if isinstance(args[0], torch.Tensor) else None
         if not isinstance(result, torch.Tensor):
@@ -215,7 +215,7 @@ class Values:
         with self._around.without_modes():
             return _over_ranks(base, value, rank, size, _reduction(args), result.numel())
 
-    def _store(self, result: Any, found: Found) -> None:
+    def _store(self, result: object, found: Found) -> None:
         if found is None:
             return
         if isinstance(result, torch.Tensor):
@@ -269,7 +269,9 @@ class Values:
             help=f'give the value: --hint "{key}={example}", or hints={{"{key}": {example}}}',
         )
 
-    def _read_scalar(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _read_scalar(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> bool | int | float:
         tensor = args[0]
         value, dtype = self.lookup(tensor), tensor.dtype
         if isinstance(value, Known) and not value.made_up:
@@ -293,7 +295,9 @@ class Values:
         with self._around.without_modes():
             return int(value.data.sum())
 
-    def _nonzero(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _nonzero(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
         mask = args[0]
         value = self.lookup(mask)
         if isinstance(value, Known):
@@ -305,7 +309,7 @@ class Values:
         count = self._number_set(mask, "nonzero()")
         return mask.new_empty((count, mask.dim()), dtype=torch.int64)
 
-    def _number_set(self, mask: Any, what: str) -> int:
+    def _number_set(self, mask: torch.Tensor, what: str) -> int:
         """How many elements of a mask are true."""
         hint = self._hint(lambda given: isinstance(given, int) and 0 <= given <= mask.numel())
         if hint is not None:
@@ -320,11 +324,13 @@ class Values:
             return count
         raise self._unknown(f"the number of elements that {what} finds in {_shape(mask)}", "1")
 
-    def _masked_select(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _masked_select(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
         source, mask = args[0], args[1]
         return source.new_empty((self._number_set(mask, "masked_select"),))
 
-    def _index(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _index(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """Masks among the indices become positions, as PyTorch does it on a real device."""
         source, indices = args[0], list(args[1])
         if not any(index is not None and _is_mask(index) for index in indices):
@@ -340,7 +346,9 @@ class Values:
             spread.extend(positions.select(1, column) for column in range(index.dim()))
         return func(source, spread, **kwargs)
 
-    def _bincount(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _bincount(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
         tokens = args[0]
         weights = args[1] if len(args) > 1 else kwargs.get("weights")
         least = int(args[2] if len(args) > 2 else kwargs.get("minlength", 0))
@@ -357,13 +365,15 @@ class Values:
             self._count(result, tokens.numel(), bins)
         return result
 
-    def _histc(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _histc(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
         bins = int(args[1] if len(args) > 1 else kwargs.get("bins", 100))
         result = args[0].new_empty((bins,))
         self._count(result, args[0].numel(), bins)
         return result
 
-    def _count(self, result: Any, total: int, bins: int) -> None:
+    def _count(self, result: torch.Tensor, total: int, bins: int) -> None:
         """Tokens per expert: the module's hint where one is given, balanced otherwise."""
         hint = self._hint(
             lambda given: isinstance(given, list) and len(given) == bins, places=False
@@ -382,7 +392,9 @@ class Values:
         with self._around.without_modes():
             self.set(result, Known(torch.tensor(hint).to(result.dtype)))
 
-    def _unique(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _unique(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, ...]:
         tensor = args[0]
         value = self.lookup(tensor)
         if isinstance(value, Classes):
@@ -404,7 +416,9 @@ class Values:
                 self.set(values, Known(torch.arange(count).to(tensor.dtype), made_up=True))
         return values, inverse, counts
 
-    def _repeat_interleave(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _repeat_interleave(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
         repeats = args[0]
         size = kwargs.get("output_size")
         value = self.lookup(repeats)
@@ -418,7 +432,7 @@ class Values:
                 raise self._unknown("the length of repeat_interleave()", "1")
         return repeats.new_empty((size,))
 
-    def _equal(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def _equal(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         left, right = (self.lookup(arg) for arg in args[:2])
         if isinstance(left, Known) and isinstance(right, Known):
             with self._around.without_modes():
@@ -428,7 +442,7 @@ class Values:
             raise self._unknown("torch.equal()", "true")
         return bool(hint)
 
-    def _unscale(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _unscale(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """The gradient scaler finds no overflow."""
         found = self.lookup(args[1])
         result = func(*args, **kwargs)
@@ -437,9 +451,9 @@ class Values:
         return result
 
 
-Answer = Callable[[Values, Any, Sequence[Any], Mapping[str, Any]], Any]
+Answer = Callable[[Values, OpOverload, Sequence[Any], Mapping[str, Any]], object]
 
-_ANSWERS: dict[Any, Answer] = {
+_ANSWERS: dict[OpOverload, Answer] = {
     aten._local_scalar_dense.default: Values._read_scalar,
     aten.item.default: Values._read_scalar,
     aten.nonzero.default: Values._nonzero,
@@ -501,7 +515,7 @@ class _Operator:
     `always` says that its results may be known when nothing is known of its inputs.
     """
 
-    func: Any
+    func: OpOverload
     name: str
     rule: Rule | None
     always: bool
@@ -511,7 +525,7 @@ class _Operator:
     writes: tuple[tuple[int, str], ...]
 
     @staticmethod
-    def of(func: Any) -> _Operator:
+    def of(func: OpOverload) -> _Operator:
         """Look it up, once for each operator."""
         schema = schema_of(func)
         name: str = schema.name
@@ -534,7 +548,7 @@ class _Operator:
             writes=tuple(writes),
         )
 
-    def is_computable(self, result: Any, has_inputs: bool) -> bool:
+    def is_computable(self, result: object, has_inputs: bool) -> bool:
         """Whether a small, reproducible result comes out of computing for real."""
         if not self.reproducible or not (has_inputs or self.name in _COMPUTED_MAKERS):
             return False
@@ -551,7 +565,7 @@ class _Operator:
         return _tensors(given)
 
 
-def _tensors(arguments: Any) -> list[Any]:
+def _tensors(arguments: Iterable[object]) -> list[Any]:
     found: list[Any] = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
@@ -611,7 +625,7 @@ def _over_ranks(
     return Known(data.reshape(shape), value.made_up) if data.numel() == numel else None
 
 
-def _scalar(value: Value | None, dtype: Any) -> bool | int | float | None:
+def _scalar(value: Value | None, dtype: torch.dtype) -> bool | int | float | None:
     """The policy for one number that is not known: None where it has none."""
     if isinstance(value, Even) and value.level.denominator == 1:
         return bool(value.level) if dtype == torch.bool else int(value.level)
@@ -620,7 +634,7 @@ def _scalar(value: Value | None, dtype: Any) -> bool | int | float | None:
     return None
 
 
-def _is_mask(index: Any) -> bool:
+def _is_mask(index: torch.Tensor) -> bool:
     return index.dtype in (torch.bool, torch.uint8)
 
 
@@ -634,7 +648,7 @@ def _is_inside(module: str, glob: str) -> bool:
     return any(fnmatch.fnmatchcase(".".join(parts[:n]), glob) for n in range(1, len(parts) + 1))
 
 
-def _fits(given: Any, tensor: torch.Tensor) -> bool:
+def _fits(given: object, tensor: torch.Tensor) -> bool:
     if tensor.dim() == 0:
         return isinstance(given, (bool, int, float))
     return isinstance(given, list) and len(given) == tensor.shape[0]
@@ -644,7 +658,7 @@ def _shape(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _indefinite(dtype: Any) -> str:
+def _indefinite(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
     return f"{'an' if name.startswith('int') else 'a'} {name} tensor"
 

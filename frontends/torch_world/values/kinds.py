@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ KNOWN_LIMIT = 16384
 class Known:
     """All elements, as a real tensor in host memory. `made_up` when a policy had a part in them."""
 
-    data: Any
+    data: torch.Tensor
     made_up: bool = False
 
 
@@ -47,7 +46,7 @@ def balanced_counts(total: int, parts: int) -> list[int]:
     return [each + 1] * rest + [each] * (parts - rest)
 
 
-def even_counts(level: Fraction, shape: Sequence[int], dtype: Any) -> Known:
+def even_counts(level: Fraction, shape: Sequence[int], dtype: torch.dtype) -> Known:
     """A small tensor of integers whose mean is `level` and whose sum is kept exactly."""
     numel = 1
     for size in shape:
@@ -56,7 +55,7 @@ def even_counts(level: Fraction, shape: Sequence[int], dtype: Any) -> Known:
     return Known(torch.tensor(counts).reshape(tuple(shape)).to(dtype), made_up=True)
 
 
-def settled(level: Fraction, result: Any, made_up: bool = True) -> Value:
+def settled(level: Fraction, result: torch.Tensor, made_up: bool = True) -> Value:
     """`Even(level)` of the fake tensor `result`, or its elements where these are few."""
     if result.numel() > KNOWN_LIMIT:
         return Even(level, made_up)

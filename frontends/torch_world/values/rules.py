@@ -32,7 +32,7 @@ class Call:
         given = self.args[index] if index < len(self.args) else None
         return self.lookup(given) if isinstance(given, torch.Tensor) else None
 
-    def option(self, index: int, name: str, default: Any = None) -> Any:
+    def option(self, index: int, name: str, default: object = None) -> Any:
         """The argument at `index`, or called `name`."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
@@ -161,7 +161,7 @@ def _scatter_add(call: Call) -> Found:
     return settled(Fraction(source.numel(), max(call.args[0].numel(), 1)), call.result)
 
 
-def _is_one(source: Any, call: Call) -> bool:
+def _is_one(source: object, call: Call) -> bool:
     if not isinstance(source, torch.Tensor):
         return bool(source == 1)
     value = call.lookup(source)
@@ -180,7 +180,7 @@ def _compare(equal: bool) -> Rule:
     return rule
 
 
-def _equal_level(call: Call, left: Any, right: Any) -> Fraction | None:
+def _equal_level(call: Call, left: torch.Tensor, right: torch.Tensor | float) -> Fraction | None:
     """How often `left == right`, where that can be said."""
     if left is right:
         return Fraction(1)  # isnan and isfinite compare a tensor with itself
@@ -203,7 +203,9 @@ def _equal_level(call: Call, left: Any, right: Any) -> Fraction | None:
     return None
 
 
-def _one_hot_level(left: Any, known: Value | None, classes: Any) -> Fraction | None:
+def _one_hot_level(
+    left: torch.Tensor, known: Value | None, classes: torch.Tensor
+) -> Fraction | None:
     """`index.unsqueeze(-1) == arange(classes)`, which is how one_hot is computed."""
     last = classes.dim() > 0 and left.dim() > 0 and left.shape[-1] == 1
     if not last or left.dtype.is_floating_point or classes.numel() != classes.shape[-1]:
@@ -273,7 +275,7 @@ def _multiply(call: Call) -> Found:
     return Even(left * right)
 
 
-def _level(call: Call, given: Any) -> Fraction | None:
+def _level(call: Call, given: object) -> Fraction | None:
     if isinstance(given, int):
         return Fraction(given)
     value = call.lookup(given) if isinstance(given, torch.Tensor) else None
