@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -178,9 +179,12 @@ class ProgramBuilder:
     def _append(self, row: tuple[Any, ...]) -> None:
         """Append a row. Raises FlintError FL407 with it where the program becomes too large."""
         self._rows.append(row)
+        sums = self._sums
         for at, name in _QUANTITIES:
-            self._sums[at] += row[at]
-            if self._sums[at] > MOST_INT64:
+            if not row[at]:
+                continue
+            sums[at] += row[at]
+            if sums[at] > MOST_INT64:
                 self._too_large(
                     f"{_of(name, row[at])}; {name.replace('_', ' ')} of all operations together "
                     f"have to be below 2^63 ({MOST_INT64:.2g})"
@@ -189,6 +193,15 @@ class ProgramBuilder:
             self._too_large(_of("dims", max(row[_DIMS])))
         if len(self._rows) > MOST_ROWS:
             self._too_large(f"comes after {MOST_ROWS:,} others, with every call written out")
+
+    def _append_all(self, rows: list[tuple[Any, ...]]) -> None:
+        """`_append` of copies of rows that are there already."""
+        sums = {at: found + sum(row[at] for row in rows) for at, found in self._sums.items()}
+        if max(sums.values()) > MOST_INT64 or len(self._rows) + len(rows) > MOST_ROWS:
+            for row in rows:
+                self._append(row)  # raises at the row that is too much
+        self._rows.extend(rows)
+        self._sums = sums
 
     def _too_large(self, what: str) -> NoReturn:
         row = self._rows[-1]
@@ -302,21 +315,29 @@ class ProgramBuilder:
         renamed = self._renamed(start, stop, *scopes)
         outer = self._open[-1].index if self._open else -1
         regions = self._copy_regions(start, stop, offset, outer)
-        for number, row in enumerate(range(start, stop)):
-            values = list(self._rows[row])
-            values[_REGION] = regions.get(values[_REGION], outer)
-            values[_SCOPE] = renamed.get(values[_SCOPE], values[_SCOPE])
+        copies = []
+        for number, row in enumerate(self._rows[start:stop]):
+            scope, alias = row[_SCOPE], row[_ALIAS]
             if number < len(arguments):
-                deps: Iterable[int] = (arguments[number],)
-                values[_ALIAS] = arguments[number]
-            else:
-                values[_ALIAS] += offset if values[_ALIAS] >= 0 else 0
-                old = self._deps[self._dep_start[row] : self._dep_start[row + 1]]
-                assert not old or old[0] >= start, "a row depends on one outside the copied range"
-                deps = (d + offset for d in old)
-            self._append(tuple(values))
-            self._deps.extend(deps)
+                alias = arguments[number]
+            elif alias >= 0:
+                alias += offset
+            named = (*row[:_SCOPE], renamed.get(scope, scope), *row[_SCOPE + 1 : _REGION])
+            copies.append((*named, regions.get(row[_REGION], outer), alias))
+        self._append_all(copies)
+        self._repeat_deps(start, stop, offset, arguments)
+
+    def _repeat_deps(self, start: int, stop: int, offset: int, arguments: Sequence[int]) -> None:
+        """Append the dependencies of copies `offset` rows after `start:stop`."""
+        for argument in arguments:
+            self._deps.append(argument)
             self._dep_start.append(len(self._deps))
+        first, *others = self._dep_start[start + len(arguments) : stop + 1]
+        old = self._deps[first : others[-1]] if others else []
+        assert min(old, default=start) >= start, "a row depends on one outside the copied range"
+        moved = len(self._deps) - first
+        self._deps.extend([d + offset for d in old])
+        self._dep_start.extend([s + moved for s in others])
 
     def _renamed(self, start: int, stop: int, old: str, new: str) -> dict[int, int]:
         """By index, the scopes of `start:stop` under `old`, as they are under `new`."""
@@ -351,11 +372,10 @@ class ProgramBuilder:
         """Return the Program. Regions must be closed; the result is not verified here."""
         assert not self._open, "a region is still open"
         values = list(zip(*self._rows, strict=True)) or [() for _ in _ROW_COLUMNS]
-        columns = {
-            name: np.array(v, dtype=COLUMN_TYPES[name])
-            for name, v in zip(_ROW_COLUMNS, values, strict=True)
-        }
-        columns["dims"] = columns["dims"].reshape(len(self._rows), 4)
+        tables = dict(zip(_ROW_COLUMNS, values, strict=True))
+        dims = list(chain.from_iterable(tables.pop("dims")))
+        columns = {name: np.array(v, dtype=COLUMN_TYPES[name]) for name, v in tables.items()}
+        columns["dims"] = np.array(dims, dtype=COLUMN_TYPES["dims"]).reshape(len(self._rows), 4)
         columns["dep_start"] = np.array(self._dep_start, dtype=np.int64)
         columns["deps"] = np.array(self._deps, dtype=np.int32)
         return Program(

@@ -15,49 +15,35 @@ from flint.passes.extract.tensors import Tensor, axis_refs, show
 from flint.passes.extract.work import Operation
 
 Axes = tuple[AxisRef, ...]
+#: The attribute that holds the sharding rule of an operation.
+RULE = "sdy.sharding_rule"
 #: Collectives of the Shardy dialect that finish a reduction, and where they name their axes.
 REDUCERS = {"sdy.all_reduce": "reduction_axes", "sdy.reduce_scatter": "reduce_scatter_axes"}
 
 
-class Doubts:
-    """Checks operations, each combination of rule and tensors once."""
+def examine(o: Operation, attribute: Any, mesh: Mesh) -> tuple[str, Axes]:
+    """What is wrong between the tensors of `o`, "" if nothing is, and the axes that it sums over.
 
-    def __init__(self, mesh: Mesh) -> None:
-        self.mesh = mesh
-        self._known: dict[tuple[Any, ...], tuple[str, Axes]] = {}
-
-    def about(self, o: Operation) -> str:
-        """A sentence about the first factor whose axes disagree, or "" if all agree.
-
-        Permutation factors are left out: implied communication covers them. So are dimensions
-        whose axes do not divide into their factors.
-        """
-        if "sdy.sharding_rule" not in o.op.attributes:
-            return ""
-        tensors = (*o.operands, *o.results)
-        if not any(any(t.sharding) for t in tensors):
-            return ""
-        attribute = o.op.attributes["sdy.sharding_rule"]
-        key = (attribute, *tensors)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = _examine(o, tensors, attribute, self.mesh)
-        found, summed = known
-        found = found or _missing_reduction(o, summed, self.mesh)
-        if not found:
-            return ""
-        kinds = " ".join(show(t.sharding) for t in tensors)
-        return f"{found}: {kinds} under {attribute}"
-
-
-def _examine(
-    o: Operation, tensors: tuple[Tensor, ...], attribute: Any, mesh: Mesh
-) -> tuple[str, Axes]:
-    """What is wrong between the tensors, and the axes over which they are summed."""
+    That is the first factor of the rule `attribute` whose axes disagree. Permutation factors are
+    left out: implied communication covers them. So are dimensions whose axes do not divide into
+    their factors. Without a rule, or where nothing is sharded, nothing is wrong.
+    """
+    tensors = (*o.operands, *o.results)
+    if attribute is None or not any(any(t.sharding) for t in tensors):
+        return "", ()
     from jaxlib.mlir.dialects import sdy
 
     rule = sdy.OpShardingRuleAttr(attribute)
     return _disagreement(tensors, rule, mesh), _summed_axes(o, rule, mesh)
+
+
+def doubt_about(o: Operation, attribute: Any, found: tuple[str, Axes], mesh: Mesh) -> str:
+    """A sentence about what `examine` found, or a sum that is never reduced; "" if all is well."""
+    wrong = found[0] or _missing_reduction(o, found[1], mesh)
+    if not wrong:
+        return ""
+    kinds = " ".join(show(t.sharding) for t in (*o.operands, *o.results))
+    return f"{wrong}: {kinds} under {attribute}"
 
 
 def _disagreement(tensors: tuple[Tensor, ...], rule: Any, mesh: Mesh) -> str:

@@ -19,6 +19,7 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Collective
 from flint.passes.axes import pairs_to_route
 from flint.passes.extract.collectives import shard_holders
+from flint.passes.extract.consistency import RULE
 from flint.passes.extract.halo import Hop, hops, messages, rotation
 from flint.passes.extract.tensors import Tensor, show
 from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
@@ -44,11 +45,18 @@ class Implied:
     op: OpClass = OpClass.MOVE  #: what it reduces with
 
 
+def may_imply(o: Operation) -> bool:
+    """Whether `implied_communication` has to be asked, for all operations like `o`."""
+    if not any(any(t.sharding) for t in o.operands) or o.name.startswith("sdy."):
+        return False
+    return o.name in _SHIFTS or RULE not in o.op.attributes
+
+
 def implied_communication(o: Operation, mesh: Mesh) -> list[Implied]:
     """Collectives that `o` needs on its operands because of how they are sharded."""
-    if not any(any(t.sharding) for t in o.operands) or o.name.startswith("sdy."):
+    if not may_imply(o):
         return []
-    if "sdy.sharding_rule" not in o.op.attributes:
+    if RULE not in o.op.attributes:
         return _gather_all(o, mesh)
     if o.name == "stablehlo.reverse":
         return list(_mirror(o, mesh))
@@ -58,9 +66,11 @@ def implied_communication(o: Operation, mesh: Mesh) -> list[Implied]:
         return []
     if o.name == "stablehlo.concatenate" and rotation_of(o.op) is not None:
         return _rotate(o, mesh)
-    if o.name in REACHES:
-        return list(_exchange(o, mesh))
-    return []
+    return list(_exchange(o, mesh))
+
+
+#: Operations that shift or slide, or write a part: a rule does not say all that they need.
+_SHIFTS = frozenset({*REACHES, "stablehlo.reverse", "stablehlo.dynamic_update_slice"})
 
 
 def implied_on_results(o: Operation, mesh: Mesh) -> list[Implied]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from flint.errors import FlintError, nearest
 from flint.ir.trip_counts import TripCounts
-from flint.passes.extract.names import Origin
+from flint.passes.locations import Origin
 from flint.passes.mlir import defining_operation
 
 

@@ -55,12 +55,11 @@ def _of_gradients(program: Program, phase: Phases, after: Mask) -> Mask:
 
 def _tags_reached(program: Program, phase: Phases) -> NDArray[np.int64]:
     """For each row, bits of the tags of what reads it, directly or by rows without a tag."""
-    start, readers = consumers(program)
-    first, reader, tags = start.tolist(), readers.tolist(), phase.tolist()
+    own = np.where(phase == Phase.UNKNOWN, 0, 1 << phase.astype(np.int64)).tolist()
     reached = [0] * len(program)
-    for row in range(len(program) - 1, -1, -1):
-        for r in reader[first[row] : first[row + 1]]:
-            reached[row] |= 1 << tags[r] if tags[r] != Phase.UNKNOWN else reached[r]
+    readers, rows = program.dep_owner[::-1].tolist(), program.deps[::-1].tolist()
+    for reader, row in zip(readers, rows, strict=True):  # all of a reader's own readers were before
+        reached[row] |= own[reader] or reached[reader]
     return np.array(reached, dtype=np.int64)
 
 
@@ -133,10 +132,9 @@ def _closure(program: Program, marked: Mask, through: Mask | None = None) -> Mas
 
 def _spread(program: Program, found: Mask, through: Mask | None) -> None:
     """Mark every row that depends on a marked row, in one sweep in row order."""
-    start, deps = program.dep_start.tolist(), program.deps.tolist()
     marked = found.tolist()
     allowed = [True] * len(program) if through is None else through.tolist()
-    for row in range(len(program)):
-        if allowed[row] and not marked[row]:
-            marked[row] = any(marked[d] for d in deps[start[row] : start[row + 1]])
+    for row, read in zip(program.dep_owner.tolist(), program.deps.tolist(), strict=True):
+        if marked[read] and allowed[row]:
+            marked[row] = True
     found[:] = marked

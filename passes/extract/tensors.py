@@ -21,9 +21,9 @@ _AXIS = re.compile(r'"((?:[^"\\]|\\.)+)"(?::\((\d+)\)(\d+))?')
 Sharding = tuple[tuple[AxisRef, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """One value on one device."""
+    """A value on one device. `Tensors` makes one for each type and sharding."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -61,6 +61,12 @@ def _show_axis(axis: AxisRef) -> str:
     return f'"{axis.name}"{part}'
 
 
+#: The attribute that holds the sharding of a single result.
+_ONE_SHARDING = "out_sharding"
+#: Attributes that hold the shardings of results, and come in this order.
+_SHARDINGS = ("sdy.sharding", _ONE_SHARDING, "out_shardings")
+
+
 class Tensors:
     """Reads `Tensor`s from MLIR values, remembering what it has parsed."""
 
@@ -69,6 +75,7 @@ class Tensors:
         self._shardings: dict[Any, Sharding] = {}
         self._types: dict[Any, tuple[tuple[int, ...], str, int] | None] = {}
         self._made: dict[Any, Tensor] = {}
+        self._results: dict[Any, tuple[Tensor, ...]] = {}
 
     def parse(self, attribute: Any) -> Sharding:
         """Read a `#sdy.sharding` attribute. Axes that the mesh lacks (size one) are dropped."""
@@ -89,6 +96,27 @@ class Tensors:
         from jaxlib.mlir.dialects import sdy
 
         return [self.parse(s) for s in sdy.TensorShardingPerValueAttr(attribute).shardings]
+
+    def of_results(self, op: Any) -> tuple[Tensor, ...]:
+        """The local tensors of the results of an operation."""
+        attributes = op.attributes
+        name = next((n for n in _SHARDINGS if n in attributes), "")
+        attribute = attributes[name] if name else None
+        types = tuple(value.type for value in op.results)
+        key = (name, attribute, types)
+        found = self._results.get(key)
+        if found is None:
+            shardings = self._shardings_of(name, attribute, len(types))
+            found = tuple(self.make(t, s) for t, s in zip(types, shardings, strict=True))
+            self._results[key] = found
+        return found
+
+    def _shardings_of(self, name: str, attribute: Any, results: int) -> list[Sharding]:
+        if not name:
+            return [()] * results
+        if name == _ONE_SHARDING:
+            return [self.parse(attribute)]
+        return self.per_value(attribute)
 
     def make(self, value_type: Any, sharding: Sharding) -> Tensor:
         """The local tensor of a global type under a sharding."""

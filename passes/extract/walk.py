@@ -11,13 +11,14 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind
+from flint.passes.extract.alike import Alike, Alikes
 from flint.passes.extract.collectives import (
     Communication,
     communication_of,
     parts_before,
     slice_group,
 )
-from flint.passes.extract.consistency import Doubts
+from flint.passes.extract.consistency import RULE, doubt_about
 from flint.passes.extract.host_memory import placement, with_host_memory
 from flint.passes.extract.implied import (
     Implied,
@@ -26,7 +27,6 @@ from flint.passes.extract.implied import (
 )
 from flint.passes.extract.layouts import turned_operands
 from flint.passes.extract.loops import LoopCounts
-from flint.passes.extract.names import NOWHERE, Origin, Origins
 from flint.passes.extract.op_classes import class_of, value_class
 from flint.passes.extract.phases import with_phases
 from flint.passes.extract.tensors import (
@@ -38,6 +38,7 @@ from flint.passes.extract.tensors import (
     show,
 )
 from flint.passes.extract.work import Operation, work_of
+from flint.passes.locations import NOWHERE, Origin, Origins
 from flint.passes.mlir import (
     defining_operation,
     functions_of,
@@ -70,7 +71,6 @@ FREE = frozenset(
 )
 #: Operations that say which device runs them.
 _POSITIONS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
-_NO_AXES: frozenset[str] = frozenset()
 RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 
 
@@ -146,10 +146,10 @@ class _Walk:
         self.functions = functions
         self.trips = trips
         self.tensors = Tensors(mesh)
-        self.doubts = Doubts(mesh)
+        self.alikes = Alikes(mesh)
         self.origins = Origins()
         self.rows: dict[Any, int] = {}
-        self.shardings: dict[Any, Sharding] = {}
+        self.values: dict[Any, Tensor] = {}
         self.stamps: dict[tuple[str, Phase], _Stamp] = {}
         self.splits: dict[int, frozenset[str]] = {}
         self.reached: dict[int, frozenset[str]] = {}  # axes of rows that know of other devices
@@ -173,8 +173,7 @@ class _Walk:
 
     def _parameter(self, argument: Any, attributes: Any, number: int) -> None:
         sharding = self._given(attributes, "sdy.sharding")
-        self.shardings[argument] = sharding
-        tensor = self.tensors.make(argument.type, sharding)
+        tensor = self.values[argument] = self.tensors.make(argument.type, sharding)
         donated = any(k in attributes for k in ("jax.buffer_donor", "tf.aliasing_output"))
         on_host = _is_on_host(attributes)
         self.rows[argument] = self.builder.add(
@@ -209,24 +208,18 @@ class _Walk:
 
     def tensor(self, value: Any) -> Tensor:
         """The local tensor of an MLIR value."""
-        return self.tensors.make(value.type, self.shardings.get(value, ()))
-
-    def _result_shardings(self, op: Any) -> list[Sharding]:
-        if "sdy.sharding" in op.attributes:
-            return self.tensors.per_value(op.attributes["sdy.sharding"])
-        if "out_sharding" in op.attributes:
-            return [self.tensors.parse(op.attributes["out_sharding"])]
-        if "out_shardings" in op.attributes:
-            return self.tensors.per_value(op.attributes["out_shardings"])
-        return [()] * len(op.results)
+        found = self.values.get(value)
+        return self.tensors.make(value.type, ()) if found is None else found
 
     def _define(self, op: Any, rows: Sequence[int]) -> None:
         for value, row in zip(op.results, rows, strict=True):
             self.rows[value] = row
 
-    def _declare(self, op: Any) -> None:
-        for value, sharding in zip(op.results, self._result_shardings(op), strict=True):
-            self.shardings[value] = sharding
+    def _declare(self, op: Any) -> tuple[Tensor, ...]:
+        """Note the tensors of the results of an operation, and return them."""
+        tensors = self.tensors.of_results(op)
+        self.values.update(zip(op.results, tensors, strict=True))
+        return tensors
 
     def _value(
         self,
@@ -255,15 +248,10 @@ class _Walk:
 
     def plain(self, op: Any) -> None:
         """One operation that holds no other that runs: one row, after what it makes necessary."""
-        self._declare(op)
-        operation = Operation(
-            op.name,
-            op,
-            tuple(self.tensor(v) for v in op.operands),
-            tuple(self.tensor(v) for v in op.results),
-        )
+        operands = list(op.operands)
+        operation = Operation(op.name, op, tuple(map(self.tensor, operands)), self._declare(op))
         origin = self.origins.of(op.location)
-        deps = [self.rows[v] for v in op.operands]
+        deps = [self.rows[v] for v in operands]
         communication = communication_of(operation, self.mesh)
         if communication is not None:
             row = self._communicate(operation, communication, deps, origin)
@@ -273,8 +261,10 @@ class _Walk:
             if op.name in _POSITIONS:
                 self.reached[row] = frozenset(self.mesh.names)
         else:
-            deps = self._imply(operation, deps, origin)
-            row = self._compute(operation, deps, origin)
+            alike = self.alikes.of(operation)
+            if alike.implies:
+                deps = self._imply(operation, deps, origin)
+            row = self._compute(operation, alike, deps, origin)
         self._define(op, [row] * len(op.results))
         self._complete(operation, row, origin)
 
@@ -329,28 +319,23 @@ class _Walk:
             return frozenset(self.mesh.names)
         return frozenset(a.name for a in where.axes)
 
-    def _compute(self, o: Operation, deps: list[int], origin: Origin) -> int:
-        work = work_of(o)
-        doubt = "" if implied_on_results(o, self.mesh) else self.doubts.about(o)
-        read = sum(t.num_bytes for t in o.operands)
-        written = sum(t.num_bytes for t in o.results)
-        flags = Flag(0)
+    def _compute(self, o: Operation, alike: Alike, deps: list[int], origin: Origin) -> int:
+        work = work_of(o) if alike.work is None else alike.work
+        doubt = self._doubt(o, alike)
+        flags = int(turned_operands(o, deps))
         if work.unpriced:
             flags |= Flag.UNPRICED
         if work.in_place:
             flags |= Flag.IN_PLACE
         if doubt:
             flags |= Flag.DOUBTFUL
-        flags |= turned_operands(o, deps)
         result = o.results[0] if o.results else NOTHING
         placed, opcode = placement(o.op), work.called or o.name
         if placed is not None:
             opcode = OPCODES[placed]
         elif opcode == "stablehlo.custom_call":
             opcode = f"custom_call.{target_of(o.op)}"
-        self.splits[len(self.builder)] = _NO_AXES.union(
-            *(t.split_over for t in (*o.operands, *o.results))
-        )
+        self.splits[len(self.builder)] = alike.split_over
         return self.builder.add(
             opcode,
             Kind.COMPUTE,
@@ -358,8 +343,8 @@ class _Walk:
             deps=deps,
             dtype=result.dtype,
             shape=result.shape,
-            result_bytes=written if work.result_bytes is None else work.result_bytes,
-            operand_bytes=read if work.operand_bytes is None else work.operand_bytes,
+            result_bytes=alike.written if work.result_bytes is None else work.result_bytes,
+            operand_bytes=alike.read if work.operand_bytes is None else work.operand_bytes,
             flops=work.flops,
             dims=work.dims,
             product=work.product,
@@ -372,6 +357,13 @@ class _Walk:
             flags=flags,
             alias=deps[0] if work.in_place else -1,
         )
+
+    def _doubt(self, o: Operation, alike: Alike) -> str:
+        if not alike.disagreement and not alike.summed:
+            return ""
+        if implied_on_results(o, self.mesh):
+            return ""
+        return doubt_about(o, alike.rule, (alike.disagreement, alike.summed), self.mesh)
 
     def _imply(self, o: Operation, deps: list[int], origin: Origin) -> list[int]:
         """Add the communication that an operation needs and Shardy does not spell out."""
@@ -398,17 +390,17 @@ class _Walk:
         uses = [use.owner.operation for use in o.op.results[0].uses]
         producer = defining_operation(o.op.operands[0])
         if o.name in _SERVES_CONSUMER or producer is None:
-            served = next((u for u in uses if "sdy.sharding_rule" in u.attributes), None)
+            served = next((u for u in uses if RULE in u.attributes), None)
             word = "for"
         else:
             served, word = producer, "after"
         if served is None:
             return change
         rule = ""
-        if "sdy.sharding_rule" in served.attributes:
-            rule = " " + str(served.attributes["sdy.sharding_rule"])
+        if RULE in served.attributes:
+            rule = " " + str(served.attributes[RULE])
         for owner in map(defining_operation, served.operands):
-            if owner is not None and any(r not in self.shardings for r in owner.results):
+            if owner is not None and any(r not in self.values for r in owner.results):
                 self._declare(owner)  # an operand may come after the collective that is explained
         operands = ", ".join(show(self.tensor(v).sharding) for v in served.operands)
         return f"{change} {word} {served.name} of {operands}{rule}"
@@ -457,10 +449,9 @@ class _Walk:
         start, barriers = len(self.builder), self.barriers
         for i, (argument, row) in enumerate(zip(block.arguments, actual, strict=True)):
             given = attributes[i] if i < len(attributes) else {}
-            self.shardings[argument] = self._given(given, "sdy.sharding")
-            self.rows[argument] = self._value(
-                "func.argument", self.tensor(argument), [row], NOWHERE
-            )
+            sharding = self._given(given, "sdy.sharding")
+            tensor = self.values[argument] = self.tensors.make(argument.type, sharding)
+            self.rows[argument] = self._value("func.argument", tensor, [row], NOWHERE)
         results = self.block(block)
         # A result that is an argument of the caller would point outside of the copied rows.
         held = self.barriers > barriers
@@ -491,9 +482,8 @@ class _Walk:
         )
         for argument, operand, sharding in zip(block.arguments, op.operands, given, strict=True):
             self.rows[argument] = self.rows[operand]
-            self.shardings[argument] = tuple(
-                tuple(a for a in axes if a.name not in manual) for axes in sharding
-            )
+            left = tuple(tuple(a for a in axes if a.name not in manual) for axes in sharding)
+            self.values[argument] = self.tensors.make(argument.type, left)
         outside, self.origins.inside = self.origins.inside, self.origins.of(op.location)
         start = len(self.builder)
         self._define(op, self.block(block))
@@ -526,11 +516,10 @@ class _Walk:
         )
         carried = []
         for i, (value, row) in enumerate(zip(op.results, initial, strict=True)):
-            sharding = self.shardings[value]
+            tensor = self.values[value]
+            here = self._value("while.carry", tensor, [row], origin)
             for argument in (condition.arguments[i], body.arguments[i]):
-                self.shardings[argument] = sharding
-            here = self._value("while.carry", self.tensor(value), [row], origin)
-            for argument in (condition.arguments[i], body.arguments[i]):
+                self.values[argument] = tensor
                 self.rows[argument] = here
             carried.append(here)
         if not _is_scalar_block(self, condition):
@@ -604,11 +593,9 @@ def _manual_axes(op: Any) -> frozenset[str]:
 
 def _is_scalar_bookkeeping(o: Operation) -> bool:
     """Loop counters and indices: they fuse into whatever uses them and cost nothing."""
-    return (
-        bool(o.results)
-        and all(not t.shape for t in (*o.operands, *o.results))
-        and (o.name != "stablehlo.custom_call")
-    )
+    if not o.results or o.results[0].shape or o.name == "stablehlo.custom_call":
+        return False
+    return all(not t.shape for t in (*o.operands, *o.results))
 
 
 def _is_scalar_block(walk: _Walk, block: Any) -> bool:
