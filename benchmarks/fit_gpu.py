@@ -35,7 +35,7 @@ from scipy.optimize import minimize
 from benchmarks import kernel_rows as rows
 from flint.backends.cost.chips.families.gpu.attention import attention_ns
 from flint.backends.cost.chips.families.gpu.constants import Constants
-from flint.backends.cost.chips.families.gpu.hardware import Hardware, hardware_of
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.memory import elementwise_ns, norm_ns, softmax_ns
 from flint.backends.cost.chips.families.gpu.products import gemm_ns
 from flint.cluster.load import PRESETS as CLUSTERS
@@ -108,12 +108,12 @@ def fit(bounds: Bounds, predict: Predict, measured_ns: NDArray[np.float64]) -> d
     return {name: float(f"{value:.4g}") for name, value in constants(z).items()}
 
 
-def bare(preset: str) -> Hardware:
+def bare(preset: str) -> GpuHardware:
     """A preset's hardware without constants."""
     return hardware_of(Cluster.load(preset).chip, Constants({}))
 
 
-def with_constants(hardware: Hardware, values: dict[str, float]) -> Hardware:
+def with_constants(hardware: GpuHardware, values: dict[str, float]) -> GpuHardware:
     """The same hardware with other constants."""
     return replace(hardware, constants=Constants(values))
 

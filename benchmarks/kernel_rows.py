@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flint.backends.cost.chips.families.gpu.constants import Constants
 from flint.backends.cost.chips.families.gpu.hardware import (
     L2_BANDWIDTH_RATIO,
-    Hardware,
+    GpuHardware,
     element_bytes,
 )
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
@@ -112,10 +112,10 @@ def row_kernels(name: str, device: str) -> Measured:
     return measured(rows, lambda row: _rows(row, kind[name]), "latency_ms")
 
 
-def neusight_hardware(device: str, constants: dict[str, float]) -> Hardware:
+def neusight_hardware(device: str, constants: dict[str, float]) -> GpuHardware:
     """One of NeuSight's GPUs with constants to price element-wise and row kernels with."""
     bandwidth, sms, clock, l2 = NEUSIGHT_GPUS[device]
-    return Hardware(
+    return GpuHardware(
         chip=Cluster.load("a100-40-dgx").chip,  # only asked for peaks, which no such kernel needs
         constants=Constants(constants),
         sms=sms,

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flint.backends.cost.chips.attention_notes import attention_notes
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.chips.peaks import tf32_kinds
-from flint.backends.cost.network.notes import congestion_notes, extrapolation_notes
 from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.notes import attention_notes, congestion_notes, extrapolation_notes
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.simulate.exposure import Share, shares
 from flint.backends.cost.simulate.timeline import POLICIES, Policy, Timeline, simulate

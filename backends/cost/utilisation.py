@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flint.backends.cost.chips.kernel_table import kernels_of
+from flint.backends.cost.chips.kernel_table import kernels_of, masked_flops, masks_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.chips.masks import masked_flops, masks_of
 from flint.backends.cost.chips.model import peak_type
 from flint.cluster.models import Cluster
 from flint.errors import FlintError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import flint
-from flint.backends.cost.chips.masks import band_keys, masked_flops, masks_of
+from flint.backends.cost.chips.kernel_table import band_keys, masked_flops, masks_of
 from flint.backends.cost.estimate import Estimate
 from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh

@@ -12,7 +12,7 @@ from flint.backends.cost.chips.families.gpu.constants import CONSTANTS, NEEDED, 
 from flint.backends.cost.chips.families.gpu.constants import constants_note as gpu_note
 from flint.backends.cost.chips.families.systolic.constants import Systolic
 from flint.backends.cost.chips.families.systolic.constants import constants_note as systolic_note
-from flint.backends.cost.collectives.speed import speed_of
+from flint.backends.cost.collectives.choose import speed_of
 from flint.backends.cost.network.placement import Placement
 from flint.cluster.models import (
     Chip,

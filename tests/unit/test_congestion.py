@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flint.backends.cost.network.notes import Congestion, congestion, congestion_notes
 from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.notes import Congestion, congestion, congestion_notes
 from flint.backends.cost.simulate.timeline import Timeline, simulate
 from flint.cluster.models import Cluster
 from flint.ir.program import Kind

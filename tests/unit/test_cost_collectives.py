@@ -13,8 +13,7 @@ from flint.backends.cost.collectives.algorithm import (
     algorithms,
     constants,
 )
-from flint.backends.cost.collectives.choose import plans
-from flint.backends.cost.collectives.speed import speed_of, speeds_of
+from flint.backends.cost.collectives.choose import plans, speed_of, speeds_of
 from flint.backends.cost.network.calls import Call, Span
 from flint.cluster.models import Cluster, NetworkKind
 from flint.ir.collective import Collective

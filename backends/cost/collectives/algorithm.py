@@ -21,7 +21,7 @@ from flint.cluster.tables import Constant
 from flint.ir.collective import Collective
 
 if TYPE_CHECKING:
-    from flint.backends.cost.collectives.speed import Speed
+    from flint.backends.cost.collectives.choose import Speed
 
 #: What goes from one member to another: a permutation is one message per member.
 MESSAGES = frozenset({Collective.NONE, Collective.PERMUTE})

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, Hardware
+from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
 
 #: Queries and keys of one block of the kernels (FlashAttention-2 and -3).
@@ -31,7 +31,7 @@ DECODE_QUERIES = 8
 
 
 def attention_ns(
-    kernels: Kernels, hardware: Hardware, dtype: str, *, backward: bool = False
+    kernels: Kernels, hardware: GpuHardware, dtype: str, *, backward: bool = False
 ) -> Float64s:
     """Latency of fused attention, all rows with `dtype`.
 
@@ -47,7 +47,7 @@ def attention_ns(
     return times
 
 
-def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool) -> Float64s:
+def _blocks_ns(kernels: Kernels, hardware: GpuHardware, dtype: str, backward: bool) -> Float64s:
     c = hardware.constants
     heads, queries, keys, head_size = np.maximum(kernels.dims.T.astype(np.float64), 1)
     passes = BACKWARD_FLOPS if backward else 1.0
@@ -67,7 +67,7 @@ def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool)
     return result
 
 
-def head_efficiency(hardware: Hardware, head_size: Float64s) -> Float64s:
+def head_efficiency(hardware: GpuHardware, head_size: Float64s) -> Float64s:
     """Efficiency by head size: straight between the sizes that were fitted, level outside."""
     known = sorted(
         (float(name.removeprefix(HEAD_SIZES)), value)
@@ -89,7 +89,7 @@ def _block_area(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_]) ->
     return result
 
 
-def _decode_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
+def _decode_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     c = hardware.constants
     bandwidth = c["decode.memory_efficiency"] * hardware.memory_bytes_per_ns
     heads = np.maximum(kernels.dims[:, 0], 1) / hardware.sms

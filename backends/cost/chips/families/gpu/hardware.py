@@ -36,7 +36,7 @@ _BYTES = (
 
 
 @dataclass(frozen=True)
-class Hardware:
+class GpuHardware:
     """A chip in nanoseconds. `l2_bytes_per_ns` is never below that of memory."""
 
     chip: Chip
@@ -57,12 +57,12 @@ class Hardware:
         return TRANSCENDENTALS * self.sms * self.cycles_per_ns
 
 
-def hardware_of(chip: Chip, constants: Constants | None = None) -> Hardware:
+def hardware_of(chip: Chip, constants: Constants | None = None) -> GpuHardware:
     """Read a chip, with its constants or the given ones. Raises FlintError FL705 if it is no GPU."""
     gpu = gpu_of(chip)
     memory = chip.memory_bandwidth_bytes_per_s.value
     l2 = gpu.l2_bandwidth_bytes_per_s.value if gpu.l2_bandwidth_bytes_per_s else 0.0
-    return Hardware(
+    return GpuHardware(
         chip=chip,
         constants=constants_of(chip) if constants is None else constants,
         sms=gpu.sms.value,

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, Hardware
-from flint.backends.cost.chips.formulas import fft_passes, row_elements
+from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
+from flint.backends.cost.chips.model import fft_passes, row_elements
 
 #: Integer instructions per 4 random bytes of Philox and Threefry, over what one SM executes in a
 #: cycle. Assumed: Philox4x32-10 has 10 rounds of 2 wide multiplications and 4 exclusive ors per
@@ -40,7 +40,9 @@ LINE_BYTES = 65_536
 OPERATIONS = 128
 
 
-def bandwidth_ns(kernels: Kernels, hardware: Hardware, model: str, elements: Float64s) -> Float64s:
+def bandwidth_ns(
+    kernels: Kernels, hardware: GpuHardware, model: str, elements: Float64s
+) -> Float64s:
     """launch + bytes / (efficiency * bandwidth) + elements * cycles / (SMs * clock).
 
     The constants are those of `model` ("elementwise" or "softmax").
@@ -56,7 +58,7 @@ def bandwidth_ns(kernels: Kernels, hardware: Hardware, model: str, elements: Flo
     return result
 
 
-def elementwise_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def elementwise_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Chains of element-wise operations; an optimizer's update is one over several arrays.
 
     Fitted on single operations in f32 (add to gelu) on five GPUs.
@@ -64,24 +66,24 @@ def elementwise_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     return bandwidth_ns(kernels, hardware, "elementwise", kernels.elements.astype(np.float64))
 
 
-def random_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def random_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Draws of random numbers: an element-wise kernel with the generator's instructions."""
     draws = kernels.elements * (RANDOM_CYCLES / (hardware.sms * hardware.cycles_per_ns))
     result: Float64s = elementwise_ns(kernels, hardware) + draws
     return result
 
 
-def reduction_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def reduction_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Sums and maxima. Assumed: as element-wise kernels over the elements that they read."""
     return bandwidth_ns(kernels, hardware, "elementwise", row_elements(kernels))
 
 
-def softmax_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def softmax_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Softmax and its backward pass, fitted on forward passes in f32."""
     return bandwidth_ns(kernels, hardware, "softmax", row_elements(kernels))
 
 
-def norm_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Layer norm, RMS norm and their backward passes, fitted on forward layer norms in f32.
 
     A block of threads takes a row: loads, sums, waits for the sums, stores. Narrow rows are bound
@@ -94,12 +96,12 @@ def norm_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     return result
 
 
-def copy_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def copy_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Transposes, slices, concatenations: as element-wise kernels of the same bytes."""
     return bandwidth_ns(kernels, hardware, "elementwise", kernels.elements.astype(np.float64))
 
 
-def gather_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def gather_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Look-ups of rows. A row shorter than a sector still moves the whole sector."""
     rows = np.maximum(kernels.dims[:, 1], 0)
     padding = np.maximum(2.0 * SECTOR_BYTES * rows - kernels.moved_bytes, 0)
@@ -107,7 +109,7 @@ def gather_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     return result
 
 
-def scatter_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def scatter_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Scatters and scatter-adds: a copy, and each updated row read and written once more."""
     size = kernels.written_bytes / np.maximum(kernels.elements, 1)
     row_bytes = np.maximum(size * kernels.dims[:, 3], SECTOR_BYTES)
@@ -116,20 +118,20 @@ def scatter_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     return result
 
 
-def _bytes_ns(moved: Float64s, hardware: Hardware) -> Float64s:
+def _bytes_ns(moved: Float64s, hardware: GpuHardware) -> Float64s:
     bandwidth = hardware.constants["elementwise.memory_efficiency"] * hardware.memory_bytes_per_ns
     result: Float64s = moved / bandwidth
     return result
 
 
-def sort_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def sort_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Radix sorts: a launch and a pass over all bytes per 8 bits of key."""
     one = bandwidth_ns(kernels, hardware, "elementwise", kernels.elements.astype(np.float64))
     result: Float64s = one * (KEY_BITS / RADIX_BITS)
     return result
 
 
-def top_k_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def top_k_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """A launch and the reads of the operand, by as many SMs as there are rows.
 
     One SM reads no faster than its share of the L2's bandwidth.
@@ -145,7 +147,7 @@ def top_k_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     return result
 
 
-def fft_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def fft_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Launches, and the longer of passes over memory and 5 n log2 n operations."""
     c = hardware.constants
     count = fft_passes(kernels, LINE_BYTES)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.attention import attention_ns
 from flint.backends.cost.chips.families.gpu.constants import constants_note
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, Hardware, hardware_of
+from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.products import gemm_ns
-from flint.backends.cost.chips.formulas import Formulas
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.model import ChipModel
+from flint.backends.cost.chips.model import ChipModel, Formulas
 
-FORMULAS: Formulas[Hardware] = Formulas(
+FORMULAS: Formulas[GpuHardware] = Formulas(
     simple={
         KernelKind.ELEMENTWISE: memory.elementwise_ns,
         KernelKind.OPTIMIZER: memory.elementwise_ns,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.chips.families.gpu.hardware import Float64s, Hardware, element_bytes
+from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, element_bytes
 from flint.backends.cost.chips.kernels import Kernels
 
 #: Heights and widths of tiles that libraries have for 2-byte elements.
@@ -39,7 +39,7 @@ THROTTLE_NS = 1e6
 CHUNK = 8192
 
 
-def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
+def gemm_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     """Latency of products of matrices, batched or not, and of convolutions as such products.
 
     All rows calculate with `dtype`. Raises FlintError FL705 if the chip has no peak for it.
@@ -53,7 +53,7 @@ def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
     return times
 
 
-def _chunk_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
+def _chunk_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     c, size = hardware.constants, element_bytes(dtype)
     shape = _shape(kernels)
     compute = _compute_ns(shape, hardware, dtype)
@@ -79,7 +79,7 @@ def _shape(kernels: Kernels) -> Float64s:
     return np.maximum(shape, 1)
 
 
-def _compute_ns(shape: Float64s, hardware: Hardware, dtype: str) -> Float64s:
+def _compute_ns(shape: Float64s, hardware: GpuHardware, dtype: str) -> Float64s:
     """The best tile's waves, for each split."""
     c, size = hardware.constants, element_bytes(dtype)
     rate = c["gemm.efficiency"] * hardware.peak_flops_per_ns(dtype) / hardware.sms
@@ -97,7 +97,7 @@ def _compute_ns(shape: Float64s, hardware: Hardware, dtype: str) -> Float64s:
     return best
 
 
-def _memory_ns(kernels: Kernels, shape: Float64s, hardware: Hardware, size: int) -> Float64s:
+def _memory_ns(kernels: Kernels, shape: Float64s, hardware: GpuHardware, size: int) -> Float64s:
     """Bytes over bandwidth, from the L2 as far as they stay there."""
     c = hardware.constants
     batch, _, n, k = shape

@@ -21,7 +21,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.families.systolic.hardware import Float64s, Hardware, element_bytes
+from flint.backends.cost.chips.families.systolic.hardware import (
+    Float64s,
+    SystolicHardware,
+    element_bytes,
+)
 from flint.backends.cost.chips.kernels import Kernels
 
 #: Queries and keys of one block that a tuner tries.
@@ -35,7 +39,7 @@ DECODE_QUERIES = 8
 
 
 def attention_ns(
-    kernels: Kernels, hardware: Hardware, dtype: str, *, backward: bool = False
+    kernels: Kernels, hardware: SystolicHardware, dtype: str, *, backward: bool = False
 ) -> Float64s:
     """Latency of fused attention, all rows with `dtype`. Raises FL705 without a peak for it."""
     few = (kernels.dims[:, 1] <= DECODE_QUERIES) & ~kernels.causal & (not backward)
@@ -45,7 +49,9 @@ def attention_ns(
     return times
 
 
-def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool) -> Float64s:
+def _blocks_ns(
+    kernels: Kernels, hardware: SystolicHardware, dtype: str, backward: bool
+) -> Float64s:
     tried = [_block_ns(kernels, hardware, dtype, backward, block) for block in BLOCKS]
     # where values are wider than keys there is more to do than dims say
     compute = kernels.flops / hardware.peak_flops_per_ns(dtype)
@@ -56,7 +62,7 @@ def _blocks_ns(kernels: Kernels, hardware: Hardware, dtype: str, backward: bool)
 
 
 def _block_ns(
-    kernels: Kernels, hardware: Hardware, dtype: str, backward: bool, block: float
+    kernels: Kernels, hardware: SystolicHardware, dtype: str, backward: bool, block: float
 ) -> Float64s:
     """With blocks of `block` queries and keys, without the launch."""
     c = hardware.constants
@@ -90,7 +96,7 @@ def _products(kernels: Kernels, backward: bool) -> Float64s:
 def working_ns(
     scores: Float64s,
     size: Float64s,
-    hardware: Hardware,
+    hardware: SystolicHardware,
     dtype: str,
     backward: bool,
     products: Float64s | float,
@@ -103,14 +109,18 @@ def working_ns(
 
 
 def _arrays_ns(
-    scores: Float64s, size: Float64s, hardware: Hardware, dtype: str, products: Float64s | float
+    scores: Float64s,
+    size: Float64s,
+    hardware: SystolicHardware,
+    dtype: str,
+    products: Float64s | float,
 ) -> Float64s:
     padded = np.ceil(size / hardware.rows) * hardware.rows
     result: Float64s = 2 * scores * padded * products / hardware.peak_flops_per_ns(dtype)
     return result
 
 
-def _vector_ns(scores: Float64s, hardware: Hardware, backward: bool) -> Float64s:
+def _vector_ns(scores: Float64s, hardware: SystolicHardware, backward: bool) -> Float64s:
     name = "attention.backward_register_cycles" if backward else "attention.register_cycles"
     result: Float64s = scores / REGISTER * hardware.constants[name] / hardware.vector_cycles_per_ns
     return result
@@ -127,7 +137,7 @@ def _pairs(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_], block: 
     return np.asarray(queries * keys - np.where(causal, left_out, 0), np.float64)
 
 
-def _decode_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
+def _decode_ns(kernels: Kernels, hardware: SystolicHardware, dtype: str) -> Float64s:
     c = hardware.constants
     bandwidth = c["decode.memory_efficiency"] * hardware.memory_bytes_per_ns
     heads = np.maximum(kernels.dims[:, 0], 1)

@@ -27,7 +27,7 @@ _BYTES = (("f8", 1), ("i8", 1), ("ui8", 1), ("f4", 1), ("i4", 1), ("f64", 8), ("
 
 
 @dataclass(frozen=True)
-class Hardware:
+class SystolicHardware:
     """A chip in nanoseconds and bytes. `arrays` and `vmem_bytes` are those of all its cores."""
 
     chip: Chip
@@ -60,10 +60,10 @@ class Hardware:
         return ON_TPU.flops_per_ns(self.chip, dtype)
 
 
-def hardware_of(chip: Chip, constants: Mapping[str, float] | None = None) -> Hardware:
+def hardware_of(chip: Chip, constants: Mapping[str, float] | None = None) -> SystolicHardware:
     """Read a chip, with its constants or the given ones. Raises FL705 without arrays."""
     systolic = systolic_of(chip)
-    return Hardware(
+    return SystolicHardware(
         chip=chip,
         constants=constants_of(chip) if constants is None else constants,
         cores=systolic.cores.value,

@@ -10,17 +10,20 @@ from flint.backends.cost.chips.families.systolic.attention import attention_ns
 from flint.backends.cost.chips.families.systolic.constants import (
     constants_note,
 )
-from flint.backends.cost.chips.families.systolic.hardware import Float64s, Hardware, hardware_of
+from flint.backends.cost.chips.families.systolic.hardware import (
+    Float64s,
+    SystolicHardware,
+    hardware_of,
+)
 from flint.backends.cost.chips.families.systolic.products import gemm_ns
-from flint.backends.cost.chips.formulas import Formulas
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.model import ChipModel
+from flint.backends.cost.chips.model import ChipModel, Formulas
 from flint.backends.cost.chips.peaks import ON_TPU, ProductTypes
 
 if TYPE_CHECKING:
     from flint.cluster.models import Chip
 
-FORMULAS: Formulas[Hardware] = Formulas(
+FORMULAS: Formulas[SystolicHardware] = Formulas(
     simple={
         KernelKind.ELEMENTWISE: vector.elementwise_ns,
         KernelKind.OPTIMIZER: vector.elementwise_ns,
@@ -46,7 +49,7 @@ class SystolicModel(ChipModel):
 
     library: ClassVar[str] = "XLA"
     types: ClassVar[ProductTypes] = ON_TPU
-    formulas: ClassVar[Formulas[Hardware]] = FORMULAS
+    formulas: ClassVar[Formulas[SystolicHardware]] = FORMULAS
 
     def __init__(self, chip: Chip, constants: Mapping[str, float] | None = None) -> None:
         super().__init__(chip)
@@ -65,7 +68,7 @@ class SystolicModel(ChipModel):
 class ScaleSimModel(SystolicModel):
     """Products as SCALE-Sim counts their cycles; the rest as on a TPU."""
 
-    formulas: ClassVar[Formulas[Hardware]] = FORMULAS._replace(product=scalesim.gemm_ns)
+    formulas: ClassVar[Formulas[SystolicHardware]] = FORMULAS._replace(product=scalesim.gemm_ns)
 
     def note(self) -> str:
         return ""

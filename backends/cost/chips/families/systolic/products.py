@@ -19,14 +19,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.chips.families.systolic.hardware import Float64s, Hardware, element_bytes
+from flint.backends.cost.chips.families.systolic.hardware import (
+    Float64s,
+    SystolicHardware,
+    element_bytes,
+)
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 
 #: Bytes of a sublane group: 8 sublanes of 4 bytes (bf16 tiles are 16 x 128, f32 tiles 8 x 128).
 SUBLANE_BYTES = 32
 
 
-def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
+def gemm_ns(kernels: Kernels, hardware: SystolicHardware, dtype: str) -> Float64s:
     """Latency of products and of convolutions as products, all rows with `dtype`.
 
     Raises FlintError FL705 if the chip has no peak for it.
@@ -46,7 +50,7 @@ def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
     return result
 
 
-def _fused_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def _fused_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """What arrays wait for element-wise work that is part of a product: its flops beyond those."""
     products = 2 * kernels.dims.astype(np.float64).prod(axis=1)
     fused = np.maximum(kernels.flops - products, 0) * (kernels.kind == KernelKind.GEMM)
@@ -55,13 +59,13 @@ def _fused_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     return result
 
 
-def vmem_bytes_per_ns(hardware: Hardware) -> float:
+def vmem_bytes_per_ns(hardware: SystolicHardware) -> float:
     """Bandwidth from VMEM into the arrays."""
     return hardware.constants["vmem.bandwidth_ratio"] * hardware.memory_bytes_per_ns
 
 
 def _padded_flops(
-    batch: Float64s, m: Float64s, n: Float64s, k: Float64s, hardware: Hardware, size: int
+    batch: Float64s, m: Float64s, n: Float64s, k: Float64s, hardware: SystolicHardware, size: int
 ) -> Float64s:
     high = _padded(m, max(SUBLANE_BYTES / size, 1))
     # either dimension of the result may lie along the columns: the compiler transposes a product

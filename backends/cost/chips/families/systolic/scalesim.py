@@ -29,7 +29,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flint.backends.cost.chips.families.systolic.constants import systolic_of
-from flint.backends.cost.chips.families.systolic.hardware import Float64s, Hardware, element_bytes
+from flint.backends.cost.chips.families.systolic.hardware import (
+    Float64s,
+    SystolicHardware,
+    element_bytes,
+)
 from flint.backends.cost.chips.kernels import Kernels
 
 Int64s = NDArray[np.int64]
@@ -59,7 +63,7 @@ def cycles(
     return np.asarray(count * each - 1, np.int64)
 
 
-def gemm_ns(kernels: Kernels, hardware: Hardware, dtype: str) -> Float64s:
+def gemm_ns(kernels: Kernels, hardware: SystolicHardware, dtype: str) -> Float64s:
     """Products on all arrays of a chip: tiles are dealt out evenly, each array is SCALE-Sim's.
 
     A third of VMEM is the double buffer of each operand and of the result; what they read comes at

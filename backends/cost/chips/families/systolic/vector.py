@@ -22,9 +22,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from flint.backends.cost.chips.families.systolic.hardware import Float64s, Hardware, element_bytes
-from flint.backends.cost.chips.formulas import fft_passes, row_elements
+from flint.backends.cost.chips.families.systolic.hardware import (
+    Float64s,
+    SystolicHardware,
+    element_bytes,
+)
 from flint.backends.cost.chips.kernels import Kernels
+from flint.backends.cost.chips.model import fft_passes, row_elements
 
 #: Integer operations of Threefry-2x32 per 4 random bytes. Assumed: 20 rounds of an addition, a
 #: rotation (3 operations) and an exclusive or, and the keys, per 8 bytes (Salmon et al., SC'11).
@@ -41,22 +45,22 @@ KEY_BYTES = 4
 LINE_SHARE = 0.5
 
 
-def elementwise_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def elementwise_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """Chains of element-wise operations, optimizer updates and copies; fitted on rotary embedding."""
     return _pass_ns(kernels, hardware, "elementwise", 2 * kernels.elements.astype(np.float64))
 
 
-def reduction_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def reduction_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """Sums and maxima. Assumed: as element-wise kernels over the elements that they read."""
     return _pass_ns(kernels, hardware, "elementwise", row_elements(kernels))
 
 
-def norm_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def norm_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """Norms and softmax, and their backward passes; fitted on RMS norms in bf16."""
     return _pass_ns(kernels, hardware, "norm", 2.0 * row_elements(kernels))
 
 
-def random_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def random_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """Draws of random numbers: an element-wise kernel, or the generator if that takes longer."""
     rate = hardware.vector_operations_per_ns
     draws = kernels.elements * (RANDOM_OPERATIONS / rate)
@@ -64,7 +68,9 @@ def random_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
     return result
 
 
-def _pass_ns(kernels: Kernels, hardware: Hardware, model: str, touched: Float64s) -> Float64s:
+def _pass_ns(
+    kernels: Kernels, hardware: SystolicHardware, model: str, touched: Float64s
+) -> Float64s:
     c = hardware.constants
     bandwidth = hardware.memory_bytes_per_ns
     sizes = np.array([element_bytes(dtype) for dtype in kernels.dtypes])
@@ -74,7 +80,7 @@ def _pass_ns(kernels: Kernels, hardware: Hardware, model: str, touched: Float64s
     return result
 
 
-def gather_ns(kernels: Kernels, hardware: Hardware, passes: float = 1.0) -> Float64s:
+def gather_ns(kernels: Kernels, hardware: SystolicHardware, passes: float = 1.0) -> Float64s:
     """Look-ups of rows, fitted on token embeddings: a copy from HBM is started for each row."""
     c = hardware.constants
     rows = np.maximum(kernels.dims[:, 1], 0)
@@ -84,22 +90,22 @@ def gather_ns(kernels: Kernels, hardware: Hardware, passes: float = 1.0) -> Floa
     return result
 
 
-def scatter_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def scatter_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """Scatters and scatter-adds: a gather whose results are read as well."""
     return gather_ns(kernels, hardware, SCATTER_PASSES)
 
 
-def sort_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def sort_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """Sorts: each operand is an array that is exchanged."""
     return _network_ns(kernels, hardware, np.maximum(kernels.arrays - 1.0, 1.0))
 
 
-def top_k_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def top_k_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """The k largest of each row, exactly: values and their positions."""
     return _network_ns(kernels, hardware, np.full(len(kernels), 2.0))
 
 
-def _network_ns(kernels: Kernels, hardware: Hardware, arrays: Float64s) -> Float64s:
+def _network_ns(kernels: Kernels, hardware: SystolicHardware, arrays: Float64s) -> Float64s:
     c = hardware.constants
     rows = np.maximum(kernels.dims[:, 1], 1).astype(np.float64)
     columns = np.maximum(kernels.dims[:, 3], 2).astype(np.float64)
@@ -115,7 +121,7 @@ def _network_ns(kernels: Kernels, hardware: Hardware, arrays: Float64s) -> Float
     return result
 
 
-def _far_stages(doublings: Float64s, arrays: Float64s, hardware: Hardware) -> Float64s:
+def _far_stages(doublings: Float64s, arrays: Float64s, hardware: SystolicHardware) -> Float64s:
     """Stages that exchange further than half of VMEM reaches, and a pass for what lies between."""
     fits = np.floor(np.log2(hardware.vmem_bytes / (2 * KEY_BYTES * arrays)))
     beyond = np.maximum(doublings - fits, 0)
@@ -123,7 +129,7 @@ def _far_stages(doublings: Float64s, arrays: Float64s, hardware: Hardware) -> Fl
     return result
 
 
-def fft_ns(kernels: Kernels, hardware: Hardware) -> Float64s:
+def fft_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
     """Launches, and the longer of passes over HBM and 5 n log2 n operations."""
     c = hardware.constants
     count = fft_passes(kernels, LINE_SHARE * hardware.vmem_bytes)

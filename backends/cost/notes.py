@@ -1,4 +1,4 @@
-"""What an estimate of communication leaves out: shared tiers, and groups larger than measured."""
+"""What an estimate leaves out: shared tiers, groups larger than measured, unrecognised attention."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from flint.backends.cost.price import spans_of_row
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
 from flint.cluster.models import Network
-from flint.ir.program import Kind, Program
+from flint.ir.program import Kind, Phase, Program
+from flint.ir.workload import Workload
+from flint.passes.fusion.attention import FuseAttention, attention_turns, fused_turns
+from flint.passes.profiles import profile as find_profile
 from flint.units import format_duration
-
-# Communication that runs at the same time over the same tier, and so slows itself down.
 
 Floats = NDArray[np.float64]
 #: Shares of the step below which nothing is said.
@@ -129,3 +130,40 @@ def _note(network: Network, members: int, ranks: int) -> str:
     measured, inside = network.measured_members, f"{members:,} members of {network.name}"
     known = f"measured up to {measured}" if measured > 1 else "not measured"
     return f"collectives over {ranks:,} ranks are extrapolated: {inside}, {known}"
+
+
+def attention_notes(workload: Workload, kernels: Workload, profile: str) -> tuple[str, ...]:
+    """What of a workload's attention has no flash kernel in `kernels`, if the profile makes some.
+
+    Counts are those of a step of the rank class that has most.
+    """
+    found = [p for p in find_profile(profile).kernels if isinstance(p, FuseAttention)]
+    if not found:
+        return ()
+    named = found[0].named
+    written = workload.kept.get(
+        "attention", named, lambda: [attention_turns(p, named=named) for p in workload.programs]
+    )
+    notes = [
+        note
+        for count, kernel in zip(written, kernels.programs, strict=True)
+        for note in _notes(count, kernel)
+    ]
+    return tuple(dict.fromkeys(notes))
+
+
+def _notes(written: int, kernels: Program) -> list[str]:
+    fused = fused_turns(kernels)
+    trains = bool((kernels.phase == Phase.BACKWARD).any())
+    notes = []
+    if fused.forward < written:
+        notes.append(
+            f"{written - fused.forward:,} of {written:,} attentions are written in a form that is not "
+            "recognised: they have no flash kernel, and their scores are stored"
+        )
+    if trains and fused.backward < fused.first:
+        notes.append(
+            f"{fused.first - fused.backward:,} of {fused.first:,} attentions have no flash kernel in the backward "
+            "pass, whose form is not recognised: their scores are stored"
+        )
+    return notes
