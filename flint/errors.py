@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flint.io.printable import printable
+from flint.text import printable
 
 
 class FlintError(Exception):

@@ -18,7 +18,6 @@ from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
-from flint.ir.trip_counts import TripCounts
 from flint.ir.workload import Workload
 from flint.steps.captured import Captured
 from flint.steps.fields import TRIP_COUNTS, check_value
@@ -26,6 +25,7 @@ from flint.steps.input_kind import InputKind, input_kind
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
 from flint.steps.step import AnyStep, Step, TorchStep, WorldStep
+from flint.steps.trip_counts import TripCounts
 
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport

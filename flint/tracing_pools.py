@@ -8,11 +8,11 @@ from typing import Any
 
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
-from flint.ir.trip_counts import TripCounts
 from flint.ir.workload import Workload
 from flint.steps.captured import Captured
 from flint.steps.pools import CacheName, CapturedPools, Disaggregated
 from flint.steps.step import Step, TorchStep
+from flint.steps.trip_counts import TripCounts
 
 
 def trace_pools(

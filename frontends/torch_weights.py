@@ -12,7 +12,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.frontends.user_code import calling_place
 from flint.io.bounded import FileKind, is_file, read_bounded
-from flint.units import format_bytes
+from flint.text import format_bytes
 
 #: A tensor with memory behind it may be this large: tables and test inputs, never weights.
 MAX_REAL_BYTES = 2**30

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from flint.backends.chakra.writing.encode import short_scope
 from flint.backends.cost.astrasim.files import UNKNOWN_MEMORY_BYTES
-from flint.text_table import Column, text_table
-from flint.units import format_bytes, format_duration
+from flint.text import Column, format_bytes, format_duration, text_table
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate

@@ -19,7 +19,7 @@ from flint.ir.program import Kind, Phase, Program
 from flint.ir.workload import Workload
 from flint.passes.fusion.attention import FuseAttention, attention_turns, fused_turns
 from flint.passes.profiles import profile as find_profile
-from flint.units import format_duration
+from flint.text import format_duration
 
 Floats = NDArray[np.float64]
 #: Shares of the step below which nothing is said.

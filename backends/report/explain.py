@@ -13,7 +13,7 @@ import numpy as np
 from flint.errors import FlintError, nearest
 from flint.ir.op_class import LAYOUT, OpClass
 from flint.ir.program import Kind, Program, RegionKind, Row
-from flint.units import format_bytes, format_count, format_flops, plural
+from flint.text import format_bytes, format_count, format_flops, plural
 
 #: Producers and consumers shown per collective.
 _SHOWN = 8

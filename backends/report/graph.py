@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flint.io.printable import one_line, printable, printable_json
 from flint.ir.program import Flag, Kind, Program, Region, RegionKind, Row
-from flint.units import format_bytes
+from flint.text import format_bytes, one_line, printable, printable_json
 
 if TYPE_CHECKING:
     import networkx

@@ -14,8 +14,7 @@ import numpy as np
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.totals import CommunicationTotal, totals
 from flint.ir.workload import Workload
-from flint.text_table import Column, text_table
-from flint.units import format_bytes, format_count, format_flops
+from flint.text import Column, format_bytes, format_count, format_flops, text_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

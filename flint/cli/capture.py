@@ -305,7 +305,7 @@ def _report(
 def _tail(
     files: dict[str, Any] | None, seconds: dict[str, float], verbose: bool
 ) -> list[tuple[str, str]]:
-    from flint.units import format_bytes, format_count, format_seconds, plural
+    from flint.text import format_bytes, format_count, format_seconds, plural
 
     lines = [("time", format_seconds(seconds["total_seconds"]))]
     if verbose:

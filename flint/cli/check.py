@@ -69,7 +69,7 @@ def _document(report: CheckReport) -> dict[str, Any]:
 
 def _text(report: CheckReport, *, verbose: bool) -> str:
     """The findings, one a line, then what was examined."""
-    from flint.units import plural
+    from flint.text import plural
 
     shown = report.findings if verbose else report.findings[:_SHOWN]
     lines = [str(f) for f in shown]

@@ -109,7 +109,7 @@ def _row(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _print_table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from flint.text_table import Column, text_table
+    from flint.text import Column, text_table
 
     right = {"bf16", "memory", "bandwidth", "value"}
     columns = [Column(t, t in right) for t in titles]

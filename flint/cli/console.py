@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from flint.errors import FlintError
-from flint.io.printable import printable, printable_json
+from flint.text import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

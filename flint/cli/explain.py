@@ -65,8 +65,7 @@ def _print(document: dict[str, Any], text: str, *, as_json: bool) -> None:
 
 
 def _listing(rows: list[Explanation]) -> str:
-    from flint.text_table import Column, text_table
-    from flint.units import format_bytes, plural
+    from flint.text import Column, format_bytes, plural, text_table
 
     if not rows:
         return "no collectives"

@@ -84,7 +84,7 @@ def _timed(
 
 def _list(found: dict[str, TimedSchedule | FlintError], *, json_: bool) -> None:
     from flint.passes.pipeline.schedule.schedules import SCHEDULES
-    from flint.text_table import Column, text_table
+    from flint.text import Column, text_table
 
     if json_:
         listed = [

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from flint.cluster.base import document_of
 from flint.cluster.errors import changed_error, cluster_error, wrong
-from flint.cluster.families import ChipFamily, with_families
 from flint.cluster.load import find_cluster_file, preset_names
 from flint.cluster.quantity import (
     MOST,
@@ -22,7 +21,7 @@ from flint.cluster.quantity import (
     Share,
     SourceKind,
 )
-from flint.cluster.tables import NetworkConstants, Peaks
+from flint.cluster.tables import ChipFamily, NetworkConstants, Peaks, with_families
 
 __all__ = [  # Quantity and SourceKind too: models are made of them
     "Chip",

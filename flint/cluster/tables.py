@@ -1,16 +1,28 @@
-"""Names that a cluster file may use in its tables of numbers, and what the numbers may be."""
+"""Names that a cluster file may use in its tables of numbers, and what the numbers may be.
+
+What a table [chip.NAME] says of a GPU, of systolic arrays ... is said by a family of chips: one
+module, or one package, of `FAMILIES`, which holds its table (a `ChipFamily`) beside its prices (a
+`ChipModel`). Nothing else names it: what is put there may stand in cluster files.
+"""
 
 from __future__ import annotations
 
 import math
+import pkgutil
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, create_model
 
 from flint.cluster.errors import unknown, wrong
-from flint.cluster.quantity import Positive, Quantity
+from flint.cluster.quantity import Model, Positive, Quantity
+
+if TYPE_CHECKING:
+    from flint.backends.cost.chips.model import ChipModel
+    from flint.cluster.models import Chip
 
 #: StableHLO's element types, and "tf32", which a GPU multiplies f32 matrices in.
 ELEMENT_TYPES = (
@@ -21,6 +33,10 @@ ELEMENT_TYPES = (
     *("ui2", "ui4", "ui8", "ui16", "ui32", "ui64"),
     *("complex64", "complex128"),
 )
+#: Where families are found. It is the one place in which a lower floor knows of a higher one: by
+#: its name, so that a chip is one module and not two.
+FAMILIES = "flint.backends.cost.chips.families"
+M = TypeVar("M", bound=Model)
 
 
 class Constant(NamedTuple):
@@ -150,3 +166,31 @@ def _typed(table: Any) -> Any:
 
 NetworkConstants = Annotated[dict[str, Quantity], named(NETWORK), limited(NETWORK)]
 Peaks = Annotated[dict[str, Positive], BeforeValidator(_typed)]
+
+
+class ChipFamily(Model):
+    """A table [chip.`table`] of a cluster file, with the keys that the family's prices read."""
+
+    table: ClassVar[str]
+
+    @abstractmethod
+    def model(self, chip: Chip) -> ChipModel:
+        """The prices of a chip with this table. It imports them: whoever reads a file needs none."""
+
+
+def families() -> tuple[type[ChipFamily], ...]:
+    """The tables that a chip may have, sorted by their names."""
+    for module in pkgutil.iter_modules(import_module(FAMILIES).__path__):
+        import_module(f"{FAMILIES}.{module.name}")
+    found = ChipFamily.__subclasses__()
+    for family in found:  # which grows: a family may be a change of another
+        found += family.__subclasses__()
+    return tuple(sorted(found, key=lambda family: family.table))
+
+
+def with_families(chip: type[M]) -> type[M]:
+    """The model of a chip with a key for each family, none of which has to be there."""
+    keys: dict[str, Any] = {family.table: (family | None, None) for family in families()}
+    return create_model(
+        chip.__name__, __base__=chip, __module__=chip.__module__, __doc__=chip.__doc__, **keys
+    )

@@ -1,7 +1,9 @@
-"""Rewriting a Program in columns: who reads a row, dropping rows, and the tables that are left."""
+"""Rewriting a Program in columns: who reads a row, dropping rows, the tables that are left, sizes."""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from enum import IntEnum, IntFlag
 from typing import Any, TypeVar
@@ -13,9 +15,11 @@ from flint.ir.op_class import Classes, OpClass
 from flint.ir.program import (
     COLUMN_TYPES,
     COLUMNS,
+    MOST_INT64,
     Collective,
     Flag,
     Int32s,
+    Int64s,
     Kind,
     Phase,
     Program,
@@ -48,6 +52,7 @@ COLUMN_MEMBERS: dict[str, type[IntEnum | IntFlag]] = {
     "phase": Phase,
     "flags": Flag,
 }
+_BITS = re.compile(r"[a-z]+?(\d+)")
 
 
 def is_any(program: Program, classes: Classes | OpClass) -> Mask:
@@ -259,3 +264,25 @@ def in_order_of_use(program: Program) -> Program:
         for user in (c for c, t in TABLE_OF.items() if t == name):
             new[user] = number[getattr(program, user)].astype(COLUMN_TYPES[user])
     return replace(program, **new)
+
+
+def type_bytes(program: Program) -> Int64s:
+    """Bytes of each row's first result, by its type: also where a row writes a part of it."""
+    width = max(len(program.dtypes), 1)
+    keys = program.shape.astype(np.int64) * width + program.dtype
+    pairs, which = np.unique(keys, return_inverse=True)
+    sizes = [
+        bytes_of_type(program.dtypes[key % width], program.shapes[key // width])
+        for key in pairs.tolist()
+    ]
+    return np.asarray(np.array(sizes, dtype=np.int64)[which.reshape(-1)])
+
+
+def bytes_of_type(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of an array, at most what an int64 holds; 0 for a type that Flint does not know."""
+    return min(-(-math.prod(shape) * _bits(dtype) // 8), MOST_INT64)
+
+
+def _bits(dtype: str) -> int:
+    found = _BITS.match(dtype)
+    return int(found[1][:4]) if found else 8 * (dtype in ("bool", "pred"))

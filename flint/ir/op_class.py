@@ -1,8 +1,9 @@
-"""OpClass: what an operation is, whichever form it was read from.
+"""OpClass: what an operation is, whichever form it was read from; Collective: what it sends.
 
 Each reader (StableHLO, HLO, PyTorch's operators) maps its own names to these classes once, and
 passes say the class of the rows that they make. Passes and prices ask for classes, never for
-names: a name (`Program.opcode`) is for people.
+names: a name (`Program.opcode`) is for people. There is no numpy here: what reads a cluster asks
+for collectives.
 """
 
 from __future__ import annotations
@@ -142,3 +143,15 @@ SEVERAL_PRODUCTS = ATTENTION | {OpClass.CONVOLUTION_BACKWARD}
 MERGED = _between(OpClass.FUSED, OpClass.FUSED_OPTIMIZER)
 #: Rows whose values lie in the host's memory.
 ON_HOST = frozenset({OpClass.HOST_VALUE, OpClass.TO_HOST})
+
+
+class Collective(IntEnum):
+    """Kind of a COLLECTIVE row. `comm_bytes` is always the bytes of the rank's input."""
+
+    NONE = 0
+    ALL_REDUCE = 1
+    ALL_GATHER = 2
+    REDUCE_SCATTER = 3
+    ALL_TO_ALL = 4
+    PERMUTE = 5
+    BROADCAST = 6

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.collective import Collective as Collective  # noqa: PLC0414 (a name of this module)
 from flint.ir.mesh import Group, Mesh, Route
+from flint.ir.op_class import Collective as Collective  # noqa: PLC0414 (a name of this module)
 from flint.ir.op_class import OpClass
 
 #: The largest number that a column of int64 holds.

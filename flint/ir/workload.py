@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
-from flint.kept import Kept
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,27 @@ class RankClass:
             shape[mesh.names.index(axis)] = -1
             grid = grid & keep.reshape(shape)
         return grid.reshape(-1)
+
+
+class Kept:
+    """For each name the result that was asked for last: what is kept cannot grow with questions.
+
+    It is no part of the value that has it: copies and pickles of that begin empty.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[str, tuple[Hashable, object]] = {}
+
+    def get(self, name: str, key: Hashable, make: Callable[[], T]) -> T:
+        """The result of `make`, which must depend on `key` and the value only."""
+        found = self._results.get(name)
+        if found is None or found[0] != key:
+            found = (key, make())
+            self._results[name] = found
+        return cast(T, found[1])
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
+        return Kept, ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from flint.ir.program import COLUMN_TYPES, COLUMNS, TABLES, Program, Region
 
 if TYPE_CHECKING:
     from flint.ir.workload import Workload
-    from flint.ir.workload_manifest import Manifest
+    from flint.ir.workload_manifest import WorkloadManifest
 
 #: Version of the file. Readers refuse other versions with a sentence.
 SCHEMA = "flint.workload/2"
@@ -182,13 +182,13 @@ def _check_schema(manifest: object, source: str) -> None:
         )
 
 
-def _typed(document: Any) -> Manifest:
+def _typed(document: Any) -> WorkloadManifest:
     from pydantic import ValidationError
 
-    from flint.ir.workload_manifest import Manifest, first_error
+    from flint.ir.workload_manifest import WorkloadManifest, first_error
 
     try:
-        return Manifest.model_validate(document)
+        return WorkloadManifest.model_validate(document)
     except ValidationError as error:
         raise _Wrong(f"{MANIFEST}, {first_error(error)}") from error
 

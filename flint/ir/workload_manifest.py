@@ -27,13 +27,13 @@ Texts = tuple[StrictStr, ...]
 Counts = tuple[Count, ...]
 
 
-class _Entry(BaseModel):
+class _ManifestEntry(BaseModel):
     """An object of the manifest: no other keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class AxisEntry(_Entry):
+class AxisEntry(_ManifestEntry):
     """An `AxisRef`."""
 
     name: StrictStr
@@ -41,7 +41,7 @@ class AxisEntry(_Entry):
     size: Positive | None = None
 
 
-class GroupEntry(_Entry):
+class GroupEntry(_ManifestEntry):
     """A `Group`. Older files have no `positions`."""
 
     axes: tuple[AxisEntry, ...]
@@ -49,7 +49,7 @@ class GroupEntry(_Entry):
     positions: Counts = ()
 
 
-class RouteEntry(_Entry):
+class RouteEntry(_ManifestEntry):
     """A `Route`."""
 
     axes: tuple[AxisEntry, ...]
@@ -58,7 +58,7 @@ class RouteEntry(_Entry):
     pairs: tuple[tuple[Count, Count], ...]
 
 
-class RegionEntry(_Entry):
+class RegionEntry(_ManifestEntry):
     """A `Region`. Older files have fewer keys."""
 
     kind: RegionKind
@@ -73,7 +73,7 @@ class RegionEntry(_Entry):
     barrier: StrictBool = False
 
 
-class TablesEntry(_Entry):
+class TablesEntry(_ManifestEntry):
     """The lookup tables of a `Program`. Older files have no `products`."""
 
     opcodes: Texts
@@ -101,7 +101,7 @@ class TablesEntry(_Entry):
         }
 
 
-class ClassEntry(_Entry):
+class ClassEntry(_ManifestEntry):
     """A `RankClass`."""
 
     name: StrictStr
@@ -114,7 +114,7 @@ class ClassEntry(_Entry):
         return RankClass(self.name, self.program, self.where, self.ranks)
 
 
-class Manifest(_Entry):
+class WorkloadManifest(_ManifestEntry):
     """The whole document."""
 
     schema_: StrictStr = Field(alias="schema")

@@ -24,7 +24,7 @@ from flint.ir.axis_types import AxisType
 from flint.ir.mesh import Mesh
 from flint.steps.options import options_of
 from flint.steps.step import AnyStep, Step, entry_mark
-from flint.units import plural
+from flint.text import plural
 
 _HOW_TO_MARK = (
     'mark the function that returns a flint.Step with @flint.entry(axes=("data", "model")), '

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
-from flint.ir.trip_counts import TripCounts
 from flint.passes.hlo.module import HloModule, decode_module, malformed
 from flint.passes.hlo.walk import module_to_program
 from flint.passes.partition.xla import run_xla
 from flint.steps.captured import Captured
+from flint.steps.trip_counts import TripCounts
 
 #: Custom calls that only a module holds that is not partitioned yet.
 _ANNOTATIONS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")

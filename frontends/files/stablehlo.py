@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
-from flint.ir.trip_counts import TripCounts
 from flint.passes.partition.worker import the_worker
 from flint.steps.captured import Captured
+from flint.steps.trip_counts import TripCounts
 
 _MLIR_BYTECODE = b"ML\xefR"
 _PORTABLE_ARTIFACT = _MLIR_BYTECODE + b"\rStableHLO_v"

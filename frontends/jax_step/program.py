@@ -25,7 +25,7 @@ from flint.passes.partition.prepare.gspmd import refuse_gspmd
 from flint.steps.captured import Captured
 from flint.steps.fields import shown
 from flint.steps.step import Step
-from flint.units import plural
+from flint.text import plural
 
 #: A closed-over array larger than this is refused: its values would be copied into the program.
 MAX_CONSTANT_BYTES = 256 * 2**20

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flint.errors import FlintError, nearest
-from flint.ir.trip_counts import TripCounts
 from flint.passes.locations import Origin
 from flint.passes.mlir import defining_operation
+from flint.steps.trip_counts import TripCounts
 
 
 class LoopCounts:

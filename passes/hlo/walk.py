@@ -14,7 +14,6 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
-from flint.ir.trip_counts import TripCounts
 from flint.passes.extract.phases import with_phases
 from flint.passes.hlo import shapes
 from flint.passes.hlo.bounds import check_module
@@ -41,6 +40,7 @@ from flint.passes.hlo.trip_counts import (
 )
 from flint.passes.hlo.work import FREE_TARGETS, work_of
 from flint.passes.work.work import Work
+from flint.steps.trip_counts import TripCounts
 
 #: Rows that make up a value: one row, or a tuple of such. -1 stands for a token.
 Rows = Any

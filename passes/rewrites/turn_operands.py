@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flint.ir.columns import type_bytes
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
-from flint.ir.sizes import type_bytes
 from flint.passes.base import Pass
 
 _TURN = "stablehlo.transpose"

@@ -16,7 +16,7 @@ from flint.backends.cost.collectives.algorithm import (
 from flint.backends.cost.collectives.choose import plans, speed_of, speeds_of
 from flint.backends.cost.network.calls import Call, Span
 from flint.cluster.models import Cluster, NetworkKind
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 MIB = 1 << 20
 

@@ -12,8 +12,7 @@ from flint.backends.cost.estimate import Estimate, estimate
 from flint.cluster.models import Cluster
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Kind, Phase
-from flint.ir.workload import Workload
-from flint.kept import Kept
+from flint.ir.workload import Kept, Workload
 from flint.rewrite import kernels_for
 from tests.program_rows import ProgramBuilder
 

@@ -10,10 +10,9 @@ import pytest
 from flint.backends.report.graph import FORMATS
 from flint.cli import console
 from flint.errors import FlintError
-from flint.io.printable import one_line, printable, printable_json
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, RegionKind
-from flint.text_table import Column, text_table
+from flint.text import Column, one_line, printable, printable_json, text_table
 from tests.program_rows import ProgramBuilder
 
 NAME = "w\x1b[31m\x00\x9b2J\u202e\ud800\n<&\"'\\[/red]é"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flint.units import format_bytes, format_count, format_flops, format_seconds, plural
+from flint.text import format_bytes, format_count, format_flops, format_seconds, plural
 
 
 @pytest.mark.parametrize(

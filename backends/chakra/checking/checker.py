@@ -28,7 +28,7 @@ from flint.backends.chakra.reading.trace_files import (
     group_file_names,
 )
 from flint.errors import FlintError
-from flint.units import plural
+from flint.text import plural
 
 #: Called with (ranks read, ranks in all).
 Progress = Callable[[int, int], None]

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from flint.backends.chakra.checking.findings import Findings
 from flint.backends.chakra.manifest import NAME, Listed, Manifest, OldManifest, matches
 from flint.io.files import open_regular
-from flint.io.printable import one_line
+from flint.text import one_line
 
 #: (device, inode)
 FileNumber = tuple[int, int]

@@ -22,7 +22,7 @@ from flint.backends.cost.astrasim.ring import Collectives, Fabric
 from flint.backends.cost.astrasim.system import SystemFile
 from flint.backends.cost.astrasim.traces import Meeting, MessageEnd, RankTrace, TraceReader
 from flint.errors import FlintError
-from flint.units import format_duration
+from flint.text import format_duration
 
 #: Name of these rules among the policies of `flint estimate --overlap`.
 ASTRA_SIM = "astra-sim"

@@ -18,7 +18,7 @@ from flint.backends.cost.collectives import algorithms as folder
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Network, NetworkKind
 from flint.cluster.tables import Constant
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 if TYPE_CHECKING:
     from flint.backends.cost.collectives.choose import Speed

@@ -26,7 +26,7 @@ from flint.backends.cost.collectives.algorithm import (
 )
 from flint.backends.cost.network.calls import Call, Span
 from flint.cluster.models import Cluster, Network, NetworkKind
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 #: What is taken where a tier's file has no constants. A switch: about the mean of the fitted chips,
 #: see benchmarks/fit_nccl.py. Others: links without a library's copies, see jax-ml/scaling-book.

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.memory.sharing import Storage
 from flint.backends.cost.memory.values import Carry, RowValues, eager_updates, values
-from flint.ir.columns import is_any
+from flint.ir.columns import is_any, type_bytes
 from flint.ir.op_class import ELEMENTWISE, MERGED, ON_HOST, OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
-from flint.ir.sizes import type_bytes
 
 #: Operations that may write over an operand of the same size that nothing reads after them.
 OVERWRITING = ELEMENTWISE | {OpClass.FUSED, OpClass.FUSED_OPTIMIZER, OpClass.FUSED_LOOP}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 
 @dataclass(frozen=True, slots=True)

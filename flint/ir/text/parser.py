@@ -16,10 +16,9 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.ir.builder import ProgramBuilder
-from flint.ir.columns import TABLE_OF, first_uses
+from flint.ir.columns import TABLE_OF, bytes_of_type, first_uses
 from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.program import COLUMN_TYPES, Kind, Program, RegionKind
-from flint.ir.sizes import bytes_of_type
 from flint.ir.text.printer import NAMED, SCHEMA
 from flint.ir.text.scanner import Scanner
 from flint.ir.text.values import members, parsed, parsed_group, parsed_route

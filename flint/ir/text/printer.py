@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from flint.ir.columns import ALWAYS_THERE, ROW_COLUMNS, TABLE_OF, first_uses
+from flint.ir.columns import ALWAYS_THERE, ROW_COLUMNS, TABLE_OF, first_uses, type_bytes
 from flint.ir.program import Kind, Program, Region
-from flint.ir.sizes import type_bytes
 from flint.ir.text.values import quoted, spelled, spelled_word
 
 SCHEMA = "flint.program/1"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from flint.passes.pipeline.schedule.simulate import TimedSchedule
 from flint.passes.pipeline.schedule.units import Unit, UnitWork
-from flint.units import plural
+from flint.text import plural
 
 #: What stands before the number of the microbatch.
 LETTERS = {

@@ -6,7 +6,7 @@ import math
 
 from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse
 from flint.cluster.models import NetworkKind
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 #: Messages that NCCL's all-to-all has under way at once.
 BATCH = 8

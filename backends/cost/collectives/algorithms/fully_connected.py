@@ -10,7 +10,7 @@ from flint.backends.cost.collectives.algorithm import (
 )
 from flint.backends.cost.collectives.algorithms.ring import total_bytes
 from flint.cluster.models import NetworkKind
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 
 def fully_connected(collective: Collective, comm_bytes: float, size: int, domain: int) -> LinkUse:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
 from flint.cluster.models import NetworkKind
 from flint.cluster.tables import Constant, share
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 
 def in_switch_all_reduce(

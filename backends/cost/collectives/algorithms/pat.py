@@ -14,7 +14,7 @@ import math
 from flint.backends.cost.collectives.algorithm import NCCL, Algorithm, LinkUse
 from flint.backends.cost.collectives.algorithms.ring import ring
 from flint.cluster.models import NetworkKind
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 #: What NCCL's cost model (2.23 to 2.31) adds for each rank: all pieces pass through the GPU one
 #: after the other, however few the messages are.

@@ -13,7 +13,7 @@ from flint.backends.cost.collectives.algorithm import (
     Task,
 )
 from flint.cluster.models import NetworkKind
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 
 def total_bytes(collective: Collective, comm_bytes: float, size: int) -> float:

@@ -20,7 +20,7 @@ from flint.backends.cost.collectives.algorithm import (
 from flint.backends.cost.collectives.algorithms.ring import total_bytes
 from flint.backends.cost.network.calls import Span
 from flint.cluster.models import Network
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 
 from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
 from flint.cluster.models import NetworkKind
-from flint.ir.collective import Collective
+from flint.ir.op_class import Collective
 
 #: Chips of one host, which a tree of NCCL passes as a chain before it branches between hosts.
 CHIPS_PER_HOST = 8
