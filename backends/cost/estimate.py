@@ -257,7 +257,7 @@ def _kernels(workload: Workload, profile: str, policy: Policy) -> Workload:
 
 
 def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
-    """The flops of each program, as `product_flops` finds them."""
+    """The flops of products of each program, and of those of the kernels that became of it."""
     needed = workload.kept.get("needed", None, lambda: list(map(needed_flops, workload.programs)))
     done = kernels.kept.get("executed", None, lambda: list(map(executed_flops, kernels.programs)))
     return [ProductFlops(n, *e) for n, e in zip(needed, done, strict=True)]

@@ -41,17 +41,12 @@ class ProductFlops:
     repeated: int
 
 
-def product_flops(program: Program, kernels: Program) -> ProductFlops:
-    """The flops of a program's products, and of those of the kernels that became of it.
+def needed_flops(program: Program) -> int:
+    """Flops of products that a program's model needs; its kernels, which a profile makes, may do more.
 
     A model does not need the scores that its mask leaves out, whoever calculates them: attention
     that a program writes out is recognised, as `FuseAttention` does for flash kernels.
     """
-    return ProductFlops(needed_flops(program), *executed_flops(kernels))
-
-
-def needed_flops(program: Program) -> int:
-    """The part of `product_flops` that no profile changes."""
     flops, again = executed_flops(run_passes(program, (DropDeadCode(), FuseAttention())))
     return flops - again
 

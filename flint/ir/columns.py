@@ -121,15 +121,6 @@ def changed(program: Program, rows: NDArray[Any], **values: Any) -> Program:
     return replace(program, **columns)
 
 
-def permuted(program: Program, source: NDArray[np.int64]) -> Program:
-    """A copy in which row i has the columns of row source[i]; regions and dependencies stay."""
-    names = [c for c in ROW_COLUMNS if c not in ("region", "alias")]
-    columns = {name: getattr(program, name)[source] for name in names}
-    stayed = source == np.arange(len(program))
-    columns["alias"] = np.where(stayed, program.alias, -1).astype(np.int32)
-    return replace(program, **columns)
-
-
 def rewired(program: Program, links: Edges) -> Program:
     """A copy whose dependencies are `links` (any order, repeats allowed).
 

@@ -183,13 +183,6 @@ class Mesh:
         moved = ranks.transpose(rest + chosen)
         return moved.reshape(-1, math.prod(shape[i] for i in chosen))
 
-    def group_index(self, axes: Iterable[AxisRef]) -> NDArray[np.int64]:
-        """For each rank, the row of `groups(axes)` that holds it."""
-        groups = self.groups(axes)
-        index = np.empty(self.size, dtype=np.int64)
-        index[groups.ravel()] = np.repeat(np.arange(groups.shape[0]), groups.shape[1])
-        return index
-
     def _split(self, axes: tuple[AxisRef, ...]) -> tuple[list[int], list[int]]:
         """Mesh shape with sub-axes split out, and the positions that `axes` occupy in it."""
         shape: list[int] = []

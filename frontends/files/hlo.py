@@ -28,56 +28,22 @@ def read_hlo(
 ) -> Program | Captured:
     """A Program from a partitioned HLO module, a Captured from one that is not partitioned yet.
 
-    `name` names the file in errors. Without `mesh` it is the one that the module names, or one
-    axis of as many devices as it was compiled for. Raises as `hlo_to_program` and
-    `hlo_to_captured` do, and FlintError FL101 if no mesh is given and the module does not say.
+    `data` is HLO text or an HloModuleProto, HloProto or HloSnapshot; `name` names the file in
+    errors. Without `mesh` it is the one that the module names, or one axis of as many devices as it
+    was compiled for. `trip_counts` gives loops whose bound is not static by name. In a Program
+    fusions become one row each, start/done pairs one row that is `Flag.ASYNC`, loops regions.
+    Raises FlintError FL303 (no HLO), FL305 (shardings that are not those that JAX writes with
+    Shardy), FL101 (no mesh is known), FL102 (compiled for other devices), FL403 (unknown trip count)
+    and FL401 (XLA died).
     """
     module = load_hlo(data, name)
     chosen = mesh or _own_mesh(module)
     if is_partitioned(module):
         return module_to_program(module, chosen, trip_counts)
-    return _to_captured(module, chosen, trip_counts)
-
-
-def hlo_to_program(
-    data: bytes,
-    mesh: Mesh,
-    *,
-    trip_counts: Mapping[str, int] | None = None,
-    source: str = "HLO module",
-) -> Program:
-    """The Program of one device from a partitioned HLO module, optimised or not.
-
-    `data` is HLO text or an HloModuleProto, HloProto or HloSnapshot. Fusions become one row each,
-    start/done pairs one row that is `Flag.ASYNC`, loops regions. `trip_counts` gives loops whose
-    bound is not static by name; `source` names the file in errors.
-    Raises FlintError FL303 (no HLO), FL305 (not partitioned), FL102 (compiled for other devices),
-    FL403 (unknown trip count) and FL401 (XLA died parsing the text).
-    """
-    module = load_hlo(data, source)
-    if not is_partitioned(module):
-        raise FlintError(
-            "FL305",
-            f"{source} holds sharding annotations: it is from before SPMD partitioning",
-            help="capture it with read_hlo, or dump it after partitioning "
-            "(--xla_dump_hlo_pass_re=spmd-partitioning)",
-        )
-    return module_to_program(module, mesh, trip_counts)
-
-
-def hlo_to_captured(
-    data: bytes,
-    mesh: Mesh,
-    *,
-    trip_counts: Mapping[str, int] | None = None,
-    source: str = "HLO module",
-) -> Captured:
-    """An HLO module from before SPMD partitioning as StableHLO, for any partitioner.
-
-    Raises FlintError FL303 and FL401 as `hlo_to_program` does, FL305 if its shardings are not
-    those that JAX writes with Shardy.
-    """
-    return _to_captured(load_hlo(data, source), mesh, trip_counts)
+    options = {"donated": sorted(module.donated)}
+    stablehlo = run_xla("import", options, module.proto.SerializeToString())
+    counts = TripCounts.of(trip_counts)
+    return Captured(stablehlo, chosen, module.proto.name, module.source, counts)
 
 
 def load_hlo(data: bytes, source: str = "HLO module") -> HloModule:
@@ -109,13 +75,6 @@ def is_partitioned(module: HloModule) -> bool:
             return False
     targets = {i.custom_call_target for c in module.proto.computations for i in c.instructions}
     return not any(t in _ANNOTATIONS or t.startswith("xla.sdy.") for t in targets)
-
-
-def _to_captured(module: HloModule, mesh: Mesh, trip_counts: Mapping[str, int] | None) -> Captured:
-    proto = module.proto
-    options = {"donated": sorted(module.donated)}
-    stablehlo = run_xla("import", options, proto.SerializeToString())
-    return Captured(stablehlo, mesh, proto.name, module.source, TripCounts.of(trip_counts))
 
 
 def _own_mesh(module: HloModule) -> Mesh:

@@ -16,7 +16,6 @@ from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import latency_ns, peak_flops_per_ns
 from flint.backends.cost.estimate import estimate
 from flint.cluster.models import Cluster
-from flint.frontends.files.hlo import hlo_to_program
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Program
 from flint.ir.totals import matmul_flops
@@ -24,6 +23,7 @@ from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.partition.xla_child import parse_text
 from flint.passes.profiles import PROFILES
+from tests.hlo_programs import hlo_to_program
 from tests.random_programs import QUICK, programs
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "hlo"

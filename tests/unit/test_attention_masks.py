@@ -61,8 +61,8 @@ def test_a_call_says_its_mask(config: dict[str, object], mask: int) -> None:
 
 @pytest.mark.parametrize("window", [0, 64])
 def test_a_compiled_call_says_its_mask(window: int) -> None:
-    from flint.frontends.files.hlo import hlo_to_program
     from flint.passes.partition.xla_child import parse_text
+    from tests.hlo_programs import hlo_to_program
 
     config = json.dumps(
         {

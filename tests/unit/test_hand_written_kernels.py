@@ -13,11 +13,11 @@ from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.frontends.files.hlo import hlo_to_program
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Program, Row
 from flint.passes.partition.xla_child import parse_text
 from flint.passes.work.hand_written import Array, declared_work, work_of_kernel
+from tests.hlo_programs import hlo_to_program
 from tests.program_rows import ProgramBuilder
 
 jax = pytest.importorskip("jax")

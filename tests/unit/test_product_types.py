@@ -19,7 +19,6 @@ from flint.backends.cost.chips.model import peak_flops_per_ns, peak_type
 from flint.backends.cost.estimate import Estimate
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.frontends.files.hlo import hlo_to_program
 from flint.ir.mesh import Mesh
 from flint.ir.product_types import algorithm_type, level_of, product_type
 from flint.ir.program import Kind, Program
@@ -27,6 +26,7 @@ from flint.ir.workload import Workload
 from flint.passes.fusion.kernels import FuseKernels
 from flint.passes.partition.xla_child import parse_text
 from tests.auto_mesh import auto_mesh
+from tests.hlo_programs import hlo_to_program
 from tests.program_rows import ProgramBuilder
 
 SIZE = 4096
