@@ -61,7 +61,7 @@ def _case(
 
 def _spoil_proto(rng: random.Random, data: bytes) -> tuple[str, bytes]:
     """One to three fields of instructions, shapes or computations with other values."""
-    from flint.passes.hlo.schema import message_class
+    from flint.passes.hlo.module import message_class
 
     proto = message_class("HloModule").FromString(data)
     done = []

@@ -55,7 +55,7 @@ def warm_up() -> None:
     import flint.tracing  # noqa: F401
     from benchmarks.bad.compilers import use_forks
     from flint.backends.chakra.schema import messages
-    from flint.passes.hlo.schema import message_class
+    from flint.passes.hlo.module import message_class
     from flint.passes.mlir import make_context
 
     jax.ShapeDtypeStruct((), "float32")

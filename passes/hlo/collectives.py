@@ -1,16 +1,27 @@
-"""Which HLO instructions communicate, and how each becomes a row."""
+"""Which HLO instructions communicate, between whom, and how each becomes a row.
+
+XLA writes groups as lists, as an iota that is reshaped and transposed, or as axes of a mesh of its
+own; a list may count replicas, partitions or devices. Devices are replica * partitions + partition.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
+from typing import Any
 
-from flint.ir.mesh import Group, Mesh, Route
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.errors import FlintError
+from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind
+from flint.passes.axes import groups_to_axes, pairs_to_route
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import HloModule, Instruction
 from flint.passes.hlo.op_classes import class_of
-from flint.passes.hlo.replica_groups import group_of, route_of
 
 #: Opcode, without `-start`, to kind of collective.
 COLLECTIVES: dict[str, Collective] = {
@@ -24,6 +35,9 @@ COLLECTIVES: dict[str, Collective] = {
 }
 #: Starts whose result is (operands, results, ...) and not the results alone.
 PAIRED_STARTS = ("all-gather-start", "collective-permute-start", "copy-start")
+_PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
+#: Collectives that carry `use_global_device_ids`; for the others a channel means partitions.
+_GLOBAL_IDS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +138,132 @@ def reducer(instruction: Instruction, message: Message, module: HloModule) -> Op
     if not instruction.called_computation_ids or instruction.opcode == "fusion":
         return OpClass.ADD
     return class_of(module.root(module.called(instruction)[0]).opcode)
+
+
+def group_of(instruction: Instruction, module: HloModule, mesh: Mesh) -> Group:
+    """Who takes part in a collective. Raises FlintError FL102 for devices outside the mesh."""
+    listed = _listed(instruction, mesh)
+    if isinstance(listed, list):
+        lists = [g for g in listed if len(g)]
+        if len({len(g) for g in lists}) > 1:
+            return groups_to_axes(lists, mesh)
+        listed = np.array(lists or [list(_everyone(instruction, module, mesh))], dtype=np.int64)
+    return groups_to_axes(_to_devices(listed, instruction, module, mesh), mesh)
+
+
+def route_of(instruction: Instruction, module: HloModule, mesh: Mesh) -> Route | None:
+    """Where a permute, send or recv goes; None for a send or recv that does not say."""
+    pairs = [(p.source, p.target) for p in instruction.source_target_pairs]
+    if not pairs:
+        for attribute in instruction.frontend_attributes.map:
+            if attribute.key == "_xla_send_recv_source_target_pairs":
+                pairs = [(int(s), int(t)) for s, t in _PAIR.findall(attribute.value)]
+    if not pairs:
+        return None
+    # a permutation is a list of pairs of replicas or partitions: the same rule as for groups
+    devices = _to_devices(np.array(pairs, dtype=np.int64), instruction, module, mesh)
+    return pairs_to_route(devices, mesh)
+
+
+def iota_groups(
+    groups: int, size: int, reshape: list[int], transpose: list[int]
+) -> NDArray[np.int64]:
+    """Expand `[groups,size]<=[reshape]T(transpose)`. Raises ValueError if sizes disagree."""
+    dims = reshape or [groups * size]
+    if math.prod(dims) != groups * size:
+        raise ValueError(f"{groups} groups of {size} from an iota of {dims}")
+    ranks = np.arange(math.prod(dims), dtype=np.int64).reshape(dims)
+    return ranks.transpose(transpose or range(len(dims))).reshape(groups, size)
+
+
+def _listed(instruction: Instruction, mesh: Mesh) -> NDArray[np.int64] | list[list[int]]:
+    devices = instruction.collective_device_list
+    if instruction.HasField("mesh_axes_groups"):
+        groups = instruction.mesh_axes_groups
+        _require_devices(math.prod(a.size for a in groups.mesh.axes), instruction, mesh)
+        return _mesh_axes(groups)
+    for holder, name in ((instruction, "iota_groups"), (devices, "iota_replica_group_list")):
+        if holder.HasField(name):
+            iota = getattr(holder, name)
+            count = iota.num_replica_groups * iota.num_devices_per_group
+            if count > mesh.size:  # less is possible: groups may count replicas or partitions
+                _require_devices(count, instruction, mesh)
+            ranks = iota_groups(
+                iota.num_replica_groups,
+                iota.num_devices_per_group,
+                list(iota.iota_reshape_dims),
+                list(iota.iota_transpose_perm),
+            )
+            return ranks
+    return [list(g.replica_ids) for g in devices.replica_groups or instruction.replica_groups]
+
+
+def _mesh_axes(groups: Any) -> NDArray[np.int64]:
+    """Groups of XLA's own mesh: its axes in the order named, over its device order."""
+    axes = groups.mesh.axes
+    theirs = Mesh(tuple(f"{i}" for i in range(len(axes))), tuple(a.size for a in axes))
+    chosen = [
+        AxisRef(str(a.mesh_axis_index), a.sub_axis_info.pre_size, a.sub_axis_info.size)
+        if a.HasField("sub_axis_info")
+        else AxisRef(str(a.mesh_axis_index))
+        for a in groups.axes
+    ]
+    ranks = theirs.groups(chosen)
+    order = np.array(groups.mesh.device_ids, dtype=np.int64)
+    if groups.mesh.HasField("iota_devices"):
+        iota = groups.mesh.iota_devices
+        order = iota_groups(
+            1, theirs.size, list(iota.reshape_dims), list(iota.transpose_perm)
+        ).reshape(-1)
+    return order[ranks] if len(order) else ranks
+
+
+def _require_devices(count: int, instruction: Instruction, mesh: Mesh) -> None:
+    if count != mesh.size:
+        raise FlintError(
+            "FL102",
+            f"'{instruction.name}' was compiled for {count} devices, the mesh {mesh} has "
+            f"{mesh.size}",
+            help="give the mesh that the program was compiled for",
+        )
+
+
+def _to_devices(
+    listed: NDArray[np.int64], instruction: Instruction, module: HloModule, mesh: Mesh
+) -> NDArray[np.int64]:
+    """Groups of devices from groups of replicas or partitions (xla_data.proto, group modes)."""
+    if instruction.use_global_device_ids or not module.num_partitions and _has_channel(instruction):
+        return listed
+    partitions = _partitions(listed, module, mesh)
+    if _counts_partitions(instruction):
+        return np.concatenate([listed + r * partitions for r in range(mesh.size // partitions)])
+    devices = listed[:, :, None] * partitions + np.arange(partitions)
+    if _has_channel(instruction):  # replicas with all of their partitions
+        return devices.reshape(len(listed), -1)
+    return devices.transpose(0, 2, 1).reshape(-1, listed.shape[1])
+
+
+def _partitions(listed: NDArray[np.int64], module: HloModule, mesh: Mesh) -> int:
+    """Partitions of the program; where the file does not say, what a list of replicas implies."""
+    if module.num_partitions:
+        return module.num_partitions
+    replicas = int(listed.max()) + 1
+    return mesh.size // replicas if mesh.size % replicas == 0 else 1
+
+
+def _everyone(instruction: Instruction, module: HloModule, mesh: Mesh) -> range:
+    """The members of the one group that an empty list stands for."""
+    if not module.num_partitions or instruction.use_global_device_ids:
+        return range(mesh.size)
+    if _counts_partitions(instruction):
+        return range(module.num_partitions)
+    return range(mesh.size // module.num_partitions)
+
+
+def _counts_partitions(instruction: Instruction) -> bool:
+    opcode = instruction.opcode.removesuffix("-start")
+    return _has_channel(instruction) and opcode not in _GLOBAL_IDS
+
+
+def _has_channel(instruction: Instruction) -> bool:
+    return bool(instruction.channel_id > 0)

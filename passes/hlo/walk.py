@@ -16,7 +16,6 @@ from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
 from flint.passes.extract.phases import with_phases
 from flint.passes.hlo import shapes
-from flint.passes.hlo.bounds import check_module
 from flint.passes.hlo.collectives import (
     PAIRED_STARTS,
     Message,
@@ -28,8 +27,15 @@ from flint.passes.hlo.collectives import (
     reducer,
     reduction,
 )
-from flint.passes.hlo.metadata import location, scope_and_phase
-from flint.passes.hlo.module import Computation, HloModule, Instruction, malformed
+from flint.passes.hlo.module import (
+    Computation,
+    HloModule,
+    Instruction,
+    check_module,
+    location,
+    malformed,
+    scope_and_phase,
+)
 from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.trip_counts import (
     Evaluator,

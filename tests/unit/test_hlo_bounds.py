@@ -9,8 +9,7 @@ import pytest
 
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
-from flint.passes.hlo.module import HloModule
-from flint.passes.hlo.schema import message_class
+from flint.passes.hlo.module import HloModule, message_class
 from flint.passes.hlo.walk import module_to_program
 
 MESH = Mesh(("x",), (2,))

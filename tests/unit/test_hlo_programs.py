@@ -12,8 +12,7 @@ from flint.errors import FlintError
 from flint.frontends.files.hlo import load_hlo, read_hlo
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Flag, Kind, Phase, Program, RegionKind, Row
-from flint.passes.hlo.module import decode_module
-from flint.passes.hlo.schema import message_class
+from flint.passes.hlo.module import decode_module, message_class
 from flint.passes.partition.xla_child import parse_text
 from tests.hlo_programs import hlo_to_program
 

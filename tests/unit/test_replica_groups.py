@@ -7,9 +7,8 @@ import pytest
 
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
-from flint.passes.hlo.module import HloModule
-from flint.passes.hlo.replica_groups import group_of, iota_groups, route_of
-from flint.passes.hlo.schema import message_class
+from flint.passes.hlo.collectives import group_of, iota_groups, route_of
+from flint.passes.hlo.module import HloModule, message_class
 
 MESH = Mesh.parse("data=4,model=2")
 DATA, MODEL = AxisRef("data"), AxisRef("model")
