@@ -1,4 +1,4 @@
-"""The collective measurements in benchmarks/data/ as `Call`s, split by a fixed rule."""
+"""The collective measurements in benchmarks/data/ as `CollectiveCall`s, split by a fixed rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.kernel_rows import DATA
-from flint.backends.cost.network.calls import Call, Span
+from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
 
@@ -31,7 +31,7 @@ _COLLECTIVES = {
 class Measured:
     """A call, how long it took, its nccl-tests "size", and which half it is in (1: held out)."""
 
-    call: Call
+    call: CollectiveCall
     measured_ns: float
     dtype: str
     size_bytes: int
@@ -63,7 +63,7 @@ def _measured(row: dict[str, str]) -> Measured:
     size, members = int(row["bytes"]), int(row["num_gpus"])
     collective = _COLLECTIVES[row["op_name"]]
     comm_bytes = size // members if collective is Collective.ALL_GATHER else size
-    call = Call(collective, comm_bytes, (Span(0, members),))
+    call = CollectiveCall(collective, comm_bytes, (Span(0, members),))
     half = half_of(row["op_name"], row["nccl_dtype"], members, size)
     return Measured(call, float(row["latency_ms"]) * 1e6, row["nccl_dtype"], size, half)
 
@@ -76,7 +76,7 @@ def over_nodes() -> list[Measured]:
     for row in rows:
         size, nodes = int(row["bytes"]), int(row["nodes_or_racks"])
         spans = (Span(0, int(row["gpus"]) // nodes), Span(1, nodes))
-        call = Call(Collective.ALL_REDUCE, size, spans)
+        call = CollectiveCall(Collective.ALL_REDUCE, size, spans)
         half = half_of(row["op"], row["gpus"], size)
         found.append(Measured(call, float(row["time_us"]) * 1e3, "float32", size, half))
     return found

@@ -11,7 +11,7 @@ import numpy as np
 
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.chips.peaks import tf32_kinds
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import attention_notes, congestion_notes, extrapolation_notes
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.simulate.exposure import Share, shares
@@ -206,7 +206,7 @@ def estimate(
     """
     chosen = find_policy("overlap" if policy is None else policy)
     profile = profile or default_profile(workload, cluster)
-    placement = Placement(workload.mesh, cluster, mapping)
+    placement = NetworkPlacement(workload.mesh, cluster, mapping)
     kernels = _kernels(workload, profile, chosen)
     priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
     timeline = simulate(priced.works, priced.streams, chosen)
@@ -290,7 +290,7 @@ def _memory(
 def price_kernels(
     kernels: Workload,
     cluster: Cluster,
-    placement: Placement,
+    placement: NetworkPlacement,
     policy: Policy,
     unpriced_is_zero: bool,
 ) -> Priced:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.network.calls import Span
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.price import spans_of_row
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
@@ -36,7 +36,7 @@ class Congestion:
     time_ns: float
 
 
-def congestion_notes(timeline: Timeline, placement: Placement) -> list[str]:
+def congestion_notes(timeline: Timeline, placement: NetworkPlacement) -> list[str]:
     """A note for each pair of streams of the class that ends last that matters."""
     if not timeline.total_ns:
         return []
@@ -49,7 +49,7 @@ def congestion_notes(timeline: Timeline, placement: Placement) -> list[str]:
     ]
 
 
-def congestion(track: ClassTimeline, placement: Placement) -> Iterator[Congestion]:
+def congestion(track: ClassTimeline, placement: NetworkPlacement) -> Iterator[Congestion]:
     """Every pair of streams of a class that are busy on one tier at the same time."""
     program, row = track.work.program, track.work.nodes.row
     labels = labels_of(program)
@@ -65,7 +65,7 @@ def congestion(track: ClassTimeline, placement: Placement) -> Iterator[Congestio
                 yield Congestion(name, names[0], names[1], time_ns)
 
 
-def _users(program: Program, placement: Placement) -> dict[int, list[int]]:
+def _users(program: Program, placement: NetworkPlacement) -> dict[int, list[int]]:
     """The rows that send over each tier."""
     found: dict[int, list[int]] = {}
     sends = (program.kind == Kind.COLLECTIVE) | (program.kind == Kind.SEND)
@@ -100,7 +100,7 @@ def _longest(
 # Collectives over more members than a network's constants were measured with.
 
 
-def extrapolation_notes(programs: Iterable[Program], placement: Placement) -> list[str]:
+def extrapolation_notes(programs: Iterable[Program], placement: NetworkPlacement) -> list[str]:
     """A note for each network with collectives over more members than was measured.
 
     It is of the group with most members there.
@@ -118,7 +118,7 @@ def extrapolation_notes(programs: Iterable[Program], placement: Placement) -> li
     ]
 
 
-def _groups(programs: Iterable[Program], placement: Placement) -> Iterable[tuple[Span, ...]]:
+def _groups(programs: Iterable[Program], placement: NetworkPlacement) -> Iterable[tuple[Span, ...]]:
     """The networks that each group of collectives crosses."""
     for program in programs:
         used = program.group[(program.kind == Kind.COLLECTIVE) & (program.group >= 0)]

@@ -13,8 +13,8 @@ from flint.backends.chakra.writing.expand import expand
 from flint.backends.cost.chips.kernel_table import kernels_of, unpriced
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import latency_ns
-from flint.backends.cost.network.calls import Call, Span
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.calls import CollectiveCall, Span
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.simulate.layers import Issued, Preparation, one_layer_ahead, preparation
 from flint.backends.cost.simulate.steady_state import GRID_NS
 from flint.backends.cost.simulate.timeline import ClassWork, Floats, Policy
@@ -40,7 +40,7 @@ class Priced:
 def price(
     workload: Workload,
     cluster: Cluster,
-    placement: Placement,
+    placement: NetworkPlacement,
     policy: Policy,
     *,
     unpriced_is_zero: bool = False,
@@ -92,7 +92,7 @@ def _no_price(missing: Mapping[str, int]) -> FlintError:
 def _durations(
     program: Program,
     cluster: Cluster,
-    placement: Placement,
+    placement: NetworkPlacement,
     missing: Counter[str],
     tf32: Collection[KernelKind],
 ) -> Floats:
@@ -112,11 +112,11 @@ def _durations(
     return np.rint(found / GRID_NS) * GRID_NS
 
 
-def _communication(program: Program, cluster: Cluster, placement: Placement) -> Floats:
+def _communication(program: Program, cluster: Cluster, placement: NetworkPlacement) -> Floats:
     from flint.backends.cost.collectives import duration_ns
 
     found = np.zeros(len(program), dtype=np.float64)
-    known: dict[Call, float] = {}
+    known: dict[CollectiveCall, float] = {}
     for row in np.flatnonzero(program.kind >= Kind.COLLECTIVE).tolist():
         call = call_of(program, row, placement)
         if call not in known:
@@ -125,13 +125,15 @@ def _communication(program: Program, cluster: Cluster, placement: Placement) -> 
     return found
 
 
-def call_of(program: Program, row: int, placement: Placement) -> Call:
+def call_of(program: Program, row: int, placement: NetworkPlacement) -> CollectiveCall:
     """What a communication row asks of the network."""
     collective = Collective(int(program.collective[row]))
-    return Call(collective, int(program.comm_bytes[row]), spans_of_row(program, row, placement))
+    return CollectiveCall(
+        collective, int(program.comm_bytes[row]), spans_of_row(program, row, placement)
+    )
 
 
-def spans_of_row(program: Program, row: int, placement: Placement) -> tuple[Span, ...]:
+def spans_of_row(program: Program, row: int, placement: NetworkPlacement) -> tuple[Span, ...]:
     """The tiers that a communication row crosses."""
     group, route = int(program.group[row]), int(program.route[row])
     if group >= 0:
@@ -142,7 +144,7 @@ def spans_of_row(program: Program, row: int, placement: Placement) -> tuple[Span
 def _streams(
     programs: Sequence[Program],
     cluster: Cluster,
-    placement: Placement,
+    placement: NetworkPlacement,
     policy: Policy,
     prepared: Sequence[Preparation | None],
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:

@@ -10,7 +10,7 @@ import numpy as np
 from flint.backends.chakra.writing.simulator_files import Floats, Timing
 from flint.backends.cost.astrasim.files import simulated_hardware
 from flint.backends.cost.estimate import default_profile, price_kernels
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.simulate.layers import prepared_apart
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.backends.cost.utilisation import main_type_and_peak
@@ -37,7 +37,7 @@ def timed_kernels(
     """
     profile = profile or str(workload.metadata.get("profile", ""))
     profile = profile or default_profile(workload, cluster)
-    placement = Placement(workload.mesh, cluster, mapping)
+    placement = NetworkPlacement(workload.mesh, cluster, mapping)
     kernels = kernels_for(workload, profile)
     policy = POLICIES["overlap"]  # durations of kernels do not depend on it
     priced = price_kernels(kernels, cluster, placement, policy, unpriced_is_zero)

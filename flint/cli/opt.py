@@ -64,7 +64,7 @@ def opt(
     workload = _load(path)
     numbers = _chosen(workload, rank_class)
     _can_write(output, numbers)
-    run = _Run(chosen, print_before and not json_, print_after and not json_, quiet or json_)
+    run = _OptRun(chosen, print_before and not json_, print_after and not json_, quiet or json_)
     programs = list(workload.programs)
     for number in numbers:
         programs[number] = run.apply(programs[number], _label(workload, number))
@@ -82,7 +82,7 @@ def opt(
         print_note(str(output), quiet=quiet or json_)
 
 
-class _Run:
+class _OptRun:
     """Passes applied to one program after another, with what is printed and noted of each."""
 
     def __init__(self, passes: tuple[Pass, ...], before: bool, after: bool, quiet: bool) -> None:

@@ -190,7 +190,7 @@ def kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-class Family:
+class ChildFamily:
     """The children that run and the scratch folders that exist, for whoever ends the process at once."""
 
     def __init__(self) -> None:
@@ -224,9 +224,9 @@ class Family:
 
 
 @cache
-def family() -> Family:
+def family() -> ChildFamily:
     """The children of this process."""
-    return Family()
+    return ChildFamily()
 
 
 # --- in the child ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from flint.ir.columns import (
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
-from flint.passes.fusion.roles import Role, Roles, named_kernels, roles_of
+from flint.passes.fusion.roles import Roles, RowRole, named_kernels, roles_of
 from flint.passes.fusion.softmax_backward import softmax_gradients
 
 #: What a softmax has and a norm has not; its gradient is told by its structure.
@@ -129,7 +129,7 @@ class _Again:
         self._takes = _takes(program, roles).tolist()
         self._layouts = _layouts_again(program, roles).tolist()
         stays = (program.flags & Flag.IN_PLACE) != 0
-        self._cheap = (elements & (roles.role == Role.ELEMENT) & ~stays).tolist()
+        self._cheap = (elements & (roles.role == RowRole.ELEMENT) & ~stays).tolist()
         self._elements = roles.elements.tolist()
         self._stored = program.result_bytes.tolist()
         self._named = named
@@ -140,7 +140,7 @@ class _Again:
         program = self._program
         start, rows = (column.tolist() for column in consumers(program))
         gone = [False] * len(program)
-        may = np.isin(self._roles.role, (Role.ELEMENT, Role.VIEW)) & read_at_home(program)
+        may = np.isin(self._roles.role, (RowRole.ELEMENT, RowRole.VIEW)) & read_at_home(program)
         for row in np.flatnonzero(may).tolist()[::-1]:
             readers = rows[start[row] : start[row + 1]]
             if readers and self._together(row, readers, gone):
@@ -177,7 +177,7 @@ class _Again:
 
 def _layouts_again(program: Program, roles: Roles) -> Mask:
     """Rule `layout_again`, but for who reads a row."""
-    moves = (roles.moves | roles.converts) & (program.flops == 0) & (roles.role != Role.VIEW)
+    moves = (roles.moves | roles.converts) & (program.flops == 0) & (roles.role != RowRole.VIEW)
     few = np.diff(program.dep_start) <= 1
     dynamic = is_any(program, _DYNAMIC)
     grows = (program.operand_bytes <= program.result_bytes) & ~roles.turns
@@ -187,7 +187,7 @@ def _layouts_again(program: Program, roles: Roles) -> Mask:
 
 def _whole_views(program: Program, roles: Roles) -> Mask:
     """Views of all of what they read; a view of a part says how much of it its readers read."""
-    views: Mask = roles.role == Role.VIEW
+    views: Mask = roles.role == RowRole.VIEW
     rows = np.flatnonzero(views)
     read = program.deps[program.dep_start[rows]]
     views[rows] = program.result_bytes[rows] >= program.result_bytes[read]
@@ -196,14 +196,14 @@ def _whole_views(program: Program, roles: Roles) -> Mask:
 
 def _takes(program: Program, roles: Roles) -> Mask:
     """Rows that can compute what they read."""
-    takes = np.isin(roles.role, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE))
+    takes = np.isin(roles.role, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE))
     return np.asarray(takes & (program.kind == Kind.COMPUTE), dtype=np.bool_)
 
 
 def made_from_nothing(program: Program, roles: Roles) -> Mask:
     """Rows computed cheaply from iotas and scalars alone."""
     start, deps = program.dep_start.tolist(), program.deps.tolist()
-    element = (roles.role == Role.ELEMENT) & (program.kind == Kind.COMPUTE)
+    element = (roles.role == RowRole.ELEMENT) & (program.kind == Kind.COMPUTE)
     known = _known_scalars(program, roles)
     same = _never_changes(program)
     cheap = (
@@ -212,7 +212,7 @@ def made_from_nothing(program: Program, roles: Roles) -> Mask:
         & (program.flops <= roles.elements * _CHEAP_FLOPS)
     )
     cheap &= ~is_any(program, _COSTLY)
-    passes = ((roles.role == Role.VIEW) & (roles.elements > 1)) | same
+    passes = ((roles.role == RowRole.VIEW) & (roles.elements > 1)) | same
     made, views = cheap.tolist(), passes.tolist()
     for row in range(len(program)):
         if made[row] or views[row]:
@@ -292,10 +292,10 @@ def _bytes_to_compute(program: Program, roles: Roles) -> tuple[list[int], list[i
     start, deps = program.dep_start.tolist(), program.deps.tolist()
     read, inputs = list(result), list(operand)
     for row in range(len(program)):
-        if role[row] == Role.ELEMENT:
+        if role[row] == RowRole.ELEMENT:
             inputs[row] = min(operand[row], sum(read[d] for d in deps[start[row] : start[row + 1]]))
             read[row] = min(result[row], inputs[row])
-        elif role[row] == Role.VIEW:
+        elif role[row] == RowRole.VIEW:
             read[row] = inputs[row] = read[deps[start[row]]]
     return read, inputs
 

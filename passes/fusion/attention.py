@@ -14,7 +14,7 @@ from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Phase, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, merged, value_bytes
-from flint.passes.fusion.roles import Role, named_kernels, roles_of
+from flint.passes.fusion.roles import RowRole, named_kernels, roles_of
 from flint.passes.fusion.split_attention import (
     SoftmaxGraph,
     SoftmaxReach,
@@ -75,7 +75,9 @@ def attention_turns(program: Program, *, named: bool = False) -> int:
     found = set[int]()
     for softmax in graph.softmaxes():
         size = graph.results[softmax]
-        products, _, _ = graph.products_above({softmax}, size, frozenset(Role) - {Role.MATMUL})
+        products, _, _ = graph.products_above(
+            {softmax}, size, frozenset(RowRole) - {RowRole.MATMUL}
+        )
         if not names[softmax]:
             found |= {p for p in products if program.dims[p, 0] > 1}
     return int(program.trips[list(found)].sum())
@@ -322,8 +324,8 @@ class _AttentionFinder:
     def _is_layout(self, row: int) -> bool:
         """Whether a row is another layout of all elements of one value."""
         graph, reads = self._graph, self._graph.reads(row)
-        moves = graph.role[row] == Role.ELEMENT and graph.moves[row]
-        if len(reads) != 1 or not (moves or graph.role[row] == Role.VIEW):
+        moves = graph.role[row] == RowRole.ELEMENT and graph.moves[row]
+        if len(reads) != 1 or not (moves or graph.role[row] == RowRole.VIEW):
             return False
         return graph.results[row] == graph.results[reads[0]]
 

@@ -12,7 +12,7 @@ from flint.ir.columns import changed, consumers, is_any, yielded
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
-from flint.passes.fusion.roles import Role, roles_of
+from flint.passes.fusion.roles import RowRole, roles_of
 
 #: Changes of layout that strides can express.
 _STRIDED = frozenset({OpClass.TRANSPOSE, OpClass.SLICE})
@@ -63,9 +63,9 @@ def _strided(program: Program) -> Program:
     candidates = may.tolist()
     only = [False] * len(program)
     for row in range(len(program) - 1, -1, -1):
-        if candidates[row] or role[row] == Role.VIEW:
+        if candidates[row] or role[row] == RowRole.VIEW:
             readers = rows[first[row] : first[row + 1]]
-            only[row] = bool(readers) and all(role[r] == Role.MATMUL or only[r] for r in readers)
+            only[row] = bool(readers) and all(role[r] == RowRole.MATMUL or only[r] for r in readers)
     chosen = np.flatnonzero(np.array(only, dtype=np.bool_) & may)
     return _views(program, chosen) if len(chosen) else program
 
@@ -83,7 +83,7 @@ class _BlasProducts:
         """Rule `turned_results`: rows that only turn a product around."""
         turns = is_any(self._program, OpClass.TRANSPOSE) & (self._program.kind == Kind.COMPUTE)
         found = []
-        for product in np.flatnonzero(self._role == Role.MATMUL).tolist():
+        for product in np.flatnonzero(self._role == RowRole.MATMUL).tolist():
             way = self._way(product)
             if way and turns[way[-1]] and self._exchanged(product, way[-1]):
                 found.append(way[-1])
@@ -107,7 +107,7 @@ class _BlasProducts:
         at = row
         while (reader := self._only_reader(at)) >= 0:
             found.append(reader)
-            if self._role[reader] != Role.VIEW and not self._places(reader, at):
+            if self._role[reader] != RowRole.VIEW and not self._places(reader, at):
                 break
             at = reader
         return found
@@ -126,7 +126,7 @@ class _BlasProducts:
         program = self._program
         operand, result = program.operand_bytes.copy(), program.result_bytes.copy()
         idle = []
-        for product in np.flatnonzero(self._role == Role.MATMUL).tolist():
+        for product in np.flatnonzero(self._role == RowRole.MATMUL).tolist():
             way = self._way(product)
             if way and self._adds(way[-1]) and self._all_of(product, way[-1]):
                 each = int(result[way[-1]] * self._trips[way[-1]] // self._trips[product])

@@ -15,22 +15,28 @@ from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, merged
-from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Role, named_kernels
+from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, RowRole, named_kernels
 
 #: Which row stands for a kernel: products first, then updates in place.
-_STANDS = {Role.MATMUL: 4, Role.UPDATE: 3, Role.ELEMENT: 1, Role.ROWS: 1, Role.REDUCE: 1}
+_STANDS = {
+    RowRole.MATMUL: 4,
+    RowRole.UPDATE: 3,
+    RowRole.ELEMENT: 1,
+    RowRole.ROWS: 1,
+    RowRole.REDUCE: 1,
+}
 
 #: Bits of roles in the marks of a kernel.
 _ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE = (
-    1 << r for r in (Role.ALONE, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)
+    1 << r for r in (RowRole.ALONE, RowRole.ROWS, RowRole.REDUCE, RowRole.MATMUL, RowRole.UPDATE)
 )
 #: Rows between kernels that still become siblings. (Inductor's limit; others far apart would keep
 #: an early one waiting for a late one.)
 _NEAR = 64
 #: Rows that can take what they read into their kernel.
-_TAKING = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.UPDATE)))
+_TAKING = frozenset(map(int, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE)))
 #: Rows that reduce.
-_REDUCING = frozenset(map(int, (Role.ROWS, Role.REDUCE)))
+_REDUCING = frozenset(map(int, (RowRole.ROWS, RowRole.REDUCE)))
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class _Chains:
     def _named_of(self, numbers: list[int]) -> list[int]:
         """The named kernel of each row; a view belongs to the one that reads it."""
         for row in range(len(numbers) - 1, -1, -1):
-            if self._role[row] == Role.VIEW:
+            if self._role[row] == RowRole.VIEW:
                 readers = self._rows[self._first[row] : self._first[row + 1]]
                 found = {numbers[r] for r in readers}
                 numbers[row] = found.pop() if len(found) == 1 else 0
@@ -128,7 +134,7 @@ class _Chains:
 
     def join_named(self) -> None:
         """Rule `named`: rows of a kernel that read each other, or the same values."""
-        joins = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE)))
+        joins = frozenset(map(int, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE)))
         for row, number in enumerate(self._named):
             same = [r for r in self._readers(row) if self._named[r] and self._role[r] in joins]
             if number and self._role[row] in joins:
@@ -166,7 +172,7 @@ class _Chains:
     def join_products(self) -> None:
         """Rules `epilogue` and `prologue`."""
         for row in range(len(self._role)):
-            if self._role[row] == Role.MATMUL:
+            if self._role[row] == RowRole.MATMUL:
                 for read in self._reads(row):
                     if self._prologue(read, row):
                         self._merge(read, row)
@@ -232,7 +238,7 @@ class _Chains:
         role = self._role[read]
         if role not in (ELEMENT, ROWS) or self._bytes[read] == 0:
             return False
-        if self._role[row] == Role.UPDATE:
+        if self._role[row] == RowRole.UPDATE:
             return self._updates(read, row)
         one, other = self.groups.of(read), self.groups.of(row)
         if self._has(one, _MATMUL | _UPDATE) or self._has(other, _MATMUL):
@@ -347,7 +353,7 @@ class _Chains:
 
     def _waits(self, one: int, other: int) -> bool:
         """Whether a kernel needs what another has reduced: all of it, before it can begin."""
-        reduced = [r for r in self.groups.rows(one) if self._role[r] == Role.REDUCE]
+        reduced = [r for r in self.groups.rows(one) if self._role[r] == RowRole.REDUCE]
         return any(self.groups.of(x) == other for r in reduced for x in self._readers(r))
 
     def _inputs(self, group: int) -> set[int]:
@@ -363,7 +369,7 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
     program, roles = inlined.program, inlined.roles
     opcode, op, dims = program.opcode.copy(), program.op.copy(), program.dims.copy()
     opcodes = program.opcodes
-    working = (roles.role > Role.VIEW) & (program.kind == Kind.COMPUTE)
+    working = (roles.role > RowRole.VIEW) & (program.kind == Kind.COMPUTE)
     role = roles.role.tolist()
     several = np.bincount(kernel[working], minlength=len(program)) > 1
     several[kernel[working & inlined.busy]] = True
@@ -382,13 +388,13 @@ def _names(inlined: Inlined, kernel: Int64s) -> dict[str, Any]:
 def _name(inlined: Inlined, rows: list[int], role: list[int]) -> tuple[OpClass, int] | None:
     """The class of a kernel of several rows and the row whose dims it has; None keeps both."""
     program, roles = inlined.program, inlined.roles
-    if Role.MATMUL in role:
+    if RowRole.MATMUL in role:
         return None
     reduces = [r for r, what in zip(rows, role, strict=True) if what in _REDUCING]
     if not reduces:
         update = program.phase[rows[-1]] == Phase.OPTIMIZER
         return (OpClass.FUSED_OPTIMIZER if update else OpClass.FUSED), -1
-    along = [r for r in reduces if roles.role[r] == Role.ROWS]
+    along = [r for r in reduces if roles.role[r] == RowRole.ROWS]
     if not along or program.dims[along[0], 1] < 2:
         return OpClass.FUSED_REDUCTION, reduces[-1]
     size = roles.elements[along[0]]

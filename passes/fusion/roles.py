@@ -19,7 +19,7 @@ _COPIES = LAYOUT | {OpClass.CONCATENATE, OpClass.PAD, OpClass.DYNAMIC_SLICE}
 _MADE = GENERATED - {OpClass.RANDOM}
 
 
-class Role(IntEnum):
+class RowRole(IntEnum):
     """What a row can be in a kernel."""
 
     ALONE = 0  #: a kernel by itself, or no kernel
@@ -32,7 +32,7 @@ class Role(IntEnum):
 
 
 #: The same numbers outside of their class: looking a member up there takes most of a short loop.
-VIEW, ELEMENT, ROWS = int(Role.VIEW), int(Role.ELEMENT), int(Role.ROWS)
+VIEW, ELEMENT, ROWS = int(RowRole.VIEW), int(RowRole.ELEMENT), int(RowRole.ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +69,20 @@ def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles
     moves = is_any(program, _COPIES | _MADE)
     converts = is_any(program, OpClass.CONVERT)
     role = np.zeros(len(program), dtype=np.int64)
-    role[(is_any(program, ELEMENTWISE) | moves) & compute] = Role.ELEMENT
+    role[(is_any(program, ELEMENTWISE) | moves) & compute] = RowRole.ELEMENT
     reduces = is_any(program, REDUCTION) & compute
-    role[reduces] = Role.REDUCE
-    role[is_any(program, PRODUCT) & compute] = Role.MATMUL
-    role[is_any(program, OpClass.UPDATE_SLICE) & compute] = Role.UPDATE
+    role[reduces] = RowRole.REDUCE
+    role[is_any(program, PRODUCT) & compute] = RowRole.MATMUL
+    role[is_any(program, OpClass.UPDATE_SLICE) & compute] = RowRole.UPDATE
     views = (program.kind == Kind.VALUE) & (np.diff(program.dep_start) == 1) & ~carried(program)
     views[views] = _shows_bytes(program, np.flatnonzero(views))
-    role[views] = Role.VIEW
+    role[views] = RowRole.VIEW
     elements = np.array([math.prod(s) for s in program.shapes] or [0], dtype=np.int64)
     results = elements[program.shape]
-    role[reduces & _along_rows(program)] = Role.ROWS
+    role[reduces & _along_rows(program)] = RowRole.ROWS
     reduced = program.dims[:, 1] * program.dims[:, 3]
     trivial = reduces & (program.dims[:, 3] == 1)
-    role[trivial] = Role.ELEMENT
+    role[trivial] = RowRole.ELEMENT
     elements = np.where(reduces & (reduced > 0), reduced, results)
     turns = is_any(program, OpClass.TRANSPOSE)
     return Roles(role, elements, results, moves, converts, turns)

@@ -15,7 +15,7 @@ from flint.ir.columns import Mask, carried, consumers, is_any
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
 from flint.passes.fusion.again import EXPONENTIAL, made_from_nothing
-from flint.passes.fusion.roles import ELEMENT, VIEW, Role, Roles
+from flint.passes.fusion.roles import ELEMENT, VIEW, Roles, RowRole
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SplitFinder:
         if not self._saved:
             return
         for row, role in enumerate(self._graph.role):
-            if role == Role.MATMUL and (attention := self._attention(row)) is not None:
+            if role == RowRole.MATMUL and (attention := self._attention(row)) is not None:
                 yield attention
 
     def _attention(self, gradient: int) -> SplitAttention | None:
@@ -56,7 +56,7 @@ class SplitFinder:
         reach = graph.reach(gradient)
         if reach is None or len(reach.products) != 2 or reach.stored:
             return None
-        if not any(graph.role[row] == Role.ROWS for row in reach.rows):
+        if not any(graph.role[row] == RowRole.ROWS for row in reach.rows):
             return None  # no softmax: its derivative sums along rows
         late, size = frozenset(reach.products), graph.results[gradient]
         products, between, masks = graph.products_above(reach.rows, size)
@@ -98,8 +98,8 @@ class SplitFinder:
         graph, found = self._graph, set[int]()
         for read in graph.reads(product):
             while len(graph.reads(read)) == 1 and (
-                graph.role[read] == Role.VIEW
-                or (graph.role[read] == Role.ELEMENT and graph.moves[read])
+                graph.role[read] == RowRole.VIEW
+                or (graph.role[read] == RowRole.ELEMENT and graph.moves[read])
             ):
                 read = graph.reads(read)[0]
             found.add(read)
@@ -168,7 +168,7 @@ class SoftmaxGraph:
         self.results: list[int] = roles.results.tolist()
         self.elements = roles.elements.tolist()
         self.moves = (roles.moves & (program.flops == 0)).tolist()
-        self._idle = ((roles.role == Role.ELEMENT) & (program.flops == 0)).tolist()
+        self._idle = ((roles.role == RowRole.ELEMENT) & (program.flops == 0)).tolist()
         self.exponential = is_any(program, EXPONENTIAL).tolist()
         self._start: list[int] = program.dep_start.tolist()
         self._deps: list[int] = program.deps.tolist()
@@ -214,10 +214,10 @@ class SoftmaxGraph:
             for row, exponential in enumerate(self.exponential)
             if exponential
             and (
-                self.role[row] == Role.ROWS
+                self.role[row] == RowRole.ROWS
                 or (
-                    self.role[row] == Role.ELEMENT
-                    and any(self.role[r] == Role.ROWS for r in self._through(row))
+                    self.role[row] == RowRole.ELEMENT
+                    and any(self.role[r] == RowRole.ROWS for r in self._through(row))
                 )
             )
         ]
@@ -226,7 +226,7 @@ class SoftmaxGraph:
         """Readers of a row, through changes of layout and type."""
         found: list[int] = []
         for reader in self.readers(row):
-            if self.role[reader] == Role.VIEW or self._idle[reader]:
+            if self.role[reader] == RowRole.VIEW or self._idle[reader]:
                 found += self._through(reader)
             else:
                 found.append(reader)
@@ -250,7 +250,7 @@ class SoftmaxGraph:
                 seen.add(read)
                 if self.made[read]:
                     masks.add(read)
-                elif self.role[read] == Role.MATMUL and self.results[read] == size:
+                elif self.role[read] == RowRole.MATMUL and self.results[read] == size:
                     products.add(read)
                 elif self.role[read] in through and self.results[read] == size:
                     between.add(read)
@@ -266,10 +266,10 @@ class SoftmaxGraph:
             if row in found.rows or row in found.products:
                 continue
             role = self.role[row]
-            if role == Role.MATMUL:
+            if role == RowRole.MATMUL:
                 found.products.add(row)
                 continue
-            if role == Role.ALONE and not self._carried[row]:
+            if role == RowRole.ALONE and not self._carried[row]:
                 return None
             found.rows.add(row)
             if self._stores[row] or self._carried[row]:
@@ -283,8 +283,10 @@ class SoftmaxGraph:
     def _views_of_stored(self, found: SoftmaxReach) -> None:
         """A view of what is stored, and of what is written into a stack, count too."""
         for row in sorted(found.rows):
-            views = self.role[row] == Role.VIEW and all(r in found.stored for r in self.reads(row))
-            if views or (self.role[row] == Role.VIEW and self._only_stored(row, found)):
+            views = self.role[row] == RowRole.VIEW and all(
+                r in found.stored for r in self.reads(row)
+            )
+            if views or (self.role[row] == RowRole.VIEW and self._only_stored(row, found)):
                 found.stored.add(row)
 
     def _only_stored(self, row: int, found: SoftmaxReach) -> bool:
@@ -295,7 +297,7 @@ class SoftmaxGraph:
         """Rows made from nothing, also as loops carry them unchanged, and those that compare."""
         made = made_from_nothing(program, roles).tolist()
         free = self._scalars(program).tolist()
-        element = np.isin(roles.role, (Role.ELEMENT, Role.VIEW)).tolist()
+        element = np.isin(roles.role, (RowRole.ELEMENT, RowRole.VIEW)).tolist()
         same = {v for region in program.regions for v, produced in region.carries if v == produced}
         compares = list(self._positions)
         for row in range(len(made)):

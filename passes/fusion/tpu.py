@@ -28,12 +28,14 @@ from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import merged, segments, storage_rows
-from flint.passes.fusion.roles import Role, roles_of
+from flint.passes.fusion.roles import RowRole, roles_of
 
 #: A reduction that joins a product leaves little: a maximum or a sum of each row.
 SMALL = 8
 #: Kernels that read a part of an array as easily as a whole one.
-_READS = frozenset(map(int, (Role.ELEMENT, Role.ROWS, Role.REDUCE, Role.MATMUL, Role.UPDATE)))
+_READS = frozenset(
+    map(int, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.MATMUL, RowRole.UPDATE))
+)
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def _operands_again(program: Program) -> Program:
 def _candidates(program: Program) -> Mask:
     """Element-wise kernels with one result that no loop takes."""
     roles = roles_of(program, operators=False, slices=False)
-    element = (roles.role == Role.ELEMENT) | is_any(program, OpClass.FUSED)
+    element = (roles.role == RowRole.ELEMENT) | is_any(program, OpClass.FUSED)
     bits = np.array([_bits(name) for name in program.dtypes] or [8])
     single = roles.results * bits[program.dtype] == program.result_bytes * 8
     placed = (program.flags & (Flag.IN_PLACE | Flag.VIEW | Flag.UNPRICED)) != 0
@@ -182,12 +184,12 @@ def _bits(dtype: str) -> int:
 
 def _products(program: Program) -> Mask:
     roles = roles_of(program, operators=False, slices=False)
-    return np.asarray(roles.role == Role.MATMUL, dtype=np.bool_)
+    return np.asarray(roles.role == RowRole.MATMUL, dtype=np.bool_)
 
 
 def _reductions(program: Program) -> Mask:
     roles = roles_of(program, operators=False, slices=False)
-    reduces = np.isin(roles.role, (Role.ROWS, Role.REDUCE)) | is_any(
+    reduces = np.isin(roles.role, (RowRole.ROWS, RowRole.REDUCE)) | is_any(
         program, OpClass.FUSED_REDUCTION
     )
     return np.asarray(reduces & (program.kind == Kind.COMPUTE), dtype=np.bool_)
@@ -305,10 +307,10 @@ def _written_by(program: Program, role: Int64s, update: int) -> list[int]:
         if taken[row] or (readers[first[row] : first[row + 1]] != reader).any():
             return []
         chain.append(row)
-        if role[row] == Role.MATMUL:
+        if role[row] == RowRole.MATMUL:
             fits = program.result_bytes[row] == program.result_bytes[update]
             return chain if fits else []
-        if role[row] != Role.VIEW:
+        if role[row] != RowRole.VIEW:
             return []
 
 
@@ -324,7 +326,7 @@ class _SliceReaders:
     def __init__(self, program: Program) -> None:
         self._first, self._rows = (column.tolist() for column in consumers(program))
         role = roles_of(program, operators=False, slices=False).role
-        self._view = (role == Role.VIEW).tolist()
+        self._view = (role == RowRole.VIEW).tolist()
         self._reads = np.isin(role, list(_READS)).tolist()
         self._region, self._alias = program.region.tolist(), program.alias.tolist()
         self._taken = yielded(program).tolist()

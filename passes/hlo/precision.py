@@ -27,7 +27,7 @@ _ALGORITHMS = {
 _BY_NUMBER = {number: name for name, (number, _, _) in _ALGORITHMS.items()}
 
 
-class Product(Protocol):
+class HloProduct(Protocol):
     """An instruction and its operands."""
 
     @property
@@ -36,7 +36,7 @@ class Product(Protocol):
     def operands(self) -> list[Instruction]: ...
 
 
-def product_of(o: Product) -> str:
+def product_of(o: HloProduct) -> str:
     """The name of what the first two operands are multiplied in (`flint.ir.product_types`)."""
     config = o.instruction.precision_config
     said = {a.key: a.value for a in o.instruction.frontend_attributes.map}
@@ -46,7 +46,7 @@ def product_of(o: Product) -> str:
     return _named(o.operands, algorithm, list(config.operand_precision))
 
 
-def product_of_call(o: Product, config: Mapping[str, Any]) -> str:
+def product_of_call(o: HloProduct, config: Mapping[str, Any]) -> str:
     """The same of a call of a library, whose configuration is JSON."""
     precision = config.get("precision_config", {})
     words = precision.get("operand_precision", ())

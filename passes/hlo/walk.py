@@ -78,7 +78,7 @@ def module_to_program(
     """
     _check_size(module, mesh)
     check_module(module)
-    walk = _Walk(module, mesh, TripCounts.of(trip_counts))
+    walk = _HloWalk(module, mesh, TripCounts.of(trip_counts))
     try:
         walk.run()
         return with_phases(walk.builder.build())
@@ -96,7 +96,7 @@ def _check_size(module: HloModule, mesh: Mesh) -> None:
         )
 
 
-class _Walk:
+class _HloWalk:
     """State of one walk: the rows so far, and the rows of every value in reach."""
 
     def __init__(self, module: HloModule, mesh: Mesh, trip_counts: TripCounts) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
@@ -75,7 +75,7 @@ def test_a_spoilt_file_is_refused_or_read(path: Path, text: str) -> None:
     for tier, network in zip(found.members, found.network, strict=True):
         assert tier >= 0 and 0 < network.bandwidth_bytes_per_s.value < math.inf
     try:
-        placed = Placement(Mesh.parse("6x4"), found)
+        placed = NetworkPlacement(Mesh.parse("6x4"), found)
     except FlintError as error:
         assert error.code == "FL703"
     else:

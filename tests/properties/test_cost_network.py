@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.backends.cost.collectives import duration_ns, roofline_ns
-from flint.backends.cost.network.calls import Call, Span
+from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster, NetworkKind
 from flint.ir.program import Collective
 
@@ -39,7 +39,7 @@ def torus_spans(draw: st.DrawFn, shape: tuple[int, ...]) -> Span:
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> tuple[Call, Cluster]:
+def calls(draw: st.DrawFn) -> tuple[CollectiveCall, Cluster]:
     cluster = CLUSTERS[draw(names)]
     collective = draw(collectives)
     inner = cluster.network[0]
@@ -50,19 +50,19 @@ def calls(draw: st.DrawFn) -> tuple[Call, Cluster]:
         inside = draw(torus_spans(shape) if shape else st.sampled_from([1, 2, 4, 8]))
         first = inside if isinstance(inside, Span) else Span(0, inside)
         spans = (first, Span(1, draw(st.integers(1, 64))))
-    return Call(collective, draw(sizes), spans), cluster
+    return CollectiveCall(collective, draw(sizes), spans), cluster
 
 
 @given(calls(), st.integers(0, 2**33))
-def test_a_bigger_message_is_never_faster(case: tuple[Call, Cluster], more: int) -> None:
+def test_a_bigger_message_is_never_faster(case: tuple[CollectiveCall, Cluster], more: int) -> None:
     call, cluster = case
-    bigger = Call(call.collective, call.comm_bytes + more, call.spans)
+    bigger = CollectiveCall(call.collective, call.comm_bytes + more, call.spans)
     assert duration_ns(bigger, cluster) >= duration_ns(call, cluster)
 
 
 @given(calls(), st.integers(0, 1), st.floats(1, 100))
 def test_more_bandwidth_is_never_slower(
-    case: tuple[Call, Cluster], tier: int, factor: float
+    case: tuple[CollectiveCall, Cluster], tier: int, factor: float
 ) -> None:
     call, cluster = case
     network = cluster.network[tier]
@@ -75,48 +75,50 @@ def test_more_bandwidth_is_never_slower(
 
 
 @given(calls())
-def test_the_roofline_is_a_lower_bound(case: tuple[Call, Cluster]) -> None:
+def test_the_roofline_is_a_lower_bound(case: tuple[CollectiveCall, Cluster]) -> None:
     call, cluster = case
     assert duration_ns(call, cluster) >= roofline_ns(call, cluster) * (1 - 1e-12)
 
 
 @given(calls())
-def test_a_group_of_one_takes_no_time(case: tuple[Call, Cluster]) -> None:
+def test_a_group_of_one_takes_no_time(case: tuple[CollectiveCall, Cluster]) -> None:
     call, cluster = case
     assert (duration_ns(call, cluster) > 0) == (call.size > 1)
 
 
 @given(calls())
-def test_a_byte_more_changes_little(case: tuple[Call, Cluster]) -> None:
+def test_a_byte_more_changes_little(case: tuple[CollectiveCall, Cluster]) -> None:
     """No jumps where the algorithm changes: one byte adds at most what the first byte costs."""
     call, cluster = case
-    more = Call(call.collective, call.comm_bytes + 1, call.spans)
-    first = Call(call.collective, 1, call.spans)
+    more = CollectiveCall(call.collective, call.comm_bytes + 1, call.spans)
+    first = CollectiveCall(call.collective, 1, call.spans)
     difference = duration_ns(more, cluster) - duration_ns(call, cluster)
     assert difference <= duration_ns(first, cluster) + 1e-6 * duration_ns(call, cluster)
 
 
 @given(calls(), st.integers(2, 8))
-def test_groups_that_share_links_are_not_faster(case: tuple[Call, Cluster], sharing: int) -> None:
+def test_groups_that_share_links_are_not_faster(
+    case: tuple[CollectiveCall, Cluster], sharing: int
+) -> None:
     call, cluster = case
     spans = tuple(
         Span(s.tier, s.size, s.stride, sharing, s.torus_sizes, s.torus_strides, s.torus_wraps)
         for s in call.spans
     )
-    shared = Call(call.collective, call.comm_bytes, spans)
+    shared = CollectiveCall(call.collective, call.comm_bytes, spans)
     assert duration_ns(shared, cluster) >= duration_ns(call, cluster)
 
 
 @given(calls())
 def test_an_all_reduce_is_at_most_a_reduce_scatter_and_an_all_gather(
-    case: tuple[Call, Cluster],
+    case: tuple[CollectiveCall, Cluster],
 ) -> None:
     call, cluster = case
     size = call.comm_bytes * call.size
-    both = duration_ns(Call(Collective.REDUCE_SCATTER, size, call.spans), cluster) + duration_ns(
-        Call(Collective.ALL_GATHER, call.comm_bytes, call.spans), cluster
-    )
-    whole = duration_ns(Call(Collective.ALL_REDUCE, size, call.spans), cluster)
+    both = duration_ns(
+        CollectiveCall(Collective.REDUCE_SCATTER, size, call.spans), cluster
+    ) + duration_ns(CollectiveCall(Collective.ALL_GATHER, call.comm_bytes, call.spans), cluster)
+    whole = duration_ns(CollectiveCall(Collective.ALL_REDUCE, size, call.spans), cluster)
     assert whole <= both * (1 + 1e-9)
 
 
@@ -124,6 +126,6 @@ def test_an_all_reduce_is_at_most_a_reduce_scatter_and_an_all_gather(
 def test_a_pair_is_never_slower_than_two_messages_of_all_bytes(name: str) -> None:
     cluster = CLUSTERS[name]
     for size in (2**10, 2**20, 2**30):
-        message = duration_ns(Call(Collective.NONE, size, (Span(0, 2),)), cluster)
-        pair = duration_ns(Call(Collective.ALL_REDUCE, size, (Span(0, 2),)), cluster)
+        message = duration_ns(CollectiveCall(Collective.NONE, size, (Span(0, 2),)), cluster)
+        pair = duration_ns(CollectiveCall(Collective.ALL_REDUCE, size, (Span(0, 2),)), cluster)
         assert pair <= 2 * message

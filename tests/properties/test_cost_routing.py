@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flint.backends.cost.collectives.algorithms.torus import Extent, torus
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.torus import load_of
 from flint.cluster.models import Cluster
 from flint.ir.mesh import AxisRef, Mesh, Route
@@ -59,7 +59,7 @@ def test_routes_of_placed_meshes_load_links_as_counted(data):
     mesh = Mesh(tuple("abc"[: len(sizes)]), tuple(sizes))
     if mesh.size > 256:
         return
-    placed = Placement(mesh, Cluster.load(name))
+    placed = NetworkPlacement(mesh, Cluster.load(name))
     axis = data.draw(st.sampled_from(mesh.names))
     offset = data.draw(st.integers(1, max(1, mesh.shape[axis] - 1)))
     route = Route((AxisRef(axis),), offset, wrap=data.draw(st.booleans()))

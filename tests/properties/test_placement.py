@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
@@ -19,7 +19,7 @@ SIZES = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16])
 def _placements(draw, names=tuple(CLUSTERS)):
     sizes = draw(st.lists(SIZES, min_size=1, max_size=3))
     mesh = Mesh(tuple("abc"[: len(sizes)]), tuple(sizes))
-    return Placement(mesh, CLUSTERS[draw(st.sampled_from(names))])
+    return NetworkPlacement(mesh, CLUSTERS[draw(st.sampled_from(names))])
 
 
 @st.composite
@@ -152,7 +152,7 @@ def test_groups_on_a_torus_are_products_of_lines(data):
 def test_ranks_of_powers_of_two_are_on_chips_in_their_order(data):
     exponents = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3))
     mesh = Mesh(tuple("abc"[: len(exponents)]), tuple(2**e for e in exponents))
-    placement = Placement(mesh, CLUSTERS["h100-dgx"])
+    placement = NetworkPlacement(mesh, CLUSTERS["h100-dgx"])
     ranks = np.arange(mesh.size)
     nodes = np.unique(_domains_of(placement, ranks, 0), axis=0, return_inverse=True)[1]
     assert (nodes.ravel() == ranks // 8).all()
@@ -189,7 +189,7 @@ def test_a_mapping_is_what_it_says_or_an_error(data):
         st.dictionaries(st.sampled_from(default.mesh.names), st.sampled_from(tiers))
     )
     try:
-        placement = Placement(default.mesh, default.cluster, mapping)
+        placement = NetworkPlacement(default.mesh, default.cluster, mapping)
     except FlintError as error:
         assert error.code == "FL703"
         return

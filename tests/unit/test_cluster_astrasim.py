@@ -12,7 +12,7 @@ from flint.backends.chakra.writing.simulator_files import (
     system_file,
 )
 from flint.backends.cost.astrasim.files import GB, read_astrasim, simulated_hardware
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.cluster.models import Cluster, NetworkKind, SourceKind
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh
@@ -29,7 +29,7 @@ SYSTEM = {"peak-perf": 900, "local-mem-bw": 3350.0, "roofline-enabled": 1}
 
 
 def _placed(mesh, cluster="h100-dgx", mapping=None):
-    return Placement(Mesh.parse(mesh), Cluster.load(cluster), mapping)
+    return NetworkPlacement(Mesh.parse(mesh), Cluster.load(cluster), mapping)
 
 
 def _dimensions(placement):
@@ -98,7 +98,7 @@ def test_the_peak_is_of_an_element_type_and_derated():
     placed = _placed("8")
     assert simulated_hardware(placed, "f8E4M3FN").peak_tflops == 1978.9
     slow = placed.cluster.derate.model_copy(update={"value": 0.5})
-    derated = Placement(placed.mesh, placed.cluster.model_copy(update={"derate": slow}))
+    derated = NetworkPlacement(placed.mesh, placed.cluster.model_copy(update={"derate": slow}))
     assert simulated_hardware(derated).peak_tflops == 494.7
     with pytest.raises(FlintError, match="no peak for f4") as caught:
         simulated_hardware(placed, "f4")
@@ -136,7 +136,7 @@ def test_a_cluster_is_read_with_a_tier_for_each_dimension(files):
 
 def test_reading_what_was_written_gives_the_same_files_again(files):
     cluster = _read(files)
-    placed = Placement(Mesh.parse("a=4,b=8,c=2"), cluster)
+    placed = NetworkPlacement(Mesh.parse("a=4,b=8,c=2"), cluster)
     assert [(s.tier, s.size) for s in placed.spans([AxisRef("b")])] == [(1, 8)]
     (files / "again.yml").write_bytes(_written(placed)["network.yml"])
     (files / "again.json").write_bytes(_written(placed)["system.json"])

@@ -13,7 +13,7 @@ from flint.backends.cost.chips.families.gpu.constants import constants_note as g
 from flint.backends.cost.chips.families.systolic.constants import Systolic
 from flint.backends.cost.chips.families.systolic.constants import constants_note as systolic_note
 from flint.backends.cost.collectives.choose import speed_of
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.cluster.models import (
     Chip,
     Cluster,
@@ -69,20 +69,23 @@ def test_a_torus_fills_a_pod(tmp_path: Path) -> None:
     assert arrays is not None
     cells = arrays.cores.value * arrays.arrays.value * arrays.rows.value * arrays.columns.value
     assert pod.chip.peak_flops_per_s["bf16"].value == 2 * cells * arrays.clock_hz.value
-    rows = Placement(Mesh.parse("data=4,model=4"), pod).table()
+    rows = NetworkPlacement(Mesh.parse("data=4,model=4"), pod).table()
     assert [r.tier for r in rows] == ["links (4 of 4x4)"] * 2
     assert f"`{rows[0].tier}`" in PAGE
 
 
 def test_the_table_of_a_mapping(tmp_path: Path) -> None:
     lab, mesh = load(tmp_path, "lab"), Mesh.parse("data=64,model=4")
-    table = Placement(mesh, lab).table()
+    table = NetworkPlacement(mesh, lab).table()
     assert len(table) == 3
     for row in table:
         assert f"| {row.axis} | {row.size} | {row.tier} |" in PAGE
     with pytest.raises(FlintError, match="FL703"):
-        Placement(mesh, lab, {"data": "rail"})
-    assert Placement(Mesh.parse("data=16,model=4"), lab, {"data": "rail"}).table()[0].tier == "rail"
+        NetworkPlacement(mesh, lab, {"data": "rail"})
+    assert (
+        NetworkPlacement(Mesh.parse("data=16,model=4"), lab, {"data": "rail"}).table()[0].tier
+        == "rail"
+    )
 
 
 @pytest.mark.parametrize("model", [Cluster, Chip, Gpu, Systolic, Network, Quantity])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import Congestion, congestion, congestion_notes
 from flint.backends.cost.simulate.timeline import Timeline, simulate
 from flint.cluster.models import Cluster
@@ -21,7 +21,7 @@ def timeline(gap: float) -> Timeline:
 
 
 def found(gap: float, cluster: str = "h100-dgx") -> list[Congestion]:
-    placement = Placement(MESH, Cluster.load(cluster))
+    placement = NetworkPlacement(MESH, Cluster.load(cluster))
     return list(congestion(timeline(gap).classes[0], placement))
 
 
@@ -33,7 +33,7 @@ def test_the_time_that_both_are_busy() -> None:
 
 
 def test_a_note_says_what_share_of_the_step_it_is() -> None:
-    placement = Placement(MESH, Cluster.load("h100-dgx"))
+    placement = NetworkPlacement(MESH, Cluster.load("h100-dgx"))
     (note,) = congestion_notes(timeline(5), placement)
     assert note.startswith("nvlink carries all_reduce over data and message over pipe")
     assert "(45.5% of the step)" in note
@@ -41,5 +41,5 @@ def test_a_note_says_what_share_of_the_step_it_is() -> None:
 
 
 def test_different_tiers_do_not_disturb_each_other() -> None:
-    placement = Placement(MESH, Cluster.load("h100-dgx"), {"pipe": "ib", "data": "nvlink"})
+    placement = NetworkPlacement(MESH, Cluster.load("h100-dgx"), {"pipe": "ib", "data": "nvlink"})
     assert list(congestion(timeline(5).classes[0], placement)) == []

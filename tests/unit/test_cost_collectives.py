@@ -14,7 +14,7 @@ from flint.backends.cost.collectives.algorithm import (
     constants,
 )
 from flint.backends.cost.collectives.choose import plans, speed_of, speeds_of
-from flint.backends.cost.network.calls import Call, Span
+from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster, NetworkKind
 from flint.ir.op_class import Collective
 
@@ -57,7 +57,7 @@ def test_every_collective_runs_on_every_kind_of_tier(
 
 def test_an_algorithm_of_a_library_is_not_taken_from_another() -> None:
     cluster = Cluster.load("h100-dgx")
-    gather = Call(Collective.ALL_GATHER, 64, (Span(1, 64),))
+    gather = CollectiveCall(Collective.ALL_GATHER, 64, (Span(1, 64),))
     ways = {leg.schedule.algorithm for (leg,) in plans(gather, cluster, speeds_of(cluster))}
     assert ways == {"PAT", "ring"}
     tpu = Cluster.load("v5e")

@@ -16,7 +16,7 @@ from flint.backends.cost.collectives.algorithms.in_switch import in_switch_all_r
 from flint.backends.cost.collectives.algorithms.ring import flat_ring, ring
 from flint.backends.cost.collectives.algorithms.torus import Extent, torus
 from flint.backends.cost.collectives.algorithms.tree import tree_all_reduce, tree_in_domain
-from flint.backends.cost.network.calls import Call, Span
+from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster
 from flint.ir.program import Collective
 
@@ -132,7 +132,7 @@ def test_members_that_are_all_connected_use_the_links_between_them() -> None:
 def test_time_is_the_formula_with_the_constants_of_the_file() -> None:
     cluster = Cluster.load("a100-80-dgx")
     k = {name: q.value for name, q in cluster.network[0].constants.items()}
-    call = Call(RS, 64 * MIB, (Span(0, 4),))
+    call = CollectiveCall(RS, 64 * MIB, (Span(0, 4),))
     moved = 64 * MIB / 4 * (3 + k["own_part"])
     transfer = (moved + k["c"] * moved**0.5) / (k["efficiency"] * 300)
     assert duration_ns(call, cluster) == pytest.approx(k["a0_ns"] + 3 * k["a1_ns"] + transfer)
@@ -140,9 +140,9 @@ def test_time_is_the_formula_with_the_constants_of_the_file() -> None:
 
 def test_two_groups_on_the_same_links_take_twice_the_transfer() -> None:
     cluster = Cluster.load("v5p")
-    alone = duration_ns(Call(AG, MIB, (Span(0, 8),)), cluster)
-    starts = duration_ns(Call(AG, 1, (Span(0, 8),)), cluster)
-    both = duration_ns(Call(AG, MIB, (Span(0, 8, sharing=2),)), cluster)
+    alone = duration_ns(CollectiveCall(AG, MIB, (Span(0, 8),)), cluster)
+    starts = duration_ns(CollectiveCall(AG, 1, (Span(0, 8),)), cluster)
+    both = duration_ns(CollectiveCall(AG, MIB, (Span(0, 8, sharing=2),)), cluster)
     assert both - starts == pytest.approx(2 * (alone - starts), rel=1e-4)
 
 
@@ -151,7 +151,7 @@ def test_more_than_two_members_share_what_goes_through_a_host() -> None:
     k = {name: q.value for name, q in cluster.network[0].constants.items()}
 
     def transfer(size: int) -> float:
-        call = Call(RS, 64 * MIB, (Span(0, size),))
+        call = CollectiveCall(RS, 64 * MIB, (Span(0, size),))
         return duration_ns(call, cluster) - k["a0_ns"] - (size - 1) * k["a1_ns"]
 
     def at(size: int, bytes_per_ns: float) -> float:
@@ -161,39 +161,46 @@ def test_more_than_two_members_share_what_goes_through_a_host() -> None:
     assert transfer(2) == pytest.approx(at(2, k["efficiency"] * 32))
     for size in (4, 8):
         assert transfer(size) == pytest.approx(at(size, k["host_bytes_per_s"] / 1e9 / size))
-    message = Call(Collective.NONE, 64 * MIB, (Span(0, 2),))
+    message = CollectiveCall(Collective.NONE, 64 * MIB, (Span(0, 2),))
     assert roofline_ns(message, cluster) == pytest.approx(64 * MIB / 32)
 
 
 def test_nothing_to_send_takes_no_time() -> None:
     cluster = Cluster.load("h100-dgx")
-    for call in (Call(AR, MIB, ()), Call(AR, MIB, (Span(0, 1),)), Call(AG, 0, (Span(0, 8),))):
+    for call in (
+        CollectiveCall(AR, MIB, ()),
+        CollectiveCall(AR, MIB, (Span(0, 1),)),
+        CollectiveCall(AG, 0, (Span(0, 8),)),
+    ):
         assert duration_ns(call, cluster) == 0
         assert roofline_ns(call, cluster) == 0
         assert algorithm(call, cluster) == ""
 
 
 def test_large_all_reduces_are_done_in_the_switch_where_it_can() -> None:
-    large, small = Call(AR, 512 * MIB, (Span(0, 8),)), Call(AR, 4096, (Span(0, 8),))
+    large, small = (
+        CollectiveCall(AR, 512 * MIB, (Span(0, 8),)),
+        CollectiveCall(AR, 4096, (Span(0, 8),)),
+    )
     for name in ("h100-dgx", "h200-dgx", "b200-dgx"):
         assert algorithm(large, Cluster.load(name)) == "in-switch on nvlink"
         assert algorithm(small, Cluster.load(name)) == "ring on nvlink"
     assert algorithm(large, Cluster.load("a100-80-dgx")) == "ring on nvlink"
-    assert algorithm(Call(AR, 512 * MIB, (Span(0, 4),)), Cluster.load("h100-dgx")) == (
+    assert algorithm(CollectiveCall(AR, 512 * MIB, (Span(0, 4),)), Cluster.load("h100-dgx")) == (
         "ring on nvlink"
     )
 
 
 def test_small_all_reduces_over_many_hosts_take_a_tree() -> None:
-    small = Call(AR, 4096, (Span(0, 72),))
+    small = CollectiveCall(AR, 4096, (Span(0, 72),))
     assert algorithm(small, Cluster.load("gb200-nvl72")) == "tree on nvlink"
 
 
 def test_messages_take_latency_and_bytes_by_bandwidth() -> None:
     """100e9 bytes/s of one link; of a hop the latency only."""
     cluster = Cluster.load("v5p")
-    near = Call(Collective.NONE, 10**6, (Span(0, 2),))
-    far = Call(PERMUTE, 10**6, (Span(0, 2, stride=5),))
+    near = CollectiveCall(Collective.NONE, 10**6, (Span(0, 2),))
+    far = CollectiveCall(PERMUTE, 10**6, (Span(0, 2, stride=5),))
     efficiency = cluster.network[0].constants["efficiency"].value
     start = cluster.network[0].constants["a0_ns"].value
     hop = cluster.network[0].latency_ns.value
@@ -205,7 +212,7 @@ def test_measured_all_gathers_of_v5e_are_about_right() -> None:
     """jax-ml/scaling-book, sharding: 4 chips in a line, 34 MB in 680 us, 128 kB in about 8 us."""
     cluster = Cluster.load("v5e")
     line = (Span(0, 4, torus_sizes=(4,), torus_strides=(1,), torus_wraps=(False,)),)
-    large = duration_ns(Call(AG, 512 * 8192 * 2, line), cluster)
-    small = duration_ns(Call(AG, 64 * 256 * 2, line), cluster)
+    large = duration_ns(CollectiveCall(AG, 512 * 8192 * 2, line), cluster)
+    small = duration_ns(CollectiveCall(AG, 64 * 256 * 2, line), cluster)
     assert large == pytest.approx(680e3, rel=0.15)
     assert small == pytest.approx(8e3, rel=0.3)

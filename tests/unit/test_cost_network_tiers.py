@@ -4,8 +4,8 @@ import pytest
 
 from flint.backends.cost.collectives import algorithm, duration_ns, roofline_ns
 from flint.backends.cost.collectives.choose import shares
-from flint.backends.cost.network.calls import Call, Span
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.calls import CollectiveCall, Span
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.cluster.models import Cluster, NetworkKind
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Collective
@@ -30,18 +30,23 @@ def test_shares_of_an_all_to_all_send_every_byte_once() -> None:
 
 def test_algorithms_over_nodes_are_those_of_nccl() -> None:
     cluster = Cluster.load("a100-80-dgx")
-    assert algorithm(Call(AG, MIB, TWO_NODES), cluster) == "flat ring on nvlink, flat ring on ib"
-    assert algorithm(Call(A2A, MIB, TWO_NODES), cluster) == "direct on nvlink, direct on ib"
-    many = Call(AR, 4096, (Span(0, 8), Span(1, 64)))
+    assert (
+        algorithm(CollectiveCall(AG, MIB, TWO_NODES), cluster)
+        == "flat ring on nvlink, flat ring on ib"
+    )
+    assert (
+        algorithm(CollectiveCall(A2A, MIB, TWO_NODES), cluster) == "direct on nvlink, direct on ib"
+    )
+    many = CollectiveCall(AR, 4096, (Span(0, 8), Span(1, 64)))
     assert algorithm(many, cluster) == "ring on nvlink, tree on ib"
-    large = Call(AR, 4096 * MIB, (Span(0, 8), Span(1, 2)))
+    large = CollectiveCall(AR, 4096 * MIB, (Span(0, 8), Span(1, 2)))
     assert algorithm(large, Cluster.load("h100-dgx")).startswith("in-switch on nvlink")
 
 
 def test_slow_adapters_hide_what_happens_inside() -> None:
     """1 GiB over 2 nodes of 8: each adapter of 25e9 bytes/s carries 1/8 of it."""
     cluster = Cluster.load("a100-80-dgx")
-    call = Call(AR, 1024 * MIB, TWO_NODES)
+    call = CollectiveCall(AR, 1024 * MIB, TWO_NODES)
     assert roofline_ns(call, cluster) == pytest.approx(
         max(1024 * MIB * 1.75 / 300, 1024 * MIB / 8 / 25)
     )
@@ -52,7 +57,7 @@ def test_slow_adapters_hide_what_happens_inside() -> None:
 def test_one_member_per_node_has_one_adapter_per_group() -> None:
     """Eight groups side by side, each chip on its own adapter: the whole message goes over it."""
     cluster = Cluster.load("h100-dgx")
-    call = Call(RS, 64 * MIB, (Span(1, 4, stride=8),))
+    call = CollectiveCall(RS, 64 * MIB, (Span(1, 4, stride=8),))
     assert roofline_ns(call, cluster) == pytest.approx(64 * MIB * 3 / 4 / 50)
 
 
@@ -60,7 +65,7 @@ def test_what_a_rank_keeps_is_copied_in_its_memory_and_not_over_its_adapter() ->
     """512 MiB to and from the other of two nodes, and as much copied at 3.35e12 bytes/s."""
     cluster = Cluster.load("h100-dgx")
     adapter = cluster.network[1]
-    call = Call(AG, 512 * MIB, (Span(1, 2),))
+    call = CollectiveCall(AG, 512 * MIB, (Span(1, 2),))
     copied = 2 * 512 * MIB / 3350
     moved = 512 * MIB / (adapter.constants["efficiency"].value * 50)
     assert moved + copied < duration_ns(call, cluster) < 1.15 * (moved + copied)
@@ -82,25 +87,28 @@ def far_apart(latency_ns: float) -> Cluster:
 def test_gathers_over_nodes_far_apart_are_trees_where_each_node_has_one_member() -> None:
     cluster = far_apart(20_000)
     for collective in (AG, RS):
-        alone = Call(collective, 64, (Span(1, 64),))
+        alone = CollectiveCall(collective, 64, (Span(1, 64),))
         assert algorithm(alone, cluster) == "PAT on ib"
         start = cluster.network[0].constants["a0_ns"].value
         took = start + 6 * 20_000 + 64 * 2800
         assert duration_ns(alone, cluster) == pytest.approx(took, rel=0.1)
-        several = Call(collective, 4096, (Span(0, 8), Span(1, 64)))
+        several = CollectiveCall(collective, 4096, (Span(0, 8), Span(1, 64)))
         assert algorithm(several, cluster) == "flat ring on nvlink, flat ring on ib"
-        assert algorithm(Call(collective, 4 << 30, alone.spans), cluster) == "ring on ib"
-    assert algorithm(Call(AR, 4096, (Span(1, 64),)), cluster) == "tree on ib"
+        assert algorithm(CollectiveCall(collective, 4 << 30, alone.spans), cluster) == "ring on ib"
+    assert algorithm(CollectiveCall(AR, 4096, (Span(1, 64),)), cluster) == "tree on ib"
     # NCCL charges more for each rank of PAT than a step of a ring takes here:
-    assert algorithm(Call(AG, 4096, (Span(1, 64),)), Cluster.load("h100-dgx")) == "ring on ib"
-    tpu = Call(AG, 4096, (Span(1, 64),))
+    assert (
+        algorithm(CollectiveCall(AG, 4096, (Span(1, 64),)), Cluster.load("h100-dgx"))
+        == "ring on ib"
+    )
+    tpu = CollectiveCall(AG, 4096, (Span(1, 64),))
     assert algorithm(tpu, Cluster.load("v5e")) == "ring on dcn"
 
 
 def test_a_slice_reduces_before_the_data_centre_network() -> None:
     cluster = Cluster.load("v5e")
     ring = Span(0, 16, torus_sizes=(16,), torus_strides=(1,), torus_wraps=(True,))
-    call = Call(AR, 256 * MIB, (ring, Span(1, 2)))
+    call = CollectiveCall(AR, 256 * MIB, (ring, Span(1, 2)))
     assert algorithm(call, cluster).startswith("torus on ici, ")
     bandwidth = cluster.network[1].bandwidth_bytes_per_s.value / 1e9
     assert roofline_ns(call, cluster) == pytest.approx(
@@ -112,31 +120,31 @@ def test_oversubscription_divides_the_bandwidth() -> None:
     cluster = Cluster.load("h100-dgx")
     outer = cluster.network[1].model_copy(update={"oversubscription": 2.0})
     narrow = cluster.model_copy(update={"network": (cluster.network[0], outer)})
-    call = Call(AG, 64 * MIB, (Span(1, 4),))
+    call = CollectiveCall(AG, 64 * MIB, (Span(1, 4),))
     assert roofline_ns(call, narrow) == pytest.approx(2 * roofline_ns(call, cluster))
 
 
 def placed(mesh: str, cluster: Cluster, axis: str) -> tuple[Span, ...]:
-    return Placement(Mesh.parse(mesh), cluster).spans([AxisRef(axis)])
+    return NetworkPlacement(Mesh.parse(mesh), cluster).spans([AxisRef(axis)])
 
 
 def test_an_axis_along_one_dimension_of_a_torus_has_its_two_links() -> None:
     """V / W of jax-ml/scaling-book, with W the 2 x 50e9 bytes/s of both directions."""
     cluster = Cluster.load("v5e")
-    gather = Call(AG, MIB, placed("data=16,model=16", cluster, "model"))
+    gather = CollectiveCall(AG, MIB, placed("data=16,model=16", cluster, "model"))
     assert roofline_ns(gather, cluster) == pytest.approx(15 * MIB / 100)
 
 
 def test_an_axis_along_two_dimensions_has_four_links() -> None:
     cluster = Cluster.load("v5e")
-    gather = Call(AG, MIB, placed("model=256", cluster, "model"))
+    gather = CollectiveCall(AG, MIB, placed("model=256", cluster, "model"))
     assert roofline_ns(gather, cluster) == pytest.approx(255 * MIB / 200)
 
 
 def test_a_part_of_a_dimension_is_a_line() -> None:
     """2 x 4 chips have no rings; the axis of 4 is a line, whose ends have one link."""
     cluster = Cluster.load("v5e")
-    gather = Call(AG, MIB, placed("data=2,model=4", cluster, "model"))
+    gather = CollectiveCall(AG, MIB, placed("data=2,model=4", cluster, "model"))
     assert roofline_ns(gather, cluster) == pytest.approx(3 * MIB / 50)
 
 
@@ -144,7 +152,8 @@ def test_interleaved_groups_share_the_links_of_a_dimension() -> None:
     cluster = Cluster.load("v5p")
     mesh = "a=4,b=4,c=4,d=4"  # 4x8x8 chips; c or another is every second chip of a dimension
     times = {
-        axis: roofline_ns(Call(AG, MIB, placed(mesh, cluster, axis)), cluster) for axis in "abcd"
+        axis: roofline_ns(CollectiveCall(AG, MIB, placed(mesh, cluster, axis)), cluster)
+        for axis in "abcd"
     }
     assert min(times.values()) >= 3 * MIB / 200 * 0.999
     shared = [a for a in "abcd" if max(placed(mesh, cluster, a)[0].torus_strides) > 1]
@@ -155,19 +164,19 @@ def test_interleaved_groups_share_the_links_of_a_dimension() -> None:
 def test_only_the_shared_dimension_of_a_group_is_slow() -> None:
     """32 of 256 chips: 16 in a ring of their own, 2 of them 8 apart in a ring that 8 groups use."""
     cluster = Cluster.load("v5e")
-    gather = Call(AG, MIB, placed("data=32,expert=8", cluster, "data"))
+    gather = CollectiveCall(AG, MIB, placed("data=32,expert=8", cluster, "data"))
     first, then = MIB / (2 / 8), 2 * MIB * 15 / 2
     assert roofline_ns(gather, cluster) == pytest.approx((first + then) / 50)
-    scatter = Call(RS, 32 * MIB, gather.spans)
+    scatter = CollectiveCall(RS, 32 * MIB, gather.spans)
     assert roofline_ns(scatter, cluster) == pytest.approx((first + then) / 50)
-    everyone = Call(AG, MIB, placed("data=32,expert=8", cluster, "expert"))
+    everyone = CollectiveCall(AG, MIB, placed("data=32,expert=8", cluster, "expert"))
     assert roofline_ns(everyone, cluster) == pytest.approx(7 * MIB / 50)
 
 
 def test_an_axis_inside_a_node_and_one_over_nodes() -> None:
     cluster = Cluster.load("h100-dgx")
-    inside = Call(AR, MIB, placed("data=64,model=8", cluster, "model"))
-    across = Call(AR, MIB, placed("data=64,model=8", cluster, "data"))
+    inside = CollectiveCall(AR, MIB, placed("data=64,model=8", cluster, "model"))
+    across = CollectiveCall(AR, MIB, placed("data=64,model=8", cluster, "data"))
     assert algorithm(inside, cluster) == "ring on nvlink"
     assert algorithm(across, cluster) == "tree on ib"
     assert roofline_ns(inside, cluster) < roofline_ns(across, cluster)
@@ -177,14 +186,20 @@ def test_members_with_a_link_each_share_the_bandwidth_among_all_links() -> None:
     base = Cluster.load("h100-dgx")
     inner = base.network[0].model_copy(update={"kind": NetworkKind.MESH, "constants": {}})
     cluster = base.model_copy(update={"network": (inner, base.network[1])})
-    message = Call(Collective.NONE, MIB, (Span(0, 2),))
+    message = CollectiveCall(Collective.NONE, MIB, (Span(0, 2),))
     assert roofline_ns(message, cluster) == pytest.approx(MIB / (450 / 7))
-    assert roofline_ns(Call(AG, MIB, (Span(0, 8),)), cluster) == pytest.approx(7 * MIB / 450)
+    assert roofline_ns(CollectiveCall(AG, MIB, (Span(0, 8),)), cluster) == pytest.approx(
+        7 * MIB / 450
+    )
 
 
 def test_a_ring_tier_has_two_links_of_half_the_bandwidth() -> None:
     base = Cluster.load("h100-dgx")
     inner = base.network[0].model_copy(update={"kind": NetworkKind.RING, "constants": {}})
     cluster = base.model_copy(update={"network": (inner, base.network[1])})
-    assert roofline_ns(Call(AG, MIB, (Span(0, 8),)), cluster) == pytest.approx(7 * MIB / 450)
-    assert roofline_ns(Call(AG, MIB, (Span(0, 4),)), cluster) == pytest.approx(3 * MIB / 225)
+    assert roofline_ns(CollectiveCall(AG, MIB, (Span(0, 8),)), cluster) == pytest.approx(
+        7 * MIB / 450
+    )
+    assert roofline_ns(CollectiveCall(AG, MIB, (Span(0, 4),)), cluster) == pytest.approx(
+        3 * MIB / 225
+    )

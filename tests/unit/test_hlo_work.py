@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("jaxlib", reason="XLA's parser of HLO text is in jaxlib")
 import ml_dtypes
 
-from flint.frontends.files.hlo import hlo_to_program
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Row
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import decode_module
 from flint.passes.partition.xla_child import parse_text
+from tests.hlo_programs import hlo_to_program
 
 BODIES = """
 add { a = f32[] parameter(0)

@@ -4,7 +4,7 @@ import pytest
 
 from flint.backends.cost.network.calls import Span
 from flint.backends.cost.network.mapping import parse_mapping
-from flint.backends.cost.network.placement import Placement
+from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.torus import assign, slice_shape
 from flint.cluster.models import Cluster, NetworkKind
 from flint.errors import FlintError
@@ -14,7 +14,7 @@ DATA, MODEL = AxisRef("data"), AxisRef("model")
 
 
 def _placed(mesh, cluster="h100-dgx", mapping=None):
-    return Placement(Mesh.parse(mesh), Cluster.load(cluster), mapping)
+    return NetworkPlacement(Mesh.parse(mesh), Cluster.load(cluster), mapping)
 
 
 def _rows(placement):
@@ -92,7 +92,7 @@ def test_a_mesh_that_is_larger_than_the_cluster():
         r"axis 'data' \(2\) does not fit on the cluster: tier 'nvlink' holds 8, of which other axes"
     )
     with pytest.raises(FlintError, match=said):
-        Placement(Mesh.parse("2x8"), one_node)
+        NetworkPlacement(Mesh.parse("2x8"), one_node)
 
 
 def test_a_torus_without_a_block_of_a_size():
@@ -286,7 +286,7 @@ def test_rings_of_a_network_are_tori_of_one_dimension():
     changed = {"kind": NetworkKind.RING, "size": 16, "torus_dimensions": 0, "torus_shape": ()}
     ring = v5e.network[0].model_copy(update=changed)
     cluster = v5e.model_copy(update={"network": (ring, v5e.network[1])})
-    (span,) = Placement(Mesh.parse("model=16"), cluster).spans([MODEL])
+    (span,) = NetworkPlacement(Mesh.parse("model=16"), cluster).spans([MODEL])
     assert (span.torus_sizes, span.torus_wraps) == ((16,), (True,))
-    (span,) = Placement(Mesh.parse("model=8"), cluster).spans([MODEL])
+    (span,) = NetworkPlacement(Mesh.parse("model=8"), cluster).spans([MODEL])
     assert span.torus_wraps == (False,)

@@ -28,7 +28,7 @@ from flint.frontends.torch_world.record.process import ProgramError, record
 from flint.frontends.torch_world.record.recording import Event as Recorded
 from flint.frontends.torch_world.record.recording import HostCopy, Recording
 from flint.frontends.torch_world.record.storages import Storages
-from flint.frontends.torch_world.runtime.device import Event, Stream, Timeline
+from flint.frontends.torch_world.runtime.device import DeviceTimeline, Event, Stream
 from flint.frontends.torch_world.runtime.fakes import Fakes
 from flint.frontends.torch_world.runtime.weights import SafeTensors, load_file
 from flint.ir.program import Collective, Phase
@@ -38,7 +38,7 @@ from flint.steps.step import WorldStep
 
 
 def test_a_stream_waits_for_what_was_on_the_other() -> None:
-    timeline = Timeline()
+    timeline = DeviceTimeline()
     other = Stream(timeline)
     assert timeline.take_waits() == ()
     other.wait_stream(timeline.current)
@@ -50,7 +50,7 @@ def test_a_stream_waits_for_what_was_on_the_other() -> None:
 
 
 def test_an_event_holds_what_its_stream_still_waited_for() -> None:
-    timeline = Timeline()
+    timeline = DeviceTimeline()
     second, third = Stream(timeline), Stream(timeline)
     timeline.take_waits()
     second.wait_stream(timeline.current)
@@ -60,14 +60,14 @@ def test_an_event_holds_what_its_stream_still_waited_for() -> None:
 
 
 def test_an_event_that_was_never_recorded_is_no_wait() -> None:
-    timeline = Timeline()
+    timeline = DeviceTimeline()
     timeline.take_waits()
     Stream(timeline).wait_event(Event(timeline))
     assert timeline.streams[1].pending == {}
 
 
 def test_events_before_the_recorded_step_are_no_waits() -> None:
-    timeline = Timeline()
+    timeline = DeviceTimeline()
     other = Stream(timeline)
     timeline.take_waits()
     mark = timeline.current.record_event()

@@ -17,7 +17,7 @@ from flint.backends.chakra.writing.simulator_files import (
 )
 from flint.backends.cost.astrasim.ring import Dimension, Fabric
 from flint.backends.cost.astrasim.system import SystemFile, wrong_setting
-from flint.backends.cost.network.placement import AxisPart, Placement
+from flint.backends.cost.network.placement import AxisPart, NetworkPlacement
 from flint.backends.cost.network.torus import is_torus
 from flint.cluster.models import Chip, Cluster, Network, NetworkKind, Quantity, SourceKind
 from flint.errors import FlintError, nearest
@@ -43,7 +43,7 @@ _BLOCK = re.compile(r"- +(?P<item>\S+)")
 _DTYPES = ("bf16", "f16", "f32", "f64", "tf32", "f8E4M3FN", "f8E5M2", "i8")
 
 
-def simulated_hardware(placement: Placement, dtype: str = "bf16") -> SimulatedHardware:
+def simulated_hardware(placement: NetworkPlacement, dtype: str = "bf16") -> SimulatedHardware:
     """What ASTRA-sim is told of a cluster: one network dimension for each mesh axis, last first.
 
     Ranks are then numbered as those of the mesh. An axis that lies in several tiers gets the
@@ -124,7 +124,7 @@ def _possible(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _dimension(placement: Placement, name: str) -> SimulatorDimension:
+def _dimension(placement: NetworkPlacement, name: str) -> SimulatorDimension:
     parts = [p for p in placement.parts if p.axis == name]
     tier = max(p.tier for p in parts)
     network = placement.cluster.network[tier]

@@ -24,7 +24,7 @@ from flint.backends.cost.collectives.algorithm import (
     algorithms,
     constants,
 )
-from flint.backends.cost.network.calls import Call, Span
+from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.ir.op_class import Collective
 
@@ -48,7 +48,7 @@ class Leg:
 Plan = tuple[Leg, ...]
 
 
-def duration_ns(call: Call, cluster: Cluster) -> float:
+def duration_ns(call: CollectiveCall, cluster: Cluster) -> float:
     """Nanoseconds of one collective or message, from its start on all members to its end.
 
     0 for a group of one and for no bytes. Formulas: see the modules of this package.
@@ -56,19 +56,21 @@ def duration_ns(call: Call, cluster: Cluster) -> float:
     return _fastest(call, cluster, speeds_of(cluster))[0]
 
 
-def roofline_ns(call: Call, cluster: Cluster) -> float:
+def roofline_ns(call: CollectiveCall, cluster: Cluster) -> float:
     """Bytes on the wire by the bandwidth, of the algorithm that sends least: a lower bound."""
     found = plans(call, cluster, speeds_of(cluster))
     return min(map(_plan_roofline_ns, found), default=0.0)
 
 
-def algorithm(call: Call, cluster: Cluster) -> str:
+def algorithm(call: CollectiveCall, cluster: Cluster) -> str:
     """Name of what is chosen, tier by tier: "in-switch on nvlink, tree on ib"; empty for nothing."""
     plan = _fastest(call, cluster, speeds_of(cluster))[1]
     return ", ".join(f"{leg.schedule.algorithm} on {leg.task.network.name}" for leg in plan)
 
 
-def _fastest(call: Call, cluster: Cluster, speeds: tuple[Speed, ...]) -> tuple[float, Plan]:
+def _fastest(
+    call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]
+) -> tuple[float, Plan]:
     timed = [(_plan_ns(plan, speeds[0].a0_ns), plan) for plan in plans(call, cluster, speeds)]
     return min(timed, key=lambda found: found[0], default=(0.0, ()))
 
@@ -85,7 +87,7 @@ def _plan_roofline_ns(plan: Plan) -> float:
     return max(leg.task.speed.roofline_ns(leg.schedule, leg.task.span) for leg in plan)
 
 
-def plans(call: Call, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]:
+def plans(call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]:
     """All ways to run a call on a cluster; none where nothing is sent."""
     tasks = _tasks(call, cluster, speeds)
     if len(tasks) < 2:
@@ -97,7 +99,7 @@ def plans(call: Call, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Plan]
     return found + _tier_by_tier(tasks)
 
 
-def _tasks(call: Call, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Task]:
+def _tasks(call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]) -> list[Task]:
     """All tiers that a call crosses, with all of its bytes."""
     from flint.backends.cost.chips.model import model_of  # who reads a cluster's file needs none
 

@@ -32,7 +32,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """One collective or message: `comm_bytes` is the bytes of the rank's input.
 
     `spans` are the tiers that the group crosses, inner first; the product of their sizes is the

@@ -51,7 +51,7 @@ class PlacementRow(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class NetworkPlacement:
     """The tiers that the axes of `mesh` lie in on `cluster`, inner tier first.
 
     `mapping` gives the tier of some or all axes by name, as "model=nvlink" too. The other axes fill the domains of the

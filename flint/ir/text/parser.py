@@ -45,7 +45,7 @@ def parse_program(text: str, source: str = "text") -> Program:
     return reader.program()
 
 
-class _Block(NamedTuple):
+class _ParsedBlock(NamedTuple):
     number: int
     carries: tuple[tuple[str, str], ...]
     scanner: Scanner
@@ -58,7 +58,7 @@ class _Reader:
         self.rows: dict[str, int] = {}
         self.lines: list[int] = []
         self.named: dict[str, Group | Route] = {}
-        self.open: list[_Block] = []
+        self.open: list[_ParsedBlock] = []
         self.regions: list[int] = []  # in the order of the text, the number of each
         self.tables: dict[str, list[Any]] = {}
 
@@ -143,7 +143,7 @@ class _Reader:
             builder.begin_region(
                 kind, trips, name=name, location=location, choice=choice, barrier=barrier
             )
-        self.open.append(_Block(self.regions[-1], carries, scanner))
+        self.open.append(_ParsedBlock(self.regions[-1], carries, scanner))
 
     def _close(self, scanner: Scanner) -> None:
         if not self.open:

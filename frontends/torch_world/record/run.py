@@ -32,7 +32,7 @@ from flint.frontends.torch_world.record.phases import Phases, StepDone
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import GroupInfo, Recording
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.device import NAME, Timeline, make_device_module
+from flint.frontends.torch_world.runtime.device import NAME, DeviceTimeline, make_device_module
 from flint.frontends.torch_world.runtime.fakes import Fakes
 from flint.frontends.torch_world.runtime.late_imports import after_import
 from flint.frontends.torch_world.runtime.objects import Objects
@@ -53,7 +53,7 @@ def run(job: Job) -> Recording:
     warning = check_version()
     torch_private.check(recording=True)
     check(PRIVATE.all)
-    timeline = Timeline()
+    timeline = DeviceTimeline()
     _make_device(timeline, job.local_world_size)
     session = _session(job, timeline)
     if warning:
@@ -66,7 +66,7 @@ def run(job: Job) -> Recording:
         return _recording(job, session, recorder, states)
 
 
-def _session(job: Job, timeline: Timeline) -> Session:
+def _session(job: Job, timeline: DeviceTimeline) -> Session:
     handover = Handover(job.known)
     return Session(
         rank=job.rank,
@@ -103,7 +103,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
     )
 
 
-def _make_device(timeline: Timeline, count: int) -> None:
+def _make_device(timeline: DeviceTimeline, count: int) -> None:
     module = make_device_module(timeline, count)
     try:
         make_device(NAME, backend_module=module)

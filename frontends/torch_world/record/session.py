@@ -11,7 +11,7 @@ from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases
 from flint.frontends.torch_world.runtime.autocast import Autocast
-from flint.frontends.torch_world.runtime.device import Timeline
+from flint.frontends.torch_world.runtime.device import DeviceTimeline
 from flint.ir.program import Phase
 
 
@@ -22,7 +22,7 @@ class Session:
     rank: int
     world_size: int
     local_world_size: int
-    timeline: Timeline
+    timeline: DeviceTimeline
     modules: ModulePaths
     phases: Phases
     autocast: Autocast = field(default_factory=Autocast)

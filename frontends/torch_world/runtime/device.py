@@ -20,7 +20,7 @@ MEMORY_BYTES = 80 * 2**30
 Device: TypeAlias = torch.device | str | int | None
 
 
-class Timeline:
+class DeviceTimeline:
     """Streams of the device, which one is current, and the order between them.
 
     Events of the recording are numbers; `next_event` is that of the next one.
@@ -57,7 +57,7 @@ class Stream:
     the next one on this has to wait for.
     """
 
-    def __init__(self, timeline: Timeline, device: Device = None, priority: int = 0) -> None:
+    def __init__(self, timeline: DeviceTimeline, device: Device = None, priority: int = 0) -> None:
         self.timeline = timeline
         self.stream_id = len(timeline.streams)
         self.priority = priority
@@ -133,7 +133,7 @@ class Stream:
 class Event:
     """A point on a stream: what `torch.cuda.Event` is to a program."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: DeviceTimeline) -> None:
         self.timeline = timeline
         self.marks: dict[int, int] = {}
         self.recorded_on: Stream | None = None
@@ -183,7 +183,7 @@ class _StatsOfNothing(dict[str, int]):
         return 0
 
 
-def make_device_module(timeline: Timeline, count: int = 1) -> types.ModuleType:
+def make_device_module(timeline: DeviceTimeline, count: int = 1) -> types.ModuleType:
     """The module `torch.flint`, over a timeline."""
     module = types.ModuleType(f"torch.{NAME}")
     contents = {
@@ -246,7 +246,7 @@ class _DeviceContext:
         return None
 
 
-def _stream_functions(timeline: Timeline) -> dict[str, Any]:
+def _stream_functions(timeline: DeviceTimeline) -> dict[str, Any]:
     class BoundStream(Stream):
         def __new__(cls, *args: object, **kwargs: object) -> Self:
             return object.__new__(cls)

@@ -106,7 +106,7 @@ def _within(stretch: tuple[int, int], others: list[tuple[int, int]]) -> bool:
 _UNIT, _RUN, _ITERATION = 1 << 64, 1 << 32, 1
 
 
-class _Piece(NamedTuple):
+class _Repeated(NamedTuple):
     """The last piece of the cheapest way to cover the units before some position."""
 
     cost: int
@@ -121,18 +121,18 @@ def _cheapest(count: int, repetitions: dict[int, NDArray[np.int64]]) -> list[tup
     Shortest path over positions. A loop that ends at `end` is one that ended a period before and
     goes on, or two iterations after the cheapest way to their start; all of these are kept.
     """
-    best = [_Piece(0, 0, 0, 0)]
+    best = [_Repeated(0, 0, 0, 0)]
     columns = {period: lengths.tolist() for period, lengths in repetitions.items()}
-    loops: dict[int, dict[int, _Piece]] = {period: {} for period in columns}
+    loops: dict[int, dict[int, _Repeated]] = {period: {} for period in columns}
     for end in range(1, count + 1):
-        choice = _Piece(best[end - 1].cost + _UNIT + _ITERATION, end - 1, 1, 1)
+        choice = _Repeated(best[end - 1].cost + _UNIT + _ITERATION, end - 1, 1, 1)
         for period, lengths in columns.items():
             repeated = lengths[end - 1]
             if repeated < period:
                 continue
             start = end - 2 * period
             cost = best[start].cost + period * _UNIT + _RUN + 2 * _ITERATION
-            loop = _Piece(cost, start, period, 2)
+            loop = _Repeated(cost, start, period, 2)
             before = loops[period].get(end - period)
             if before is not None and repeated > period:
                 longer = before._replace(cost=before.cost + _ITERATION, trips=before.trips + 1)
@@ -143,7 +143,7 @@ def _cheapest(count: int, repetitions: dict[int, NDArray[np.int64]]) -> list[tup
     return _way(best)
 
 
-def _way(best: list[_Piece]) -> list[tuple[int, int, int]]:
+def _way(best: list[_Repeated]) -> list[tuple[int, int, int]]:
     pieces: list[tuple[int, int, int]] = []
     end = len(best) - 1
     while end:
