@@ -109,6 +109,212 @@ def test_unknown_operators_are_unpriced_and_never_free():
     assert not work_of(event("aten.cat", [t(4)], [t(4, storage=9)])).unpriced
 
 
+# operator, inputs, outputs, attributes: FLOPs and dims
+COUNTED = [
+    ("aten.dot", [t(6), t(6)], [t()], {}, 12, (1, 1, 1, 6)),
+    ("aten.baddbmm", [t(2, 4, 5), t(2, 4, 3), t(2, 3, 5)], [t(2, 4, 5)], {}, 280, (2, 4, 5, 3)),
+    ("aten.addmv", [t(4), t(4, 3), t(3)], [t(4)], {}, 28, (1, 4, 1, 3)),
+    ("aten.matmul", [t(2, 4, 3), t(3, 5)], [t(2, 4, 5)], {}, 240, (1, 8, 5, 3)),
+    ("aten.linear", [t(2, 4, 3), t(5, 3), t(5)], [t(2, 4, 5)], {}, 280, (1, 8, 5, 3)),
+    ("aten.linear", [t(2, 4, 1), t(5, 1)], [t(2, 4, 5)], {}, 80, (1, 8, 5, 1)),
+    ("aten.linear", [t(2, 3), t(3)], [t(2)], {}, 12, (1, 2, 1, 3)),
+    ("aten._grouped_mm", [t(2, 4, 3), t(2, 3, 5)], [t(2, 4, 5)], {}, 240, (2, 4, 5, 3)),
+    (
+        "aten.convolution", [t(2, 4, 8), t(6, 2, 3), t(6)], [t(2, 6, 6)], {"groups": 2},
+        2 * 12 * 6 * 6 + 72, (2, 12, 3, 6),
+    ),
+    (
+        "aten.convolution_backward", [t(2, 6, 6), t(2, 4, 8), t(6, 2, 3)],
+        [t(2, 4, 8), t(6, 2, 3), t(6)], {"groups": 2}, 2 * 2 * 12 * 6 * 6 + 72, (2, 12, 3, 6),
+    ),
+    (
+        "aten.convolution_backward", [t(2, 6, 6), t(2, 4, 8), t(6, 4, 3)], [t(2, 4, 8)],
+        {"output_mask": [True, False, False]}, 2 * 12 * 6 * 12, (1, 12, 6, 12),
+    ),
+    (
+        "aten.convolution_backward", [t(2, 6, 6), t(2, 4, 8), t(6, 4, 3)], [t(6)],
+        {"output_mask": [False, False, True]}, 72, (1, 12, 6, 12),
+    ),
+    (  # each of the 10 positions of the input meets the weight's 6 features
+        "aten.convolution_backward", [t(2, 3, 7), t(2, 6, 5), t(6, 3, 3)], [t(2, 6, 5)],
+        {"transposed": True, "output_mask": [True, False, False]},
+        2 * 10 * 6 * 9, (1, 10, 6, 9),
+    ),
+    (  # values are wider than keys
+        "aten._scaled_dot_product_cudnn_attention", [t(2, 4, 8, 16), t(2, 2, 6, 16), t(2, 2, 6, 24)],
+        [t(2, 4, 8, 24)], {}, 2 * 64 * 6 * 40, (1, 64, 6, 16),
+    ),
+    (
+        "aten._scaled_dot_product_cudnn_attention_backward",
+        [t(2, 4, 8, 24), t(2, 4, 8, 16), t(2, 2, 6, 16), t(2, 2, 6, 24)],
+        [t(2, 4, 8, 16)], {}, 2 * 64 * 6 * (3 * 16 + 2 * 24), (1, 64, 6, 16),
+    ),
+    (
+        "aten._flash_attention_forward", [t(2, 8, 4, 16), t(2, 6, 2, 16), t(2, 6, 2, 16)],
+        [t(2, 8, 4, 16)], {}, 2 * 64 * 6 * 32, (1, 64, 6, 16),
+    ),
+    (  # three sequences packed into 20 tokens, of at most 9 keys
+        "aten._flash_attention_forward", [t(20, 4, 16), t(20, 2, 16), t(20, 2, 16)],
+        [t(20, 4, 16)], {"max_k": 9}, 2 * 80 * 9 * 32, (1, 80, 9, 16),
+    ),
+    (
+        "aten._efficient_attention_backward",
+        [t(2, 8, 4, 16), t(2, 8, 4, 16), t(2, 6, 2, 16), t(2, 6, 2, 16)],
+        [t(2, 8, 4, 16)], {"max_seqlen_k": 7}, 2 * 64 * 7 * 80, (1, 64, 7, 16),
+    ),
+    ("aten.sum", [t(4, 5)], [t()], {}, 20, (1, 1, 1, 20)),
+    ("aten.aminmax", [t(4, 5)], [t(5), t(5)], {}, 40, (1, 5, 1, 4)),
+    ("aten.var_mean", [t(4, 5)], [t(4), t(4)], {}, 60, (1, 4, 1, 5)),
+    ("aten.logsumexp", [t(4, 5)], [t(4)], {}, 80, (1, 4, 1, 5)),
+    ("aten.huber_loss", [t(4, 5), t(4, 5)], [t()], {}, 100, (1, 1, 1, 20)),
+    ("aten.binary_cross_entropy", [t(4, 5), t(4, 5)], [t()], {}, 140, (1, 1, 1, 20)),
+    ("aten._softmax", [t(4, 5, 6)], [t(4, 5, 6)], {"dim": 1}, 600, (1, 24, 1, 5)),
+    ("aten._softmax", [t(4, 5, 6)], [t(4, 5, 6)], {"dim": -3}, 600, (1, 30, 1, 4)),
+    ("aten._softmax_backward_data", [t(4, 5), t(4, 5)], [t(4, 5)], {"dim": 0}, 80, (1, 5, 1, 4)),
+    ("aten._log_softmax", [t()], [t()], {"dim": 0}, 5, (1, 1, 1, 1)),
+    (
+        "aten.native_layer_norm", [t(2, 3, 4, 5), t(4, 5), t(4, 5)], [t(2, 3, 4, 5)],
+        {"normalized_shape": [4, 5]}, 7 * 120, (1, 6, 1, 20),
+    ),
+    (
+        "aten.native_layer_norm_backward", [t(2, 3, 4), t(2, 3, 4)], [t(2, 3, 4)],
+        {"normalized_shape": [4]}, 14 * 24, (1, 6, 1, 4),
+    ),
+    ("aten._fused_rms_norm", [t(2, 3, 4), t(4)], [t(2, 3, 4)], {}, 96, (1, 6, 1, 4)),
+    ("aten._fused_rms_norm_backward", [t(2, 3, 4)], [t(2, 3, 4)], {}, 240, (1, 6, 1, 4)),
+    ("aten.native_batch_norm", [t(2, 3, 4), t(3)], [t(2, 3, 4)], {}, 168, (1, 3, 1, 8)),
+    ("aten.native_batch_norm_backward", [t(2, 3, 4)], [t(2, 3, 4)], {}, 336, (1, 3, 1, 8)),
+    ("aten.native_batch_norm", [t(6)], [t(6)], {}, 42, (1, 1, 1, 6)),
+    ("aten.sort", [t(4, 5)], [t(4, 5)], {"dim": 0}, 40, (1, 5, 1, 4)),
+    ("aten.sort", [t(4, 5)], [t(4, 5)], {}, 60, (1, 4, 1, 5)),
+    ("aten.median", [t(4, 5)], [t(4)], {"dim": 1}, 60, (1, 4, 1, 5)),
+    ("aten.topk", [t(4, 100)], [t(4, 6), t(4, 6)], {}, 400 * 3, (1, 4, 1, 100)),
+    ("aten.topk", [t(8, 5)], [t(3, 5), t(3, 5)], {"dim": 0}, 80, (1, 5, 1, 8)),
+    ("aten.cumsum", [t(4, 5)], [t(4, 5)], {"dim": 0}, 20, (0, 0, 0, 0)),
+    ("aten.bincount", [t(20), t(20)], [t(7)], {}, 20, (0, 0, 0, 0)),
+    ("aten.logcumsumexp", [t(4, 5)], [t(4, 5)], {}, 80, (0, 0, 0, 0)),
+    ("aten.searchsorted", [t(9), t(4, 5)], [t(4, 5)], {}, 20 * 4, (0, 0, 0, 0)),
+    ("aten.bucketize", [t(4, 5), t(1)], [t(4, 5)], {}, 20, (0, 0, 0, 0)),
+    ("aten._fft_c2c", [t(2, 8, 16)], [t(2, 8, 16)], {"dim": [2]}, 5 * 256 * 4, (1, 16, 1, 16)),
+    ("aten._fft_c2c", [t(2, 8, 16)], [t(2, 8, 16)], {"dim": [1, 2]}, 5 * 256 * 7, (8, 2, 1, 16)),
+    ("aten._fft_r2c", [t(2, 8, 16)], [t(2, 8, 9)], {"dim": [2]}, 5 * 256 * 4, (1, 16, 1, 16)),
+    ("aten._fft_c2r", [t(2, 8, 9)], [t(2, 8, 16)], {}, 5 * 256 * 4, (1, 16, 1, 16)),
+    ("aten.native_dropout", [t(4, 5)], [t(4, 5)], {}, 260, (0, 0, 0, 0)),
+    ("aten.native_dropout_backward", [t(4, 5), t(4, 5)], [t(4, 5)], {}, 40, (0, 0, 0, 0)),
+    ("aten.embedding_dense_backward", [t(7, 16), t(7)], [t(9, 16)], {}, 112, (0, 0, 0, 0)),
+    (
+        "aten.max_pool2d_with_indices", [t(2, 3, 8, 8)], [t(2, 3, 4, 4)],
+        {"kernel_size": [2, 3]}, 96 * 6, (0, 0, 0, 0),
+    ),
+    ("aten.avg_pool2d", [t(2, 3, 8, 8)], [t(2, 3, 4, 4)], {"kernel_size": 2}, 384, (0, 0, 0, 0)),
+    (
+        "aten.avg_pool2d_backward", [t(2, 3, 4, 4), t(2, 3, 8, 8)], [t(2, 3, 8, 8)],
+        {"kernel_size": [2, 2]}, 384, (0, 0, 0, 0),
+    ),
+    ("aten._adaptive_avg_pool2d", [t(2, 3, 8, 8)], [t(2, 3, 1, 1)], {}, 384, (0, 0, 0, 0)),
+    (
+        "aten.upsample_bilinear2d_backward", [t(2, 8, 8)], [t(2, 4, 4)], {}, 11 * 128,
+        (0, 0, 0, 0),
+    ),
+    ("aten.gelu", [t(4, 5)], [t(4, 5)], {}, 100, (0, 0, 0, 0)),
+    ("aten.silu_backward", [t(4, 5), t(4, 5)], [t(4, 5)], {}, 120, (0, 0, 0, 0)),
+    ("aten.addcmul", [t(4, 5), t(4, 5), t(4, 5)], [t(4, 5)], {}, 60, (0, 0, 0, 0)),
+    ("aten._amp_update_scale", [t(), t()], [t()], {}, 2, (0, 0, 0, 0)),
+    ("fsdp.all_gather_copy_in", [t(4, 5)], [t(4, 5)], {}, 0, (0, 0, 0, 0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "inputs", "outputs", "attributes", "flops", "dims"), COUNTED)
+def test_work_of_one_operator(op, inputs, outputs, attributes, flops, dims):
+    outputs = [tensor(90 + n, *o.shape, dtype=o.dtype) for n, o in enumerate(outputs)]
+    work = work_of(event(op, inputs, outputs, attributes=attributes))
+    assert (work.flops, work.dims, work.unpriced) == (flops, dims, False)
+
+
+@pytest.mark.parametrize(
+    ("op", "lists", "attributes", "per_element"),
+    [
+        ("aten._fused_adamw_", 4, {}, 14),
+        ("aten._fused_adam_", 4, {}, 13),
+        ("aten._fused_adam_", 5, {"amsgrad": True}, 13),
+        ("aten._fused_adamw_", 5, {"amsgrad": True}, 14),
+        ("aten._fused_adagrad_", 3, {}, 6),
+        ("aten._fused_sgd_", 2, {}, 2),
+        ("aten._fused_sgd_", 3, {"momentum": 0.9}, 4),
+    ],
+)
+def test_optimizers_count_each_parameter_once(op, lists, attributes, per_element):
+    """Two parameters of 6 and 10 elements, with gradients, state and steps."""
+    given = [t(n, storage=s) for s in range(lists) for n in (6, 10)] + [
+        t(storage=50),
+        t(storage=51),
+    ]
+    work = work_of(event(op, given, writes=(0,), attributes=attributes))
+    assert work.flops == per_element * 16
+
+
+I64 = "i64"
+# operator, inputs, outputs, fields: FLOPs, bytes read and bytes written
+MOVED = [
+    ("aten.embedding", [t(9, 16), t(7, dtype=I64)], [t(7, 16)], {}, (0, 448 + 56, None)),
+    (
+        "aten._embedding_bag", [t(9, 16), t(7, dtype=I64), t(3, dtype=I64)], [t(3, 16)], {},
+        (112, 7 * 64 + 56 + 24, None),
+    ),
+    (
+        "aten.index", [t(9, 16), t(7, dtype=I64), t(7, dtype=I64)], [t(7)], {},
+        (0, 28 + 112, None),
+    ),
+    ("aten.gather", [t(9, 16), t(9, 2, dtype=I64)], [t(9, 2)], {}, (0, 72 + 144, None)),
+    (  # a value for each of 7 rows
+        "aten.index_put_", [t(9, 16), t(7, dtype=I64), t(storage=2)], [t(9, 16)], {"writes": (0,)},
+        (0, 56 + 4, 448),
+    ),
+    (
+        "aten.index_put_", [t(9, 16), t(7, dtype=I64), t(7, 16, storage=2)], [t(9, 16)],
+        {"writes": (0,), "attributes": {"accumulate": True}}, (112, 56 + 448 + 448, 448),
+    ),
+    (  # a mask may name every element
+        "aten.index_put_", [t(9, 16), t(9, 16, dtype="i1"), t(storage=2)], [t(9, 16)],
+        {"writes": (0,)}, (0, 144 + 4, 576),
+    ),
+    (
+        "aten.scatter_add_", [t(9, 16), t(3, 16, dtype=I64), t(3, 16, storage=2)], [t(9, 16)],
+        {"writes": (0,)}, (48, 384 + 192 + 192, 192),
+    ),
+    (
+        "aten.scatter_reduce_", [t(9, 16), t(3, 16, dtype=I64), t(3, 16, storage=2)], [t(9, 16)],
+        {"writes": (0,)}, (48, 384 + 192 + 192, 192),
+    ),
+    (  # one number for all of them
+        "aten.scatter_", [t(9, 16), t(3, 16, dtype=I64)], [t(9, 16)], {"writes": (0,)},
+        (0, 384, 192),
+    ),
+    (  # into a copy: all of it is written
+        "aten.scatter_add", [t(9, 16), t(3, 16, dtype=I64), t(3, 16, storage=2)],
+        [t(9, 16, storage=9)], {}, (48, None, None),
+    ),
+    ("aten.rand", [], [t(4, 5, storage=9)], {}, (200, 0, None)),
+    ("aten.uniform_", [t(4, 5, dtype="bf16")], [t(4, 5, dtype="bf16")], {"writes": (0,)}, (100, 0, None)),
+    (
+        "aten.nll_loss_forward", [t(7, 100), t(7, dtype=I64)], [t(), t()], {},
+        (7, 7 * 4 + 56, None),
+    ),
+    (
+        "aten.nll_loss_backward", [t(), t(7, 100), t(7, dtype=I64)], [t(7, 100)], {},
+        (7, 0, None),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "inputs", "outputs", "fields", "expected"), MOVED)
+def test_bytes_of_what_reads_or_writes_parts(op, inputs, outputs, fields, expected):
+    outputs = [o if o.storage or fields.get("writes") else tensor(90, *o.shape) for o in outputs]
+    work = work_of(event(op, inputs, outputs, **fields))
+    assert (work.flops, work.operand_bytes, work.result_bytes) == expected
+    assert work.in_place == (expected[2] is not None)
+
+
 def _record(function):
     """The operators of `function` on meta tensors as events, and PyTorch's own count of each."""
     torch = pytest.importorskip("torch")
