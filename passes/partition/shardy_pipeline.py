@@ -11,26 +11,28 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.passes.locations import decode_location
-from flint.passes.mlir import make_context, write_bytecode
+from flint.passes.mlir import functions_of, make_context, write_bytecode
 from flint.passes.partition.child import announce
 from flint.passes.partition.prepare.as_xla import resolve_dot_conflicts, split_broadcasts
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
 from flint.passes.partition.prepare.scans import scans_as_windows
 
+#: Drops functions that nothing calls any more.
+DROP_UNUSED = "symbol-dce"
 PROPAGATE = (
-    "symbol-dce",
+    DROP_UNUSED,
     "sdy-lift-inlined-meshes",
     "sdy-remove-size-one-axes",
     "sdy-propagate-sharding-from-func-to-call",
     "sdy-constant-or-scalar-splitter",
-    "symbol-dce",
+    DROP_UNUSED,
     "sdy-manual-axes-cleanup",
     "sdy-add-data-flow-edges",
     "sdy-flatten-call-graph",
-    "symbol-dce",
+    DROP_UNUSED,
     "sdy-import-func-calls{add-data-flow-edges-on-named-computations=true}",
-    "symbol-dce",
+    DROP_UNUSED,
     "sdy-apply-sharding-constraints",
     "sdy-sharding-group-import",
     "sdy-pre-order-funcs",
@@ -38,7 +40,7 @@ PROPAGATE = (
     "sdy-export-named-computations",
     "sdy-propagate-to-func-results",
     "sdy-unflatten-call-graph{dedup-functions-fully=true}",
-    "symbol-dce",
+    DROP_UNUSED,
     "sdy-insert-func-call-reshards",
     "func.func(sdy-constant-or-scalar-merger)",
     "func.func(sdy-sink-data-flow-edges)",
@@ -72,11 +74,12 @@ def partition_module(bytecode: bytes) -> bytes:
         module = ir.Module.parse(bytecode)
         announce("inline")
         inline_calls(module)
-        scans_as_windows(module)
+        if b"scan" in bytecode:
+            scans_as_windows(module)
         split_broadcasts(module)
-        attach_rules(module)
+        ruled = attach_rules(module, bytecode)
         _run(module, PROPAGATE)
-        make_rules_final(module)
+        make_rules_final(module, ruled)
         resolve_dot_conflicts(module)
         _run(module, EXPLICIT)
         return write_bytecode(module)
@@ -91,6 +94,8 @@ def _run(module: Any, passes: tuple[str, ...]) -> None:
     from jaxlib.mlir import ir, passmanager
 
     for name in passes:
+        if name == DROP_UNUSED and len(functions_of(module)) == 1:
+            continue
         announce(name)
         manager = passmanager.PassManager.parse(f"builtin.module({name})")
         manager.enable_verifier(False)

@@ -24,17 +24,22 @@ from flint.passes.mlir import operations_named
 
 def resolve_dot_conflicts(module: Any) -> None:
     """Put reshards around every `dot_general` of which one tensor disagrees with the other two."""
+    found: dict[tuple[Any, ...], list[set[Any]]] = {}
     for op in operations_named(module, "stablehlo.dot_general"):
         if "sdy.sharding_rule" in op.attributes:
-            _resolve(op)
+            _resolve(op, op.attributes["sdy.sharding_rule"], found)
 
 
-def _resolve(op: Any) -> None:
+def _resolve(op: Any, rule: Any, found: dict[tuple[Any, ...], list[set[Any]]]) -> None:
+    """Put reshards around one product. `found` has the odd axes for each rule and shardings."""
     tensors = [*op.operands, op.results[0]]
     if not all(map(_is_annotated_here, tensors)):
         return
     shardings = [_sharding_of(v) for v in tensors]
-    odd = _odd_axes(op, shardings)
+    key = (rule, *shardings)
+    if key not in found:
+        found[key] = _odd_axes(rule, shardings)
+    odd = found[key]
     for number in (0, 1):
         if odd[number]:
             wanted = _without(shardings[number], odd[number])
@@ -43,11 +48,11 @@ def _resolve(op: Any) -> None:
         _change_result(op, shardings[2], _without(shardings[2], odd[2]))
 
 
-def _odd_axes(op: Any, shardings: list[Any]) -> list[set[Any]]:
-    """For each of lhs, rhs and result, the axes to take away from it."""
+def _odd_axes(attribute: Any, shardings: list[Any]) -> list[set[Any]]:
+    """For each of lhs, rhs and result of a product with a rule, the axes to take away from it."""
     from jaxlib.mlir.dialects import sdy
 
-    rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
+    rule = sdy.OpShardingRuleAttr(attribute)
     factors = [_factors(m) for m in (*rule.operand_mappings, *rule.result_mappings)]
     places: dict[Any, dict[int, int]] = {}
     for tensor, (sharding, dims) in enumerate(zip(shardings, factors, strict=True)):
@@ -153,42 +158,56 @@ def _change_result(op: Any, old: Any, new: Any) -> None:
 
 def split_broadcasts(module: Any) -> None:
     """Rewrite every `stablehlo.broadcast_in_dim` of a module, in place."""
-    for op in operations_named(module, "stablehlo.broadcast_in_dim"):
-        _split(op)
-
-
-def _split(op: Any) -> None:
     from jaxlib.mlir import ir
 
-    operand, result = op.operands[0], op.results[0]
-    before = tuple(ir.RankedTensorType(operand.type).shape)
-    after = tuple(ir.RankedTensorType(result.type).shape)
-    dims = [int(d) for d in op.attributes["broadcast_dimensions"]]
+    found: dict[tuple[Any, ...], _Split | None] = {}
+    for op in operations_named(module, "stablehlo.broadcast_in_dim"):
+        key = (op.operands[0].type, op.results[0].type, op.attributes[_DIMENSIONS])
+        if key not in found:
+            with ir.Location.unknown():
+                found[key] = _split_of(*key)
+        split = found[key]
+        if split is not None:
+            _rewrite(op, *split)
+
+
+#: What a broadcast reshapes its operand to, and the dimensions of the broadcast that is left.
+_Split = tuple[Any, Any | None]
+_DIMENSIONS = "broadcast_dimensions"
+
+
+def _split_of(operand: Any, result: Any, dimensions: Any) -> _Split | None:
+    """How XLA writes a broadcast between two types; None: as it is."""
+    from jaxlib.mlir import ir
+
+    given = ir.RankedTensorType(operand)
+    before, after = tuple(given.shape), tuple(ir.RankedTensorType(result).shape)
+    dims = [int(d) for d in dimensions]
     if dims != sorted(dims) or not before:
-        return
+        return None
+    if math.prod(before) == math.prod(after):
+        return ir.RankedTensorType.get(after, given.element_type), None
+    kept = [i for i, d in enumerate(dims) if before[i] == after[d]]
+    if len(kept) == len(before):
+        return None
+    dropped = ir.RankedTensorType.get([before[i] for i in kept], given.element_type)
+    return dropped, ir.DenseI64ArrayAttr.get([dims[i] for i in kept])
+
+
+def _rewrite(op: Any, reshaped: Any, dimensions: Any | None) -> None:
+    from jaxlib.mlir import ir
+
+    result = op.results[0]
     with ir.InsertionPoint(op), op.location:
-        if math.prod(before) == math.prod(after):
-            replacement = _reshape(operand, after)
-        else:
-            kept = [i for i, d in enumerate(dims) if before[i] == after[d]]
-            if len(kept) == len(before):
-                return
-            dropped = _reshape(operand, tuple(before[i] for i in kept))
-            where = ir.DenseI64ArrayAttr.get([dims[i] for i in kept])
-            replacement = ir.Operation.create(
+        made = ir.Operation.create(
+            "stablehlo.reshape", results=[reshaped], operands=[op.operands[0]]
+        ).result
+        if dimensions is not None:
+            made = ir.Operation.create(
                 op.name,
                 results=[result.type],
-                operands=[dropped],
-                attributes={"broadcast_dimensions": where},
+                operands=[made],
+                attributes={_DIMENSIONS: dimensions},
             ).result
-    result.replace_all_uses_with(replacement)
+    result.replace_all_uses_with(made)
     op.erase()
-
-
-def _reshape(value: Any, shape: tuple[int, ...]) -> Any:
-    from jaxlib.mlir import ir
-
-    element = ir.RankedTensorType(value.type).element_type
-    return ir.Operation.create(
-        "stablehlo.reshape", results=[ir.RankedTensorType.get(shape, element)], operands=[value]
-    ).result

@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flint.passes.mlir import is_attention, is_attention_backward, is_heads_first
+from flint.passes.mlir import (
+    is_attention,
+    is_attention_backward,
+    is_heads_first,
+    operations_named,
+)
 
 Shape = tuple[int, ...]
 
 
 def attach_attention_rules(module: Any) -> None:
     """Give every attention call a Shardy rule: batch and heads shard, all else is whole."""
-    from jaxlib.mlir import ir
-
-    def visit(op: Any) -> Any:
-        if op.name == "stablehlo.custom_call":
-            target = op.attributes["call_target_name"].value
-            if is_attention(target) and "sdy.sharding_rule" not in op.attributes:
-                backward = is_attention_backward(target)
-                op.attributes["sdy.sharding_rule"] = _attention_rule(op, backward)
-        return ir.WalkResult.ADVANCE
-
     with module.context:
-        module.operation.walk(visit)
+        for op in operations_named(module, "stablehlo.custom_call"):
+            rule = attention_rule(op)
+            if rule is not None and "sdy.sharding_rule" not in op.attributes:
+                op.attributes["sdy.sharding_rule"] = rule
+
+
+def attention_rule(call: Any) -> Any | None:
+    """The Shardy rule of a custom call, None if it is no attention."""
+    target = call.attributes["call_target_name"].value
+    return _attention_rule(call, is_attention_backward(target)) if is_attention(target) else None
 
 
 class _Factors:

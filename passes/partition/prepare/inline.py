@@ -7,6 +7,8 @@ A big function that is called more than once, such as one layer of an unrolled m
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from flint.errors import FlintError
@@ -18,6 +20,19 @@ from flint.passes.mlir import functions_of
 KEEP_FROM_OPERATIONS = 100
 
 
+@dataclass(frozen=True)
+class _Body:
+    """A function: how many operations it has, those inside others too, and its calls."""
+
+    operations: int
+    calls: list[Any]
+
+    @cached_property
+    def callees(self) -> Counter[str]:
+        """How often it calls which functions."""
+        return Counter(map(_callee, self.calls))
+
+
 def inline_calls(module: Any) -> None:
     """Replace calls by the bodies of their functions, in place, and drop what is unused.
 
@@ -25,44 +40,53 @@ def inline_calls(module: Any) -> None:
     registered in jaxlib. Raises FlintError FL402 for calls that multiply beyond what memory holds.
     """
     functions = functions_of(module)
-    callees = {name: _callees(f) for name, f in functions.items()}
-    order = _callees_first(callees)
-    times = _executions(order, callees)
+    bodies = {name: _body(f) for name, f in functions.items()}
+    order = _callees_first({name: body.callees for name, body in bodies.items()})
+    kept = {"main", *_kept(bodies, order)}
+    for name in order:  # what is inlined holds no calls to inline any more
+        for call in bodies[name].calls:
+            if _callee(call) not in kept:
+                _inline(call, functions[_callee(call)])
+    for name, function in functions.items():
+        if name not in kept:
+            function.erase()
+
+
+def _kept(bodies: dict[str, _Body], order: list[str]) -> list[str]:
+    """The functions that stay calls. `order` has each after all that it calls."""
+    times = _executions(order, {name: body.callees for name, body in bodies.items()})
     weights: dict[str, int] = {}
-    kept = {"main"}
     for name in order:
-        own = sum(_operations(block) for block in functions[name].regions[0])
-        weights[name] = own + sum(n * weights[c] for c, n in callees[name].items())
+        body = bodies[name]
+        weights[name] = body.operations + sum(n * weights[c] for c, n in body.callees.items())
         if weights[name] > MOST_OPERATIONS:
             raise FlintError(
                 "FL402",
                 f"function '{name}' is {weights[name]:.3g} operations with its calls written out",
                 help=f"at most {MOST_OPERATIONS:,} are followed: call less often, or in a loop",
             )
-        if times[name] > 1 and weights[name] >= KEEP_FROM_OPERATIONS:
-            kept.add(name)
-    for name in order:
-        for block in functions[name].regions[0]:
-            _inline_block(block, functions, kept)
-    for name, function in functions.items():
-        if name not in kept:
-            function.erase()
+    return [n for n in order if times[n] > 1 and weights[n] >= KEEP_FROM_OPERATIONS]
 
 
-def _callees(function: Any) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for block in function.regions[0]:
-        _count_calls(block, found)
-    return found
+def _body(function: Any) -> _Body:
+    from jaxlib.mlir import ir
+
+    calls: list[Any] = []
+    operations = 0
+
+    def visit(op: Any) -> Any:
+        nonlocal operations
+        operations += 1
+        if op.name == "func.call":
+            calls.append(op)
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    return _Body(operations - 1, calls)  # the function itself is visited too
 
 
-def _count_calls(block: Any, found: Counter[str]) -> None:
-    for op in block:
-        if op.operation.name == "func.call":
-            found[op.operation.attributes["callee"].value] += 1
-        for region in op.operation.regions:
-            for inner in region:
-                _count_calls(inner, found)
+def _callee(call: Any) -> str:
+    return str(call.attributes["callee"].value)
 
 
 def _callees_first(callees: dict[str, Counter[str]]) -> list[str]:
@@ -89,28 +113,11 @@ def _executions(order: list[str], callees: dict[str, Counter[str]]) -> Counter[s
     return times
 
 
-def _operations(block: Any) -> int:
-    total = 0
-    for op in block:
-        total += 1
-        for region in op.operation.regions:
-            total += sum(_operations(inner) for inner in region)
-    return total
-
-
-def _inline_block(block: Any, functions: dict[str, Any], kept: set[str]) -> None:
-    """Inline calls in one block; their functions hold no calls to inline any more."""
+def _inline(call: Any, function: Any) -> None:
     from jaxlib.mlir import ir
 
-    for op in [op.operation for op in block]:
-        if op.name == "func.call" and op.attributes["callee"].value not in kept:
-            callee = functions[op.attributes["callee"].value]
-            with op.location, ir.InsertionPoint(op):
-                results = inlined_call(callee, list(op.operands))
-            for old, new in zip(op.results, results, strict=True):
-                old.replace_all_uses_with(new)
-            op.erase()
-            continue
-        for region in op.regions:
-            for inner in region:
-                _inline_block(inner, functions, kept)
+    with call.location, ir.InsertionPoint(call):
+        results = inlined_call(function, list(call.operands))
+    for old, new in zip(call.results, results, strict=True):
+        old.replace_all_uses_with(new)
+    call.erase()

@@ -18,10 +18,13 @@ from typing import Any
 
 from flint.ir.op_class import ELEMENTWISE
 from flint.passes.extract.op_classes import CHLO
-from flint.passes.partition.prepare.attention import attach_attention_rules
+from flint.passes.partition.prepare.attention import attention_rule
 from flint.passes.work.host_copies import PLACEMENTS
 
 Shape = tuple[int, ...]
+#: The attribute that holds the sharding rule of an operation.
+RULE = "sdy.sharding_rule"
+_CALL = "stablehlo.custom_call"
 
 
 @dataclass(frozen=True)
@@ -240,49 +243,76 @@ def rule_maker(op: Any) -> RuleMaker | None:
     return maker
 
 
-def attach_rules(module: Any) -> None:
-    """Give every operation without a rule that `rule_maker` knows a custom sharding rule."""
-    from jaxlib.mlir import ir
+def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
+    """Give every operation without a rule that `rule_maker` knows a custom sharding rule.
 
-    attach_attention_rules(module)
-
-    def visit(op: Any) -> Any:
-        maker = None if "sdy.sharding_rule" in op.attributes else rule_maker(op)
-        if maker is not None:
-            rule = maker(_shapes(op.operands), _shapes(op.results), op)
-            if rule is not None:
-                op.attributes["sdy.sharding_rule"] = _attribute(rule, is_custom=True)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-
-
-def make_rules_final(module: Any) -> None:
-    """Turn custom rules into plain ones: Shardy places no reshards around custom rules.
-
-    JAX's own rules for calls of libraries (LAPACK, cuSOLVER) give each matrix dimension a factor of
-    its own, and mean by that that it stays whole; here that is said.
+    Returns the names of all operations with rules. `bytecode` is what the module was read from: it
+    tells whether any were there before.
     """
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import sdy
+
+    given = bytecode is None or RULE.encode() in bytecode
+    known = {key.split(":")[0] for key in (*RULES, *installed_rules())} - {"custom_call"}
+    found: set[str] = set()
 
     def visit(op: Any) -> Any:
-        if "sdy.sharding_rule" in op.attributes:
-            rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
-            if rule.is_custom:
-                op.attributes["sdy.sharding_rule"] = sdy.OpShardingRuleAttr.get(
-                    rule.factor_sizes,
-                    rule.operand_mappings,
-                    rule.result_mappings,
-                    rule.reduction_factors,
-                    sorted({*rule.need_replication_factors, *_lonely_factors(op, rule)}),
-                    rule.permutation_factors,
-                    rule.blocked_propagation_factors,
-                    False,
-                )
+        name = op.name
+        if given or name in known or name == _CALL:
+            if RULE not in op.attributes:
+                rule = _rule_of(op)
+                if rule is None:
+                    return ir.WalkResult.ADVANCE
+                op.attributes[RULE] = rule
+            found.add(name)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+    return frozenset(found)
+
+
+def _rule_of(op: Any) -> Any | None:
+    """The rule that an operation is to have."""
+    rule = attention_rule(op) if op.name == _CALL else None
+    if rule is not None:
+        return rule
+    maker = rule_maker(op)
+    made = maker(_shapes(op.operands), _shapes(op.results), op) if maker is not None else None
+    return _attribute(made, is_custom=True) if made is not None else None
+
+
+def make_rules_final(module: Any, names: frozenset[str]) -> None:
+    """Turn custom rules of operations called `names` into plain ones.
+
+    Shardy places no reshards around custom rules. JAX's own rules for calls of libraries (LAPACK,
+    cuSOLVER) give each matrix dimension a factor of its own, and mean by that that it stays whole;
+    here that is said.
+    """
+    from jaxlib.mlir import ir
+
+    def visit(op: Any) -> Any:
+        if op.name in names and RULE in op.attributes:
+            _make_final(op)
+        return ir.WalkResult.ADVANCE
+
+    if names:
+        module.operation.walk(visit)
+
+
+def _make_final(op: Any) -> None:
+    from jaxlib.mlir.dialects import sdy
+
+    rule = sdy.OpShardingRuleAttr(op.attributes[RULE])
+    if rule.is_custom:
+        op.attributes[RULE] = sdy.OpShardingRuleAttr.get(
+            rule.factor_sizes,
+            rule.operand_mappings,
+            rule.result_mappings,
+            rule.reduction_factors,
+            sorted({*rule.need_replication_factors, *_lonely_factors(op, rule)}),
+            rule.permutation_factors,
+            rule.blocked_propagation_factors,
+            False,
+        )
 
 
 def _lonely_factors(op: Any, rule: Any) -> Iterable[int]:
@@ -306,7 +336,7 @@ def _mapping(attribute: Any) -> list[list[int]]:
 
 def rule_key(op: Any) -> str:
     """The name under which RULES holds an operation."""
-    if op.name == "stablehlo.custom_call":
+    if op.name == _CALL:
         return f"custom_call:{op.attributes['call_target_name'].value}"
     return str(op.name)
 
