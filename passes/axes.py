@@ -150,7 +150,7 @@ def _runs(row: Ranks) -> list[tuple[int, int]]:
         starts = row[::done]
         regular = starts == np.arange(len(starts)) * stride
         size = len(starts) if regular.all() else int(np.argmin(regular))
-        if stride < 1 or size < 2:
+        if size < 2:
             return []
         runs.append((stride, size))
         done *= size

@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.passes.pipeline.schedule.runs import expand, runs
+from flint.passes.pipeline.schedule.runs import Run, expand, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import (
     EQUAL_STAGES,
@@ -215,17 +215,33 @@ def test_runs_of_schedules_are_lossless_and_short(given_numbers: Numbers) -> Non
             assert stored <= steady * ranks * chunks + 3 * steady * (chunks + rank + 2)
 
 
-def fewest_units(order: tuple[Unit, ...]) -> int:
-    """The fewest units that runs can store, tried one by one."""
-    best = [0]
+#: Units stored, loops, and iterations: a unit outside of loops is one.
+Cost = tuple[int, int, int]
+
+
+def least_cost(order: tuple[Unit, ...]) -> Cost:
+    """What runs must store, as little as they can, tried one by one."""
+    best: list[Cost] = [(0, 0, 0)]
     for end in range(1, len(order) + 1):
-        choices = [best[end - 1] + 1]
+        choices = [plus(best[end - 1], (1, 0, 1))]
         for start in range(end):
             for period in range(1, (end - start) // 2 + 1):
-                if (end - start) % period == 0 and repeats(order[start:end], period):
-                    choices.append(best[start] + period)
+                trips, rest = divmod(end - start, period)
+                if not rest and repeats(order[start:end], period):
+                    choices.append(plus(best[start], (period, 1, trips)))
         best.append(min(choices))
     return best[-1]
+
+
+def plus(one: Cost, other: Cost) -> Cost:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+def cost_of(found: tuple[Run, ...]) -> Cost:
+    loops = [run for run in found if run.trip_count > 1]
+    alone = sum(len(run.units) for run in found if run.trip_count == 1)
+    stored = alone + sum(len(run.units) for run in loops)
+    return stored, len(loops), alone + sum(run.trip_count for run in loops)
 
 
 def repeats(order: tuple[Unit, ...], period: int) -> bool:
@@ -252,5 +268,5 @@ def test_runs_of_any_order_are_lossless_and_as_short_as_can_be(units: list[Unit]
     order = tuple(units)
     found = runs(order)
     assert expand(found) == order
-    assert sum(len(run.units) for run in found) == fewest_units(order)
+    assert cost_of(found) == least_cost(order)
     assert all(run.trip_count > 1 or run.step == 0 for run in found)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flint.backends.chakra import CODES, check
+from flint.backends.chakra.reading.trace_files import Membership
 from flint.backends.chakra.schema import NodeType
 from flint.errors import FlintError
 from tests.chakra_traces import coll, comp, node, put_traces, recv, send, trace_bytes
@@ -232,6 +236,76 @@ def test_progress_ends_with_all_ranks(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     check(good_traces(tmp_path), progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (2, 2)
+
+
+def test_progress_is_told_every_sixteen_ranks(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    folder = put_traces(tmp_path, [[comp(1)]] * 35)
+    check(folder, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(16, 35), (32, 35), (35, 35)]
+
+
+def test_the_first_of_several_differences_is_named(tmp_path: Path) -> None:
+    first = [coll(n, "1", comm_size=size) for n, size in ((1, 8), (2, 16), (3, 32))]
+    second = [coll(n, "1", comm_size=size) for n, size in ((1, 8), (2, 24), (3, 40))]
+    (finding,) = check(put_traces(tmp_path, [first, second], PAIR)).findings
+    assert str(finding) == (
+        "collective-size rank 1: on group 1 its collective 1 is ALL_REDUCE of 24 bytes, that of "
+        "rank 0 is ALL_REDUCE of 16 bytes"
+    )
+
+
+def test_every_absent_rank_is_named_and_counted(tmp_path: Path) -> None:
+    """The first twenty, and then how many there are."""
+    folder = put_traces(tmp_path, [[comp(1)]] * 4)
+    (folder / "t.1.et").rename(folder / "t.9.et")
+    absent = [f.rank for f in check(folder).findings if f.code == "missing-rank"]
+    assert absent == [1, 4, 5, 6, 7, 8]
+    (folder / "t.9.et").rename(folder / "t.40.et")
+    report = check(folder)
+    absent = [f.rank for f in report.findings if f.code == "missing-rank"]
+    assert absent == [1, *range(4, 23)]
+    assert report.counts == {"missing-rank": 37}
+
+
+def test_ranks_may_be_padded_with_zeros_to_twenty_digits(tmp_path: Path) -> None:
+    folder = put_traces(tmp_path, [[comp(1)]] * 2)
+    (folder / "t.1.et").rename(folder / f"t.{1:020}.et")
+    report = check(folder)
+    assert report.ok and report.ranks == 2
+    (folder / f"t.{1:020}.et").rename(folder / f"t.{1:021}.et")
+    with pytest.raises(FlintError, match="a rank that no system has"):
+        check(folder)
+
+
+@pytest.mark.parametrize("dimensions", [(2, 3, 4), (4, 1, 2), (5,)])
+def test_dimensions_join_ranks_that_differ_in_them_alone(dimensions: tuple[int, ...]) -> None:
+    """The first dimension varies fastest, as ASTRA-sim numbers its ranks."""
+    world = math.prod(dimensions)
+    ranks = np.arange(world, dtype=np.int64)
+    places = np.array(np.unravel_index(ranks, dimensions, order="F")).T
+    for involved in itertools.product((False, True), repeat=len(dimensions)):
+        membership = Membership(world, None, dimensions)
+        numbers = membership.resolve(involved, ranks)
+        assert isinstance(numbers, np.ndarray)
+        outside = ~np.array(involved)
+        for rank, number in enumerate(numbers.tolist()):
+            alike = (places[:, outside] == places[rank, outside]).all(axis=1)
+            assert list(membership.members[number]) == np.flatnonzero(alike).tolist()
+            assert membership.lists(number, ranks).tolist() == alike.tolist()
+
+
+def test_a_group_that_cannot_be_told_says_why() -> None:
+    ranks = np.arange(4, dtype=np.int64)
+    unnamed = Membership(4, None, None)
+    assert unnamed.resolve("7", ranks) == "group '7' is not in the communicator group file"
+    assert unnamed.resolve((True, False), ranks) == (
+        "involved_dim has 2 entries, network dimensions: unknown"
+    )
+    assert unnamed.resolve((True, True), ranks) == pytest.approx([0, 0, 0, 0])
+    assert Membership(4, {}, (2, 2)).resolve((True,), ranks) == (
+        "involved_dim has 1 entries, network dimensions: 2"
+    )
 
 
 @pytest.mark.parametrize("text", ['{"world": [0]}', "[]", "{", '{"1": [0, "a"]}', '{"0": [0]}'])

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from itertools import pairwise
@@ -18,6 +19,7 @@ from flint.backends.chakra import check, read, write
 from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.schema import CommType, NodeType, messages
 from flint.backends.chakra.writing.encode import LEAST_STARTING_BYTES, short_scope, varint
+from flint.backends.chakra.writing.simulator_files import GroupNumbers
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Phase
@@ -274,6 +276,26 @@ def test_dims_number_what_is_not_a_whole_axis(tmp_path: Path) -> None:
     groups = json.loads((tmp_path / "out" / "comm_group.json").read_text())
     assert groups["3"] == [2, 5]
     assert check(tmp_path / "out").ok
+
+
+def test_ranks_without_a_group_have_no_number() -> None:
+    numbers = GroupNumbers(Mesh.parse("data=8"))
+    group = Group(ranks=((0, 1, 2), (3,), (5, 4)))
+    assert numbers.of_ranks(group).tolist() == [1, 1, 1, -1, 2, 2, -1, -1]
+    assert (
+        numbers.of_ranks(Group(ranks=((6, 7), (0, 1, 2)))).tolist() == [1] * 3 + [-1] * 3 + [3] * 2
+    )
+    assert json.loads(numbers.to_json()) == {"1": [0, 1, 2], "2": [5, 4], "3": [6, 7]}
+
+
+def test_files_may_be_read_by_whom_the_process_lets(tmp_path: Path) -> None:
+    for mask, mode in ((0, 0o666), (0o027, 0o640)):
+        before = os.umask(mask)
+        try:
+            write(layered(), tmp_path / f"{mask}")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / f"{mask}" / "trace.0.et").stat().st_mode) == mode
 
 
 def test_rank_alone_in_an_explicit_group_skips_the_collective(tmp_path: Path) -> None:

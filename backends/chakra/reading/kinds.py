@@ -335,7 +335,7 @@ def _places(record: bytes) -> Places:
         if field == 10:
             name, at, width = _place(record, start, stop)
             found.setdefault(name, []).append((len(record) - at, width))
-    return {n: p[0] for n, p in found.items() if len(p) == 1 and p[0][1]}
+    return {name: place for name, (place, *again) in found.items() if not again and place[1]}
 
 
 def _place(record: bytes, start: int, stop: int) -> tuple[str, int, int]:

@@ -17,7 +17,9 @@ kernel also waits for the one before it on its stream; see `_before`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import itertools
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -281,14 +283,13 @@ def _tags(program: Program, names: Names, row: Int32s, types: NDArray[np.uint8])
     """comm_tag of each node, from what both ends know: group, route or channel, and how manieth."""
     tags = np.zeros(len(row), dtype=np.int64)
     keys: dict[int, tuple[Hashable, ...]] = {}
-    seen: dict[Hashable, int] = {}
+    turns: defaultdict[Hashable, Iterator[int]] = defaultdict(itertools.count)
     for node in np.flatnonzero(types != NodeType.COMP).tolist():
         at = int(row[node])
         if at not in keys:
             keys[at] = _exchange(program, at)
         end = (keys[at], int(types[node]))
-        turn = seen[end] = seen.get(end, -1) + 1
-        tags[node] = names.tag((keys[at], turn))
+        tags[node] = names.tag((keys[at], next(turns[end])))
     return tags
 
 
