@@ -23,7 +23,6 @@ from flint.ir.program import (
     Kind,
     Phase,
     Program,
-    Region,
 )
 
 T = TypeVar("T")
@@ -156,59 +155,6 @@ def forwarded(program: Program, gone: Mask) -> Program:
         )
         owner, target = edges(program)
     return program
-
-
-def kept(program: Program, keep: Mask) -> Program:
-    """The rows of `keep`, renumbered, with only the regions and table entries that they need.
-
-    No kept row may read a dropped one. A carried value that is dropped leaves its loop; one that
-    stays must keep the row that produces it. An empty region disappears.
-    """
-    before = np.zeros(len(program) + 1, dtype=np.int64)
-    np.cumsum(keep, out=before[1:])
-    owner, target = edges(program)
-    stays = keep[owner]
-    assert keep[target[stays]].all(), "a kept row reads a dropped row"
-    columns = {name: getattr(program, name)[keep] for name in ROW_COLUMNS}
-    regions, number = _regions_left(program.regions, keep, before)
-    columns["region"] = number[columns["region"]]
-    columns["alias"] = _renumbered(columns["alias"], keep, before)
-    short = replace(
-        program,
-        **columns,
-        regions=regions,
-        dep_start=np.zeros(int(before[-1]) + 1, dtype=np.int64),
-        deps=np.zeros(0, dtype=np.int32),
-    )
-    return compact_tables(rewired(short, (before[owner[stays]], before[target[stays]])))
-
-
-def _renumbered(rows: Int32s, keep: Mask, before: NDArray[np.int64]) -> Int32s:
-    """New numbers of rows; -1 for those that are gone and for -1."""
-    stays = (rows >= 0) & keep[rows]
-    return np.where(stays, before[rows], -1).astype(np.int32)
-
-
-def _regions_left(
-    regions: tuple[Region, ...], keep: Mask, before: NDArray[np.int64]
-) -> tuple[tuple[Region, ...], Int32s]:
-    """Regions that still hold rows, and the new number of each old one (-1 stays -1)."""
-    left: list[Region] = []
-    number = np.full(len(regions) + 1, -1, dtype=np.int32)
-    for i, region in enumerate(regions):
-        start, stop = int(before[region.start]), int(before[region.stop])
-        if start == stop:
-            continue
-        number[i] = len(left)
-        assert all(keep[to] for of, to in region.carries if keep[of]), "a loop lost a yielded row"
-        carries = tuple(
-            (int(before[value]), int(before[produced]))
-            for value, produced in region.carries
-            if keep[value]
-        )
-        parent = int(number[region.parent])
-        left.append(replace(region, start=start, stop=stop, parent=parent, carries=carries))
-    return tuple(left), number
 
 
 def compact_tables(program: Program) -> Program:

@@ -14,8 +14,10 @@ from flint.ir.columns import (
     ROW_COLUMNS,
     TABLE_OF,
     Edges,
+    Mask,
     compact_tables,
     edges,
+    forwarded,
     rewired,
     use_counts,
 )
@@ -74,7 +76,7 @@ class Editor:
         self.program = program
         self._stays = np.full(len(program), keep is None, dtype=np.bool_)
         if keep is not None:
-            self._stays[list(keep)] = True
+            self._stays[keep if isinstance(keep, np.ndarray) else list(keep)] = True
         self._new: list[_New] = []
         self._set_rows: set[int] = set()
         self._gone_again: set[int] = set()  # rows that were added and removed
@@ -411,3 +413,19 @@ def _spans(inner: Int64s, parents: Int64s) -> Iterator[tuple[int, int]]:
         first[parent] = min(first[parent], first[region])
         last[parent] = max(last[parent], last[region])
     return zip(first[:-1].tolist(), last[:-1].tolist(), strict=True)
+
+
+def kept(program: Program, keep: Mask) -> Program:
+    """The rows of `keep`, with only the regions and table entries that they need.
+
+    No kept row may read a dropped one. A carried value that is dropped leaves its loop; one that
+    stays must keep the row that produces it. An empty region disappears.
+    """
+    carries = (pair for region in program.regions for pair in region.carries)
+    assert all(keep[made] for row, made in carries if keep[row]), "a loop lost a yielded row"
+    return Editor(program, np.flatnonzero(keep)).build().program
+
+
+def passed_over(program: Program, gone: Mask) -> Program:
+    """The program without `gone` rows, whose readers read what they read, through any chain."""
+    return kept(forwarded(program, gone), ~gone)

@@ -11,12 +11,11 @@ from flint.ir.columns import (
     carried,
     consumers,
     edges,
-    forwarded,
     is_any,
-    kept,
     read_at_home,
     rewired,
 )
+from flint.ir.edit import kept, passed_over
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
@@ -328,7 +327,7 @@ def _inlined(program: Program, gone: Mask) -> Program:
     )
     total: Int64s = np.array(flops, dtype=np.int64)
     adjusted = program.with_rows(operand_bytes=values, flops=total, flags=flags.astype(np.uint16))
-    return kept(forwarded(adjusted, gone), ~gone)
+    return passed_over(adjusted, gone)
 
 
 def _first_gone(program: Program, gone: Mask) -> Mask:

@@ -15,13 +15,11 @@ from flint.ir.columns import (
     carried,
     consumers,
     edges,
-    forwarded,
     is_any,
-    kept,
     read_at_home,
     with_value,
 )
-from flint.ir.edit import Editor
+from flint.ir.edit import Editor, passed_over
 from flint.ir.op_class import ELEMENTWISE, LAYOUT, PRODUCT, REDUCTION, OpClass
 from flint.ir.product_types import kernel_products
 from flint.ir.program import Flag, Int64s, Kind, Program
@@ -92,7 +90,7 @@ def _repeated(program: Program) -> Program:
     flags = program.flags.copy()
     flags[owner] &= ~np.uint16(Flag.IN_PLACE)  # its first operand may be another one now
     adjusted = program.with_rows(operand_bytes=np.maximum(operand_bytes, 0), flags=flags)
-    return kept(forwarded(adjusted, gone), ~gone)
+    return passed_over(adjusted, gone)
 
 
 def _cheap(program: Program) -> Mask:

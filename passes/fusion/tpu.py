@@ -17,12 +17,11 @@ from flint.ir.columns import (
     changed,
     consumers,
     edges,
-    forwarded,
     is_any,
-    kept,
     rewired,
     yielded,
 )
+from flint.ir.edit import passed_over
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
@@ -161,7 +160,7 @@ def _operands_again(program: Program) -> Program:
     if not gone.any():
         return program
     changed = program.with_rows(operand_bytes=operand, flops=flops)
-    return kept(forwarded(changed, gone), ~gone)
+    return passed_over(changed, gone)
 
 
 def _candidates(program: Program) -> Mask:

@@ -12,13 +12,12 @@ from flint.ir.columns import (
     carried,
     consumers,
     edges,
-    forwarded,
     is_any,
-    kept,
     rewired,
     with_value,
     yielded,
 )
+from flint.ir.edit import kept, passed_over
 from flint.ir.op_class import ELEMENTWISE, LAYOUT, REDUCTION, SHORT, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
@@ -82,7 +81,7 @@ def _without_names(program: Program) -> Program:
     same[owner[named]] = True
     gone = (program.kind == Kind.VALUE) & ((program.flags & Flag.VIEW) != 0)
     gone &= same & (np.diff(program.dep_start) == 1) & ~carried(program) & ~yielded(program)
-    return kept(forwarded(program, gone), ~gone) if gone.any() else program
+    return passed_over(program, gone) if gone.any() else program
 
 
 class _Loops:

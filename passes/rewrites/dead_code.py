@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import Mask, is_any, kept
+from flint.ir.columns import Mask, is_any
+from flint.ir.edit import kept
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.columns import carried, forwarded, kept, yielded
-from flint.ir.edit import Editor
+from flint.ir.columns import carried, yielded
+from flint.ir.edit import Editor, passed_over
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
 
@@ -59,7 +59,7 @@ class MergeSmallKernels(Pass):
         if not ((duration > 0) & (duration < self.least_ns)).any():
             return program, duration
         plain = (program.kind == Kind.VALUE) & ~carried(program) & ~yielded(program)
-        program, duration = kept(forwarded(program, plain), ~plain), duration[~plain]
+        program, duration = passed_over(program, plain), duration[~plain]
         last = _Groups(program, duration, self).last()
         keep = last == np.arange(len(program))
         return _merged(program, duration, last), _sums(duration, last)[keep]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flint.ir.builder import ProgramBuilder
-from flint.ir.columns import kept
+from flint.ir.edit import kept
 from flint.ir.mesh import AxisRef, Route
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Phase, Row
