@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flint.cluster.load import networks_of
 from flint.errors import FlintError, nearest
 
 if TYPE_CHECKING:
@@ -241,3 +240,10 @@ def _resolve(names: tuple[str, ...], counts: dict[Location, int], *, is_array: b
         if where in counts:
             where = (*where, counts[where])
     return where
+
+
+def networks_of(document: Mapping[str, Any]) -> list[str]:
+    """Names of a document's tiers as they stand there; "" for what has none."""
+    tiers = document.get("network")
+    listed = tiers if isinstance(tiers, list) else []
+    return [str(t.get("name", "")) if isinstance(t, dict) else "" for t in listed]

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from flint.cluster.base import document_of
 from flint.cluster.errors import changed_error, cluster_error, wrong
-from flint.cluster.load import find_cluster_file, preset_names
+from flint.cluster.load import document_of, find_cluster_file, preset_names
 from flint.cluster.quantity import (
     MOST,
     Model,
@@ -189,7 +188,7 @@ class Cluster(Model):
     def load(cls, name_or_path: str | Path | Cluster) -> Cluster:
         """The cluster of a preset's name ("h100-dgx", "v5p") or of a TOML file.
 
-        A file may name another as its `base` (see `cluster_base`). Raises FlintError FL701 for a
+        A file may name another as its `base` (see `flint.cluster.load`). Raises FlintError FL701 for a
         file with an unknown or missing key or an impossible value and FL702 for an unknown name. A
         cluster is returned as it is.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum, IntFlag
 from typing import Any, TypeVar
@@ -159,21 +160,26 @@ def forwarded(program: Program, gone: Mask) -> Program:
 
 def compact_tables(program: Program) -> Program:
     """A copy whose tables hold only entries that a row uses, in the order they had."""
-    new: dict[str, Any] = {}
-    for table_name in dict.fromkeys(TABLE_OF.values()):
-        users = [column for column, name in TABLE_OF.items() if name == table_name]
-        table = getattr(program, table_name)
-        used = np.zeros(len(table) + 1, dtype=np.bool_)  # the last entry answers for -1
-        used[: table_name in ALWAYS_THERE] = True
-        for user in users:
+    orders: dict[str, list[int]] = {}
+    for name in dict.fromkeys(TABLE_OF.values()):
+        used = np.zeros(len(getattr(program, name)) + 1, dtype=np.bool_)  # the last is for -1
+        used[: name in ALWAYS_THERE] = True
+        for user in (c for c, table in TABLE_OF.items() if table == name):
             used[getattr(program, user)] = True
-        used[-1] = False
-        if used[:-1].all():
-            continue
-        number = np.full(len(table) + 1, -1, dtype=np.int64)
-        number[used] = np.arange(int(used.sum()))
-        new[table_name] = tuple(v for v, u in zip(table, used, strict=False) if u)
-        for user in users:
+        if not used[:-1].all():
+            orders[name] = np.flatnonzero(used[:-1]).tolist()
+    return _with_entries(program, orders)
+
+
+def _with_entries(program: Program, orders: Mapping[str, Sequence[int]]) -> Program:
+    """A copy in which a table has these of its entries, in this order."""
+    new: dict[str, Any] = {}
+    for name, order in orders.items():
+        table = getattr(program, name)
+        number = np.full(len(table) + 1, -1, dtype=np.int64)  # the last entry answers for -1
+        number[order] = np.arange(len(order))
+        new[name] = tuple(table[i] for i in order)
+        for user in (c for c, t in TABLE_OF.items() if t == name):
             new[user] = number[getattr(program, user)].astype(COLUMN_TYPES[user])
     return replace(program, **new)
 
@@ -192,15 +198,8 @@ def first_uses(program: Program, table: str) -> list[int]:
 
 def in_order_of_use(program: Program) -> Program:
     """A copy whose tables hold what rows use, in the order of its first use, as a builder's do."""
-    new: dict[str, Any] = {}
-    for name in dict.fromkeys(TABLE_OF.values()):
-        order, table = first_uses(program, name), getattr(program, name)
-        number = np.full(len(table) + 1, -1, dtype=np.int64)  # the last entry answers for -1
-        number[order] = np.arange(len(order))
-        new[name] = tuple(table[i] for i in order)
-        for user in (c for c, t in TABLE_OF.items() if t == name):
-            new[user] = number[getattr(program, user)].astype(COLUMN_TYPES[user])
-    return replace(program, **new)
+    names = dict.fromkeys(TABLE_OF.values())
+    return _with_entries(program, {name: first_uses(program, name) for name in names})
 
 
 def type_bytes(program: Program) -> Int64s:
