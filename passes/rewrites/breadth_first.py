@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import carried, edges, is_any
-from flint.ir.edit import Editor
+from flint.ir.columns import ROW_COLUMNS, carried, edges, is_any, rewired
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Program
 from flint.passes.base import Pass
@@ -37,9 +36,7 @@ class BreadthFirst(Pass):
     def apply(self, program: Program) -> Program:
         """Return the program in that order."""
         queues = _Queues(program, independent_all_reduces(program) if self.together else [])
-        edit = Editor(program)
-        edit.order(np.array(queues.rows, dtype=np.int64))
-        return edit.build().program
+        return _moved(program, np.array(queues.rows, dtype=np.int64), queues.spans)
 
 
 class _Queues:
@@ -56,6 +53,8 @@ class _Queues:
         self.early: set[int] = set(np.flatnonzero(carried(program)).tolist())
         self.readers, self.waits = self._links()
         self.rows: list[int] = []
+        #: (start, stop) of each region in the new order.
+        self.spans = [(0, 0)] * len(program.regions)
         self._inside = _units(program)
         for number, rows in enumerate(together):
             point = self.count + len(program.regions) + number
@@ -87,8 +86,10 @@ class _Queues:
         for unit in self._queued(self._inside[region]):
             if unit < self.count:
                 self.rows.append(unit)
-            else:
-                self._emit(unit - self.count)
+                continue
+            start = len(self.rows)
+            self._emit(unit - self.count)
+            self.spans[unit - self.count] = (start, len(self.rows))
 
     def _queued(self, units: list[int]) -> list[int]:
         ready = [u for u in units if not self.waits[u] and u not in self.late]
@@ -137,3 +138,23 @@ def _chains(program: Program) -> list[tuple[int, ...]]:
     for index, region in enumerate(program.regions):
         found.append((*(found[region.parent] if region.parent >= 0 else ()), index))
     return found
+
+
+def _moved(program: Program, order: Int64s, spans: list[tuple[int, int]]) -> Program:
+    """A copy in which row i is row order[i], and region j is rows spans[j]."""
+    place = np.empty(len(program) + 1, dtype=np.int64)  # the last entry answers for -1
+    place[order] = np.arange(len(program))
+    place[-1] = -1
+    columns = {name: getattr(program, name)[order] for name in ROW_COLUMNS}
+    columns["alias"] = place[columns["alias"]].astype(np.int32)
+    regions = tuple(
+        replace(
+            region,
+            start=start,
+            stop=stop,
+            carries=tuple((int(place[row]), int(place[made])) for row, made in region.carries),
+        )
+        for region, (start, stop) in zip(program.regions, spans, strict=True)
+    )
+    owner, target = edges(program)
+    return rewired(replace(program, **columns, regions=regions), (place[owner], place[target]))
