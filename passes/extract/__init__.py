@@ -1,5 +1,1 @@
-"""One walk from a partitioned StableHLO module to a Program."""
-
-from flint.passes.extract.walk import extract as extract
-from flint.passes.extract.walk import extract_with_results as extract_with_results
-from flint.passes.extract.walk import extract_with_splits as extract_with_splits
+"""One walk from a partitioned StableHLO module to a Program. `walk` has it, its modules by name."""

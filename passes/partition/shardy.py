@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flint.ir.program import Program
-from flint.passes.extract import extract_with_results, extract_with_splits
+from flint.passes.extract.walk import extract_with_results, extract_with_splits
 from flint.passes.partition import Partitioned
 from flint.passes.partition.replicated import replicated_work
 from flint.passes.partition.worker import the_worker

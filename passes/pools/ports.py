@@ -10,8 +10,8 @@ import numpy as np
 
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program, RegionKind
-from flint.passes.extract import extract_with_results
 from flint.passes.extract.tensors import Tensor, Tensors
+from flint.passes.extract.walk import extract_with_results
 from flint.passes.locations import decode_location
 from flint.passes.mlir import make_context
 from flint.passes.partition.worker import the_worker

@@ -4,7 +4,7 @@ import pytest
 
 from flint.ir.mesh import Mesh
 from flint.ir.program import Collective, Flag, Row
-from flint.passes.extract import extract
+from flint.passes.extract.walk import extract
 from flint.passes.mlir import make_context, write_bytecode
 
 pytest.importorskip("jaxlib")
