@@ -21,7 +21,9 @@ _EXTREMES = {"min": "max", "max": "min"}
 #: Decorators and calls whose options change speed, printing or checks, and no result.
 _HARMLESS = ("dataclass", "lru_cache", "cache", "warn")
 #: Keywords of the same kind: `zip(..., strict=True)` raises for what must not happen.
-_HARMLESS_KEYWORDS = ("strict", "stacklevel")
+_HARMLESS_KEYWORDS = ("strict", "stacklevel", "frozen", "covariant", "contravariant")
+#: To these methods of numpy -2 says what -1 says, and 0 or 1 fit no array that they are given.
+_RESHAPES = ("reshape",)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -183,6 +185,8 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
         skipped.append(node.slice)
     if isinstance(node, ast.Call):
         skipped += [k for k in node.keywords if k.arg in _HARMLESS_KEYWORDS]
+        if _name(node) in _RESHAPES:
+            skipped += [a for a in node.args if ast.unparse(a) == "-1"]
     yield from (child for child in ast.iter_child_nodes(node) if child not in skipped)
 
 
