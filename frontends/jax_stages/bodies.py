@@ -6,14 +6,19 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.jax_stages.leaves import sharded
 from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_step.meshes import check_meshes
-from flint.frontends.jax_step.program import abstract_mesh, bytecode, lower_jax
+from flint.frontends.jax_step.program import abstract_mesh, lower_jax
 from flint.ir.mesh import Mesh
+from flint.passes.mlir import write_bytecode
 from flint.steps.captured import Body, Captured, Port, Role
+
+if TYPE_CHECKING:
+    from jax import Array, ShapeDtypeStruct
+    from jaxlib.mlir import ir
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +58,7 @@ def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str)
     module = lower_jax(jitted, args, {}, abstract, platform, name, function.place)
     check_meshes(module, abstract, function.place)
     _name_arguments(module, ports)
-    captured = Captured(bytecode(module), mesh, name, source)
+    captured = Captured(write_bytecode(module), mesh, name, source)
     return Body(captured, ports, tuple(port for port, _ in function.results))
 
 
@@ -68,14 +73,14 @@ def _leave_out_own_frames() -> None:
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function of that name: JAX calls the module and the outermost scope by it."""
 
-    def body(*values: Any) -> Any:
+    def body(*values: Array) -> object:
         return function(*values)
 
     body.__name__ = body.__qualname__ = name
     return body
 
 
-def _name_arguments(module: Any, ports: tuple[Port, ...]) -> None:
+def _name_arguments(module: ir.Module, ports: tuple[Port, ...]) -> None:
     """Give the arguments of `main` the names that users know: of parameters and batch arguments."""
     from jaxlib.mlir import ir
 
@@ -105,7 +110,7 @@ def differentiable(values: Mapping[str, Any]) -> list[str]:
     return [name for name, value in values.items() if is_floating(value)]
 
 
-def is_floating(value: Any) -> bool:
+def is_floating(value: Array | ShapeDtypeStruct) -> bool:
     """Whether a gradient can be taken with respect to an (abstract) array."""
     import jax.numpy as jnp
 
@@ -149,7 +154,7 @@ def _run(
 
 
 def _forward(stage: StageFunction) -> BodyFunction:
-    def step(*values: Any) -> tuple[Any, ...]:
+    def step(*values: Array) -> tuple[Any, ...]:
         params, batch, inputs, _ = _read(stage, values)
         return _run(stage, params, batch, inputs)
 
@@ -165,7 +170,7 @@ def _joint(stage: StageFunction, mesh: Mesh) -> BodyFunction:
     moved = [i for i, leaf in enumerate(stage.inputs) if is_floating(leaf)]
     pulled = [i for i, leaf in enumerate(stage.outputs) if is_floating(leaf)]
 
-    def step(*values: Any) -> tuple[Any, ...]:
+    def step(*values: Array) -> tuple[Any, ...]:
         import jax
 
         params, batch, inputs, cotangents = _read(stage, values)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_step.program import abstract_mesh, abstract_tree
 from flint.frontends.jax_step.specs import show_spec
 from flint.ir.mesh import Mesh
 
+if TYPE_CHECKING:
+    from jax import ShapeDtypeStruct
+
 
 def named_leaves(
-    tree: Any, prefix: str, mesh: Mesh, axis: str, place: str | None = None
+    tree: object, prefix: str, mesh: Mesh, axis: str, place: str | None = None
 ) -> dict[str, Any]:
     """The leaves of a pytree by name (`prefix` and JAX's key path: `layers['wq']`), in its order.
 
@@ -38,7 +41,7 @@ def named_leaves(
     return found
 
 
-def sharded(leaf: Any, mesh: Mesh) -> Any:
+def sharded(leaf: ShapeDtypeStruct, mesh: Mesh) -> ShapeDtypeStruct:
     """An abstract array with a sharding: replicated where it has none."""
     import jax
 
@@ -48,7 +51,7 @@ def sharded(leaf: Any, mesh: Mesh) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=spec)
 
 
-def refuse_axis(leaf: Any, axis: str, name: str, place: str | None = None) -> None:
+def refuse_axis(leaf: ShapeDtypeStruct, axis: str, name: str, place: str | None = None) -> None:
     """Raise FlintError FL240 if an abstract array is sharded over `axis`, the pipeline's."""
     spec = leaf.sharding.spec
     for entry in spec:

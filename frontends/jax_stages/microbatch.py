@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.leaves import named_leaves, refuse_axis
@@ -13,6 +13,11 @@ from flint.frontends.jax_step.specs import check_spec
 from flint.frontends.stages.pipeline import boundary_specs, microbatch_size
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from jax import ShapeDtypeStruct
+    from jax.sharding import PartitionSpec
+    from jax.tree_util import PyTreeDef
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,8 @@ class Microbatch:
 
     inputs: dict[str, Any]
     targets: dict[str, Any]
-    input_tree: Any
-    target_tree: Any
+    input_tree: PyTreeDef
+    target_tree: PyTreeDef
 
     def rebuild_inputs(self, batch: dict[str, Any]) -> tuple[Any, ...]:
         """The positional arguments of the model after its parameters."""
@@ -37,7 +42,7 @@ class Microbatch:
         return self._rebuild(self.target_tree, self.targets, batch)
 
     @staticmethod
-    def _rebuild(tree: Any, names: dict[str, Any], batch: dict[str, Any]) -> tuple[Any, ...]:
+    def _rebuild(tree: PyTreeDef, names: dict[str, Any], batch: dict[str, Any]) -> tuple[Any, ...]:
         import jax
 
         rebuilt: tuple[Any, ...] = jax.tree.unflatten(tree, [batch[n] for n in names])
@@ -84,7 +89,9 @@ def _divided(
     return result
 
 
-def _microbatch_shape(leaf: Any, name: str, count: int, place: str | None) -> tuple[int, ...]:
+def _microbatch_shape(
+    leaf: ShapeDtypeStruct, name: str, count: int, place: str | None
+) -> tuple[int, ...]:
     shown = f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
     if not leaf.shape:
         raise FlintError(
@@ -128,13 +135,13 @@ def on_boundary(
     return tuple(found)
 
 
-def _default_spec(value: Any, mesh: Mesh, microbatch: Microbatch) -> Any:
+def _default_spec(value: ShapeDtypeStruct, mesh: Mesh, microbatch: Microbatch) -> PartitionSpec:
     """The sharding of the inputs' dimension 0, on dimension 0 where it divides that."""
     import jax
 
     first = next(iter(microbatch.inputs.values()), None)
     spec = tuple(first.sharding.spec) if first is not None else ()
-    axes: Any = spec[0] if spec else None
+    axes: str | tuple[str, ...] | None = spec[0] if spec else None
     names = (axes,) if isinstance(axes, str) else tuple(axes or ())
     size = 1
     for name in names:
@@ -144,5 +151,5 @@ def _default_spec(value: Any, mesh: Mesh, microbatch: Microbatch) -> Any:
     return jax.sharding.PartitionSpec(axes)
 
 
-def _show(value: Any) -> str:
+def _show(value: ShapeDtypeStruct) -> str:
     return f"{value.dtype}[{','.join(map(str, value.shape))}]"

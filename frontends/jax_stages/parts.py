@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.leaves import named_leaves
@@ -14,6 +15,10 @@ from flint.frontends.jax_step.program import abstract_mesh, definition
 from flint.frontends.stages.pipeline import layers_label
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Layers, Stage
+
+if TYPE_CHECKING:
+    from jax import Array, ShapeDtypeStruct
+    from jax.tree_util import PyTreeDef
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +34,7 @@ class StagePart:
     scope: str
     fn: Callable[..., Any]
     params: dict[str, Any]
-    tree: Any
+    tree: PyTreeDef
     start: int = 0
     count: int = 0
     ends: Callable[..., Any] | None = None
@@ -48,7 +53,7 @@ class StagePart:
         functions = (identity(self.fn), identity(self.ends))
         return (functions, self.count, self.scope, self.tree, shapes)
 
-    def call(self, params: dict[str, Any], *values: Any) -> Any:
+    def call(self, params: dict[str, Any], *values: Array) -> object:
         """What the part returns for parameters by name and the values before it."""
         import jax
 
@@ -58,10 +63,10 @@ class StagePart:
                 return self.fn(own, *values)
             return self._scan(own, values[0] if len(values) == 1 else values)
 
-    def _scan(self, stacked: Any, x: Any) -> Any:
+    def _scan(self, stacked: object, x: object) -> object:
         import jax
 
-        def one(x: Any, params: Any) -> tuple[Any, None]:
+        def one(x: object, params: object) -> tuple[object, None]:
             y = self.fn(params, x)
             _refuse_other_shape(self, x, y)
             return y, None
@@ -70,13 +75,14 @@ class StagePart:
         return ends(jax.lax.scan(one, ends(x), stacked, length=self.count)[0])
 
 
-def _unchanged(x: Any) -> Any:
+_Tree = TypeVar("_Tree")  # of arrays
+
+
+def _unchanged(x: _Tree) -> _Tree:
     return x
 
 
-def _nothing() -> Any:
-    from contextlib import nullcontext
-
+def _nothing() -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -99,7 +105,7 @@ def layers_part(layers: Layers, start: int, count: int, mesh: Mesh, axis: str) -
     return StagePart(layers.name, layers.name, layers.fn, stacked, tree, start, count, layers.ends)
 
 
-def _stacked(leaf: Any, count: int, mesh: Mesh) -> Any:
+def _stacked(leaf: ShapeDtypeStruct, count: int, mesh: Mesh) -> ShapeDtypeStruct:
     import jax
 
     spec = jax.sharding.PartitionSpec(None, *leaf.sharding.spec)
@@ -107,7 +113,7 @@ def _stacked(leaf: Any, count: int, mesh: Mesh) -> Any:
     return jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype, sharding=sharding)
 
 
-def _refuse_other_shape(part: StagePart, x: Any, y: Any) -> None:
+def _refuse_other_shape(part: StagePart, x: object, y: object) -> None:
     """Layers follow each other: raise FlintError FL240 unless `y` is like `x`."""
     import jax
 
@@ -123,14 +129,14 @@ def _refuse_other_shape(part: StagePart, x: Any, y: Any) -> None:
     )
 
 
-def shown(tree: Any) -> str:
+def shown(tree: object) -> str:
     """Shapes of a pytree of arrays: `bfloat16[2,8], float32[2]`."""
     import jax
 
     return ", ".join(f"{v.dtype}[{','.join(map(str, v.shape))}]" for v in jax.tree.leaves(tree))
 
 
-def identity(function: Any) -> Hashable:
+def identity(function: object) -> Hashable:
     """Equal for what is the same function; of `functools.partial`, with the same objects bound."""
     if isinstance(function, MethodType):
         return (id(function.__self__), id(function.__func__))
@@ -140,7 +146,7 @@ def identity(function: Any) -> Hashable:
     return (identity(function.func), tuple(map(id, function.args)), bound)
 
 
-def described(leaf: Any) -> Hashable:
+def described(leaf: ShapeDtypeStruct) -> Hashable:
     """Shape, type and sharding of an abstract array, to compare."""
     spec = tuple(leaf.sharding.spec) if leaf.sharding is not None else None
     return (tuple(leaf.shape), str(leaf.dtype), str(spec))

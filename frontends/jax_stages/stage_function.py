@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
 from flint.frontends.jax_stages.parts import described, shown
@@ -13,6 +13,9 @@ from flint.frontends.jax_step.settings import capturing_on
 from flint.frontends.stages.pipeline import PlaceOfParameter, Tied
 from flint.frontends.user_code import user_error
 from flint.ir.mesh import Mesh
+
+if TYPE_CHECKING:
+    from jax import ShapeDtypeStruct
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,5 +124,5 @@ def _port(
     return stage, list(captured[stage].params)[list(stages[stage].params).index(name)]
 
 
-def _shown(leaf: Any) -> str:
+def _shown(leaf: ShapeDtypeStruct) -> str:
     return f"{shown(leaf)} {tuple(leaf.sharding.spec)}"

@@ -129,7 +129,9 @@ def _stage(
     """The function of a stage, without its outputs."""
     label = ", ".join(p.label for p in parts)
 
-    def run(params: dict[str, Any], batch: dict[str, Any], values: tuple[Any, ...]) -> Any:
+    def run(
+        params: dict[str, Any], batch: dict[str, Any], values: tuple[Any, ...]
+    ) -> tuple[object, ...]:
         import jax
 
         given = microbatch.rebuild_inputs(batch) if first else values

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flint.errors import FlintError, nearest
 from flint.frontends.jax_stages.bodies import BodyFunction, differentiable
@@ -14,6 +14,12 @@ from flint.frontends.jax_step.program import abstract_mesh, abstract_tree, defin
 from flint.ir.mesh import Mesh
 from flint.steps.captured import Port, Role
 from flint.steps.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from jax import Array, ShapeDtypeStruct
+
+
+_Tree = TypeVar("_Tree")  # of arrays
 
 
 class Optimizer(NamedTuple):
@@ -28,7 +34,7 @@ class Optimizer(NamedTuple):
         return None if self in BUILT_IN.values() else definition(self.update)
 
 
-def find_optimizer(given: Any) -> Optimizer | None:
+def find_optimizer(given: object) -> Optimizer | None:
     """The optimizer that a pipeline names. Raises FlintError FL240 for what is none."""
     if given is None:
         return None
@@ -49,16 +55,19 @@ def find_optimizer(given: Any) -> Optimizer | None:
     )
 
 
-def clipped(gradients: Any, squared_norm: Any, limit: float) -> Any:
+def clipped(gradients: _Tree, squared_norm: Array, limit: float) -> _Tree:
     """Gradients scaled so that their norm, the root of `squared_norm`, is at most `limit`."""
     import jax
     import jax.numpy as jnp
 
     factor = jnp.minimum(1.0, limit / (jnp.sqrt(squared_norm) + 1e-6))
-    return jax.tree.map(lambda g: (g.astype(jnp.float32) * factor).astype(g.dtype), gradients)
+    scaled: _Tree = jax.tree.map(
+        lambda g: (g.astype(jnp.float32) * factor).astype(g.dtype), gradients
+    )
+    return scaled
 
 
-def _adamw_init(params: Any) -> Any:
+def _adamw_init(params: object) -> dict[str, object]:
     """First and second moments in float32, and the number of updates so far."""
     import jax
     import jax.numpy as jnp
@@ -67,7 +76,7 @@ def _adamw_init(params: Any) -> Any:
     return {"m": moments, "v": moments, "count": jnp.zeros((), jnp.int32)}
 
 
-def _adamw_update(params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
+def _adamw_update(params: object, gradients: object, state: dict[str, Any]) -> tuple[Any, Any]:
     """Decoupled weight decay (arXiv 1711.05101, algorithm 2), in float32."""
     import jax
     import jax.numpy as jnp
@@ -77,7 +86,7 @@ def _adamw_update(params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
     steps = count.astype(jnp.float32)
     first, second = 1 - b1**steps, 1 - b2**steps
 
-    def one(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+    def one(p: Array, g: Array, m: Array, v: Array) -> tuple[Any, Any, Any]:
         g = g.astype(jnp.float32)
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
         wide = p.astype(jnp.float32)
@@ -89,16 +98,16 @@ def _adamw_update(params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
     return params, {"m": m, "v": v, "count": count}
 
 
-def _sgd_init(params: Any) -> Any:
+def _sgd_init(params: object) -> dict[str, object]:
     """Plain gradient descent has no state."""
     return {}
 
 
-def _sgd_update(params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
+def _sgd_update(params: object, gradients: object, state: object) -> tuple[Any, Any]:
     """Gradient descent without momentum."""
     import jax
 
-    def one(p: Any, g: Any) -> Any:
+    def one(p: Array, g: Array) -> Array:
         return p - (1e-2 * g).astype(p.dtype)
 
     return jax.tree.map(one, params, gradients), state
@@ -132,7 +141,7 @@ def norm_function(stage: StageFunction, mesh: Mesh, dtype: str) -> BodyFunction:
 
     gradients = gradients_of(stage, dtype)
 
-    def norm(*values: Any) -> tuple[Any, ...]:
+    def norm(*values: Array) -> tuple[Any, ...]:
         with jax.named_scope("optimizer"):
             squares = [jnp.sum(jnp.square(v.astype(jnp.float32))) for v in values]
             return (sum(squares[1:], squares[0]),)
@@ -159,7 +168,7 @@ def update_function(
     leaves, tree = jax.tree.flatten(state)
     limit = pipeline.clip_norm
 
-    def update(*values: Any) -> tuple[Any, ...]:
+    def update(*values: Array) -> tuple[Any, ...]:
         count = len(params)
         p, g = (dict(zip(params, v, strict=False)) for v in (values, values[count:]))
         s = jax.tree.unflatten(tree, values[2 * count : 2 * count + len(leaves)])
@@ -181,20 +190,20 @@ def update_function(
     return BodyFunction("update", update, tuple(arguments), results, donated, optimizer.place)
 
 
-def _scalar(mesh: Mesh) -> Any:
+def _scalar(mesh: Mesh) -> ShapeDtypeStruct:
     import jax
     import jax.numpy as jnp
 
     return sharded(jax.ShapeDtypeStruct((), jnp.float32), mesh)
 
 
-def _state(params: dict[str, Any], optimizer: Optimizer, mesh: Mesh, axis: str) -> Any:
+def _state(params: dict[str, Any], optimizer: Optimizer, mesh: Mesh, axis: str) -> object:
     """The optimizer's state as abstract arrays, sharded as the parameters it belongs to."""
     import jax
 
     abstract: list[Any] = []
 
-    def run(given: Any) -> Any:
+    def run(given: object) -> list[object]:
         """`init`, which may also return descriptions of arrays instead of arrays."""
         leaves, tree = jax.tree.flatten(optimizer.init(given))
         shapes = [x if isinstance(x, jax.ShapeDtypeStruct) else None for x in leaves]
@@ -206,7 +215,7 @@ def _state(params: dict[str, Any], optimizer: Optimizer, mesh: Mesh, axis: str) 
     state = jax.tree.unflatten(tree, [next(arrays) if s is None else s for s in shapes])
     checked = abstract_tree(state, "state", None, abstract_mesh(mesh), mesh, optimizer.place)
 
-    def place(path: Any, leaf: Any) -> Any:
+    def place(path: Sequence[object], leaf: ShapeDtypeStruct) -> ShapeDtypeStruct:
         keys = [getattr(k, "key", None) for k in path]
         owner = next((params[k] for k in keys if isinstance(k, str) and k in params), None)
         if leaf.sharding is None and owner is not None and owner.shape == leaf.shape:
@@ -217,14 +226,16 @@ def _state(params: dict[str, Any], optimizer: Optimizer, mesh: Mesh, axis: str) 
     return jax.tree_util.tree_map_with_path(place, checked)
 
 
-def _names(state: Any) -> list[tuple[str, Any]]:
+def _names(state: object) -> list[tuple[str, Any]]:
     import jax
 
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return [("state" + jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
 
 
-def _refuse_other_result(new: Any, params: dict[str, Any], state: Any, place: str | None) -> None:
+def _refuse_other_result(
+    new: object, params: dict[str, Any], state: object, place: str | None
+) -> None:
     """Raise FlintError FL240 unless an update returned parameters and state like those it took."""
     import jax
 

@@ -4,14 +4,19 @@ that it is captured for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.ir.axis_types import AxisType, axis_types_of
 from flint.ir.mesh import Mesh
 from flint.steps.step import Step
+
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh
+    from jax.sharding import Mesh as JaxMesh
+    from jaxlib.mlir import ir
 
 
 def with_types_of(mesh: Mesh, step: Step) -> Mesh:
@@ -39,7 +44,7 @@ def _strongest(said: Iterable[Sequence[AxisType]], count: int) -> tuple[AxisType
     return tuple(found)
 
 
-def _by_name(mesh: Mesh, other: Any) -> tuple[AxisType, ...]:
+def _by_name(mesh: Mesh, other: object) -> tuple[AxisType, ...]:
     """What a JAX mesh says of the axes of `mesh`; nothing if it has other axes."""
     names = tuple(map(str, getattr(other, "axis_names", ())))
     if sorted(names) != sorted(mesh.names):
@@ -48,7 +53,7 @@ def _by_name(mesh: Mesh, other: Any) -> tuple[AxisType, ...]:
     return tuple(types.get(n, AxisType.AUTO) for n in mesh.names)
 
 
-def _meshes_of(step: Step) -> Iterator[Any]:
+def _meshes_of(step: Step) -> Iterator[JaxMesh | AbstractMesh]:
     import jax
 
     from flint.frontends.jax_step.program import own_sharding
@@ -68,13 +73,13 @@ def _meshes_of(step: Step) -> Iterator[Any]:
             yield sharding.mesh
 
 
-def _current_mesh() -> Any:
+def _current_mesh() -> AbstractMesh:
     import jax
 
     return jax.sharding.get_abstract_mesh()
 
 
-def check_meshes(module: Any, abstract: Any, place: str | None) -> tuple[str, ...]:
+def check_meshes(module: ir.Module, abstract: AbstractMesh, place: str | None) -> tuple[str, ...]:
     """Raise FlintError FL107 where shardings are over another mesh than `abstract`.
 
     Meshes whose axes all have size 1 shard nothing: they are let through, with a sentence each.
@@ -106,7 +111,7 @@ def check_meshes(module: Any, abstract: Any, place: str | None) -> tuple[str, ..
     return tuple(said)
 
 
-def with_mesh_help(error: FlintError, abstract: Any) -> FlintError:
+def with_mesh_help(error: FlintError, abstract: AbstractMesh) -> FlintError:
     """`error` with more help if JAX refused a mesh because it is not the one of the program."""
     if "context mesh" not in error.message.lower():
         return error
@@ -123,5 +128,5 @@ def with_mesh_help(error: FlintError, abstract: Any) -> FlintError:
     )
 
 
-def _show(axes: Any) -> str:
+def _show(axes: Mapping[str, int]) -> str:
     return ",".join(f"{name}={size}" for name, size in axes.items())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,13 +18,20 @@ from flint.frontends.user_code import user_error
 from flint.ir.axis_types import AxisType
 from flint.ir.mesh import Mesh
 from flint.passes import jax_private
-from flint.passes.mlir import missing_jax
+from flint.passes.mlir import missing_jax, write_bytecode
 from flint.passes.partition.prepare.attention import attach_attention_rules
 from flint.passes.partition.prepare.gspmd import refuse_gspmd
 from flint.steps.captured import Captured
 from flint.steps.fields import shown
 from flint.steps.step import Step
 from flint.text import plural
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr, JaxprEqn
+    from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+    from jax.stages import Wrapped
+    from jaxlib.mlir import ir
+
 
 #: A closed-over array larger than this is refused: its values would be copied into the program.
 MAX_CONSTANT_BYTES = 256 * 2**20
@@ -76,20 +82,20 @@ def _capture_on(mesh: Mesh, step: Step, source: str) -> Captured:
     name = step.name or getattr(step.fn, "__name__", "step")
     module = lower_jax(function, args, kwargs, abstract, platform, name, place)
     warnings = check_meshes(module, abstract, place)
-    written = bytecode(module)
+    written = write_bytecode(module)
     refuse_gspmd(module, written, "FL107", name)
     return Captured(written, mesh, name, source, step.trip_counts, warnings)
 
 
 def lower_jax(
-    function: Any,
+    function: Wrapped,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    abstract: Any,
+    abstract: AbstractMesh,
     platform: str,
     name: str,
     place: str | None,
-) -> Any:
+) -> ir.Module:
     """The StableHLO module of a jitted function, ready for a partitioner.
 
     `args` and `kwargs` are abstract arrays on the mesh `abstract`, `platform` is JAX's name of it.
@@ -114,13 +120,6 @@ def lower_jax(
     return module
 
 
-def bytecode(module: Any) -> bytes:
-    """A module as MLIR bytecode, with its locations."""
-    out = io.BytesIO()
-    module.operation.write_bytecode(out)
-    return out.getvalue()
-
-
 def platform_name(name: str) -> str:
     """JAX's name of a platform. Raises FlintError FL207 for one that JAX does not lower for."""
     if name not in PLATFORMS:
@@ -132,16 +131,17 @@ def platform_name(name: str) -> str:
     return PLATFORMS[name]
 
 
-def abstract_mesh(mesh: Mesh) -> Any:
+def abstract_mesh(mesh: Mesh) -> AbstractMesh:
     """The `jax.sharding.AbstractMesh` with the axes of `mesh`: Auto unless it says explicit."""
     jax = _import_jax()
     kinds = jax.sharding.AxisType
     types = mesh.axis_types or (AxisType.AUTO,) * len(mesh.names)
-    return jax.sharding.AbstractMesh(
+    made: AbstractMesh = jax.sharding.AbstractMesh(
         mesh.sizes,
         mesh.names,
         tuple(kinds.Explicit if t is AxisType.EXPLICIT else kinds.Auto for t in types),
     )
+    return made
 
 
 def _import_jax() -> Any:
@@ -152,7 +152,7 @@ def _import_jax() -> Any:
     return jax
 
 
-def definition(function: Any) -> str | None:
+def definition(function: Callable[..., object]) -> str | None:
     """`file.py:line` where the user defined a function, or None."""
     import inspect
     from functools import partial
@@ -169,14 +169,14 @@ def definition(function: Any) -> str | None:
 
 
 def _abstract_arguments(
-    step: Step, abstract: Any, mesh: Mesh, place: str | None
+    step: Step, abstract: AbstractMesh, mesh: Mesh, place: str | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as ShapeDtypeStruct with shardings on `abstract`; static ones stay as they are."""
     static = set(positions(step.static_argnums, len(step.args), "static_argnums", place))
     names = argument_names(step.fn, len(step.args))
     shardings = _in_shardings(step)
 
-    def convert(value: Any, prefix: str, sharding: Any) -> Any:
+    def convert(value: object, prefix: str, sharding: object) -> object:
         return abstract_tree(value, prefix, sharding, abstract, mesh, place)
 
     args = tuple(
@@ -186,7 +186,7 @@ def _abstract_arguments(
     return args, {k: convert(v, k, None) for k, v in step.kwargs.items()}
 
 
-def argument_names(function: Any, count: int) -> list[str]:
+def argument_names(function: Callable[..., object], count: int) -> list[str]:
     """What a function calls its first `count` positional arguments."""
     import inspect
 
@@ -234,13 +234,18 @@ def _in_shardings(step: Step) -> list[Any]:
     return list(given)
 
 
-def _is_sharding(value: Any) -> bool:
+def _is_sharding(value: object) -> bool:
     jax = _import_jax()
     return isinstance(value, jax.sharding.Sharding | jax.sharding.PartitionSpec)
 
 
 def abstract_tree(
-    value: Any, prefix: str, sharding: Any, abstract: Any, mesh: Mesh, place: str | None
+    value: object,
+    prefix: str,
+    sharding: object,
+    abstract: AbstractMesh,
+    mesh: Mesh,
+    place: str | None,
 ) -> Any:
     """A pytree of arrays as ShapeDtypeStruct with shardings on `abstract`, all of them checked.
 
@@ -266,7 +271,9 @@ def abstract_tree(
     return jax.tree_util.tree_unflatten(tree, converted)
 
 
-def _broadcast(sharding: Any, value: Any, count: int, prefix: str, place: str | None) -> list[Any]:
+def _broadcast(
+    sharding: object, value: object, count: int, prefix: str, place: str | None
+) -> list[Any]:
     """Spread a pytree prefix of shardings over the leaves of an argument."""
     jax = _import_jax()
     if sharding is None or _is_sharding(sharding):
@@ -290,7 +297,7 @@ def _broadcast(sharding: Any, value: Any, count: int, prefix: str, place: str | 
     return leaves
 
 
-def _require_shardings(tree: Any, what: str, place: str | None) -> None:
+def _require_shardings(tree: object, what: str, place: str | None) -> None:
     """Raise FlintError FL104 if a leaf of a tree of shardings is none: JAX would say so later."""
     jax = _import_jax()
     for leaf in jax.tree.leaves(tree, is_leaf=_is_sharding):
@@ -303,7 +310,7 @@ def _require_shardings(tree: Any, what: str, place: str | None) -> None:
             )
 
 
-def own_sharding(leaf: Any) -> Any:
+def own_sharding(leaf: object) -> object:
     """What an argument is sharded by. JAX resolves a bare PartitionSpec only inside a mesh."""
     jax = _import_jax()
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -311,7 +318,7 @@ def own_sharding(leaf: Any) -> Any:
     return getattr(leaf, "sharding", None)
 
 
-def _spec_of(sharding: Any) -> Any:
+def _spec_of(sharding: object) -> PartitionSpec | None:
     """The PartitionSpec of whatever an argument carries; None where it says nothing of a mesh."""
     jax = _import_jax()
     if isinstance(sharding, jax.sharding.PartitionSpec):
@@ -347,7 +354,7 @@ def _shape_and_dtype(leaf: Any, name: str, place: str | None) -> tuple[tuple[int
 # the function ---------------------------------------------------------------------------------
 
 
-def _jitted(step: Step, abstract: Any, mesh: Mesh, place: str | None) -> Any:
+def _jitted(step: Step, abstract: AbstractMesh, mesh: Mesh, place: str | None) -> Wrapped:
     jax = _import_jax()
     donated = positions(step.donate_argnums, len(step.args), "donate_argnums", place)
     static = positions(step.static_argnums, len(step.args), "static_argnums", place)
@@ -372,7 +379,9 @@ def _jitted(step: Step, abstract: Any, mesh: Mesh, place: str | None) -> Any:
         raise user_error(error, "jitting the step", place) from error
 
 
-def _out_sharding(sharding: Any, abstract: Any, mesh: Mesh, place: str | None) -> Any:
+def _out_sharding(
+    sharding: object, abstract: AbstractMesh, mesh: Mesh, place: str | None
+) -> NamedSharding | None:
     spec = _spec_of(sharding)
     if spec is None:
         return None
@@ -381,13 +390,13 @@ def _out_sharding(sharding: Any, abstract: Any, mesh: Mesh, place: str | None) -
     return _on_mesh(abstract, spec, sharding)
 
 
-def _on_mesh(abstract: Any, spec: Any, given: Any) -> Any:
+def _on_mesh(abstract: AbstractMesh, spec: PartitionSpec, given: object) -> NamedSharding:
     """A sharding on the abstract mesh, in the kind of memory that the given one names."""
     kind = getattr(given, "memory_kind", None)
     return _import_jax().sharding.NamedSharding(abstract, spec, memory_kind=kind)
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
+def _equations(jaxpr: ClosedJaxpr) -> Iterator[JaxprEqn]:
     """Every equation of a jaxpr and of all jaxprs inside it, each jaxpr once."""
     from jax.extend import core
 
@@ -405,7 +414,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
                 todo += [v for v in items if isinstance(v, core.Jaxpr | core.ClosedJaxpr)]
 
 
-def _refuse_callbacks(jaxpr: Any) -> None:
+def _refuse_callbacks(jaxpr: ClosedJaxpr) -> None:
     for equation in _equations(jaxpr):
         name = equation.primitive.name
         if "callback" in name or name in ("debug_print", "infeed", "outfeed"):
@@ -419,7 +428,7 @@ def _refuse_callbacks(jaxpr: Any) -> None:
             )
 
 
-def _equation_place(equation: Any) -> str | None:
+def _equation_place(equation: JaxprEqn) -> str | None:
     from flint.frontends.user_code import is_users
 
     traceback = getattr(equation.source_info, "traceback", None)
@@ -429,7 +438,7 @@ def _equation_place(equation: Any) -> str | None:
     return None
 
 
-def _refuse_huge_constants(jaxpr: Any, place: str | None) -> None:
+def _refuse_huge_constants(jaxpr: ClosedJaxpr, place: str | None) -> None:
     total = 0
     for constant in getattr(jaxpr, "consts", ()):
         size = int(getattr(constant, "nbytes", 0))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from flint.frontends.jax_step.gpu_kernels import without_gpu
 from flint.passes.jax_private import setting
 
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh, Mesh
+
+    AnyMesh: TypeAlias = AbstractMesh | Mesh
+
 
 @contextmanager
-def capturing_on(abstract: Any) -> Iterator[None]:
+def capturing_on(abstract: AbstractMesh) -> Iterator[None]:
     """Trace and lower for `abstract`, a `jax.sharding.AbstractMesh`, and for no other mesh.
 
     Shardy is on (without it, JAX writes shardings that no partitioner here reads), jitted functions
@@ -63,7 +68,7 @@ class _Meshes:
         self._lock = threading.Lock()
         self._users = 0
         self._thread = threading.local()
-        self._originals: dict[Any, Any] = {}
+        self._originals: dict[type[AnyMesh], property] = {}
 
     @contextmanager
     def alike(self) -> Iterator[None]:
@@ -95,8 +100,8 @@ class _Meshes:
             kind.abstract_mesh = original
         self._originals.clear()
 
-    def _abstract_mesh(self, original: Any) -> Any:
-        def abstract_mesh(mesh: Any) -> Any:
+    def _abstract_mesh(self, original: property) -> Callable[[AnyMesh], AbstractMesh]:
+        def abstract_mesh(mesh: AnyMesh) -> AbstractMesh:
             found = original.__get__(mesh, type(mesh))
             if getattr(self._thread, "depth", 0) and found.abstract_device is not None:
                 return found.update(abstract_device=None)

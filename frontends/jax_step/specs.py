@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import AxisRef, Mesh
 from flint.steps.fields import shown
 
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
 
 def check_spec(
-    spec: Any, shape: tuple[int, ...], dtype: Any, name: str, mesh: Mesh, place: str | None
+    spec: PartitionSpec | None,
+    shape: tuple[int, ...],
+    dtype: object,
+    name: str,
+    mesh: Mesh,
+    place: str | None,
 ) -> None:
     """Raise unless `spec` (a PartitionSpec or None) can shard the array called `name` over `mesh`.
 
@@ -34,7 +42,7 @@ def check_spec(
             _check_divides(size, axes, number, name, mesh, where)
 
 
-def check_axes(spec: Any, name: str, mesh: Mesh, where: str) -> None:
+def check_axes(spec: PartitionSpec, name: str, mesh: Mesh, where: str) -> None:
     """Raise FlintError FL102 or FL106 for an entry of `spec` that is no axis, or one used before."""
     used: set[str] = set()
     for entry in spec:
@@ -45,7 +53,7 @@ def check_axes(spec: Any, name: str, mesh: Mesh, where: str) -> None:
             used.add(axis)
 
 
-def show_spec(spec: Any) -> str:
+def show_spec(spec: PartitionSpec) -> str:
     """`P('data', None)`."""
     return "P(" + ", ".join(repr(e) for e in spec) + ")"
 

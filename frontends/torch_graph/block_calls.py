@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,13 @@ from flint.frontends.torch_graph.interpreter import Interpreter
 from flint.frontends.torch_graph.joint import Joint, trace_joint
 from flint.frontends.torch_graph.partition import Parts, partition
 from flint.frontends.torch_private import forget_library
+
+if TYPE_CHECKING:
+    from jax import Array
+    from torch.autograd.function import FunctionCtx
+
+    from flint.frontends.torch_private import OpOverload
+
 
 _NAMESPACE = "flint_blocks"
 
@@ -37,8 +44,8 @@ class Block:
 
     joint: Joint
     parts: Parts
-    forward: Any
-    backward: Any
+    forward: OpOverload
+    backward: OpOverload
     calls: tuple[RepeatedPart, ...]
 
     @property
@@ -55,7 +62,7 @@ class _Occurrence(torch.autograd.Function):
     """One call of a block, for autograd."""
 
     @staticmethod
-    def forward(ctx: Any, block: Block, number: int, *inputs: torch.Tensor) -> Any:
+    def forward(ctx: FunctionCtx, block: Block, number: int, *inputs: torch.Tensor) -> Any:
         count = len(block.joint.outputs)
         found = block.forward(list(inputs), number)
         kept = dict(zip(block.kept, found[count:], strict=True))
@@ -68,7 +75,7 @@ class _Occurrence(torch.autograd.Function):
         return tuple(found[:count])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> Any:
         joint = ctx.block.joint
         tangents = [gradients[i] for i in joint.tangents]
         found = ctx.block.backward([*ctx.saved_tensors, *tangents], ctx.number)
@@ -119,7 +126,10 @@ def blocks_as_operators(
 
 
 def _block(
-    known: TracedBlocks, owner: Any, parts: list[RepeatedPart], flows: dict[Any, bool]
+    known: TracedBlocks,
+    owner: torch.fx.GraphModule,
+    parts: list[RepeatedPart],
+    flows: dict[Any, bool],
 ) -> Block:
     key = part_fingerprint(owner, parts[0], flows)
     if key not in known.blocks:
@@ -131,7 +141,7 @@ def _block(
 def _traced(
     library: torch.library.Library,
     name: str,
-    owner: Any,
+    owner: torch.fx.GraphModule,
     part: RepeatedPart,
     flows: dict[Any, bool],
 ) -> Block:
@@ -143,7 +153,7 @@ def _traced(
     return Block(part.path, joint, cut, forward, backward, (part,))
 
 
-def _cut_out(owner: Any, part: RepeatedPart) -> torch.fx.GraphModule:
+def _cut_out(owner: torch.fx.GraphModule, part: RepeatedPart) -> torch.fx.GraphModule:
     """A part of a graph as a graph."""
     graph = torch.fx.Graph()
     copies: dict[Any, Any] = {}
@@ -156,7 +166,7 @@ def _cut_out(owner: Any, part: RepeatedPart) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(owner, graph)
 
 
-def _operator(library: torch.library.Library, name: str, results: list[Any]) -> Any:
+def _operator(library: torch.library.Library, name: str, results: list[Any]) -> OpOverload:
     """An operator of our own that gives tensors like `results`."""
     types = [(v.shape, v.stride(), v.dtype) for v in (n.meta["val"] for n in results)]
 
@@ -172,8 +182,9 @@ def _replace(graph: torch.fx.Graph, block: Block, number: int, replaced: dict[An
     """Put one call in place of the nodes of one occurrence; `replaced` is old to new."""
     part = block.calls[number]
 
-    def call(*inputs: torch.Tensor) -> Any:
-        return _Occurrence.apply(block, number, *inputs)
+    def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        outputs: tuple[Any, ...] = _Occurrence.apply(block, number, *inputs)
+        return outputs
 
     call.__name__ = call.__qualname__ = "block"
     last = part.nodes[-1]
@@ -191,7 +202,7 @@ def _replace(graph: torch.fx.Graph, block: Block, number: int, replaced: dict[An
         graph.erase_node(old)
 
 
-def _item(values: Any, index: int) -> Any:
+def _item(values: Sequence[Any], index: int) -> Any:
     return values[index]
 
 
@@ -228,8 +239,9 @@ def _called(function: Callable[..., Any]) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = "block"
     jitted = jax.jit(function)
 
-    def call(inputs: Sequence[Any], number: int) -> Any:
-        return jitted(*inputs)
+    def call(inputs: Sequence[Any], number: int) -> list[Array]:
+        results: list[Array] = jitted(*inputs)
+        return results
 
     return call
 
@@ -238,7 +250,7 @@ def _forward(block: Block) -> Callable[..., Any]:
     results = [*block.joint.outputs.values(), *block.kept]
     interpreter = Interpreter(inside=block.path)
 
-    def forward(*inputs: Any) -> Any:
+    def forward(*inputs: Array) -> Any:
         values = {node: inputs[i] for i, node in block.joint.primals.items()}
         interpreter.run(block.parts.forward, values, "forward")
         return [values[n] for n in results]
@@ -250,7 +262,7 @@ def _backward(block: Block) -> Callable[..., Any]:
     reads = [*block.parts.saved, *block.joint.tangents.values()]
     interpreter = Interpreter(inside=block.path)
 
-    def backward(*inputs: Any) -> Any:
+    def backward(*inputs: Array) -> Any:
         values = dict(zip(reads, inputs, strict=True))
         interpreter.run(block.parts.backward, values, "backward")
         return [values[n] for n in block.joint.gradients.values()]

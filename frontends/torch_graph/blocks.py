@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ _STOPS_GRADIENTS = frozenset(
 )
 
 
-def _may_have_gradient(value: Any) -> bool:
+def _may_have_gradient(value: object) -> bool:
     values = value if isinstance(value, tuple | list) else [value]
     return any(
         isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values
@@ -150,7 +150,7 @@ def _is_view(node: torch.fx.Node) -> bool:
 
 def part_fingerprint(
     graph_module: torch.fx.GraphModule, part: RepeatedPart, differentiable: Mapping[Any, bool]
-) -> Any:
+) -> Hashable:
     """Equal for parts that compute the same."""
     names: dict[Any, Any] = {n: ("input", i) for i, n in enumerate(part.inputs)}
     names |= {n: i for i, n in enumerate(part.nodes)}
@@ -169,7 +169,7 @@ def part_fingerprint(
     return tuple(steps), inputs, outputs
 
 
-def graph_fingerprint(value: Any) -> Any:
+def graph_fingerprint(value: object) -> Hashable:
     """Equal for graphs inside of operators that compute the same."""
     if not isinstance(value, torch.fx.GraphModule):
         return id(value)
@@ -185,7 +185,7 @@ def graph_fingerprint(value: Any) -> Any:
     )
 
 
-def plain_arguments(value: Any, names: Mapping[Any, Any]) -> Any:
+def plain_arguments(value: object, names: Mapping[Any, Any]) -> Hashable:
     """Arguments as something that can be compared and hashed."""
     if isinstance(value, torch.fx.Node):
         return ("node", names[value])
@@ -198,7 +198,7 @@ def plain_arguments(value: Any, names: Mapping[Any, Any]) -> Any:
     return (type(value).__name__, str(value))
 
 
-def tensor_type(value: Any) -> Any:
+def tensor_type(value: object) -> Hashable:
     """Shape, type and strides of a tensor, or of tensors; None for anything else."""
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.dtype, tuple(value.stride()))

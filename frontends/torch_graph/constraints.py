@@ -6,11 +6,17 @@ They compute nothing. Shardings travel as text, so that graphs can be compared a
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flint.frontends.torch_graph.shardings.placements import OPEN
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+    from torch.autograd.function import FunctionCtx
+
 
 _LIBRARY = torch.library.Library("flint", "FRAGMENT")
 _LIBRARY.define("constrain(Tensor x, str spec, str gradient_spec) -> Tensor")
@@ -21,7 +27,7 @@ _LIBRARY.define("identity(Tensor x) -> Tensor")
 FREE = ""
 
 
-def text_of(spec: Any) -> str:
+def text_of(spec: Iterable[Any] | None) -> str:
     """A PartitionSpec, or None, as the text that the operators take."""
     from jax.sharding import PartitionSpec
 
@@ -33,7 +39,7 @@ def text_of(spec: Any) -> str:
     return FREE if spec is None else json.dumps([plain(part) for part in spec])
 
 
-def spec_of(text: str) -> Any:
+def spec_of(text: str) -> PartitionSpec | None:
     """The PartitionSpec of `text_of`, or None."""
     from jax.sharding import PartitionSpec
 
@@ -52,11 +58,13 @@ def _same(x: torch.Tensor, *_: str) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _remember(ctx: FunctionCtx, inputs: tuple[Any, ...], output: object) -> None:
     _, ctx.spec, ctx.gradient_spec = inputs
 
 
-def _constrain_gradient(ctx: Any, gradient: torch.Tensor) -> Any:
+def _constrain_gradient(
+    ctx: FunctionCtx, gradient: torch.Tensor
+) -> tuple[torch.Tensor, None, None]:
     """A gradient is summed up as the value is used, then laid out as it is at rest.
 
     With the second alone, propagation would rather gather what a product computes the gradient

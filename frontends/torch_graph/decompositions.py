@@ -33,6 +33,6 @@ def _core() -> Mapping[Any, Callable[..., Any]]:
     return dict(core_decompositions())
 
 
-def _stays_whole(op: Any, of_step: bool) -> bool:
+def _stays_whole(op: OpOverload, of_step: bool) -> bool:
     name = op.name()
     return find_op(name) is not None and (of_step or name.split(".")[0] not in _WHOLE_IN_STEPS)

@@ -7,10 +7,10 @@ their gradients vanish. Made for torch 2.13, where `OpOverload.py_kernels` holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +21,9 @@ from flint.frontends.torch_private import (
     meta_kernels,
     names_of_operators,
 )
+
+if TYPE_CHECKING:
+    from flint.frontends.torch_private import OpOverload
 
 
 @contextmanager
@@ -37,13 +40,13 @@ def composites_decompose() -> Iterator[None]:
         _forget(hidden)
 
 
-def _forget(ops: Any) -> None:
+def _forget(ops: Iterable[OpOverload]) -> None:
     for op in ops:
         cached_kernels(op).clear()
 
 
 @cache
-def _shadowed() -> tuple[Any, ...]:
+def _shadowed() -> tuple[OpOverload, ...]:
     """Composite operators whose decomposition is shadowed by a Python meta kernel."""
     meta_kernels()
 

@@ -9,11 +9,12 @@ import inspect
 import io
 import os
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +23,9 @@ from flint.frontends.torch_graph.names import export_failure, place_of, without_
 from flint.frontends.torch_graph.repeats import equal_layers_once, expand
 from flint.frontends.torch_private import frames_of_traces, own_buffers, own_parameters, pytree
 from flint.steps.step import TorchStep
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def export_step(step: TorchStep) -> Exported:
     return Exported(graph_module, inputs, tuple(outputs[-1]), module)
 
 
-def _exported(wrapper: torch.nn.Module, arguments: tuple[Any, ...]) -> Any:
+def _exported(wrapper: torch.nn.Module, arguments: tuple[Any, ...]) -> ExportedProgram:
     """The exported program; equal layers are run once if that is possible."""
     with without_fast_paths(), frames_of_users(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
@@ -99,7 +103,7 @@ def _refuse_values(graph_module: torch.fx.GraphModule, place: str | None) -> Non
             )
 
 
-def definition(module: Any) -> str | None:
+def definition(module: object) -> str | None:
     """`file.py:line` where the module's forward is defined."""
     code = getattr(getattr(type(module), "forward", None), "__code__", None)
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else None
@@ -124,7 +128,7 @@ _OUTSIDE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) 
 def frames_of_users() -> Iterator[None]:
     """Record all frames inside of the exported forward, not only those of functions `forward`."""
 
-    def inside(summary: Any) -> Any:
+    def inside(summary: traceback.StackSummary) -> traceback.StackSummary:
         own = [i for i, f in enumerate(summary) if f.filename == __file__ and f.name == "forward"]
         start = own[-1] if own else -1
         kept = [f for f in summary[start + 1 :] if not f.filename.startswith(_OUTSIDE)]
@@ -153,7 +157,9 @@ class _Wrapper(torch.nn.Module):
         self.place = place
         self.report = report
 
-    def forward(self, args: Any, kwargs: Any, loss_args: Any) -> Any:
+    def forward(
+        self, args: Sequence[object], kwargs: Mapping[str, object], loss_args: Sequence[object]
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         output = self.module(*args, **kwargs)
         if self.trains:
             loss = self.loss[0]
@@ -165,7 +171,7 @@ class _Wrapper(torch.nn.Module):
         return tuple(tensors.values())
 
 
-def _own_loss(output: Any) -> Any:
+def _own_loss(output: Any) -> object:
     if isinstance(output, Mapping) and "loss" in output:
         return output["loss"]
     if getattr(output, "loss", None) is not None:
@@ -175,7 +181,7 @@ def _own_loss(output: Any) -> Any:
     return output
 
 
-def _scalar(loss: Any, place: str | None) -> torch.Tensor:
+def _scalar(loss: object, place: str | None) -> torch.Tensor:
     if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.dtype.is_floating_point:
         return loss.reshape(())
     what = (
@@ -191,7 +197,7 @@ def _scalar(loss: Any, place: str | None) -> torch.Tensor:
     )
 
 
-def tensors_in(value: Any, name: str, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
+def tensors_in(value: object, name: str, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
     """(name, tensor) of every tensor in a result: containers, dataclasses, caches."""
     if isinstance(value, torch.Tensor):
         yield name, value
@@ -216,7 +222,7 @@ def tensors_in(value: Any, name: str, seen: frozenset[int] = frozenset()) -> Ite
 # meta tensors ----------------------------------------------------------------------------------
 
 
-def on_meta(module: Any) -> torch.nn.Module:
+def on_meta(module: object) -> torch.nn.Module:
     """The module with meta tensors: itself if it has no others, else a copy without the data."""
     if not isinstance(module, torch.nn.Module):
         raise FlintError(
@@ -247,10 +253,10 @@ def _meta(tensor: torch.Tensor) -> torch.Tensor:
     return empty
 
 
-def _meta_arguments(value: Any) -> Any:
+def _meta_arguments(value: Mapping[str, object] | Sequence[object]) -> object:
     """The same structure with a meta tensor of its own for each tensor or ShapeDtypeStruct."""
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: object) -> object:
         return _meta(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
     return pytree.tree_map(convert, dict(value) if isinstance(value, Mapping) else tuple(value))
@@ -284,7 +290,9 @@ def _parameter_names(function: Any, count: int) -> list[str]:
     return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
 
 
-def _inputs(program: Any, module: torch.nn.Module, arguments: list[str]) -> list[Input | None]:
+def _inputs(
+    program: ExportedProgram, module: torch.nn.Module, arguments: list[str]
+) -> list[Input | None]:
     """What each placeholder is, None for one that is no tensor. Tied tensors share a name."""
     from torch.export.graph_signature import InputKind, TensorArgument
 

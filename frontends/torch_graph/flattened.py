@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from flint.frontends.torch_private import OpOverload
+
 
 _aten = torch.ops.aten
 _VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default}
@@ -63,10 +67,10 @@ class _Maker:
     def __init__(self, graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         self.graph, self.node = graph, node
 
-    def view(self, source: Any, shape: list[int]) -> Any:
+    def view(self, source: torch.fx.Node, shape: list[int]) -> torch.fx.Node:
         return self._add(_aten.view.default, (source, shape), shape)
 
-    def product(self, x: Any, shape: list[int]) -> Any:
+    def product(self, x: torch.fx.Node, shape: list[int]) -> torch.fx.Node:
         target, args = self.node.target, self.node.args
         if target is _aten.linear.default:
             return self._add(target, (x, *args[1:]), shape)
@@ -75,7 +79,7 @@ class _Maker:
             return product
         return self._add(_aten.add.Tensor, (product, args[0]), shape)
 
-    def _add(self, target: Any, args: tuple[Any, ...], shape: list[int]) -> Any:
+    def _add(self, target: OpOverload, args: tuple[Any, ...], shape: list[int]) -> torch.fx.Node:
         with self.graph.inserting_before(self.node):
             made = self.graph.call_function(target, args)
         made.meta = {**self.node.meta, "val": self.node.meta["val"].new_empty(shape)}

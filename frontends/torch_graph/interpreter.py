@@ -50,7 +50,7 @@ class Interpreter:
         return function
 
 
-def function_of(target: Any) -> Callable[..., Any] | None:
+def function_of(target: object) -> Callable[..., Any] | None:
     """What computes a node's target in JAX, or None."""
     if target in _PLAIN:
         return _PLAIN[target]
@@ -88,7 +88,7 @@ def _few(paths: list[str]) -> str:
     return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
 
 
-def _name(target: Any) -> str:
+def _name(target: object) -> str:
     if isinstance(target, OpOverload):
         return str(target.name())
     return str(getattr(target, "__name__", target))

@@ -82,7 +82,7 @@ def _remake(graph: torch.fx.Graph, forward: set[Any], backward: set[Any]) -> Non
     if first is None:
         return
 
-    def own(node: torch.fx.Node) -> Any:
+    def own(node: torch.fx.Node) -> torch.fx.Node:
         if node not in forward or not _is_made_again(node):
             return node
         if node not in copies:
@@ -110,7 +110,9 @@ def _gathers(node: torch.fx.Node) -> bool:
     )
 
 
-def _copy(graph: torch.fx.Graph, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+def _copy(
+    graph: torch.fx.Graph, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.fx.Node:
     target = torch.ops.flint.gather_again.default if _gathers(node) else node.target
     copy = graph.call_function(target, args[:2] if _gathers(node) else args, kwargs)
     copy.meta = dict(node.meta)

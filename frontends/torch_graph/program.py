@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.torch_graph.block_calls import (
     block_functions,
@@ -26,6 +26,10 @@ from flint.frontends.torch_ops.types import jax_dtype
 from flint.ir.mesh import Mesh
 from flint.steps.step import TorchStep
 
+if TYPE_CHECKING:
+    from jax import Array, ShapeDtypeStruct
+    from jax.sharding import PartitionSpec
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -34,7 +38,7 @@ class Argument:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    spec: Any
+    spec: PartitionSpec
     donated: bool = False
 
 
@@ -107,7 +111,7 @@ class _Body:
             found.append(Argument(described.name, shape, jax_dtype(value.dtype).name, spec, gone))
         return tuple(found)
 
-    def _spec(self, described: Input, shape: tuple[int, ...]) -> Any:
+    def _spec(self, described: Input, shape: tuple[int, ...]) -> PartitionSpec:
         from jax.sharding import PartitionSpec
 
         if described.kind == "constant":
@@ -136,7 +140,7 @@ class _Body:
             {self.inputs[i].name: values[n] for i, n in joint.mutations.items()},
         )
 
-    def _placed(self, name: str, gradient: Any) -> Any:
+    def _placed(self, name: str, gradient: Array) -> Array:
         """A gradient as it is sharded at rest."""
         import jax
 
@@ -157,7 +161,7 @@ def _with_optimizer(body: _Body, update: Update) -> TorchProgram:
         state_argument(name, key, specs[name][key], body.shardings) for name, key in names
     )
 
-    def step(*arrays: Any) -> Any:
+    def step(*arrays: Array) -> tuple[Any, ...]:
         outputs, gradients, changed = body.run(arrays[:count])
         state: dict[str, dict[str, Any]] = {}
         for (name, key), array in zip(names, arrays[count:], strict=True):
@@ -173,7 +177,7 @@ def _with_optimizer(body: _Body, update: Update) -> TorchProgram:
 def scoped(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
     """The update of the parameter `name`, under the scope of the module that holds it."""
 
-    def under_scope(*arrays: Any) -> Any:
+    def under_scope(*arrays: Array) -> object:
         import jax
 
         with jax.named_scope(scope_of_parameter(name, "optimizer")):
@@ -182,7 +186,7 @@ def scoped(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
     return under_scope
 
 
-def state_argument(name: str, key: str, spec: Any, shardings: Shardings) -> Argument:
+def state_argument(name: str, key: str, spec: ShapeDtypeStruct, shardings: Shardings) -> Argument:
     """The optimizer's state `key` of the parameter `name`."""
     shape = tuple(spec.shape)
     placed = shardings.argument(name, shape)

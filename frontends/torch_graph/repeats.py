@@ -8,7 +8,7 @@ attributes. Copies are made in the exported graph, so that whatever reads it see
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,7 +81,7 @@ class _Calls:
             for layer in self.layers:
                 del layer.forward
 
-    def _fake_copy(self, given: Any, own: Any, record: int) -> Any:
+    def _fake_copy(self, given: object, own: object, record: int) -> list[torch.Tensor]:
         types = self.records[record].types
         return [
             torch.empty_strided(shape, stride, dtype=dtype, device=device)
@@ -91,7 +91,7 @@ class _Calls:
     def _forward(
         self, layer: torch.nn.Module, original: Callable[..., Any], kind: int
     ) -> Callable[..., Any]:
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def forward(*args: object, **kwargs: object) -> object:
             leaves, structure = pytree.tree_flatten((args, kwargs))
             key = _call_key(kind, leaves, structure)
             if key is None:
@@ -108,8 +108,13 @@ class _Calls:
         return forward
 
     def _recorded(
-        self, layer: Any, original: Any, leaves: list[Any], structure: Any, number: int
-    ) -> Any:
+        self,
+        layer: torch.nn.Module,
+        original: Callable[..., Any],
+        leaves: list[Any],
+        structure: pytree.TreeSpec,
+        number: int,
+    ) -> object:
         """Run a call between two marks in the graph."""
         record = self.records[number]
         before = _attributes(layer)
@@ -137,17 +142,17 @@ class _Calls:
         record.usable = _attributes(layer) == before
         return _assembled(record, given, ended)
 
-    def _copied(self, layer: Any, leaves: list[Any], number: int) -> Any:
+    def _copied(self, layer: torch.nn.Module, leaves: list[Any], number: int) -> object:
         record, given = self.records[number], _tensors(leaves)
         made = torch.ops.flint_repeats.copy(given, _own(layer), number)
         return _assembled(record, given, made)
 
 
-def _alike(given: Any, own: Any, record: int) -> Any:
+def _alike(given: list[torch.Tensor], own: object, record: int) -> list[torch.Tensor]:
     return [torch.empty_like(t) for t in given]
 
 
-def _assembled(record: _Record, given: list[Any], made: Any) -> Any:
+def _assembled(record: _Record, given: list[Any], made: list[torch.Tensor]) -> object:
     sources = {"given": given, "made": made}
     leaves = [value if how == "is" else sources[how][value] for how, value in record.leaves]
     return pytree.tree_unflatten(leaves, record.structure)
@@ -158,7 +163,7 @@ def _tensors(leaves: list[Any]) -> list[Any]:
     return list({id(v): v for v in leaves if isinstance(v, torch.Tensor)}.values())
 
 
-def _call_key(kind: int, leaves: list[Any], structure: Any) -> Any:
+def _call_key(kind: int, leaves: list[Any], structure: object) -> Hashable:
     """Equal for calls that one run may stand for; None for calls that must run."""
     order = {id(t): i for i, t in enumerate(_tensors(leaves))}
     parts: list[Any] = [kind, str(structure)]
@@ -177,7 +182,7 @@ def _own(layer: torch.nn.Module) -> list[torch.Tensor]:
     return [*layer.parameters(), *layer.buffers()]
 
 
-def _attributes(layer: torch.nn.Module) -> Any:
+def _attributes(layer: torch.nn.Module) -> list[tuple[str, int, int]]:
     """What a call may leave in a layer: values of attributes by identity, sizes of containers."""
     found = []
     for part in layer.modules():
@@ -237,7 +242,7 @@ def _equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     )
 
 
-def _alike_tensors(one: Any, other: Any) -> bool:
+def _alike_tensors(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return (
@@ -310,7 +315,7 @@ def _operator_name(node: torch.fx.Node) -> str:
     return str(target.name()) if isinstance(target, OpOverload) else ""
 
 
-def _between(begin: torch.fx.Node, end: Any) -> list[Any]:
+def _between(begin: torch.fx.Node, end: torch.fx.Node) -> list[Any]:
     found = []
     node = begin.next
     while node is not end:
@@ -321,7 +326,11 @@ def _between(begin: torch.fx.Node, end: Any) -> list[Any]:
 
 
 def _paste(
-    graph: torch.fx.Graph, copy: Any, begin: torch.fx.Node, body: list[Any], end: Any
+    graph: torch.fx.Graph,
+    copy: torch.fx.Node,
+    begin: torch.fx.Node,
+    body: list[Any],
+    end: torch.fx.Node,
 ) -> None:
     """The nodes of a recorded call once more, on the tensors of another."""
     copies = dict(zip(begin.args[1], copy.args[1], strict=True))
@@ -338,7 +347,7 @@ def _paste(
     graph.erase_node(copy)
 
 
-def _moved(node: torch.fx.Node, begin: torch.fx.Node, copy: Any) -> dict[str, Any]:
+def _moved(node: torch.fx.Node, begin: torch.fx.Node, copy: torch.fx.Node) -> dict[str, Any]:
     """The stack of modules of a node, as it is under the layer of its copy."""
     old, new = (list(n.meta["nn_module_stack"].items()) for n in (begin, copy))
     (old_key, (old_path, _)), (new_key, (new_path, _)) = old[-1], new[-1]

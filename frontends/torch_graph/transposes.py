@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from jax import Array
+
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1}
 
 
-def product(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> Any:
+def product(a: Array, b: Array, a_transposed: bool, b_transposed: bool) -> Array:
     """The product of matrices, or of batches of them, of which each may be given transposed."""
     from jax import lax
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.jax_stages.cut.jaxprs import (
     Flops,
@@ -21,6 +21,10 @@ from flint.frontends.jax_stages.cut.jaxprs import (
     reads,
 )
 from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced
+
+if TYPE_CHECKING:
+    from jax.extend.core import JaxprEqn
+
 
 #: What depends on no parameter may take this part of the model's FLOPs and still be computed again.
 CHEAP_PART = 1000
@@ -92,7 +96,7 @@ def without_mixed_calls(traced: Traced, work: Flops) -> Traced:
         traced = replace(traced, program=program)
 
 
-def _is_mixed(states: Mapping[Any, _State], equation: Any) -> bool:
+def _is_mixed(states: Mapping[Any, _State], equation: JaxprEqn) -> bool:
     if len(equation.outvars) < 2:
         return False
     (body,) = bodies(equation)

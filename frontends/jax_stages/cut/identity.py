@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ from typing import Any
 _DEPTH = 8
 
 
-def identity(value: Any, depth: int = _DEPTH) -> Any:
+def identity(value: Any, depth: int = _DEPTH) -> Hashable:
     """Something hashable that is equal for values that do the same, and only for these.
 
     JAX wraps the rules of custom gradients in new closures at each call; a function is therefore
@@ -38,7 +39,7 @@ def identity(value: Any, depth: int = _DEPTH) -> Any:
     return _of_object(value)
 
 
-def _of_object(value: Any) -> Any:
+def _of_object(value: object) -> Hashable:
     if type(value) is object:
         return "sentinel"
     module = type(value).__module__

@@ -5,44 +5,51 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.frontends.jax_stages.cut.identity import identity
 from flint.frontends.user_code import is_users
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+    from jax.extend.source_info_util import SourceInfo
+
+    Atom: TypeAlias = Var | Literal
+
 
 #: Calls of a jitted function. Every other equation with a body is kept whole, except a scan that
 #: is cut between its iterations.
 _JIT = ("jit", "pjit", "closed_call", "core_call")
 
 
-def is_variable(atom: Any) -> bool:
+def is_variable(atom: Atom) -> bool:
     """Whether an operand is a variable of a jaxpr, not a literal."""
     from jax.extend import core
 
     return not isinstance(atom, core.Literal)
 
 
-def reads(equation: Any) -> list[Any]:
+def reads(equation: JaxprEqn) -> list[Var]:
     """The variables that an equation reads."""
     return [a for a in equation.invars if is_variable(a)]
 
 
-def is_dropped(variable: Any) -> bool:
+def is_dropped(variable: Var) -> bool:
     """Whether a result of an equation is one that nothing can read."""
     from jax.extend import core
 
     return isinstance(variable, core.DropVar)
 
 
-def scope(equation: Any) -> tuple[str, ...]:
+def scope(equation: JaxprEqn) -> tuple[str, ...]:
     """The parts of an equation's scope, outermost first."""
     return tuple(p for p in str(equation.source_info.name_stack).split("/") if p)
 
 
-def place(equation: Any) -> str | None:
+def place(equation: JaxprEqn) -> str | None:
     """`file.py:line` of the user's code that made an equation, or None."""
     traceback = getattr(equation.source_info, "traceback", None)
     for frame in traceback.frames if traceback is not None else ():
@@ -51,12 +58,12 @@ def place(equation: Any) -> str | None:
     return None
 
 
-def is_call(equation: Any) -> bool:
+def is_call(equation: JaxprEqn) -> bool:
     """Whether an equation calls a jitted or rematerialised function."""
     return equation.primitive.name in (*_JIT, "checkpoint", "remat", "remat2")
 
 
-def scan_operands(equation: Any) -> tuple[int, int]:
+def scan_operands(equation: JaxprEqn) -> tuple[int, int]:
     """How many operands of a scan are constants, and how many it carries; the rest are stacked."""
     params = equation.params
     if "num_consts" in params:
@@ -65,7 +72,7 @@ def scan_operands(equation: Any) -> tuple[int, int]:
     return len(constants), len(carried)
 
 
-def bodies(equation: Any) -> list[Any]:
+def bodies(equation: JaxprEqn) -> list[Jaxpr]:
     """The jaxprs inside an equation, without their constants."""
     from jax.extend import core
 
@@ -91,11 +98,11 @@ class Flops:
 
     _known: dict[int, int] = field(default_factory=dict)
 
-    def of(self, equations: Iterable[Any]) -> int:
+    def of(self, equations: Iterable[JaxprEqn]) -> int:
         """FLOPs of these equations together, on the whole mesh."""
         return sum(map(self.of_one, equations))
 
-    def of_one(self, equation: Any) -> int:
+    def of_one(self, equation: JaxprEqn) -> int:
         """FLOPs of one equation."""
         name = equation.primitive.name
         if name == "dot_general":
@@ -112,19 +119,19 @@ class Flops:
             return max(inside)
         return sum(inside) * int(equation.params.get("length", 1) if name == "scan" else 1)
 
-    def _of_body(self, jaxpr: Any) -> int:
+    def _of_body(self, jaxpr: Jaxpr) -> int:
         if id(jaxpr) not in self._known:
             self._known[id(jaxpr)] = self.of(jaxpr.eqns)
         return self._known[id(jaxpr)]
 
 
-def _dot_flops(equation: Any) -> int:
+def _dot_flops(equation: JaxprEqn) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     inner = math.prod(int(equation.invars[0].aval.shape[d]) for d in contracted)
     return 2 * inner * math.prod(map(int, equation.outvars[0].aval.shape))
 
 
-def _convolution_flops(equation: Any) -> int:
+def _convolution_flops(equation: JaxprEqn) -> int:
     kernel = equation.invars[1].aval.shape
     features = equation.params["dimension_numbers"].rhs_spec[0]
     per_output = math.prod(map(int, kernel)) // int(kernel[features])
@@ -142,11 +149,11 @@ class Digests:
     """
 
     _by_id: dict[int, int] = field(default_factory=dict)
-    _by_content: dict[Any, int] = field(default_factory=dict)
-    _objects: list[Any] = field(default_factory=list)
-    _texts: dict[int, Any] = field(default_factory=dict)
+    _by_content: dict[Hashable, int] = field(default_factory=dict)
+    _objects: list[object] = field(default_factory=list)
+    _texts: dict[int, Hashable] = field(default_factory=dict)
 
-    def of_body(self, jaxpr: Any) -> int:
+    def of_body(self, jaxpr: Jaxpr) -> int:
         """The number of a jaxpr inside an equation."""
         if id(jaxpr) not in self._by_id:
             arguments = [*jaxpr.constvars, *jaxpr.invars]
@@ -155,10 +162,12 @@ class Digests:
             self._objects.append(jaxpr)
         return self._by_id[id(jaxpr)]
 
-    def of(self, arguments: Sequence[Any], equations: Sequence[Any], results: Any) -> int:
+    def of(
+        self, arguments: Sequence[Atom], equations: Sequence[JaxprEqn], results: Iterable[Atom]
+    ) -> int:
         """The number of a program with these arguments, equations and results."""
         numbers = {v: i for i, v in enumerate(arguments)}
-        content: list[Any] = [self._type(v) for v in arguments]
+        content: list[Hashable] = [self._type(v) for v in arguments]
         for equation in equations:
             content.append(self._equation(equation, numbers))
             for variable in equation.outvars:
@@ -166,11 +175,11 @@ class Digests:
         content.append(tuple(self._atom(a, numbers) for a in results))
         return self._by_content.setdefault(tuple(content), len(self._by_content))
 
-    def of_call(self, equation: Any) -> int:
+    def of_call(self, equation: JaxprEqn) -> int:
         """The number of an equation alone: equal for calls of equal functions."""
         return self.of(equation.invars, [equation], equation.outvars)
 
-    def _equation(self, equation: Any, numbers: dict[Any, int]) -> tuple[Any, ...]:
+    def _equation(self, equation: JaxprEqn, numbers: dict[Var, int]) -> tuple[Any, ...]:
         return (
             equation.primitive.name,
             re.sub(r"\d+", "#", str(equation.source_info.name_stack)),
@@ -179,15 +188,15 @@ class Digests:
             tuple((k, self._parameter(v)) for k, v in equation.params.items()),
         )
 
-    def _atom(self, atom: Any, numbers: dict[Any, int]) -> Any:
+    def _atom(self, atom: Atom, numbers: dict[Var, int]) -> Hashable:
         if is_variable(atom):
             return numbers[atom]
         return ("literal", repr(atom.val), self._type(atom))
 
-    def _type(self, atom: Any) -> Any:
+    def _type(self, atom: Atom) -> Hashable:
         return self._text(atom.aval)
 
-    def _parameter(self, value: Any) -> Any:
+    def _parameter(self, value: object) -> Hashable:
         from jax.extend import core
 
         if isinstance(value, core.ClosedJaxpr):
@@ -198,7 +207,7 @@ class Digests:
             return tuple(map(self._parameter, value))
         return self._text(value)
 
-    def _text(self, value: Any) -> Any:
+    def _text(self, value: object) -> Hashable:
         if isinstance(value, str | int | float | bool | None):
             return repr(value)
         if id(value) not in self._texts:
@@ -207,7 +216,7 @@ class Digests:
         return self._texts[id(value)]
 
 
-def bodies_in(values: Iterable[Any]) -> bool:
+def bodies_in(values: Iterable[object]) -> bool:
     """Whether jaxprs are among these parameters of an equation."""
     from jax.extend import core
 
@@ -221,20 +230,20 @@ def bodies_in(values: Iterable[Any]) -> bool:
 class OpenJaxpr:
     """A jaxpr as its parts: `constants` are the values of variables that are closed over."""
 
-    arguments: tuple[Any, ...]
-    constants: dict[Any, Any]
-    equations: tuple[Any, ...]
-    results: tuple[Any, ...]
+    arguments: tuple[Var, ...]
+    constants: dict[Var, Any]
+    equations: tuple[JaxprEqn, ...]
+    results: tuple[Atom, ...]
 
 
-def opened(closed: Any) -> OpenJaxpr:
+def opened(closed: ClosedJaxpr) -> OpenJaxpr:
     """The parts of a closed jaxpr."""
     constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     jaxpr = closed.jaxpr
     return OpenJaxpr(tuple(jaxpr.invars), constants, tuple(jaxpr.eqns), tuple(jaxpr.outvars))
 
 
-def inlined(program: OpenJaxpr, chosen: Callable[[Any], bool]) -> OpenJaxpr:
+def inlined(program: OpenJaxpr, chosen: Callable[[JaxprEqn], bool]) -> OpenJaxpr:
     """`program` with the jitted calls that `chosen` picks replaced by what they call, once.
 
     It is `program` itself if there are none.
@@ -243,10 +252,11 @@ def inlined(program: OpenJaxpr, chosen: Callable[[Any], bool]) -> OpenJaxpr:
     if not calls:
         return program
     picked = set(map(id, calls))
-    constants, equations = dict(program.constants), list[Any]()
-    renamed: dict[Any, Any] = {}
+    constants = dict(program.constants)
+    equations: list[JaxprEqn] = []
+    renamed: dict[Var, Atom] = {}
 
-    def current(atom: Any) -> Any:
+    def current(atom: Atom) -> Atom:
         return renamed.get(atom, atom) if is_variable(atom) else atom
 
     for equation in program.equations:
@@ -263,13 +273,13 @@ def inlined(program: OpenJaxpr, chosen: Callable[[Any], bool]) -> OpenJaxpr:
 
 
 def _called(
-    equation: Any, inputs: Sequence[Any], constants: dict[Any, Any]
-) -> tuple[list[Any], list[Any]]:
+    equation: JaxprEqn, inputs: Sequence[Atom], constants: dict[Var, Any]
+) -> tuple[list[JaxprEqn], list[Atom]]:
     """The equations of a call with new variables, and its results; shardings become constraints."""
     params = equation.params
     body = params.get("jaxpr", params.get("call_jaxpr"))
     outer = equation.source_info
-    made: list[Any] = []
+    made: list[JaxprEqn] = []
     inputs = _constrained(inputs, params.get("in_shardings", ()), outer, made)
     inner, results = copied(opened(body), inputs, outer, constants)
     made += inner
@@ -277,8 +287,8 @@ def _called(
 
 
 def copied(
-    program: OpenJaxpr, inputs: Sequence[Any], outer: Any, constants: dict[Any, Any]
-) -> tuple[list[Any], list[Any]]:
+    program: OpenJaxpr, inputs: Sequence[Atom], outer: SourceInfo, constants: dict[Var, Any]
+) -> tuple[list[JaxprEqn], list[Atom]]:
     """The equations of `program` on `inputs` with variables of their own, and its results.
 
     `outer` is the source of the call: its scope goes before theirs. `constants` is added to.
@@ -286,12 +296,12 @@ def copied(
     from jax.extend import core
 
     new = core.gensym()
-    names: dict[Any, Any] = dict(zip(program.arguments, inputs, strict=True))
+    names: dict[Var, Atom] = dict(zip(program.arguments, inputs, strict=True))
     for variable, value in program.constants.items():
         names[variable] = new(variable.aval)
         constants[names[variable]] = value
 
-    def current(atom: Any) -> Any:
+    def current(atom: Atom) -> Atom:
         return names[atom] if is_variable(atom) else atom
 
     made = []
@@ -307,8 +317,8 @@ def copied(
 
 
 def _constrained(
-    atoms: Sequence[Any], shardings: Sequence[Any], outer: Any, made: list[Any]
-) -> list[Any]:
+    atoms: Sequence[Atom], shardings: Sequence[object], outer: SourceInfo, made: list[JaxprEqn]
+) -> list[Atom]:
     """`atoms` with the shardings that a jitted function was given for them."""
     import jax
 
@@ -320,7 +330,9 @@ def _constrained(
     return found
 
 
-def applied(function: Callable[..., Any], atoms: Sequence[Any], outer: Any, made: list[Any]) -> Any:
+def applied(
+    function: Callable[..., Any], atoms: Sequence[Atom], outer: SourceInfo, made: list[JaxprEqn]
+) -> Var:
     """The variable `function(*atoms)`; its equations are added to `made`, with source `outer`."""
     import jax
 
@@ -331,10 +343,10 @@ def applied(function: Callable[..., Any], atoms: Sequence[Any], outer: Any, made
     return result
 
 
-def renamed(program: OpenJaxpr, names: Mapping[Any, Any]) -> OpenJaxpr:
+def renamed(program: OpenJaxpr, names: Mapping[Var, Atom]) -> OpenJaxpr:
     """`program` in which equations and results read `names[v]` instead of variable v."""
 
-    def current(atom: Any) -> Any:
+    def current(atom: Atom) -> Atom:
         return names.get(atom, atom) if is_variable(atom) else atom
 
     equations = tuple(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.flow import Flow, flow_of
@@ -23,6 +23,10 @@ from flint.frontends.jax_stages.cut.jaxprs import (
 )
 from flint.frontends.jax_stages.cut.slices import sliced_rows
 from flint.frontends.jax_stages.cut.trace import Traced, from_parameters
+
+if TYPE_CHECKING:
+    from jax.extend.core import JaxprEqn
+
 
 Path = tuple[str, ...]
 
@@ -81,11 +85,11 @@ def _is_most(traced: Traced, work: Flops) -> Callable[[Any], bool]:
     return lambda equation: 2 * work.of_one(equation) > whole
 
 
-def _holds_any(paths: Sequence[Path], equation: Any) -> bool:
+def _holds_any(paths: Sequence[Path], equation: JaxprEqn) -> bool:
     return any(_holds(equation, p) for p in paths)
 
 
-def _holds(equation: Any, path: Path, outer: Path = ()) -> bool:
+def _holds(equation: JaxprEqn, path: Path, outer: Path = ()) -> bool:
     """Whether a call stands in the scope `path`, or what it calls does somewhere."""
     here = outer + scope(equation)
     if any(_after(here, p) is not None for p in (path, _list_of(path))):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.flow import Flow
 from flint.frontends.jax_stages.cut.jaxprs import is_variable, place, reads, scope
 from flint.frontends.jax_stages.cut.trace import Traced
 from flint.frontends.stages.pipeline import layers_label
+
+if TYPE_CHECKING:
+    from jax.extend.core import JaxprEqn, Var
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ def _check_cut(
         )
 
 
-def _described(variable: Any, flow: Flow, position: int) -> str:
+def _described(variable: Var, flow: Flow, position: int) -> str:
     shape = f"{variable.aval.dtype}[{','.join(map(str, variable.aval.shape))}]"
     readers = [
         e
@@ -168,6 +171,6 @@ def _described(variable: Any, flow: Flow, position: int) -> str:
     return f"{shape} from {_where(flow.program.equations[flow.maker[variable]])}, read by {read}"
 
 
-def _where(equation: Any) -> str:
+def _where(equation: JaxprEqn) -> str:
     parts = ["/".join(scope(equation)), place(equation) or ""]
     return " at ".join(p for p in parts if p) or equation.primitive.name

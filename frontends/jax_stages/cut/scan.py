@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.jaxprs import (
@@ -21,6 +21,11 @@ from flint.frontends.jax_stages.cut.jaxprs import (
 from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced, from_parameters
 from flint.frontends.jax_step.specs import check_spec
 from flint.ir.mesh import Mesh
+
+if TYPE_CHECKING:
+    from jax import Array
+    from jax.extend.core import JaxprEqn, Var
+
 
 #: Equations that do to each layer's slice what they do to the whole stack.
 _ROWWISE = ("convert_element_type", "sharding_constraint", "transpose", "copy", "neg", "mul", "div")
@@ -70,14 +75,14 @@ def cut_scan(traced: Traced, index: int, layers: Sequence[int], mesh: Mesh) -> S
     return ScanCut(cut, tuple(range(first, first + len(scans))))
 
 
-def _stacked_operands(equation: Any) -> list[Any]:
+def _stacked_operands(equation: JaxprEqn) -> list[Var]:
     first = sum(scan_operands(equation))
     return list(equation.invars[first:])
 
 
 def _shorter(
-    equation: Any, ranges: Sequence[tuple[int, int]], slices: Sequence[Sequence[Any]]
-) -> tuple[list[Any], dict[Any, Any], list[Any]]:
+    equation: JaxprEqn, ranges: Sequence[tuple[int, int]], slices: Sequence[Sequence[Var]]
+) -> tuple[list[JaxprEqn], dict[Var, Var], list[JaxprEqn]]:
     """The shorter scans, new names of what the whole one returned, and what joins its stacks."""
     from jax.extend import core
 
@@ -97,20 +102,20 @@ def _shorter(
         stacks.append(returned)
         carry = [c if same else r for c, r, same in zip(carry, results, unchanged, strict=True)]
     names = dict(zip(equation.outvars[:count], carry, strict=True))
-    after: list[Any] = []
+    after: list[JaxprEqn] = []
     for variable, parts in zip(equation.outvars[count:], zip(*stacks, strict=True), strict=True):
         if not is_dropped(variable):
             names[variable] = applied(_joined, parts, equation.source_info, after)
     return scans, names, after
 
 
-def _joined(*parts: Any) -> Any:
+def _joined(*parts: Array) -> Array:
     import jax.numpy as jnp
 
     return jnp.concatenate(parts)
 
 
-def _unchanged(equation: Any) -> list[bool]:
+def _unchanged(equation: JaxprEqn) -> list[bool]:
     """Which carried values each iteration hands on as they are: they need no scan to get there."""
     fixed, count = scan_operands(equation)
     body = equation.params["jaxpr"].jaxpr
@@ -120,7 +125,7 @@ def _unchanged(equation: Any) -> list[bool]:
     ]
 
 
-def _shortened(variable: Any, length: int, new: Any) -> Any:
+def _shortened(variable: Var, length: int, new: Callable[[object], Var]) -> Var:
     aval = variable.aval.update(shape=(length, *variable.aval.shape[1:]))
     return type(variable)(aval) if is_dropped(variable) else new(aval)
 
@@ -137,19 +142,19 @@ class _Stacked:
     ) -> None:
         self.traced, self.ranges, self.mesh = traced, ranges, mesh
         self.scan = traced.program.equations[index]
-        self.made: list[Any] = []
+        self.made: list[JaxprEqn] = []
         self.replaced: set[int] = set()
-        self.described: dict[Any, ModelArgument] = {}
-        self._instead: dict[Any, list[Any]] = {}
+        self.described: dict[Var, ModelArgument] = {}
+        self._instead: dict[Var, list[Var]] = {}
         self._maker = {v: e for e in traced.program.equations[:index] for v in e.outvars}
         self._readers = _readers(traced.program)
         self._from_parameters = from_parameters(traced)
 
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[Var, ...]:
         """The arguments of the program, slices in the place of what they are slices of."""
         return tuple(w for v in self.traced.program.arguments for w in self._instead.get(v, [v]))
 
-    def sliced(self, operand: Any) -> list[Any]:
+    def sliced(self, operand: Var) -> list[Var]:
         """One variable for each range: the rows of `operand` that its layers read."""
         chain, argument, dimension = self._chain(operand)
         if argument is not None:
@@ -162,9 +167,10 @@ class _Stacked:
             self._refuse(operand)
         return [self._slice(operand, start, end) for start, end in self.ranges]
 
-    def _chain(self, operand: Any) -> tuple[list[Any], Any, int]:
+    def _chain(self, operand: Var) -> tuple[list[JaxprEqn], Var | None, int]:
         """Row-wise equations from a stacked parameter to `operand`, last first; None if not so."""
-        chain, dimension, variable = list[Any](), 0, operand
+        chain: list[JaxprEqn] = []
+        dimension, variable = 0, operand
         while len(self._readers.get(variable, ())) == 1:
             described = self.traced.described.get(variable)
             if described is not None:
@@ -181,7 +187,7 @@ class _Stacked:
             variable = source
         return [], None, 0
 
-    def _argument_slices(self, variable: Any, dimension: int) -> list[Any]:
+    def _argument_slices(self, variable: Var, dimension: int) -> list[Var]:
         import jax
         from jax.extend import core
 
@@ -200,7 +206,7 @@ class _Stacked:
         self._instead[variable] = found
         return found
 
-    def _rowwise(self, equation: Any, operand: Any) -> Any:
+    def _rowwise(self, equation: JaxprEqn, operand: Var) -> Var:
         from jax.extend import core
 
         shape = operand.aval.shape
@@ -211,15 +217,15 @@ class _Stacked:
         self.made.append(equation.replace(invars=operands, outvars=[result]))
         return result
 
-    def _slice(self, operand: Any, start: int, end: int) -> Any:
+    def _slice(self, operand: Var, start: int, end: int) -> Var:
         import jax
 
-        def rows(value: Any) -> Any:
+        def rows(value: Array) -> Array:
             return jax.lax.slice_in_dim(value, start, end)
 
         return applied(rows, [operand], self.scan.source_info, self.made)
 
-    def _refuse(self, operand: Any) -> None:
+    def _refuse(self, operand: Var) -> None:
         described = self.traced.described.get(operand)
         maker = self._maker.get(operand)
         what = (
@@ -235,15 +241,15 @@ class _Stacked:
         )
 
 
-def _one_operand(equation: Any) -> Any:
+def _one_operand(equation: JaxprEqn) -> Var | None:
     """The only operand that is no literal scalar, or None."""
     variables = [a for a in equation.invars if is_variable(a)]
     return variables[0] if len(variables) == 1 else None
 
 
-def _readers(program: OpenJaxpr) -> dict[Any, list[Any]]:
+def _readers(program: OpenJaxpr) -> dict[Var, list[JaxprEqn | None]]:
     """Who reads each variable; the results of the program count as one reader."""
-    found: dict[Any, list[Any]] = {}
+    found: dict[Var, list[JaxprEqn | None]] = {}
     for equation in program.equations:
         for variable in reads(equation):
             found.setdefault(variable, []).append(equation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.jax_stages.cut.jaxprs import reads
 from flint.frontends.jax_stages.cut.parts import CutStage
@@ -13,10 +13,14 @@ from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced
 from flint.frontends.jax_step.specs import check_spec
 from flint.ir.mesh import Mesh
 
+if TYPE_CHECKING:
+    from jax.extend.core import JaxprEqn, Var
+
+
 Rows = tuple[int, int]
 
 
-def sliced_rows(equation: Any) -> Rows | None:
+def sliced_rows(equation: JaxprEqn) -> Rows | None:
     """The first row, and the one after the last, that a static slice takes of dimension 0."""
     if equation.primitive.name != "slice":
         return None
@@ -53,7 +57,7 @@ def narrowed(
     return tuple(parts), replace(traced, described=described)
 
 
-def _rows(part: CutStage, variable: Any) -> Rows | None:
+def _rows(part: CutStage, variable: Var) -> Rows | None:
     """The rows of a parameter that a part reads, if it reads it through static slices alone."""
     if variable not in part.arguments or variable in part.results:
         return None
@@ -75,7 +79,7 @@ def _part_of(whole: ModelArgument, rows: Rows, mesh: Mesh) -> ModelArgument:
     return replace(whole, struct=struct, layers=rows)
 
 
-def _narrow(part: CutStage, variable: Any, own: ModelArgument) -> tuple[CutStage, Any]:
+def _narrow(part: CutStage, variable: Var, own: ModelArgument) -> tuple[CutStage, Any]:
     """The part with a new variable of `own`'s shape for a parameter, slices counted from there."""
     from jax.extend import core
 

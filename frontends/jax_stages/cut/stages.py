@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.jax_stages.cut.flow import flow_of
 from flint.frontends.jax_stages.cut.jaxprs import Digests, Flops
@@ -16,6 +16,12 @@ from flint.frontends.jax_stages.stage_function import StageFunction
 from flint.frontends.jax_step.program import definition
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from jax import ShapeDtypeStruct
+
+    from flint.frontends.jax_stages.cut.jaxprs import Atom
+
 
 Tied = tuple[tuple[tuple[int, str], tuple[int, str]], ...]
 
@@ -82,13 +88,13 @@ def _on_boundary(
     return on_boundary(values, fitting, mesh, microbatch, label)
 
 
-def _struct(atom: Any) -> Any:
+def _struct(atom: Atom) -> ShapeDtypeStruct:
     import jax
 
     return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
-def _evaluated(part: CutStage, traced: Traced) -> Any:
+def _evaluated(part: CutStage, traced: Traced) -> Callable[..., tuple[Any, ...]]:
     """The stage's equations as a function; scopes and places in the source stay theirs."""
     from jax.extend import core
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.jaxprs import OpenJaxpr, opened, reads
@@ -16,6 +16,10 @@ from flint.frontends.user_code import user_error
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 
+if TYPE_CHECKING:
+    from jax import Array, ShapeDtypeStruct
+    from jax.extend.core import Var
+
 
 @dataclass(frozen=True)
 class ModelArgument:
@@ -26,7 +30,7 @@ class ModelArgument:
     """
 
     name: str
-    struct: Any
+    struct: ShapeDtypeStruct
     is_parameter: bool
     layers: tuple[int, int] | None = None
 
@@ -36,7 +40,7 @@ class Traced:
     """The forward pass of one microbatch; `described` says what each argument's variable is."""
 
     program: OpenJaxpr
-    described: Mapping[Any, ModelArgument]
+    described: Mapping[Var, ModelArgument]
 
 
 def traced_model(pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch) -> Traced:
@@ -52,7 +56,7 @@ def traced_model(pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch) -> Trac
     tree = jax.tree.structure(pipeline.params)
     batch = {**microbatch.inputs, **microbatch.targets}
 
-    def forward(params: dict[str, Any], batch: dict[str, Any]) -> Any:
+    def forward(params: dict[str, Any], batch: dict[str, Any]) -> object:
         whole = jax.tree.unflatten(tree, list(params.values()))
         found = pipeline.model(whole, *microbatch.rebuild_inputs(batch))
         if pipeline.loss is not None:
@@ -74,7 +78,7 @@ def traced_model(pipeline: Pipeline, mesh: Mesh, microbatch: Microbatch) -> Trac
     return Traced(program, dict(zip(program.arguments, arguments, strict=True)))
 
 
-def from_parameters(traced: Traced) -> set[Any]:
+def from_parameters(traced: Traced) -> set[Var]:
     """Variables that are computed from parameters, the parameters among them."""
     found = {v for v, a in traced.described.items() if a.is_parameter}
     for equation in traced.program.equations:
@@ -83,10 +87,14 @@ def from_parameters(traced: Traced) -> set[Any]:
     return found
 
 
-def _in_order(function: Any, params: list[str], batch: list[str]) -> Any:
+def _in_order(
+    function: Callable[[dict[str, Any], dict[str, Any]], object],
+    params: list[str],
+    batch: list[str],
+) -> Callable[..., object]:
     """`function` of two dictionaries as one of flat arguments, whose order JAX then keeps."""
 
-    def flat(*values: Any) -> Any:
+    def flat(*values: Array) -> object:
         held = dict(zip(params, values, strict=False))
         return function(held, dict(zip(batch, values[len(params) :], strict=True)))
 

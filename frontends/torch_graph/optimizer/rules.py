@@ -24,7 +24,7 @@ def rule_for(optimizer: torch.optim.Optimizer) -> Rule | None:
 
 
 def _adafactor(
-    parameter: torch.Tensor, gradient: torch.Tensor, state: Any, group: Mapping[str, Any]
+    parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: Mapping[str, Any]
 ) -> None:
     """Adafactor (Shazeer and Stern, 2018), algorithms 4 and 5, as torch.optim has it.
 
@@ -48,7 +48,7 @@ def _adafactor(
 
 
 def _adafactor_variance(
-    gradient: torch.Tensor, state: Any, weight: float, small: float
+    gradient: torch.Tensor, state: dict[str, Any], weight: float, small: float
 ) -> torch.Tensor:
     """The running second moment: of matrices by rows and columns, of vectors by elements."""
     if gradient.dim() < 2:

@@ -222,7 +222,7 @@ def _alone(
     group: Mapping[str, Any],
     parameters: Sequence[torch.Tensor],
     states: Sequence[Any],
-) -> Any:
+) -> torch.optim.Optimizer:
     """The user's optimizer with nothing but `parameters` in one group.
 
     It is copied and not constructed again: nobody knows what its constructor takes. A step that
@@ -241,13 +241,13 @@ def _alone(
     return made
 
 
-def _as_number(option: Any) -> Any:
+def _as_number(option: Any) -> object:
     """Learning rates and the like may be tensors on the host; their values are constants."""
     host = isinstance(option, torch.Tensor) and not option.is_meta and not option.ndim
     return option.item() if host else option
 
 
-def _step(optimizer: Any, gradients: Sequence[torch.Tensor]) -> None:
+def _step(optimizer: torch.optim.Optimizer, gradients: Sequence[torch.Tensor]) -> None:
     group = optimizer.param_groups[0]
     rule = rule_for(optimizer)
     for parameter, gradient in zip(group["params"], gradients, strict=True):
@@ -260,42 +260,44 @@ def _step(optimizer: Any, gradients: Sequence[torch.Tensor]) -> None:
         optimizer.step()
 
 
-def _fresh(state: Mapping[str, Any]) -> Any:
+def _fresh(state: Mapping[str, Any]) -> dict[str, Any]:
     """State that the optimizer was given or made at construction: counters stay on the host."""
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
         if value.ndim:
             return torch.empty_like(value, device="meta")
         return torch.zeros_like(value, device="cpu") if value.is_meta else value.detach().clone()
 
-    return pytree.tree_map(convert, dict(state))
+    fresh: dict[str, Any] = pytree.tree_map(convert, dict(state))
+    return fresh
 
 
-def _filled(leaves: Sequence[Any], tree: Any, tensors: Iterable[torch.Tensor]) -> Any:
+def _filled(leaves: Sequence[Any], tree: Any, tensors: Iterable[torch.Tensor]) -> dict[str, Any]:
     """A state whose tensors on the device are `tensors`; what is on the host is copied.
 
     Copies are made from numbers: of such tensors tracing knows the value, of clones it does not.
     """
     given = iter(tensors)
 
-    def fill(value: Any) -> Any:
+    def fill(value: object) -> object:
         if _on_device(value):
             return next(given)
         if isinstance(value, torch.Tensor):
             return torch.tensor(value.tolist(), dtype=value.dtype)
         return value
 
-    return pytree.tree_unflatten([fill(x) for _, x in leaves], tree)
+    filled: dict[str, Any] = pytree.tree_unflatten([fill(x) for _, x in leaves], tree)
+    return filled
 
 
-def _tensors(state: Any, kept: Sequence[StateTensor]) -> list[torch.Tensor]:
+def _tensors(state: Mapping[str, Any], kept: Sequence[StateTensor]) -> list[torch.Tensor]:
     found = {_path(p): x for p, x in pytree.tree_flatten_with_path(dict(state))[0]}
     return [found[s.name] for s in kept]
 
 
-def _on_device(value: Any) -> bool:
+def _on_device(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_meta
 
 
@@ -306,14 +308,14 @@ def _path(path: Sequence[Any]) -> str:
 # graphs ---------------------------------------------------------------------------------------
 
 
-def _origin(node: torch.fx.Node) -> Any:
+def _origin(node: torch.fx.Node) -> torch.fx.Node:
     """What a node that passes its operand on unchanged stands for."""
     while node.op == "call_function" and _schema_name(node.target) in _SAME_VALUE:
         node = node.args[0]
     return node
 
 
-def _schema_name(target: Any) -> str:
+def _schema_name(target: object) -> str:
     return str(schema_of(target).name) if isinstance(target, OpOverload) else ""
 
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,10 @@ from flint.frontends.torch_graph.optimizer.trace import (
 from flint.frontends.torch_graph.shardings.placements import spec_axes
 from flint.frontends.torch_ops.types import jax_dtype
 from flint.frontends.user_code import user_place
+
+if TYPE_CHECKING:
+    from jax import Array
+
 
 #: Added to the norm of the gradients before dividing by it, as PyTorch does.
 _CLIP_EPSILON = 1e-6
@@ -70,7 +74,7 @@ class Update:
 
 
 def optimizer_update(
-    optimizer: Any, parameters: Mapping[str, torch.Tensor], clip_norm: float | None = None
+    optimizer: object, parameters: Mapping[str, torch.Tensor], clip_norm: float | None = None
 ) -> Update:
     """Trace what `optimizer` does to `parameters` (name to the module's own parameter).
 
@@ -112,7 +116,7 @@ def clip_gradients(
     return scaled_gradients(gradients, squared_norm(gradients, specs), max_norm)
 
 
-def squared_norm(gradients: Arrays, specs: Mapping[str, Any] | None = None) -> Any:
+def squared_norm(gradients: Arrays, specs: Mapping[str, Any] | None = None) -> Array:
     """The sum of the squares of all gradients, in float32; `specs` as for `clip_gradients`."""
     import jax
     import jax.numpy as jnp
@@ -129,7 +133,7 @@ def squared_norm(gradients: Arrays, specs: Mapping[str, Any] | None = None) -> A
     return total
 
 
-def scaled_gradients(gradients: Arrays, total: Any, max_norm: float) -> dict[str, Any]:
+def scaled_gradients(gradients: Arrays, total: Array, max_norm: float) -> dict[str, Any]:
     """Gradients whose squares sum up to `total`, scaled to a norm of at most `max_norm`."""
     import jax.numpy as jnp
 
@@ -141,7 +145,7 @@ def _sum_over(axes: tuple[str, ...], specs: Sequence[Any]) -> Callable[..., Any]
     """The sum of squares of arrays that are sharded over `axes` as `specs` say."""
     import jax
 
-    def local(*shards: Any) -> Any:
+    def local(*shards: Array) -> Array:
         with jax.named_scope(CLIP_SCOPE):
             return jax.lax.psum(_sum_of_squares(*shards), axes)
 
@@ -151,10 +155,10 @@ def _sum_over(axes: tuple[str, ...], specs: Sequence[Any]) -> Callable[..., Any]
     return summed
 
 
-def _sum_of_squares(*arrays: Any) -> Any:
+def _sum_of_squares(*arrays: Array) -> Array:
     import jax.numpy as jnp
 
-    def square(array: Any) -> Any:
+    def square(array: Array) -> Array:
         wide = jnp.abs(array) if jnp.iscomplexobj(array) else array
         wide = wide.astype(jnp.promote_types(wide.dtype, jnp.float32))
         return jnp.sum(wide * wide)
@@ -168,7 +172,7 @@ def _sum_of_squares(*arrays: Any) -> Any:
 _Owner = tuple[torch.optim.Optimizer, Mapping[str, Any], torch.Tensor]
 
 
-def _owners(optimizer: Any, trained: Mapping[str, torch.Tensor]) -> dict[str, _Owner]:
+def _owners(optimizer: object, trained: Mapping[str, torch.Tensor]) -> dict[str, _Owner]:
     """For each parameter that some optimizer holds: which, and in which group."""
     made, held = _made(optimizer, trained)
     names = {id(p): name for name, p in held.items()}
@@ -188,7 +192,7 @@ def _owners(optimizer: Any, trained: Mapping[str, torch.Tensor]) -> dict[str, _O
 
 
 def _made(
-    optimizer: Any, trained: Mapping[str, torch.Tensor]
+    optimizer: object, trained: Mapping[str, torch.Tensor]
 ) -> tuple[list[torch.optim.Optimizer], Mapping[str, torch.Tensor]]:
     """The optimizers that the user means, and the parameters that they hold by name."""
     if _is_made(optimizer):
@@ -217,16 +221,16 @@ def _made(
     return _listed(made), stand_ins
 
 
-def _is_made(value: Any) -> bool:
+def _is_made(value: object) -> bool:
     found = _listed(value)
     return bool(found) and all(isinstance(o, torch.optim.Optimizer) for o in found)
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _named_class(name: str) -> Any:
+def _named_class(name: str) -> type[torch.optim.Optimizer]:
     known = {
         key.lower(): value
         for key, value in vars(torch.optim).items()
@@ -257,7 +261,9 @@ class _Tracer:
         self._first: dict[Any, StepGraph] = {}
         self._of_any_shape: dict[Any, _Traced] = {}
 
-    def step(self, owner: Any, group: Mapping[str, Any], parameter: torch.Tensor) -> _Traced:
+    def step(
+        self, owner: torch.optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor
+    ) -> _Traced:
         """The graph of an update and a jitted function that computes it.
 
         Once the elementwise updates of two shapes are found to be the same, they serve all shapes
@@ -287,7 +293,7 @@ def _function(graph: StepGraph, name: str) -> Callable[..., Any]:
     import jax
     import jax.numpy as jnp
 
-    def step(*arrays: Any) -> tuple[Any, ...]:
+    def step(*arrays: Array) -> tuple[Any, ...]:
         values: dict[Any, Any] = dict(zip(graph.inputs, arrays, strict=True))
         values |= {n: jnp.asarray(c.numpy()) for n, c in graph.constants.items()}
         Interpreter().run(graph.nodes, values, "optimizer")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from flint.frontends.torch_ops.nn.attention import scaled_dot_product_attention
 from flint.frontends.torch_ops.nn.recurrent import WHOLE as WHOLE_LAYERS
 from flint.frontends.torch_ops.tensors.products import WHOLE, linear
 from flint.frontends.torch_ops.types import jax_dtype
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
 
 
 def tensors_of(exported: Exported) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def _keep_whole(graph_module: torch.fx.GraphModule) -> None:
 
 
 def _at_use(
-    graph: torch.fx.Graph, parameter: Any, name: str, shardings: Shardings
+    graph: torch.fx.Graph, parameter: torch.fx.Node, name: str, shardings: Shardings
 ) -> dict[Any, Any]:
     """One constraint for each module that uses a parameter; its gradient is constrained too.
 
@@ -101,7 +104,9 @@ def _at_use(
     return dict.fromkeys(made.values(), spec)
 
 
-def _constraint(graph: torch.fx.Graph, value: Any, spec: str, gradient: str, like: Any) -> Any:
+def _constraint(
+    graph: torch.fx.Graph, value: torch.fx.Node, spec: str, gradient: str, like: torch.fx.Node
+) -> torch.fx.Node:
     node = graph.call_function(torch.ops.flint.constrain.default, (value, spec, gradient))
     node.meta = {
         k: v for k, v in like.meta.items() if k in ("nn_module_stack", "stack_trace", "custom")
@@ -132,7 +137,7 @@ def _activations(graph: torch.fx.Graph, shardings: Shardings, weights: Mapping[A
                 _gather_for_product(graph, node, spec, weights)
 
 
-def _outside(user: Any, key: str) -> bool:
+def _outside(user: torch.fx.Node, key: str) -> bool:
     return key not in (user.meta.get("nn_module_stack") or {})
 
 
@@ -145,7 +150,7 @@ def _constrain_outside(graph: torch.fx.Graph, node: torch.fx.Node, key: str, spe
 
 
 def _gather_for_product(
-    graph: torch.fx.Graph, node: torch.fx.Node, spec: Any, weights: Mapping[Any, Any]
+    graph: torch.fx.Graph, node: torch.fx.Node, spec: PartitionSpec, weights: Mapping[Any, Any]
 ) -> None:
     """Gather the gradient of a product or look-up over the axes that its weight is sharded over.
 
@@ -159,7 +164,7 @@ def _gather_for_product(
     rank = len(node.meta["val"].shape)
     rows = [entry_axes(e) for e in spec][: rank - 1]  # the last dimension is the weight's own
     whole = [tuple(a for a in entry if a not in axes) for entry in rows]
-    if whole == rows:
+    if product is None or whole == rows:
         return
     gradient = text_of([e or None for e in [*whole, *spec[rank - 1 :]]])
     # Left free, a look-up in a sharded table is done in the whole one, for each part of the rows.
@@ -173,7 +178,7 @@ def _gather_for_product(
 _WEIGHT = {linear: 1, torch.ops.aten.embedding.default: 0}
 
 
-def _product_behind(node: torch.fx.Node) -> Any:
+def _product_behind(node: torch.fx.Node) -> torch.fx.Node | None:
     """The product or look-up that a value is, but for operators of one tensor on it; or None."""
     while node.target not in _WEIGHT:
         shape = node.meta["val"].shape

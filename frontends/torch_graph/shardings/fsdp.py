@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.shardings.placements import entry_axes, spec_axes
 from flint.ir.mesh import Mesh
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
 
 
 def fsdp_axes(given: str | Sequence[str], mesh: Mesh) -> tuple[str, ...]:
@@ -22,7 +25,9 @@ def fsdp_axes(given: str | Sequence[str], mesh: Mesh) -> tuple[str, ...]:
     return tuple(a for a in axes if mesh.axis_size(a) > 1)
 
 
-def fully_sharded(spec: Any, shape: tuple[int, ...], axes: Sequence[str], mesh: Mesh) -> Any:
+def fully_sharded(
+    spec: PartitionSpec, shape: tuple[int, ...], axes: Sequence[str], mesh: Mesh
+) -> PartitionSpec | None:
     """`spec` with `axes` added to the first dimension that they divide, or None if there is none.
 
     Dimension 0 comes first, as in FSDP2. On a dimension that is sharded already the added axes

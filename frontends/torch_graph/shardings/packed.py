@@ -11,11 +11,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from flint.frontends.torch_graph.names import module_path
+
+if TYPE_CHECKING:
+    from flint.frontends.torch_private import OpOverload
+
 
 _aten = torch.ops.aten
 
@@ -59,7 +63,7 @@ def _halves_last_dimension(node: torch.fx.Node, size: int) -> bool:
     return bool(shape[-1] == size and into == wanted and dimension in (-1, len(shape) - 1))
 
 
-def _rewrite(graph: torch.fx.Graph, split: Any, packed: Packed) -> None:
+def _rewrite(graph: torch.fx.Graph, split: torch.fx.Node, packed: Packed) -> None:
     """Halves as views of (..., shards, 2, part): the order in which the shards hold them."""
     value = split.args[0]
     lead, part = list(value.meta["val"].shape[:-1]), packed.size // 2 // packed.shards
@@ -72,7 +76,13 @@ def _rewrite(graph: torch.fx.Graph, split: Any, packed: Packed) -> None:
             user.replace_all_uses_with(whole)
 
 
-def _call(graph: torch.fx.Graph, like: Any, target: Any, value: Any, *args: Any) -> Any:
+def _call(
+    graph: torch.fx.Graph,
+    like: torch.fx.Node,
+    target: OpOverload,
+    value: torch.fx.Node,
+    *args: object,
+) -> torch.fx.Node:
     node = graph.call_function(target, (value, *args))
     node.meta = {k: v for k, v in like.meta.items() if k != "val"}
     node.meta["val"] = target(value.meta["val"], *args)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_step.specs import check_spec
 from flint.ir.mesh import Mesh
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+    from torch.distributed.tensor.placement_types import Placement
+
 
 #: Entry of an activation's placement that leaves the dimension to the partitioner.
 OPEN = "?"
 
 
 def partition_spec(
-    placement: Any,
+    placement: object,
     shape: tuple[int, ...],
     dtype: str,
     name: str,
@@ -23,7 +28,7 @@ def partition_spec(
     where: str,
     *,
     may_be_open: bool = False,
-) -> Any:
+) -> PartitionSpec:
     """The jax PartitionSpec of a placement of the tensor called `name`.
 
     A placement is None (replicated), the name of an axis (for dimension 0), one entry per
@@ -51,19 +56,19 @@ def partition_spec(
     return spec
 
 
-def entry_axes(entry: Any) -> tuple[str, ...]:
+def entry_axes(entry: object) -> tuple[str, ...]:
     """The mesh axes of one entry of a PartitionSpec."""
     if isinstance(entry, str):
         return (entry,)
     return tuple(entry) if isinstance(entry, tuple) else ()
 
 
-def spec_axes(spec: Any) -> set[str]:
+def spec_axes(spec: PartitionSpec) -> set[str]:
     """The mesh axes that a PartitionSpec uses."""
     return {axis for entry in spec for axis in entry_axes(entry)}
 
 
-def _entries(placement: Any, where: str) -> tuple[Any, ...]:
+def _entries(placement: object, where: str) -> tuple[Any, ...]:
     from jax.sharding import NamedSharding, PartitionSpec
 
     if placement is None:
@@ -77,7 +82,7 @@ def _entries(placement: Any, where: str) -> tuple[Any, ...]:
     raise _no_placement(f"{placement!r} is no placement", where)
 
 
-def _entry(entry: Any, name: str, where: str, *, may_be_open: bool) -> Any:
+def _entry(entry: object, name: str, where: str, *, may_be_open: bool) -> Any:
     from jax.sharding import PartitionSpec
 
     if entry is None or isinstance(entry, str) and entry != OPEN:
@@ -106,17 +111,17 @@ def _no_placement(message: str, where: str) -> FlintError:
 # DTensor --------------------------------------------------------------------------------------
 
 
-def _as_tuple(placement: Any) -> tuple[Any, ...]:
+def _as_tuple(placement: object) -> tuple[Any, ...]:
     return tuple(placement) if isinstance(placement, tuple | list) else (placement,)
 
 
-def _is_dtensor(placement: Any) -> bool:
+def _is_dtensor(placement: object) -> bool:
     """Whether it is a DTensor placement, or a sequence of them alone."""
     found = _as_tuple(placement)
     return bool(found) and all(_is_one_dtensor(p) for p in found)
 
 
-def _is_one_dtensor(value: Any) -> bool:
+def _is_one_dtensor(value: object) -> bool:
     # By name: whoever holds a placement has imported DTensor, and nobody else should pay for it.
     return any(
         c.__name__ == "Placement" and c.__module__.startswith("torch") for c in type(value).__mro__
@@ -152,7 +157,7 @@ def _from_dtensor(
 
 
 def _shard_dimension(
-    placement: Any, axis: str, shape: tuple[int, ...], name: str, where: str
+    placement: Placement, axis: str, shape: tuple[int, ...], name: str, where: str
 ) -> int | None:
     """The dimension that a placement shards, None if it replicates."""
     kind = type(placement).__name__
@@ -175,7 +180,7 @@ def _shard_dimension(
     return dimension % len(shape)
 
 
-def _position(placement: Any, inner: Sequence[str], mesh: Mesh, name: str, where: str) -> int:
+def _position(placement: Placement, inner: Sequence[str], mesh: Mesh, name: str, where: str) -> int:
     """How many of the axes already on a dimension, all later in the mesh, are major to this one."""
     factor = int(getattr(placement, "split_factor", 1))
     sizes = [mesh.axis_size(a) for a in inner]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.torch_graph.shardings.fsdp import fsdp_axes, fully_sharded
@@ -22,6 +22,10 @@ from flint.frontends.torch_graph.shardings.tp_plan import (
 )
 from flint.ir.mesh import Mesh
 from flint.steps.step import TorchStep
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
 
 #: Key of `TorchStep.shardings` that holds a HuggingFace plan, and the axes that it means by itself.
 PLAN_KEY = "tp_plan"
@@ -42,7 +46,7 @@ class NamedTensor:
 class Constraint:
     """What is known about an activation before its shape is: a placement, or a plan's layout."""
 
-    placement: Any
+    placement: object
     where: str
     layout: Layout | None = None
     axis: str = ""
@@ -66,7 +70,7 @@ class Shardings:
     packed: Mapping[str, Packed] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
-    def argument(self, name: str, shape: Sequence[int]) -> Any:
+    def argument(self, name: str, shape: Sequence[int]) -> PartitionSpec:
         """How the argument `name`, or a state of the optimizer for it, is sharded at rest.
 
         `shape` is that of the argument or of the state: a state with as many dimensions is sharded
@@ -74,7 +78,7 @@ class Shardings:
         """
         return _for_shape(self.rest[name], self.shapes[name], tuple(shape))
 
-    def at_use(self, name: str, shape: Sequence[int]) -> Any:
+    def at_use(self, name: str, shape: Sequence[int]) -> PartitionSpec | None:
         """How a parameter is sharded where it is computed with; None where that is as at rest.
 
         Fully sharded parameters are gathered over the axes of `fsdp` and stay sharded over others.
@@ -83,11 +87,11 @@ class Shardings:
             return None
         return _for_shape(self.use[name], self.shapes[name], tuple(shape))
 
-    def gradient(self, name: str, shape: Sequence[int]) -> Any:
+    def gradient(self, name: str, shape: Sequence[int]) -> PartitionSpec:
         """How the gradient of a parameter is sharded: as the parameter is at rest."""
         return self.argument(name, shape)
 
-    def activation(self, module: str, index: int, shape: Sequence[int]) -> Any:
+    def activation(self, module: str, index: int, shape: Sequence[int]) -> PartitionSpec | None:
         """The constraint on tensor `index` of what `module` returns, or None.
 
         Raises FlintError: FL102, FL103, FL106 and FL222 for a placement that cannot be.
@@ -174,7 +178,7 @@ class _Planner:
             tuple(self.warnings),
         )
 
-    def _read_pattern(self, pattern: Any, placement: Any) -> None:
+    def _read_pattern(self, pattern: object, placement: object) -> None:
         where = f"shardings[{pattern!r}]"
         if not isinstance(pattern, str):
             raise FlintError(
@@ -192,7 +196,7 @@ class _Planner:
                 placement, tensor.shape, tensor.dtype, name, self.mesh, where
             )
 
-    def _read_activation(self, pattern: str, placement: Any) -> None:
+    def _read_activation(self, pattern: str, placement: object) -> None:
         where = f"activations[{pattern!r}]"
         plain, index = _split_index(pattern)
         found = matching(plain, self.modules)
@@ -203,7 +207,7 @@ class _Planner:
 
     # plans ------------------------------------------------------------------------------------
 
-    def _read_plan(self, key: Any, value: Any) -> None:
+    def _read_plan(self, key: object, value: object) -> None:
         where = f"shardings[{key!r}]"
         axis = self._plan_axis(key, where)
         plan = checked_plan(value, where)
@@ -322,7 +326,7 @@ class _Planner:
                 rest[tensor.names[0]] = sharded
 
 
-def _is_plan(key: Any) -> bool:
+def _is_plan(key: object) -> bool:
     return key == PLAN_KEY or (isinstance(key, tuple) and len(key) == 2 and key[0] == PLAN_KEY)
 
 
@@ -337,7 +341,9 @@ def _spread(specs: Mapping[str, Any], tensors: Iterable[NamedTensor]) -> dict[st
     return {n: specs[t.names[0]] for t in tensors if t.names[0] in specs for n in t.names}
 
 
-def _for_shape(spec: Any, whole: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+def _for_shape(
+    spec: PartitionSpec, whole: tuple[int, ...], shape: tuple[int, ...]
+) -> PartitionSpec:
     """`spec` of a tensor of shape `whole`, for one of `shape` that belongs to it."""
     from jax.sharding import PartitionSpec
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
 
 
 class Layout(Enum):
@@ -76,7 +79,7 @@ STYLES: dict[str, Style] = {
 }
 
 
-def checked_plan(plan: Any, where: str) -> Mapping[str, str]:
+def checked_plan(plan: object, where: str) -> Mapping[str, str]:
     """The plan, if it is one: a mapping of globs to names of styles. Raises FlintError FL222."""
     if not isinstance(plan, Mapping) or not plan:
         raise FlintError(
@@ -109,7 +112,7 @@ def sharded_dimension(style: Style, rank: int) -> int | None:
 
 def layout_spec(
     layout: Layout, shape: tuple[int, ...], axis: str, mesh: Mesh, *, sequence: bool
-) -> Any:
+) -> PartitionSpec | None:
     """The constraint on an activation that a plan over `axis` makes, or None where it makes none.
 
     Dimensions that the plan says nothing about stay open, so that batches keep their axes. In a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,6 +19,9 @@ from flint.frontends.torch_graph.shardings.tensors import Shardings
 from flint.frontends.torch_ops.types import jax_dtype
 from flint.ir.mesh import AxisRef, Mesh
 from flint.steps.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
 
 
 class Boundary:
@@ -42,7 +45,7 @@ class Boundary:
         spec = tuple(shardings.rest[first]) if first is not None else ()
         self.of_batch = spec[0] if spec else None
 
-    def argument(self, described: Input, shape: tuple[int, ...]) -> Any:
+    def argument(self, described: Input, shape: tuple[int, ...]) -> PartitionSpec:
         """The PartitionSpec of a parameter, buffer, constant or argument of the module."""
         from jax.sharding import PartitionSpec
 
@@ -50,7 +53,7 @@ class Boundary:
             return PartitionSpec()
         return self.shardings.argument(described.name, shape)
 
-    def spec(self, node: Any, number: int) -> Any:
+    def spec(self, node: torch.fx.Node, number: int) -> PartitionSpec:
         """The PartitionSpec of a crossing value.
 
         Raises FlintError: FL240 (sharded over the pipeline's axis), FL102, FL103 and FL106 (a
@@ -77,7 +80,7 @@ class Boundary:
                 "every device computes all of it"
             )
 
-    def _over_batch(self, shape: tuple[int, ...]) -> Any:
+    def _over_batch(self, shape: tuple[int, ...]) -> PartitionSpec:
         from jax.sharding import PartitionSpec
 
         size = self.mesh.group_size(AxisRef(a) for a in entry_axes(self.of_batch))
@@ -86,13 +89,14 @@ class Boundary:
         return PartitionSpec(self.of_batch)
 
 
-def _as_constrained(node: Any) -> Any:
+def _as_constrained(node: torch.fx.Node) -> PartitionSpec | None:
     """The spec of a value that the user placed, its open dimensions whole; None without one."""
     from jax.sharding import PartitionSpec
 
     if node.target is not torch.ops.flint.constrain.default or node.args[1] == FREE:
         return None
     entries = spec_of(node.args[1])
+    assert entries is not None, "only a free constraint has no spec"
     return PartitionSpec(*(None if e is PartitionSpec.UNCONSTRAINED else e for e in entries))
 
 
@@ -108,7 +112,7 @@ def refuse_axis(exported: Exported, shardings: Shardings, axis: str) -> None:
                 raise _over_pipeline(f"what {who_uses(node)} returns", spec, axis)
 
 
-def _over_pipeline(what: str, spec: Any, axis: str) -> FlintError:
+def _over_pipeline(what: str, spec: PartitionSpec, axis: str) -> FlintError:
     return FlintError(
         "FL240",
         f"{what} is sharded over '{axis}', the axis that stages lie along",

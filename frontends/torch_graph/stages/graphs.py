@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,10 @@ from flint.frontends.torch_graph.names import place_of, who_uses, without_root
 from flint.frontends.torch_graph.partition import VIEWS
 from flint.frontends.torch_private import schema_of
 from flint.steps.captured import Port, Role
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
 
 #: What leaves a parameter what it is. All else that reads one is the work of some layer.
 _SAME_PARAMETER = VIEWS | {torch.ops.flint.constrain.default}
@@ -43,11 +47,11 @@ class FreeNodes:
                 of_parameter[node] = False
         self.nodes = frozenset(of_parameter)
 
-    def writers(self, node: Any) -> Sequence[Any]:
+    def writers(self, node: torch.fx.Node) -> Sequence[Any]:
         """The free nodes that write into the memory of a free node."""
         return self._writers.get(self._base.get(node, node), ())
 
-    def _is_repeatable(self, node: Any) -> bool:
+    def _is_repeatable(self, node: torch.fx.Node) -> bool:
         """Whether a second call gives the same, and changes nothing but what a stage made."""
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             return False
@@ -71,7 +75,7 @@ class StageInput:
 
     port: Port
     kind: str
-    spec: Any
+    spec: PartitionSpec
     trainable: bool = False
 
 
@@ -103,7 +107,7 @@ class Rules:
     argument: Callable[[Input, tuple[int, ...]], Any]
 
 
-def first_nodes(graph: Any, modules: Sequence[str]) -> dict[str, Any]:
+def first_nodes(graph: torch.fx.Graph, modules: Sequence[str]) -> dict[str, Any]:
     """The first node of each of `modules` (or of a module inside of it), where there is one."""
     wanted = set(modules)
     found: dict[str, Any] = {}
@@ -211,7 +215,7 @@ class _Splitter:
             help="cut where one value goes on, between layers, or say how many with crossing=",
         )
 
-    def _shown(self, value: Any, stage: int) -> str:
+    def _shown(self, value: torch.fx.Node, stage: int) -> str:
         readers = [u for u in value.users if self.stage_of.get(u, -1) > stage]
         names = list(dict.fromkeys(map(who_uses, readers)))
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -264,7 +268,9 @@ class _Splitter:
             n for n in ordered if n.op == "placeholder"
         ]
 
-    def _placeholder(self, graph: Any, copies: dict[Any, Any], node: Any) -> StageInput:
+    def _placeholder(
+        self, graph: torch.fx.Graph, copies: dict[Any, Any], node: torch.fx.Node
+    ) -> StageInput:
         described = self.described[node]
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
@@ -273,7 +279,9 @@ class _Splitter:
         trainable = self.trains and described.trainable
         return StageInput(Port(role, described.name), described.kind, spec, trainable)
 
-    def _crossed(self, graph: Any, copies: dict[Any, Any], node: Any, number: int) -> StageInput:
+    def _crossed(
+        self, graph: torch.fx.Graph, copies: dict[Any, Any], node: torch.fx.Node, number: int
+    ) -> StageInput:
         placeholder = graph.placeholder(node.name)
         placeholder.meta = {"val": node.meta["val"]}
         spec = self.rules.boundary(node, number)
@@ -284,7 +292,7 @@ class _Splitter:
         return Port(Role.LOSS) if self.trains else Port(Role.OUTPUT, name, number)
 
 
-def _on_boundary(graph: Any, value: Any, spec: Any) -> Any:
+def _on_boundary(graph: torch.fx.Graph, value: torch.fx.Node, spec: PartitionSpec) -> torch.fx.Node:
     """A value between stages: it and its gradient are sharded as `spec` says."""
     text = text_of(spec)
     node = graph.call_function(torch.ops.flint.constrain.default, (value, text, text))
@@ -301,7 +309,7 @@ def _paths(nodes: Sequence[Any]) -> tuple[str, ...]:
     return tuple(p for p in found if p)
 
 
-def _type(value: Any) -> str:
+def _type(value: torch.Tensor) -> str:
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -33,7 +32,7 @@ def one_microbatch(step: TorchStep, count: int) -> TorchStep:
         )
     size = microbatch_size(batch, count, "the first argument", place) if batch is not None else 0
 
-    def divided(leaf: Any) -> Any:
+    def divided(leaf: object) -> object:
         if batch is None or not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (batch,):
             return leaf
         return leaf.detach().narrow(0, 0, size)

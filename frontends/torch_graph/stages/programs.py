@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Renumbered:
         return ".".join(found)
 
 
-def stage_key(stage: StageGraph) -> Any:
+def stage_key(stage: StageGraph) -> Hashable:
     """Equal for stages that compute the same from arguments that are sharded alike."""
     name = Renumbered()
     inputs = tuple(
@@ -226,7 +226,7 @@ class _Builder:
             gradients = self.steps[known[key]].differentiable
         return tuple(programs), tuple(stages)
 
-    def _update_key(self, graph: StageGraph) -> Any:
+    def _update_key(self, graph: StageGraph) -> Hashable:
         """Equal for stages whose parameters, in order, the optimizer treats alike."""
         if self.optimizer is None:
             return None

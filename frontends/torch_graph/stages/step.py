@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.torch_graph.block_calls import (
     TracedBlocks,
@@ -22,6 +22,9 @@ from flint.frontends.torch_graph.shardings.tensors import Shardings
 from flint.frontends.torch_graph.stages.graphs import StageGraph, StageInput
 from flint.frontends.torch_ops.types import jax_dtype
 from flint.steps.captured import Port, Role
+
+if TYPE_CHECKING:
+    from jax import Array
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def stage_step(
     inputs = [body.argument(i) for i in range(len(stage.inputs))]
     cotangents = [body.cotangent(i) for i in joint.tangents]
 
-    def step(*arrays: Any) -> tuple[Any, ...]:
+    def step(*arrays: Array) -> tuple[Any, ...]:
         return body.run(arrays)
 
     program = PortedProgram(
@@ -172,7 +175,7 @@ class _StageBody:
             *(values[n] for n in joint.mutations.values()),
         )
 
-    def _input_gradient(self, number: int, values: Mapping[Any, Any], value: Any) -> Any:
+    def _input_gradient(self, number: int, values: Mapping[Any, Any], value: Array) -> Array:
         """The gradient of an INPUT: zeros if nothing differentiable reads it."""
         import jax
         import jax.numpy as jnp
@@ -183,7 +186,7 @@ class _StageBody:
             spec = self.stage.inputs[number].spec
             return jax.lax.with_sharding_constraint(gradient, spec)
 
-    def _placed(self, number: int, gradient: Any) -> Any:
+    def _placed(self, number: int, gradient: Array) -> Array:
         """The gradient of a parameter as it is sharded at rest."""
         import jax
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.torch_graph.optimizer.update import (
     CLIP_SCOPE,
@@ -16,6 +16,10 @@ from flint.frontends.torch_graph.program import Argument, scoped, state_argument
 from flint.frontends.torch_graph.shardings.tensors import Shardings
 from flint.frontends.torch_graph.stages.step import PortedProgram, ported
 from flint.steps.captured import Port, Role
+
+if TYPE_CHECKING:
+    from jax import Array
+
 
 _SQUARED_NORM = Port(Role.SQUARED_NORM)
 
@@ -47,7 +51,7 @@ class StageOptimizer:
         gradients = [self.gradient(p) for p in trained]
         specs = {port.name: argument.spec for port, argument in gradients}
 
-        def norm(*arrays: Any) -> Any:
+        def norm(*arrays: Array) -> tuple[Array]:
             with jax.named_scope(CLIP_SCOPE):
                 return (squared_norm(dict(zip(specs, arrays, strict=True)), specs),)
 
@@ -68,7 +72,7 @@ class StageOptimizer:
         ]
         counts = {p.name: len(self.update.state_specs[p.name]) for p in held}
 
-        def update(*arrays: Any) -> tuple[Any, ...]:
+        def update(*arrays: Array) -> tuple[Any, ...]:
             count = len(held)
             gradients = self._clipped(held, arrays[count : 2 * count], arrays[-1])
             parameters, own = [], []

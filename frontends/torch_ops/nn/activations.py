@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from jax import Array, lax
 
@@ -99,9 +98,9 @@ def _positive(x: Array) -> Array:
     return lax.gt(x, lax.full_like(x, 0))
 
 
-def _scaled(x: Array, factor: Any) -> Array:
+def _scaled(x: Array, factor: Number) -> Array:
     return x if factor == 1 else lax.mul(x, lax.full_like(x, factor))
 
 
-def _shifted(x: Array, amount: Any) -> Array:
+def _shifted(x: Array, amount: Number) -> Array:
     return lax.add(x, lax.full_like(x, amount))

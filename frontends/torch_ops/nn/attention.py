@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,11 @@ from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
 
 from flint.frontends.torch_ops.registry import torch_op
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir
+    from torch.autograd.function import FunctionCtx
+
 
 #: Platforms that run attention as one kernel.
 KERNEL_PLATFORMS = ("cuda", "rocm", "tpu")
@@ -74,30 +80,39 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, *options: Any) -> Any:
+def _fake(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, *options: object
+) -> tuple[torch.Tensor, torch.Tensor]:
     statistic = q.new_empty(q.shape[:-1], dtype=_accumulator(q.dtype))
     return _like(q, v.shape[-1]), statistic
 
 
 def _fake_backward(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
-) -> Any:
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: object
+) -> tuple[torch.Tensor, ...]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 def _fake_backward_mask(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, *rest: Any
-) -> Any:
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor,
+    *rest: object,
+) -> tuple[torch.Tensor, ...]:
     return (*_fake_backward(grad, q, k, v), torch.empty_like(mask))
 
 
-def _save(ctx: Any, inputs: Any, output: Any) -> None:
+def _save(
+    ctx: FunctionCtx, inputs: Sequence[Any], output: tuple[torch.Tensor, torch.Tensor]
+) -> None:
     q, k, v, mask, *ctx.options = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(q, k, v, mask, *output)
 
 
-def _gradients(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+def _gradients(ctx: FunctionCtx, grad: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
     q, k, v, mask, out, statistic = ctx.saved_tensors
     of_mask = mask is not None and ctx.needs_input_grad[3]
     ops = torch.ops.flint
@@ -124,6 +139,16 @@ _register()
 # in JAX ---------------------------------------------------------------------------------------
 
 
+class _Options(TypedDict):
+    causal: bool
+    scale: float  #: of the scores
+    dropout: float  #: the share that is dropped
+
+
+class _BackwardOptions(_Options):
+    of_mask: bool  #: whether the mask is added, and has a gradient
+
+
 @torch_op("flint::attention")
 def attention(
     q: Array,
@@ -134,7 +159,7 @@ def attention(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """Output, and the log-sum-exp of every row of scores."""
     options = _options(q, dropout_p, is_causal, scale)
     arrays = [_heads_first(x) for x in (q, k, v)]
@@ -157,7 +182,7 @@ def attention_backward(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Gradients of queries, keys and values."""
     options = _options(q, dropout_p, is_causal, scale)
     found = _bind_backward(grad, q, k, v, mask, out, logsumexp, options, of_mask=False)
@@ -177,7 +202,7 @@ def attention_backward_mask(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Gradients of queries, keys, values and of an added mask."""
     options = _options(q, dropout_p, is_causal, scale)
     *found, scores = _bind_backward(grad, q, k, v, mask, out, logsumexp, options, of_mask=True)
@@ -189,12 +214,12 @@ def attention_backward_mask(
     return (*(g.reshape(x.shape) for g, x in zip(found, (q, k, v), strict=True)), of_mask)
 
 
-def _options(q: Array, dropout_p: float, causal: bool, scale: float | None) -> dict[str, Any]:
+def _options(q: Array, dropout_p: float, causal: bool, scale: float | None) -> _Options:
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     return {"causal": bool(causal), "scale": scale, "dropout": float(dropout_p)}
 
 
-def _heads_first(x: Array) -> Any:
+def _heads_first(x: Array) -> Array:
     """(batch, heads, sequence, size): further dimensions in front are batch, missing ones 1."""
     if x.ndim == 4:
         return x
@@ -203,7 +228,7 @@ def _heads_first(x: Array) -> Any:
     return x.reshape(batch, heads, *x.shape[-2:])
 
 
-def _full_mask(mask: Any, q: Array, k: Array) -> Any:
+def _full_mask(mask: Array, q: Array, k: Array) -> Array:
     """The mask with as many dimensions as the queries, and with whole rows and columns."""
     missing = q.ndim - mask.ndim
     shape = (1,) * missing + mask.shape
@@ -218,18 +243,19 @@ def _bind_backward(
     q: Array,
     k: Array,
     v: Array,
-    mask: Any,
+    mask: Array | None,
     out: Array,
     logsumexp: Array,
-    options: dict[str, Any],
+    options: _Options,
     *,
     of_mask: bool,
-) -> Any:
+) -> list[Array]:
     q4, k4, v4, grad4, out4 = (_heads_first(x) for x in (q, k, v, grad, out))
     arrays = [q4, k4, v4, logsumexp.reshape(q4.shape[:-1]), grad4, out4]
     if mask is not None:
         arrays.append(_heads_first(_full_mask(mask, q, k)))
-    return _backward.bind(*arrays, **options, of_mask=of_mask)
+    found: list[Array] = _backward.bind(*arrays, **options, of_mask=of_mask)
+    return found
 
 
 # the mathematics ------------------------------------------------------------------------------
@@ -239,7 +265,7 @@ def _accumulator_of(q: Array) -> Any:
     return jnp.float64 if q.dtype == jnp.float64 else jnp.float32
 
 
-def _scores(q: Array, k: Array, mask: Any, causal: bool, scale: float) -> Any:
+def _scores(q: Array, k: Array, mask: Array | None, causal: bool, scale: float) -> Array:
     """Scores as (batch, key heads, queries of one key head, queries, keys)."""
     batch, heads, rows, size = q.shape
     q = q.reshape(batch, k.shape[1], -1, rows, size)
@@ -254,13 +280,13 @@ def _scores(q: Array, k: Array, mask: Any, causal: bool, scale: float) -> Any:
     return scores
 
 
-def _probabilities(scores: Any, statistic: Array) -> Any:
+def _probabilities(scores: Array, statistic: Array) -> Array:
     """Rows of a fully masked score are 0, as PyTorch has them."""
     seen = jnp.isfinite(statistic)
     return jnp.where(seen, jnp.exp(scores - jnp.where(seen, statistic, 0)), 0)
 
 
-def _kept(shape: tuple[int, ...], dropout: float) -> Any:
+def _kept(shape: tuple[int, ...], dropout: float) -> Array | int:
     """What dropout multiplies probabilities with; the same in forward and backward."""
     if dropout == 0:
         return 1
@@ -269,7 +295,9 @@ def _kept(shape: tuple[int, ...], dropout: float) -> Any:
     return jnp.where(bits >= int(dropout * (2**32 - 1)), 1 / max(1 - dropout, 1e-30), 0)
 
 
-def _exact_forward(q: Array, k: Array, v: Array, *mask: Any, **options: Any) -> tuple[Any, Any]:
+def _exact_forward(
+    q: Array, k: Array, v: Array, *mask: Array, **options: Unpack[_Options]
+) -> tuple[Array, Array]:
     scores = _scores(q, k, mask[0] if mask else None, options["causal"], options["scale"])
     statistic = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     weights = _probabilities(scores, statistic) * _kept(scores.shape, options["dropout"])
@@ -284,9 +312,9 @@ def _exact_backward(
     statistic: Array,
     grad: Array,
     out: Array,
-    *mask: Any,
-    **options: Any,
-) -> tuple[Any, ...]:
+    *mask: Array,
+    **options: Unpack[_BackwardOptions],
+) -> tuple[Array, ...]:
     scores = _scores(q, k, mask[0] if mask else None, options["causal"], options["scale"])
     exact, grouped = scores.dtype, scores.shape[:-1]
     kept = _kept(scores.shape, options["dropout"])
@@ -306,27 +334,33 @@ def _exact_backward(
 # the primitives -------------------------------------------------------------------------------
 
 
-def _forward_types(q: Array, k: Array, v: Array, *mask: Any, **options: Any) -> Any:
+def _forward_types(
+    q: Array, k: Array, v: Array, *mask: Array, **options: Unpack[_Options]
+) -> list[Array]:
     rows = q.shape[:-1]
     return [_abstract(q, (*rows, v.shape[-1])), _abstract(q, rows, _accumulator_of(q))]
 
 
-def _backward_types(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> Any:
+def _backward_types(
+    q: Array, k: Array, v: Array, *rest: Array, **options: Unpack[_BackwardOptions]
+) -> list[Array]:
     scores = _abstract(q, (*q.shape[:-1], k.shape[2]), _accumulator_of(q))
     return [q, k, v, *([scores] if options["of_mask"] else [])]
 
 
-def _abstract(q: Array, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Any:
+def _abstract(q: Array, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Array:
     """The abstract array `q` with another shape; dimensions that are left keep their sharding."""
     spec = q.sharding.spec[: len(shape)]
     sharding = q.sharding.update(spec=PartitionSpec(*spec))
     return q.update(shape=shape, dtype=dtype or q.dtype, sharding=sharding)
 
 
-def _call(name: str) -> Any:
+def _call(name: str) -> Callable[..., Sequence[ir.Value]]:
     """A lowering to one custom call. The causal flag is in its name, so that rows show it."""
 
-    def lower(ctx: Any, *operands: Any, **options: Any) -> Any:
+    def lower(
+        ctx: mlir.LoweringRuleContext, *operands: ir.Value, **options: object
+    ) -> Sequence[ir.Value]:
         from jaxlib.mlir import ir
         from jaxlib.mlir.dialects import stablehlo
 
@@ -337,12 +371,15 @@ def _call(name: str) -> Any:
             call_target_name=ir.StringAttr.get(target),
             backend_config=ir.StringAttr.get(json.dumps(options, sort_keys=True)),
         )
-        return call.results
+        results: Sequence[ir.Value] = call.results
+        return results
 
     return lower
 
 
-def _primitive(name: str, types: Any, exact: Any) -> Any:
+def _primitive(
+    name: str, types: Callable[..., list[Array]], exact: Callable[..., tuple[Array, ...]]
+) -> Primitive:
     primitive = Primitive(name.replace(".", "_"))
     primitive.multiple_results = True
     primitive.def_abstract_eval(types)

@@ -52,10 +52,10 @@ def convolution_backward(
     """Gradients of input, weight and bias; None where the mask does not want one."""
     options = (stride, padding, dilation, transposed, output_padding, groups)
 
-    def of_input(x: Array) -> Any:
+    def of_input(x: Array) -> Array:
         return convolution(x, weight, None, *options)
 
-    def of_weight(weight: Array) -> Any:
+    def of_weight(weight: Array) -> Array:
         return convolution(x, weight, None, *options)
 
     wanted_x, wanted_weight, wanted_bias = output_mask
@@ -73,7 +73,7 @@ def _plain(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-) -> Any:
+) -> Array:
     return lax.conv_general_dilated(
         x,
         weight,
@@ -92,7 +92,7 @@ def _transposed(
     dilation: Sequence[int],
     output_padding: Sequence[int],
     groups: int,
-) -> Any:
+) -> Array:
     """The gradient of a convolution, as one: windows slide over an input with holes."""
     reach = [d * (k - 1) for d, k in zip(_each(dilation, x), weight.shape[2:], strict=True)]
     sides = zip(reach, _each(padding, x), _each(output_padding, x), strict=True)

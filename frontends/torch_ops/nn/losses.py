@@ -13,7 +13,7 @@ from flint.frontends.torch_ops.registry import torch_op
 NONE, MEAN, SUM = 0, 1, 2
 
 
-def _wide(x: Array) -> Any:
+def _wide(x: Array) -> Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -21,7 +21,7 @@ def _class_dimension(x: Array) -> int:
     return 1 if x.ndim > 1 else 0
 
 
-def _picked(x: Array, places: Array) -> Any:
+def _picked(x: Array, places: Array) -> Array:
     """x[n, places[n, ...], ...]: one element of the class dimension for every other position."""
     classes = _class_dimension(x)
     batch = tuple(d for d in range(x.ndim) if d != classes)

@@ -18,11 +18,11 @@ from flint.frontends.torch_ops.registry import torch_op
 Dims = tuple[int, ...]
 
 
-def _wide(x: Array) -> Any:
+def _wide(x: Array) -> Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _mean(x: Array, dims: Dims) -> Any:
+def _mean(x: Array, dims: Dims) -> Array:
     """The mean over some dimensions, that stay with size 1."""
     return jnp.sum(x, dims, keepdims=True) * _inverse(x, dims)
 
@@ -41,13 +41,13 @@ def _normalised(x: Array, dims: Dims, eps: float) -> tuple[Any, Any, Any, Any]:
     return centred * rstd, mean, variance, rstd
 
 
-def _of_input(grad: Array, normal: Any, rstd: Any, dims: Dims) -> Any:
+def _of_input(grad: Array, normal: Array, rstd: Array, dims: Dims) -> Array:
     """The gradient of what was normalised, from that of the normal numbers."""
     pull = _mean(grad, dims) + normal * _mean(grad * normal, dims)
     return (grad - pull) * rstd
 
 
-def _affine(x: Array, weight: Array, bias: Any) -> Any:
+def _affine(x: Array, weight: Array, bias: Array | None) -> Array:
     if weight is not None:
         x = x * weight
     return x if bias is None else x + bias
@@ -101,7 +101,7 @@ def native_layer_norm_backward(
 # groups ---------------------------------------------------------------------------------------
 
 
-def _per_channel(x: Array, values: Array) -> Any:
+def _per_channel(x: Array, values: Array) -> Array:
     """One value for each channel, dimension 1 of `x`."""
     return values.reshape(-1, *(1,) * (x.ndim - 2))
 
@@ -166,9 +166,9 @@ def _others(x: Array) -> Dims:
 def _batch_norm(
     x: Array,
     weight: Array,
-    bias: Any,
-    mean: Any,
-    var: Any,
+    bias: Array | None,
+    mean: Array,
+    var: Array,
     training: bool,
     momentum: float,
     eps: float,

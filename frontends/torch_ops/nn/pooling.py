@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ from jax import Array, lax
 
 from flint.errors import FlintError
 from flint.frontends.torch_ops.registry import torch_op
+
+#: One number for all dimensions of a window, or one for each.
+Sizes: TypeAlias = int | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -39,34 +42,34 @@ class _Windows:
 def _windows(
     x: Array,
     count: int,
-    sizes: Any,
-    strides: Any,
-    padding: Any,
+    sizes: Sizes,
+    strides: Sizes | None,
+    padding: Sizes,
     ceil_mode: bool,
-    dilation: Any = 1,
+    dilation: Sizes = 1,
 ) -> _Windows:
     """The windows of one operator; with `ceil_mode` the last may reach past the padding."""
-    sizes = _each(sizes, count)
-    strides = _each(strides, count) if strides else sizes
-    low, dilation = _each(padding, count), _each(dilation, count)
+    lengths = _each(sizes, count)
+    steps = _each(strides, count) if strides else lengths
+    low, spread = _each(padding, count), _each(dilation, count)
     sides = []
-    for n, k, s, p, d in zip(x.shape[-count:], sizes, strides, low, dilation, strict=True):
+    for n, k, s, p, d in zip(x.shape[-count:], lengths, steps, low, spread, strict=True):
         reach = d * (k - 1) + 1
         out = -(-(n + 2 * p - reach) // s) + 1
         out -= (out - 1) * s >= n + p  # a window must begin in the input or in front of it
         sides.append((p, max((out - 1) * s + reach - n - p, 0) if ceil_mode else p))
-    return _Windows(sizes, strides, tuple(sides), dilation)
+    return _Windows(lengths, steps, tuple(sides), spread)
 
 
-def _each(values: Array, count: int) -> tuple[int, ...]:
-    given: tuple[int, ...] = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+def _each(values: Sizes, count: int) -> tuple[int, ...]:
+    given: tuple[int, ...] = (values,) if isinstance(values, int) else tuple(values)
     return given if len(given) == count else given * count
 
 
 # the largest ----------------------------------------------------------------------------------
 
 
-def _lowest(x: Array) -> Any:
+def _lowest(x: Array) -> np.ndarray[Any, Any]:
     if jnp.issubdtype(x.dtype, jnp.floating):
         return np.array(-np.inf, x.dtype)
     return np.array(jnp.iinfo(x.dtype).min, x.dtype)
@@ -149,12 +152,12 @@ def _max_pool(x: Array, count: int, windows: _Windows) -> tuple[Any, Any]:
     return values, _places(x, count, over)
 
 
-def _places(x: Array, count: int, over: dict[str, Any]) -> Any:
+def _places(x: Array, count: int, over: dict[str, Any]) -> Array:
     spatial = x.shape[-count:]
     place = lax.iota(jnp.int64, math.prod(spatial)).reshape(spatial)
     place = lax.broadcast_in_dim(place, x.shape, tuple(range(x.ndim - count, x.ndim)))
 
-    def first_largest(a: Array, b: Array) -> Any:
+    def first_largest(a: Array, b: Array) -> tuple[Array, Array]:
         (x, i), (y, j) = a, b
         keep = (x > y) | ((x == y) & (i < j)) | jnp.isnan(x)
         return jnp.where(keep, x, y), jnp.where(keep, i, j)
@@ -164,7 +167,7 @@ def _places(x: Array, count: int, over: dict[str, Any]) -> Any:
     return lax.reduce_window((x, place), start, first_largest, **over)[1]
 
 
-def _max_pool_backward(grad: Array, x: Array, windows: _Windows, indices: Array) -> Any:
+def _max_pool_backward(grad: Array, x: Array, windows: _Windows, indices: Array) -> Array:
     """The largest is found again in the input: one operation, that needs no indices.
 
     It cannot have holes in its windows; with dilation the indices say where gradients go.
@@ -172,14 +175,14 @@ def _max_pool_backward(grad: Array, x: Array, windows: _Windows, indices: Array)
     if any(d != 1 for d in windows.dilation):
         return _scattered(grad, x, indices, len(windows.sizes))
 
-    def pooled(x: Array) -> Any:
+    def pooled(x: Array) -> Array:
         over = windows.over(x.ndim)
         return lax.reduce_window(x, _lowest(x), lax.max, **over)
 
     return jax.vjp(pooled, x)[1](grad)[0]
 
 
-def _scattered(grad: Array, x: Array, indices: Array, count: int) -> Any:
+def _scattered(grad: Array, x: Array, indices: Array, count: int) -> Array:
     """Gradients added up at their places in the flat last dimensions."""
     rows, places = math.prod(x.shape[:-count]), math.prod(x.shape[-count:])
     flat = jnp.zeros((rows, places), grad.dtype)
@@ -259,13 +262,13 @@ def adaptive_avg_pool3d_backward(grad: Array, x: Array) -> Array:
 def _avg_pool(
     x: Array,
     count: int,
-    size: Any,
-    stride: Any,
-    padding: Any,
+    size: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
     ceil_mode: bool,
     count_include_pad: bool,
     divisor: int | None,
-) -> Any:
+) -> Array:
     windows = _windows(x, count, size, stride, padding, ceil_mode)
     total = _sums(x, windows)
     low = _each(padding, count) if count_include_pad else (0,) * count
@@ -276,7 +279,7 @@ def _avg_pool(
     return (total / jnp.asarray(elements, total.dtype)).astype(x.dtype)
 
 
-def _sums(x: Array, windows: _Windows) -> Any:
+def _sums(x: Array, windows: _Windows) -> Array:
     """Sums of windows, of short types in float32."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return lax.reduce_window(wide, np.array(0, wide.dtype), lax.add, **windows.over(x.ndim))
@@ -296,7 +299,7 @@ def _counts(
     return total
 
 
-def _adaptive_avg_pool(x: Array, outputs: Sequence[int]) -> Any:
+def _adaptive_avg_pool(x: Array, outputs: Sequence[int]) -> Array:
     count = len(outputs)
     if all(out == 1 for out in outputs):
         return jnp.mean(x, tuple(range(x.ndim - count, x.ndim)), keepdims=True)
@@ -311,7 +314,7 @@ def _adaptive_avg_pool(x: Array, outputs: Sequence[int]) -> Any:
     return found.astype(x.dtype)
 
 
-def _shares(size: int, parts: int) -> Any:
+def _shares(size: int, parts: int) -> np.ndarray[Any, Any]:
     """How much of each of `size` elements the mean of each part has; parts may overlap by one."""
     start = np.arange(parts) * size // parts
     end = -(-(np.arange(parts) + 1) * size // parts)

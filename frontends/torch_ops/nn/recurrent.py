@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,10 @@ import torch
 from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
+
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+
 
 #: Gates of each kind of layer.
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
@@ -41,7 +45,14 @@ _SCHEMAS = {
 # in PyTorch -----------------------------------------------------------------------------------
 
 
-def _fake(kind: str, reverse: bool, x: torch.Tensor, h: torch.Tensor, c: Any, *weights: Any) -> Any:
+def _fake(
+    kind: str,
+    reverse: bool,
+    x: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+    *weights: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
     steps, size = x.shape[0], h.shape[-1]
     gates = x.new_empty((*x.shape[:-1], GATES[kind] * size))
     hidden = x.new_empty((*x.shape[:-1], size))
@@ -50,13 +61,13 @@ def _fake(kind: str, reverse: bool, x: torch.Tensor, h: torch.Tensor, c: Any, *w
     return hidden, torch.empty_like(h), torch.empty_like(c), *kept
 
 
-def _fake_backward(kind: str, reverse: bool, *tensors: Any) -> Any:
+def _fake_backward(kind: str, reverse: bool, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     _, d_h, d_c, x, w_ih, w_hh, *_ = tensors
     made = [torch.empty_like(t) for t in (x, d_h, d_c, w_ih, w_hh)]
     return *made, w_ih.new_empty(2, w_ih.shape[0])
 
 
-def _save(ctx: Any, inputs: Any, output: Any) -> None:
+def _save(ctx: FunctionCtx, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
     ctx.kind, ctx.reverse, x, _, _, w_ih, w_hh, b_ih, _ = inputs
     ctx.mark_non_differentiable(*output[3:])
     ctx.save_for_backward(x, w_ih, w_hh, *output[3:])
@@ -64,8 +75,8 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _gradients(
-    ctx: Any, d_out: torch.Tensor, d_h: torch.Tensor, d_c: torch.Tensor, *rest: Any
-) -> Any:
+    ctx: FunctionCtx, d_out: torch.Tensor, d_h: torch.Tensor, d_c: torch.Tensor, *rest: object
+) -> tuple[torch.Tensor | None, ...]:
     saved = ctx.saved_tensors
     found = torch.ops.flint.recurrent_layer_backward(ctx.kind, ctx.reverse, d_out, d_h, d_c, *saved)
     *others, biases = found
@@ -123,32 +134,40 @@ def _stacked(
 
 
 def lstm(
-    x: torch.Tensor, states: Any, params: Any, has_biases: bool, num_layers: int, *options: Any
-) -> Any:
+    x: torch.Tensor,
+    states: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    *options: Any,
+) -> tuple[torch.Tensor, ...]:
     """`aten::lstm.input` from one operator per layer and direction."""
     hidden, cells = states
     if hidden.shape[-1] != cells.shape[-1] or x.dim() != 3:  # projections
         arguments = (x, states, params, has_biases, num_layers, *options)
-        return torch.ops.aten.lstm.input(*arguments)
+        whole: tuple[torch.Tensor, ...] = torch.ops.aten.lstm.input(*arguments)
+        return whole
     return _stacked("lstm", x, hidden, cells, params, has_biases, num_layers, *options)
 
 
-def _simple(kind: str, x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> Any:
+def _simple(
+    kind: str, x: torch.Tensor, hidden: torch.Tensor, *options: Any
+) -> tuple[torch.Tensor, ...]:
     cells = hidden.new_zeros((hidden.shape[0], 0))
     return _stacked(kind, x, hidden, cells, *options)[:2]
 
 
-def gru(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> Any:
+def gru(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> tuple[torch.Tensor, ...]:
     """`aten::gru.input` from one operator per layer and direction."""
     return _simple("gru", x, hidden, *options)
 
 
-def rnn_tanh(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> Any:
+def rnn_tanh(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> tuple[torch.Tensor, ...]:
     """`aten::rnn_tanh.input` from one operator per layer and direction."""
     return _simple("tanh", x, hidden, *options)
 
 
-def rnn_relu(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> Any:
+def rnn_relu(x: torch.Tensor, hidden: torch.Tensor, *options: Any) -> tuple[torch.Tensor, ...]:
     """`aten::rnn_relu.input` from one operator per layer and direction."""
     return _simple("relu", x, hidden, *options)
 
@@ -165,7 +184,7 @@ WHOLE: dict[Any, Callable[..., Any]] = {
 # in JAX ---------------------------------------------------------------------------------------
 
 
-def _cell(kind: str, from_x: Array, from_h: Array, h: Array, *c: Any) -> tuple[Any, ...]:
+def _cell(kind: str, from_x: Array, from_h: Array, h: Array, *c: Array) -> tuple[Array, ...]:
     """The next hidden state, and cell of an LSTM; `from_x` and `from_h` are the products."""
     if kind == "gru":
         (rx, zx, nx), (rh, zh, nh) = (jnp.split(g, 3, -1) for g in (from_x, from_h))
@@ -180,7 +199,7 @@ def _cell(kind: str, from_x: Array, from_h: Array, h: Array, *c: Any) -> tuple[A
     return jax.nn.sigmoid(out) * jnp.tanh(cell), cell
 
 
-def _times(x: Array, weight: Array, bias: Any) -> Any:
+def _times(x: Array, weight: Array, bias: Array | None) -> Array:
     """x times the transposed weight, plus bias."""
     out = lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
     return out if bias is None else out + bias
@@ -197,10 +216,12 @@ def recurrent_layer(
     w_hh: Array,
     b_ih: Array | None,
     b_hh: Array | None,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """The sequence, the last hidden state and cell, and what backward needs of each step."""
 
-    def step(state: Any, from_x: Array) -> Any:
+    def step(
+        state: tuple[Array, ...], from_x: Array
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         from_h = _times(state[0], w_hh, b_hh)
         new = _cell(kind, from_x, from_h, *state)
         return new, (new[0], from_h, *state)
@@ -223,11 +244,13 @@ def recurrent_layer_backward(
     x: Array,
     w_ih: Array,
     w_hh: Array,
-    *kept: Any,
-) -> tuple[Any, ...]:
+    *kept: Array,
+) -> tuple[Array, ...]:
     """Gradients of the sequence, the first states, both weights, and both biases in one array."""
 
-    def step(state: Any, given: Any) -> Any:
+    def step(
+        state: tuple[Array, ...], given: tuple[Array, ...]
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         d_out, *point = given
         _, pull = jax.vjp(partial(_cell, kind), *point)
         d_from_x, d_from_h, d_h, *d_c = pull((state[0] + d_out, *state[1:]))

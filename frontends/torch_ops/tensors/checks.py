@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flint.frontends.torch_ops.registry import torch_op
 
 
@@ -16,5 +14,5 @@ from flint.frontends.torch_ops.registry import torch_op
     "aten::sym_constrain_range",
     "aten::sym_constrain_range_for_size",
 )
-def assertion(*_: Any, **__: Any) -> None:
+def assertion(*_: object, **__: object) -> None:
     """Nothing: values are not known before a program runs, and shapes are."""

@@ -19,7 +19,7 @@ from flint.frontends.torch_ops.types import Number, cast, jax_dtype, torch_dtype
 
 @torch_op("aten::full")
 def full(
-    size: Sequence[int], fill_value: Number, *, dtype: torch.dtype | None = None, **_: Any
+    size: Sequence[int], fill_value: Number, *, dtype: torch.dtype | None = None, **_: object
 ) -> Array:
     """One value everywhere, in its own type unless another is given."""
     dtype = dtype or torch_dtype(fill_value)
@@ -29,27 +29,34 @@ def full(
 
 
 @torch_op("aten::full_like")
-def full_like(x: Array, fill_value: Number, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+def full_like(
+    x: Array, fill_value: Number, *, dtype: torch.dtype | None = None, **_: object
+) -> Array:
     """One value everywhere, in the shape of another tensor."""
     return full(x.shape, fill_value, dtype=dtype or torch_dtype(x))
 
 
 def new_full(
-    x: Array, size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any
+    x: Array,
+    size: Sequence[int],
+    fill_value: Number,
+    *,
+    dtype: torch.dtype | None = None,
+    **_: object,
 ) -> Array:
     """One value everywhere, in the type of another tensor."""
     return full(size, fill_value, dtype=dtype or torch_dtype(x))
 
 
 @torch_op("aten::empty.memory_format")
-def zeros(size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+def zeros(size: Sequence[int], *, dtype: torch.dtype | None = None, **_: object) -> Array:
     """Zeros; also where PyTorch leaves the values open."""
     return full(size, 0, dtype=dtype or torch.get_default_dtype())
 
 
 @torch_op("aten::empty_permuted", "aten::empty_strided")
 def empty_strided(
-    size: Sequence[int], order: Sequence[int], /, *, dtype: torch.dtype | None = None, **_: Any
+    size: Sequence[int], order: Sequence[int], /, *, dtype: torch.dtype | None = None, **_: object
 ) -> Array:
     """Zeros: PyTorch leaves the values open; the order in memory plays no part."""
     return zeros(size, dtype=dtype)
@@ -62,14 +69,14 @@ def new_empty_strided(
     stride: Sequence[int],
     *,
     dtype: torch.dtype | None = None,
-    **_: Any,
+    **_: object,
 ) -> Array:
     """Zeros: PyTorch leaves the values open; the order in memory plays no part."""
     return new_full(x, size, 0, dtype=dtype)
 
 
 @torch_op("aten::scalar_tensor")
-def scalar_tensor(value: Number, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+def scalar_tensor(value: Number, *, dtype: torch.dtype | None = None, **_: object) -> Array:
     """A number as a tensor without dimensions, floating unless a type is given."""
     return full((), value, dtype=dtype or torch.get_default_dtype())
 
@@ -79,7 +86,7 @@ def scalar_tensor(value: Number, *, dtype: torch.dtype | None = None, **_: Any) 
 
 @torch_op("aten::arange.start_step")
 def arange(
-    start: float, end: float, step: float = 1, *, dtype: torch.dtype | None = None, **_: Any
+    start: float, end: float, step: float = 1, *, dtype: torch.dtype | None = None, **_: object
 ) -> Array:
     """start, start + step, ... below end."""
     whole = all(isinstance(number, int) for number in (start, end, step))
@@ -91,7 +98,7 @@ def arange(
 
 
 @torch_op("prims::iota")
-def iota(length: int, *, start: int, step: int, dtype: torch.dtype, **_: Any) -> Array:
+def iota(length: int, *, start: int, step: int, dtype: torch.dtype, **_: object) -> Array:
     """start, start + step, ...: so many of them."""
     return _line(length, start, step, dtype)
 
@@ -101,7 +108,7 @@ def iota(length: int, *, start: int, step: int, dtype: torch.dtype, **_: Any) ->
 
 @torch_op("aten::tril_indices")
 def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **_: Any
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **_: object
 ) -> Array:
     """Rows and columns of what lies on and below a diagonal."""
     return _index_pairs(np.tril_indices(row, offset, col), dtype)
@@ -109,7 +116,7 @@ def tril_indices(
 
 @torch_op("aten::triu_indices")
 def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **_: Any
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **_: object
 ) -> Array:
     """Rows and columns of what lies on and above a diagonal."""
     return _index_pairs(np.triu_indices(row, offset, col), dtype)
@@ -118,12 +125,14 @@ def triu_indices(
 # shared ---------------------------------------------------------------------------------------
 
 
-def _line(count: int, start: Any, step: Any, dtype: torch.dtype) -> Array:
+def _line(count: int, start: Number, step: Number, dtype: torch.dtype) -> Array:
     numbers = lax.iota(jax_dtype(dtype), count)
     if step != 1:
         numbers = lax.mul(numbers, lax.full_like(numbers, step))
     return numbers if start == 0 else lax.add(numbers, lax.full_like(numbers, start))
 
 
-def _index_pairs(pairs: Any, dtype: torch.dtype | None) -> Array:
+def _index_pairs(
+    pairs: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], dtype: torch.dtype | None
+) -> Array:
     return jnp.asarray(np.stack(pairs).astype(jax_dtype(dtype or torch.int64)))

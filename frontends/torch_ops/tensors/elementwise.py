@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 import torch
@@ -68,7 +67,7 @@ def div_mode(x: Array, y: Operand, *, rounding_mode: str | None) -> Array:
     return trunc(quotient)
 
 
-def floor_divide(x: Array, y: Any) -> Array:
+def floor_divide(x: Array, y: Operand) -> Array:
     """X / y rounded down."""
     divisor = y
     x, y = operands(x, y)
@@ -604,12 +603,12 @@ def clamp(x: Array, min: Operand | None = None, max: Operand | None = None) -> A
     return x if high is None else lax.min(*operands(x, high, dtype=common))
 
 
-def clamp_min(x: Array, min: Any) -> Array:
+def clamp_min(x: Array, min: Operand) -> Array:
     """X, but not less than `min`."""
     return lax.max(*operands(x, min))
 
 
-def clamp_max(x: Array, max: Any) -> Array:
+def clamp_max(x: Array, max: Operand) -> Array:
     """X, but not more than `max`."""
     return lax.min(*operands(x, max))
 
@@ -663,13 +662,13 @@ def view_as_complex(x: Array) -> Array:
 
 
 @torch_op("aten::_to_copy", "prims::convert_element_type")
-def to_copy(x: Array, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> Array:
+def to_copy(x: Array, dtype: torch.dtype | None = None, *_: object, **__: object) -> Array:
     """X in another type; where it lies plays no part."""
     return cast(x, dtype)
 
 
 @torch_op("aten::alias", "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
-def same(x: Array, **_: Any) -> Array:
+def same(x: Array, **_: object) -> Array:
     """X itself: arrays are never written to."""
     return x
 
@@ -694,11 +693,11 @@ def view_dtype(x: Array, dtype: torch.dtype) -> Array:
 # shared ---------------------------------------------------------------------------------------
 
 
-def _times(x: Array, factor: Any) -> Array:
+def _times(x: Array, factor: Number) -> Array:
     return x if factor == 1 else lax.mul(x, lax.full_like(x, factor))
 
 
-def _float_operands(x: Array, y: Any) -> list[Array]:
+def _float_operands(x: Array, y: Operand) -> list[Array]:
     common = result_type(x, y)
     is_float = common.is_floating_point or common.is_complex
     return operands(x, y, dtype=common if is_float else torch.get_default_dtype())

@@ -9,9 +9,10 @@ from jax import Array
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.tensors import elementwise, reductions
+from flint.frontends.torch_ops.types import Number, Operand
 
 
-def _each(function: Callable[..., Any], lists: Sequence[Any], **options: Any) -> tuple[Any, ...]:
+def _each(function: Callable[..., Any], lists: Sequence[Any], **options: object) -> tuple[Any, ...]:
     """`function` of the first entries, of the second ones, ...; a number stands for all."""
     length = next(len(part) for part in lists if isinstance(part, (list, tuple)))
     spread = [part if isinstance(part, (list, tuple)) else [part] * length for part in lists]
@@ -19,7 +20,7 @@ def _each(function: Callable[..., Any], lists: Sequence[Any], **options: Any) ->
 
 
 def _register(name: str, function: Callable[..., Any], *overloads: str) -> None:
-    def on_lists(*lists: Any, **options: Any) -> tuple[Any, ...]:
+    def on_lists(*lists: Sequence[Operand] | Number, **options: object) -> tuple[Any, ...]:
         return _each(function, lists, **options)
 
     on_lists.__doc__ = f"`{name}` of every tensor of a list."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax.numpy as jnp
@@ -173,7 +173,7 @@ def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
 
 @torch_op("aten::masked_select", "aten::nonzero", "aten::unique_consecutive")
 @torch_op("aten::_unique2", "aten::unique_dim", "aten::repeat_interleave.Tensor")
-def of_unknown_size(*args: Any, **kwargs: Any) -> NoReturn:
+def of_unknown_size(*args: object, **kwargs: object) -> NoReturn:
     """Refuse what has as many results as the numbers say.
 
     Raises:
@@ -246,7 +246,9 @@ def _cut(x: Array, shape: Sequence[int]) -> Array:
     return x if x.shape == tuple(shape) else lax.slice(x, (0,) * x.ndim, tuple(shape))
 
 
-def _scattered(combine: Any, x: Array, dim: int, index: Array, src: Array) -> Array:
+def _scattered(
+    combine: Callable[..., Array], x: Array, dim: int, index: Array, src: Array
+) -> Array:
     if not x.ndim:
         flat = _scattered(combine, _at_least_1d(x), 0, _at_least_1d(index), _at_least_1d(src))
         return lax.reshape(flat, ())

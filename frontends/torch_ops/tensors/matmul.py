@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import Array, lax
 
@@ -17,7 +18,7 @@ from flint.frontends.torch_ops.types import Number, cast, jax_dtype
 
 def _dot(
     a: Array, b: Array, contract: tuple[int, int], batch: int = 0, dtype: torch.dtype | None = None
-) -> Any:
+) -> Array:
     """One `dot_general` over one dimension of each operand, and `batch` leading ones."""
     same = tuple(range(batch))
     numbers = (((contract[0],), (contract[1],)), (same, same))
@@ -25,11 +26,11 @@ def _dot(
     return lax.dot_general(a, b, numbers, preferred_element_type=wanted)
 
 
-def _scaled(x: Array, factor: Any) -> Any:
+def _scaled(x: Array, factor: Number) -> Array:
     return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
 
 
-def _plus(added: Any, product: Any, beta: Any, alpha: Any) -> Any:
+def _plus(added: Array, product: Array, beta: Number, alpha: Number) -> Array:
     """beta * added + alpha * product; with beta 0 even NaN is not added."""
     product = _scaled(product, alpha)
     return product if beta == 0 else _scaled(added, beta).astype(product.dtype) + product
@@ -94,7 +95,7 @@ def addbmm(added: Array, a: Array, b: Array, *, beta: Number = 1, alpha: Number 
     return _plus(added, product, beta, alpha)
 
 
-def mv(a: Array, v: Array) -> Any:
+def mv(a: Array, v: Array) -> Array:
     """(m, k) x (k,)."""
     return _dot(a, v, (1, 0))
 
@@ -129,12 +130,12 @@ def scaled_mm(
     return out.astype(a.dtype) if out_dtype is None else cast(out, out_dtype)
 
 
-def _blocks(scale: Any, shape: tuple[int, ...]) -> bool:
+def _blocks(scale: Array, shape: tuple[int, ...]) -> bool:
     """Whether there is more than one scale along the contracted dimension or within rows."""
     return math.prod(scale.shape) not in (1, shape[0]) and scale.shape != (1, shape[1])
 
 
-def _unscaled(x: Array, scale: Any) -> Any:
+def _unscaled(x: Array, scale: Array) -> Array:
     """The numbers that blocks of 8-bit floats stand for."""
     rows, columns = (n // s for n, s in zip(x.shape, scale.shape, strict=True))
     whole = jnp.repeat(jnp.repeat(scale, rows, 0), columns, 1)
@@ -184,13 +185,13 @@ def grouped_mm(
     return out if bias is None else out + bias.astype(out.dtype)
 
 
-def _sizes(ends: Any) -> Any:
+def _sizes(ends: Array) -> Array:
     """Sizes of groups from where they end: ends less the ends before."""
     zero = ends.dtype.type(0)
     return ends - lax.pad(ends, zero, [(1, -1, 0)])
 
 
-def _ragged(a: Array, b: Array, sizes: Any, wanted: Any) -> Any:
+def _ragged(a: Array, b: Array, sizes: Array, wanted: np.dtype[Any]) -> Array:
     if a.ndim == 2 and b.ndim == 3:  # (m, k) x (g, k, n): rows of a
         return lax.ragged_dot(a, b, sizes, preferred_element_type=wanted)
     if a.ndim == 3:  # (g, m, k) x (k, n): columns of b, which must be the left operand

@@ -7,12 +7,17 @@ a partitioner gathers it. Here the dimensions stay as they are: one `dot_general
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
+
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+
 
 _SCHEMAS = {
     "linear": "(Tensor x, Tensor weight, bool inputs_first) -> Tensor",
@@ -47,26 +52,28 @@ WHOLE = {torch.ops.aten.linear.default: linear, torch.ops.aten.matmul.default: m
 # in PyTorch -----------------------------------------------------------------------------------
 
 
-def _fake_linear(x: torch.Tensor, weight: torch.Tensor, inputs_first: bool) -> Any:
+def _fake_linear(x: torch.Tensor, weight: torch.Tensor, inputs_first: bool) -> torch.Tensor:
     return x.new_empty([*x.shape[:-1], weight.shape[1 if inputs_first else 0]])
 
 
-def _fake_weight_gradient(grad: torch.Tensor, x: torch.Tensor, inputs_first: bool) -> Any:
+def _fake_weight_gradient(grad: torch.Tensor, x: torch.Tensor, inputs_first: bool) -> torch.Tensor:
     sizes = [grad.shape[-1], x.shape[-1]]
     return grad.new_empty(sizes[::-1] if inputs_first else sizes)
 
 
-def _fake_stacked(a: torch.Tensor, b: torch.Tensor, a_transposed: bool, b_transposed: bool) -> Any:
+def _fake_stacked(
+    a: torch.Tensor, b: torch.Tensor, a_transposed: bool, b_transposed: bool
+) -> torch.Tensor:
     rows, columns = a.shape[-1 if a_transposed else -2], b.shape[-2 if b_transposed else -1]
     return a.new_empty([*a.shape[:-2], rows, columns])
 
 
-def _save(ctx: Any, inputs: Any, output: Any) -> None:
+def _save(ctx: FunctionCtx, inputs: Sequence[Any], output: torch.Tensor) -> None:
     a, b, *ctx.options = inputs
     ctx.save_for_backward(a, b)
 
 
-def _linear_gradients(ctx: Any, grad: torch.Tensor) -> Any:
+def _linear_gradients(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (x, weight), (inputs_first,) = ctx.saved_tensors, ctx.options
     ops = torch.ops.flint
     of_x = of_weight = None
@@ -77,7 +84,7 @@ def _linear_gradients(ctx: Any, grad: torch.Tensor) -> Any:
     return of_x, of_weight, None
 
 
-def _stacked_gradients(ctx: Any, grad: torch.Tensor) -> Any:
+def _stacked_gradients(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """Of A B: grad B^T and A^T grad, each transposed where its operand was given so."""
     (a, b), (ta, tb) = ctx.saved_tensors, ctx.options
     product = torch.ops.flint.stacked

@@ -12,21 +12,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import Array, lax
 
 from flint.frontends.torch_ops.registry import torch_op
-from flint.frontends.torch_ops.types import broadcast, cast, jax_dtype
+from flint.frontends.torch_ops.types import Operand, broadcast, cast, jax_dtype
 
 
-def _uniform(shape: Sequence[int], dtype: torch.dtype | None = None) -> Any:
+def _uniform(shape: Sequence[int], dtype: torch.dtype | None = None) -> Array:
     """Numbers from 0 to 1, of PyTorch's default type unless another is wanted."""
     wanted = jax_dtype(dtype or torch.get_default_dtype())
     drawn = jnp.float64 if wanted == jnp.float64 else jnp.float32
     return lax.rng_uniform(drawn(0), drawn(1), tuple(shape)).astype(wanted)
 
 
-def _normal(shape: Sequence[int], dtype: torch.dtype | None = None) -> Any:
+def _normal(shape: Sequence[int], dtype: torch.dtype | None = None) -> Array:
     """Numbers of the standard normal distribution, by the inverse of its integral."""
     wanted = jax_dtype(dtype or torch.get_default_dtype())
     drawn = jnp.float64 if wanted == jnp.float64 else jnp.float32
@@ -34,13 +35,13 @@ def _normal(shape: Sequence[int], dtype: torch.dtype | None = None) -> Any:
     return (lax.erf_inv(below) * drawn(math.sqrt(2))).astype(wanted)
 
 
-def _integers(low: int, high: int, shape: Sequence[int], dtype: torch.dtype | None) -> Any:
+def _integers(low: int, high: int, shape: Sequence[int], dtype: torch.dtype | None) -> Array:
     """Whole numbers from `low` to `high`, without the latter."""
     drawn = lax.rng_uniform(jnp.int64(low), jnp.int64(high), tuple(shape))
     return cast(drawn, dtype or torch.int64)
 
 
-def _type(x: Array, dtype: torch.dtype | None) -> Any:
+def _type(x: Array, dtype: torch.dtype | None) -> np.dtype[Any]:
     return x.dtype if dtype is None else jax_dtype(dtype)
 
 
@@ -68,32 +69,32 @@ def native_dropout_backward(grad: Array, kept: Array, scale: float) -> Array:
 
 
 @torch_op("aten::rand", "aten::rand.generator")
-def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> Array:
+def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: object) -> Array:
     """Numbers from 0 to 1."""
     return _uniform(size, dtype)
 
 
 @torch_op("aten::randn", "aten::randn.generator")
-def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> Array:
+def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: object) -> Array:
     """Numbers of the standard normal distribution."""
     return _normal(size, dtype)
 
 
 @torch_op("aten::rand_like", "aten::rand_like.generator")
-def rand_like(x: Array, *, dtype: torch.dtype | None = None, **options: Any) -> Array:
+def rand_like(x: Array, *, dtype: torch.dtype | None = None, **options: object) -> Array:
     """Numbers from 0 to 1, in the shape of `x`."""
     return _uniform(x.shape).astype(_type(x, dtype))
 
 
 @torch_op("aten::randn_like", "aten::randn_like.generator")
-def randn_like(x: Array, *, dtype: torch.dtype | None = None, **options: Any) -> Array:
+def randn_like(x: Array, *, dtype: torch.dtype | None = None, **options: object) -> Array:
     """Numbers of the standard normal distribution, in the shape of `x`."""
     return _normal(x.shape).astype(_type(x, dtype))
 
 
 @torch_op("aten::randint", "aten::randint.generator")
 def randint(
-    high: int, size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any
+    high: int, size: Sequence[int], *, dtype: torch.dtype | None = None, **options: object
 ) -> Array:
     """Whole numbers from 0 to `high`, without the latter."""
     return _integers(0, high, size, dtype)
@@ -101,28 +102,30 @@ def randint(
 
 @torch_op("aten::randint.low", "aten::randint.low_generator")
 def randint_low(
-    low: int, high: int, size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any
+    low: int, high: int, size: Sequence[int], *, dtype: torch.dtype | None = None, **options: object
 ) -> Array:
     """Whole numbers from `low` to `high`, without the latter."""
     return _integers(low, high, size, dtype)
 
 
 @torch_op("aten::randint_like", "aten::randint_like.generator")
-def randint_like(x: Array, high: int, *, dtype: torch.dtype | None = None, **options: Any) -> Array:
+def randint_like(
+    x: Array, high: int, *, dtype: torch.dtype | None = None, **options: object
+) -> Array:
     """Whole numbers from 0 to `high`, in the shape of `x`."""
     return _integers(0, high, x.shape, None).astype(_type(x, dtype))
 
 
 @torch_op("aten::randint_like.low_dtype", "aten::randint_like.low_generator_dtype")
 def randint_like_low(
-    x: Array, low: int, high: int, *, dtype: torch.dtype | None = None, **options: Any
+    x: Array, low: int, high: int, *, dtype: torch.dtype | None = None, **options: object
 ) -> Array:
     """Whole numbers from `low` to `high`, in the shape of `x`."""
     return _integers(low, high, x.shape, None).astype(_type(x, dtype))
 
 
 @torch_op("aten::randperm", "aten::randperm.generator")
-def randperm(n: int, *, dtype: torch.dtype | None = None, **options: Any) -> Array:
+def randperm(n: int, *, dtype: torch.dtype | None = None, **options: object) -> Array:
     """The numbers below `n` in some order."""
     numbers = lax.iota(jax_dtype(dtype or torch.int64), n)
     return lax.sort((_uniform((n,), torch.float32), numbers), num_keys=1)[1]
@@ -135,7 +138,7 @@ def normal(
     size: Sequence[int],
     *,
     dtype: torch.dtype | None = None,
-    **options: Any,
+    **options: object,
 ) -> Array:
     """Numbers of a normal distribution."""
     return _normal(size, dtype) * std + mean
@@ -145,48 +148,48 @@ def normal(
 
 
 @torch_op("aten::normal.Tensor_float", "aten::normal.Tensor_Tensor", "aten::normal.float_Tensor")
-def normal_tensors(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Array:
+def normal_tensors(mean: Operand, std: Operand = 1.0, *, generator: object = None) -> Array:
     """Numbers of normal distributions, one for each mean and deviation."""
-    arrays = [a for a in (mean, std) if hasattr(a, "dtype")]
+    arrays: list[Any] = [a for a in (mean, std) if hasattr(a, "dtype")]
     shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
     return _normal(shape).astype(arrays[0].dtype) * std + mean
 
 
 @torch_op("aten::normal_functional")
 def normal_functional(
-    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
+    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: object = None
 ) -> Array:
     """Numbers of a normal distribution, in the shape and type of `x`."""
     return _normal(x.shape).astype(x.dtype) * std + mean
 
 
 @torch_op("aten::uniform")
-def uniform(x: Array, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Array:
+def uniform(x: Array, low: float = 0.0, high: float = 1.0, *, generator: object = None) -> Array:
     """Numbers from `low` to `high`, in the shape and type of `x`."""
     return _uniform(x.shape).astype(x.dtype) * (high - low) + low
 
 
 @torch_op("aten::exponential")
-def exponential(x: Array, rate: float = 1.0, *, generator: Any = None) -> Array:
+def exponential(x: Array, rate: float = 1.0, *, generator: object = None) -> Array:
     """Numbers of an exponential distribution, in the shape and type of `x`."""
     return (-jnp.log1p(-_uniform(x.shape)) / rate).astype(x.dtype)
 
 
 @torch_op("aten::bernoulli.p")
-def bernoulli_p(x: Array, p: float = 0.5, *, generator: Any = None) -> Array:
+def bernoulli_p(x: Array, p: float = 0.5, *, generator: object = None) -> Array:
     """1 with probability `p`, otherwise 0, in the shape and type of `x`."""
     return (_uniform(x.shape, torch.float32) < p).astype(x.dtype)
 
 
 @torch_op("aten::bernoulli.Tensor")
-def bernoulli_tensor(x: Array, p: Array, *, generator: Any = None) -> Array:
+def bernoulli_tensor(x: Array, p: Array, *, generator: object = None) -> Array:
     """1 with the probability that `p` holds, otherwise 0, in the shape and type of `x`."""
     return (_uniform(x.shape).astype(p.dtype) < broadcast(p, x.shape)).astype(x.dtype)
 
 
 @torch_op("aten::multinomial")
 def multinomial(
-    x: Array, num_samples: int, replacement: bool = False, *, generator: Any = None
+    x: Array, num_samples: int, replacement: bool = False, *, generator: object = None
 ) -> Array:
     """Indices along the last dimension, as likely as `x` says."""
     if replacement:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import torch
@@ -187,7 +186,7 @@ def linalg_vector_norm(
 
 def norm(
     x: Array,
-    p: Any = 2,
+    p: float = 2,
     dim: Dims = None,
     keepdim: bool = False,
     *,
@@ -298,7 +297,7 @@ def bincount(x: Array, weights: Array | None = None, minlength: int = 0) -> Arra
 # shared ---------------------------------------------------------------------------------------
 
 
-def x_over(total: Array, count: Any) -> Array:
+def x_over(total: Array, count: Number) -> Array:
     """A sum divided by a count that is known."""
     return total if count == 1 else lax.div(total, lax.full_like(total, count))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -32,7 +32,7 @@ def view(x: Array, size: Sequence[int]) -> Array:
 
 
 @torch_op("aten::_reshape_copy")
-def reshape_alias(x: Array, size: Sequence[int], stride: Any = None) -> Array:
+def reshape_alias(x: Array, size: Sequence[int], stride: object = None) -> Array:
     """The same numbers in another shape."""
     return _reshaped(x, size)
 
@@ -330,7 +330,9 @@ def _pairs(pad: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(pad[::2], pad[1::2], strict=True))[::-1]
 
 
-def _spread(part: Array, size: int, dim: int, start: Any, end: Any, step: int) -> Array:
+def _spread(
+    part: Array, size: int, dim: int, start: int | None, end: int | None, step: int
+) -> Array:
     """A part of a dimension at its places in the whole one, zeros elsewhere."""
     axis = dimension(dim, part.ndim)
     first, _, _ = slice(start, end, step).indices(size)
@@ -348,7 +350,9 @@ def _last_two(x: Array, dim1: int, dim2: int) -> Array:
     return _transposed(x, [*(d for d in range(x.ndim) if d not in (d1, d2)), d1, d2])
 
 
-def _transposed_map(linear: Any, shape: Sequence[int], cotangent: Array) -> Array:
+def _transposed_map(
+    linear: Callable[[Array], Array], shape: Sequence[int], cotangent: Array
+) -> Array:
     """What the transpose of a linear function of a tensor of `shape` gives."""
     abstract = jax.ShapeDtypeStruct(tuple(shape), cotangent.dtype)
     (result,) = jax.linear_transpose(linear, abstract)(cotangent)
