@@ -12,8 +12,12 @@ if _TYPE_CHECKING:
     from flint.errors import FlintError as FlintError
     from flint.frontends.torch_ops.registry import torch_op as torch_op
     from flint.ir.mesh import Mesh as Mesh
+    from flint.ir.op_class import OpClass as OpClass
     from flint.ir.program import Program as Program
     from flint.ir.workload import Workload as Workload
+    from flint.passes.work.declared import CostEstimate as CostEstimate
+    from flint.passes.work.declared import KernelCall as KernelCall
+    from flint.passes.work.declared import cost_of as cost_of
     from flint.steps.pipeline import Layers as Layers
     from flint.steps.pipeline import Pipeline as Pipeline
     from flint.steps.pipeline import Stage as Stage
@@ -30,10 +34,13 @@ if _TYPE_CHECKING:
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
     "Cluster": "flint.cluster.models",
+    "CostEstimate": "flint.passes.work.declared",
     "Disaggregated": "flint.steps.pools",
     "FlintError": "flint.errors",
+    "KernelCall": "flint.passes.work.declared",
     "Layers": "flint.steps.pipeline",
     "Mesh": "flint.ir.mesh",
+    "OpClass": "flint.ir.op_class",
     "Pipeline": "flint.steps.pipeline",
     "Program": "flint.ir.program",
     "Stage": "flint.steps.pipeline",
@@ -42,6 +49,7 @@ _PUBLIC = {
     "Trace": "flint.tracing",
     "Workload": "flint.ir.workload",
     "WorldStep": "flint.steps.step",
+    "cost_of": "flint.passes.work.declared",
     "entry": "flint.steps.step",
     "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from flint.frontends.torch_graph.declared import declared_flops, is_declared
+
 _aten = torch.ops.aten
 #: Operators whose work counts: products, convolutions and attention, however they are written.
 _COUNTED = frozenset(
@@ -35,7 +37,8 @@ _COUNTED = frozenset(
 def node_flops(graph_module: torch.fx.GraphModule) -> dict[Any, int]:
     """Floating-point operations of the forward pass by node, two for a multiplication and addition.
 
-    As `torch.utils.flop_counter` counts them; a node that runs a graph has all that is in it.
+    As `torch.utils.flop_counter` counts them, and as the program declares them for operators of
+    its own; a node that runs a graph has all that is in it.
     """
     known: dict[Any, int] = {}
     return {node: _flops(node, graph_module, known) for node in graph_module.graph.nodes}
@@ -48,6 +51,8 @@ def _flops(node: torch.fx.Node, owner: torch.fx.GraphModule, known: dict[Any, in
     graphs = [g for g in inner if isinstance(g, torch.fx.GraphModule)]
     if graphs:
         return sum(sum(node_flops(g).values()) for g in graphs)
+    if is_declared(node.target):
+        return declared_flops(node)
     if getattr(node.target, "overloadpacket", None) not in _COUNTED:
         return 0
     types: dict[Any, Any] = {}

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from flint.errors import FlintError
+from flint.frontends.torch_graph.declared import call_of, is_declared
 from flint.frontends.torch_graph.names import name_stack, place_of, who_uses
 from flint.frontends.torch_graph.transposes import product
 from flint.frontends.torch_ops.registry import find_op
@@ -46,8 +47,7 @@ class Interpreter:
 
     def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
         function = self.calls.get(node.target) or function_of(node.target)
-        assert function is not None, f"{node.target} was not checked for"
-        return function
+        return function or call_of(node)
 
 
 def function_of(target: object) -> Callable[..., Any] | None:
@@ -67,7 +67,7 @@ def refuse_unknown(nodes: Iterable[Any], known: Iterable[Any] = ()) -> None:
     for node in nodes:
         if node.op != "call_function" or node.target in known:
             continue
-        if function_of(node.target) is None:
+        if function_of(node.target) is None and not is_declared(node.target):
             users = missing.setdefault(_name(node.target), {})
             users[who_uses(node)] = None
             place = place or place_of(node)

@@ -3,56 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import Array, lax
+
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
+
+if TYPE_CHECKING:
+    from jax import Array
 
 #: A number among the arguments of an operator (`Scalar` in PyTorch's schemas).
 Number: TypeAlias = bool | int | float | complex
 #: An operand that may be either: overloads for tensors and for numbers share a function.
-Operand: TypeAlias = Array | Number
+Operand: TypeAlias = "Array | Number"
 
-#: PyTorch's types and JAX's: the same numbers under (mostly) the same names.
-_JAX_TYPES: dict[torch.dtype, Any] = {
-    torch.bool: jnp.bool_,
-    torch.uint8: jnp.uint8,
-    torch.uint16: jnp.uint16,
-    torch.uint32: jnp.uint32,
-    torch.uint64: jnp.uint64,
-    torch.int8: jnp.int8,
-    torch.int16: jnp.int16,
-    torch.int32: jnp.int32,
-    torch.int64: jnp.int64,
-    torch.bfloat16: jnp.bfloat16,
-    torch.float16: jnp.float16,
-    torch.float32: jnp.float32,
-    torch.float64: jnp.float64,
-    torch.complex64: jnp.complex64,
-    torch.complex128: jnp.complex128,
-    torch.float8_e4m3fn: jnp.float8_e4m3fn,
-    torch.float8_e4m3fnuz: jnp.float8_e4m3fnuz,
-    torch.float8_e5m2: jnp.float8_e5m2,
-    torch.float8_e5m2fnuz: jnp.float8_e5m2fnuz,
-    torch.float8_e8m0fnu: jnp.float8_e8m0fnu,
-}
-_TO_JAX: dict[torch.dtype, np.dtype[Any]] = {
-    ours: jnp.dtype(theirs) for ours, theirs in _JAX_TYPES.items()
-}
-_TO_TORCH = {theirs: ours for ours, theirs in _TO_JAX.items()}
+#: PyTorch's types of which JAX has the same, under the same name but for `bool`.
+_TYPES = (
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    torch.float8_e8m0fnu,
+)
+_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in _TYPES}
+_BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
 _WRAPPED = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
 
 
+@cache
 def jax_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """JAX's type of the same numbers."""
-    return _TO_JAX[dtype]
+    name = _NAMES[dtype]
+    return np.dtype(np.bool_ if name == "bool" else getattr(jnp, name))
 
 
 def torch_dtype(x: Any) -> torch.dtype:
     """PyTorch's type of a JAX array, or of a Python number by PyTorch's rules."""
-    return _WRAPPED[type(x)] if type(x) in _WRAPPED else _TO_TORCH[jnp.dtype(x.dtype)]
+    return _WRAPPED[type(x)] if type(x) in _WRAPPED else _BY_NAME[np.dtype(x.dtype).name]
 
 
 def result_type(*operands: Any) -> torch.dtype:

@@ -26,7 +26,8 @@ from flint.passes.mlir import (
     target_of,
 )
 from flint.passes.work import formulas
-from flint.passes.work.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
+from flint.passes.work.declared import ArrayType, KernelCall
+from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
 from flint.passes.work.work import Work
 
@@ -247,14 +248,25 @@ def custom_call(o: Operation) -> Work:
         return FACTORIZATIONS[target](math.prod(batch), m, n)
     config = _config(o.op)
     estimate = config.get("custom_call_config", config).get("cost_estimate")
-    results = _arrays(o.results)
+    attributes = {**_attributes(o.op), **config.get("attributes", {})}
+    call = KernelCall(_arrays(o.operands), _arrays(o.results), attributes)
     if target in PALLAS_TARGETS:
-        return work_of_kernel(_kernel_name(o.op, config), _arrays(o.operands), results, estimate)
-    return declared_work(f"custom_call.{target}", results, estimate)
+        return work_of_kernel(_kernel_name(o.op, config), call, estimate)
+    return work_of_call(target, call, estimate)
 
 
-def _arrays(tensors: tuple[Tensor, ...]) -> list[Array]:
-    return [Array(t.shape, "float" in t.dtype, t.num_bytes) for t in tensors]
+def _arrays(tensors: tuple[Tensor, ...]) -> tuple[ArrayType, ...]:
+    return tuple([ArrayType(t.shape, t.dtype, t.num_bytes) for t in tensors])
+
+
+def _attributes(op: Any) -> dict[str, Any]:
+    """What a call of the foreign-function interface was given by name: numbers and texts."""
+    from jaxlib.mlir import ir
+
+    key = "mhlo.backend_config"
+    if key not in op.attributes or not isinstance(op.attributes[key], ir.DictAttr):
+        return {}
+    return {n.name: n.attr.value for n in op.attributes[key] if hasattr(n.attr, "value")}
 
 
 def _kernel_name(op: Any, config: dict[str, Any]) -> str:

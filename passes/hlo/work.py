@@ -18,7 +18,8 @@ from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import attention_name, is_attention, is_attention_backward, mask_in_config
 from flint.passes.work import formulas
-from flint.passes.work.hand_written import PALLAS_TARGETS, Array, declared_work, work_of_kernel
+from flint.passes.work.declared import ArrayType, KernelCall
+from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
 from flint.passes.work.work import Work
 
@@ -316,19 +317,19 @@ def custom_call(o: Operation) -> Work:
         called = attention_name(target, mask)
         return replace(work, mask=mask, called=called)
     estimate = config.get("custom_call_config", config).get("cost_estimate")
-    results = _arrays([o.instruction])
+    call = KernelCall(_arrays(o.operands), _arrays([o.instruction]), config)
     if target in PALLAS_TARGETS:
-        return work_of_kernel(_kernel_name(o, config), _arrays(o.operands), results, estimate)
-    return declared_work(called, results, estimate)
+        return work_of_kernel(_kernel_name(o, config), call, estimate)
+    return work_of_call(target, call, estimate)
 
 
-def _arrays(instructions: list[Instruction]) -> list[Array]:
-    return [
-        Array(dimensions, "float" in dtype, shapes.num_bytes(leaf))
+def _arrays(instructions: list[Instruction]) -> tuple[ArrayType, ...]:
+    return tuple(
+        ArrayType(dimensions, dtype, shapes.num_bytes(leaf))
         for instruction in instructions
         for leaf in shapes.leaves(instruction.shape)
         for dtype, dimensions in [shapes.first(leaf)]
-    ]
+    )
 
 
 def _kernel_name(o: Operation, config: dict[str, Any]) -> str:

@@ -20,11 +20,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 from flint.ir.op_class import OpClass
 from flint.ir.program import CAUSAL
+from flint.passes.work.declared import (
+    ArrayType,
+    KernelCall,
+    declaration_of,
+    numbers_of,
+    talks_to_others,
+    work_of_numbers,
+)
 from flint.passes.work.work import Work
 
 #: Targets of the custom calls that Pallas kernels become: for TPUs, and by `frontends/gpu_kernels`.
@@ -37,66 +44,42 @@ _FLASH = re.compile(r"(?<![a-z])flash_attention(?:_(dkv|dq))?_kernel")
 _UNUSUAL = re.compile(r"[^\w.$-]")
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
-    """An operand or a result."""
-
-    shape: tuple[int, ...]
-    is_float: bool
-    num_bytes: int
-
-
-def work_of_kernel(
-    name: str,
-    operands: Sequence[Array],
-    results: Sequence[Array],
-    estimate: Mapping[str, Any] | None,
-) -> Work:
+def work_of_kernel(name: str, call: KernelCall, estimate: object) -> Work:
     """The work of a kernel called `name`: attention by its shapes, others by their `estimate`.
 
     `estimate` has the fields of `pl.CostEstimate`. Without one, and for a kernel that talks to
     other devices, whose time is the network's, the work is not known.
     """
-    found = _attention(name, operands, results)
+    found = _attention(name, call.operands, call.results)
     if found is not None:
         return found
-    called = f"custom_call.pallas.{_UNUSUAL.sub('_', name) or 'kernel'}"
-    return declared_work(called, results, estimate)
+    return work_of_call(f"pallas.{_UNUSUAL.sub('_', name) or 'kernel'}", call, estimate)
 
 
-def declared_work(
-    called: str, results: Sequence[Array], estimate: Mapping[str, Any] | None
-) -> Work:
-    """The work that a custom call declares; unpriced without an estimate.
+def work_of_call(target: str, call: KernelCall, estimate: object) -> Work:
+    """The work of a custom call that no rule knows: what it carries, else what is declared for it.
 
-    Dims are (1, transcendental functions, 1, 1), at least 1.
+    Unpriced without either, and for a kernel that talks to other devices.
     """
-    numbers = _numbers(estimate)
-    if numbers is None or numbers.get("remote_bytes_transferred"):
-        return Work(unpriced=True, called=called)
-    moved = numbers.get("bytes_accessed", 0)
-    written = sum(r.num_bytes for r in results)
-    return Work(
-        op=OpClass.DECLARED,
-        flops=numbers["flops"],
-        dims=(1, max(numbers.get("transcendentals", 0), 1), 1, 1),
-        operand_bytes=max(moved - written, 0) if moved else None,
-        called=called,
-    )
+    called = f"custom_call.{target}"
+    numbers = numbers_of(estimate)
+    if numbers is not None:
+        return replace(_priced(numbers, call), called=called)
+    declared = declaration_of(target)
+    if declared is not None:
+        return replace(declared.work(target, call), called=called)
+    return Work(unpriced=True, called=called)
 
 
-def _numbers(estimate: Mapping[str, Any] | None) -> dict[str, int] | None:
-    """Whole numbers of zero or more; None if they do not say the flops."""
-    if not isinstance(estimate, Mapping):
-        return None
-    try:
-        numbers = {key: max(int(value), 0) for key, value in estimate.items()}
-    except (TypeError, ValueError):
-        return None
-    return numbers if "flops" in numbers else None
+def _priced(numbers: Mapping[str, int], call: KernelCall) -> Work:
+    if talks_to_others(numbers):
+        return Work(unpriced=True)
+    return work_of_numbers(numbers, call.results)
 
 
-def _attention(name: str, operands: Sequence[Array], results: Sequence[Array]) -> Work | None:
+def _attention(
+    name: str, operands: Sequence[ArrayType], results: Sequence[ArrayType]
+) -> Work | None:
     splash, flash = _SPLASH.search(name), _FLASH.search(name)
     floats = [at for at, o in enumerate(operands) if o.is_float and len(o.shape) >= 2]
     if not (splash or flash) or len(floats) < 3:
@@ -131,6 +114,6 @@ def _sizes(part: str | None, fused: bool, size: int, value_size: int) -> int:
     return size + value_size
 
 
-def _is_masked(behind: Sequence[Array], segmented: bool) -> bool:
+def _is_masked(behind: Sequence[ArrayType], segmented: bool) -> bool:
     """Whether a mask follows the values, beside the segments of queries and of keys."""
     return sum(not o.is_float for o in behind) > 2 * segmented

@@ -14,10 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "jaxlib", "torch", "numpy", "pydantic", "networkx", "google.protobuf")
 PUBLIC = [
     "Cluster",
+    "CostEstimate",
     "Disaggregated",
     "FlintError",
+    "KernelCall",
     "Layers",
     "Mesh",
+    "OpClass",
     "Pipeline",
     "Program",
     "Stage",
@@ -26,6 +29,7 @@ PUBLIC = [
     "Trace",
     "Workload",
     "WorldStep",
+    "cost_of",
     "entry",
     "torch_op",
     "trace",

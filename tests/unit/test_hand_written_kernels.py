@@ -16,7 +16,8 @@ from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Program, Row
 from flint.passes.partition.xla_child import parse_text
-from flint.passes.work.hand_written import Array, declared_work, work_of_kernel
+from flint.passes.work.declared import ArrayType, KernelCall
+from flint.passes.work.hand_written import work_of_call, work_of_kernel
 from tests.hlo_programs import hlo_to_program
 from tests.program_rows import ProgramBuilder
 
@@ -171,7 +172,7 @@ def test_a_backward_pass_in_two_kernels_has_seven_products() -> None:
     assert [2 * c.flops // forward.flops for c in backward] == [4, 3]
 
 
-QKV = [Array((8, 1024, 128), True, 2 << 20)] * 3
+QKV = (ArrayType((8, 1024, 128), "bfloat16", 2 << 20),) * 3
 
 
 @pytest.mark.parametrize(
@@ -186,11 +187,11 @@ QKV = [Array((8, 1024, 128), True, 2 << 20)] * 3
     ],
 )
 def test_kernels_by_name(name: str, called: str) -> None:
-    assert work_of_kernel(name, QKV, QKV[:1], None).called == called
+    assert work_of_kernel(name, KernelCall(QKV, QKV[:1]), None).called == called
 
 
 def test_an_attention_name_on_other_arrays_is_not_believed() -> None:
-    work = work_of_kernel("_flash_attention_kernel", QKV[:1], QKV[:1], {"flops": 5})
+    work = work_of_kernel("_flash_attention_kernel", KernelCall(QKV[:1], QKV[:1]), {"flops": 5})
     assert (work.flops, work.called) == (5, "custom_call.pallas._flash_attention_kernel")
 
 
@@ -212,7 +213,7 @@ def test_a_compiled_file_has_the_name_in_a_scope_or_in_the_call(scope: str) -> N
     [None, {}, {"bytes_accessed": 8}, {"flops": None}, {"flops": 1, "remote_bytes_transferred": 8}],
 )
 def test_what_is_not_known_is_unpriced(estimate: dict[str, Any] | None) -> None:
-    assert declared_work("custom_call.mine", QKV, estimate).unpriced
+    assert work_of_call("mine", KernelCall((), QKV), estimate).unpriced
 
 
 # prices -----------------------------------------------------------------------------------------

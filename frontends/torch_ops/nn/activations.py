@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from jax import Array, lax
-
+from flint.frontends.torch_ops.lazy_jax import lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import Number, operands
+
+if TYPE_CHECKING:
+    from jax import Array
 
 _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel 2016, section 2
 

@@ -13,19 +13,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-import jax
-import jax.numpy as jnp
 import torch
-from jax import Array
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
-from jax.sharding import PartitionSpec
 
+from flint.frontends.torch_ops.lazy_jax import jax, jnp
 from flint.frontends.torch_ops.registry import torch_op
 
 if TYPE_CHECKING:
+    from jax import Array
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
     from jaxlib.mlir import ir
     from torch.autograd.function import FunctionCtx
 
@@ -165,7 +164,7 @@ def attention(
     arrays = [_heads_first(x) for x in (q, k, v)]
     if mask is not None:
         arrays.append(_heads_first(_full_mask(mask, q, k)))
-    out, statistic = _forward.bind(*arrays, **options)
+    out, statistic = _forward().bind(*arrays, **options)
     return out.reshape(*q.shape[:-1], v.shape[-1]), statistic.reshape(q.shape[:-1])
 
 
@@ -254,7 +253,7 @@ def _bind_backward(
     arrays = [q4, k4, v4, logsumexp.reshape(q4.shape[:-1]), grad4, out4]
     if mask is not None:
         arrays.append(_heads_first(_full_mask(mask, q, k)))
-    found: list[Array] = _backward.bind(*arrays, **options, of_mask=of_mask)
+    found: list[Array] = _backward().bind(*arrays, **options, of_mask=of_mask)
     return found
 
 
@@ -351,7 +350,7 @@ def _backward_types(
 def _abstract(q: Array, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Array:
     """The abstract array `q` with another shape; dimensions that are left keep their sharding."""
     spec = q.sharding.spec[: len(shape)]
-    sharding = q.sharding.update(spec=PartitionSpec(*spec))
+    sharding = q.sharding.update(spec=jax.sharding.PartitionSpec(*spec))
     return q.update(shape=shape, dtype=dtype or q.dtype, sharding=sharding)
 
 
@@ -361,6 +360,7 @@ def _call(name: str) -> Callable[..., Sequence[ir.Value]]:
     def lower(
         ctx: mlir.LoweringRuleContext, *operands: ir.Value, **options: object
     ) -> Sequence[ir.Value]:
+        from jax.interpreters import mlir
         from jaxlib.mlir import ir
         from jaxlib.mlir.dialects import stablehlo
 
@@ -380,6 +380,9 @@ def _call(name: str) -> Callable[..., Sequence[ir.Value]]:
 def _primitive(
     name: str, types: Callable[..., list[Array]], exact: Callable[..., tuple[Array, ...]]
 ) -> Primitive:
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
+
     primitive = Primitive(name.replace(".", "_"))
     primitive.multiple_results = True
     primitive.def_abstract_eval(types)
@@ -390,5 +393,11 @@ def _primitive(
     return primitive
 
 
-_forward = _primitive("flint.attention", _forward_types, _exact_forward)
-_backward = _primitive("flint.attention_backward", _backward_types, _exact_backward)
+@cache
+def _forward() -> Primitive:
+    return _primitive("flint.attention", _forward_types, _exact_forward)
+
+
+@cache
+def _backward() -> Primitive:
+    return _primitive("flint.attention_backward", _backward_types, _exact_backward)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-from jax import Array, lax
-
+from flint.frontends.torch_ops.lazy_jax import jax, jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import broadcast
+
+if TYPE_CHECKING:
+    from jax import Array
 
 
 @torch_op("aten::convolution")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, TypeAlias
 
-import jax.numpy as jnp
-from jax import Array, lax
-
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.tensors.indexing import take
 from flint.frontends.torch_ops.types import cast, torch_dtype
 
-Results = tuple[Array, Array, Array, Array]
+if TYPE_CHECKING:
+    from jax import Array
+
+Results: TypeAlias = "tuple[Array, Array, Array, Array]"
 
 _MEAN, _MAX = 1, 2  # modes of embedding bags; 0 is the sum
 

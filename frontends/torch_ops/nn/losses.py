@@ -3,12 +3,13 @@ reads its own, and the sum over devices has one number for each row."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
-from jax import Array, lax
-
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
+
+if TYPE_CHECKING:
+    from jax import Array
 
 NONE, MEAN, SUM = 0, 1, 2
 

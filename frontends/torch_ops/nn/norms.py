@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
-from jax import Array, lax
-
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
+
+if TYPE_CHECKING:
+    from jax import Array
 
 Dims = tuple[int, ...]
 

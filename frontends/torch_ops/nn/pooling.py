@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
 
 from flint.errors import FlintError
+from flint.frontends.torch_ops.lazy_jax import jax, jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
+
+if TYPE_CHECKING:
+    from jax import Array
 
 #: One number for all dimensions of a window, or one for each.
 Sizes: TypeAlias = int | Sequence[int]

@@ -15,14 +15,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import torch
-from jax import Array, lax
 
+from flint.frontends.torch_ops.lazy_jax import jax, jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 
 if TYPE_CHECKING:
+    from jax import Array
     from torch.autograd.function import FunctionCtx
 
 

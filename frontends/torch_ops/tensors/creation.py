@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import Array, lax
 
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import Number, cast, jax_dtype, torch_dtype
+
+if TYPE_CHECKING:
+    from jax import Array
 
 # filled with one value ------------------------------------------------------------------------
 
@@ -23,9 +25,9 @@ def full(
 ) -> Array:
     """One value everywhere, in its own type unless another is given."""
     dtype = dtype or torch_dtype(fill_value)
-    if isinstance(fill_value, Array):
-        return lax.broadcast(cast(fill_value, dtype), tuple(size))
-    return lax.full(tuple(size), fill_value, jax_dtype(dtype))
+    if isinstance(fill_value, Number):
+        return lax.full(tuple(size), fill_value, jax_dtype(dtype))
+    return lax.broadcast(cast(fill_value, dtype), tuple(size))
 
 
 @torch_op("aten::full_like")

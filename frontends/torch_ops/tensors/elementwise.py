@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import jax.numpy as jnp
 import torch
-from jax import Array, lax
 
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
     Number,
@@ -22,6 +22,9 @@ from flint.frontends.torch_ops.types import (
     result_type,
     torch_dtype,
 )
+
+if TYPE_CHECKING:
+    from jax import Array
 
 # sums and products ----------------------------------------------------------------------------
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from jax import Array
+from typing import TYPE_CHECKING, Any
 
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.tensors import elementwise, reductions
 from flint.frontends.torch_ops.types import Number, Operand
+
+if TYPE_CHECKING:
+    from jax import Array
 
 
 def _each(function: Callable[..., Any], lists: Sequence[Any], **options: object) -> tuple[Any, ...]:

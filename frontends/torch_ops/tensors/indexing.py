@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import jax.numpy as jnp
 import torch
-from jax import Array, lax
 
 from flint.errors import FlintError
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
     Number,
@@ -20,10 +19,13 @@ from flint.frontends.torch_ops.types import (
     torch_dtype,
 )
 
+if TYPE_CHECKING:
+    from jax import Array
+
 Index = Sequence[Any]
 
 # Indices of valid programs are in bounds: nothing has to be computed to make sure.
-_IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+_IN_BOUNDS = "promise_in_bounds"
 
 # x[i, :, j] -----------------------------------------------------------------------------------
 

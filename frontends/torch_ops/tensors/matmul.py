@@ -5,15 +5,17 @@ give it: bfloat16 products are one `dot_general` of bfloat16, without conversion
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import Array, lax
 
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import Number, cast, jax_dtype
+
+if TYPE_CHECKING:
+    from jax import Array
 
 
 def _dot(

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jax import Array, lax
 
+from flint.frontends.torch_ops.lazy_jax import lax
 from flint.frontends.torch_ops.registry import torch_op
 
 if TYPE_CHECKING:
+    from jax import Array
     from torch.autograd.function import FunctionCtx
 
 

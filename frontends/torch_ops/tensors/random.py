@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import Array, lax
 
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import Operand, broadcast, cast, jax_dtype
+
+if TYPE_CHECKING:
+    from jax import Array
 
 
 def _uniform(shape: Sequence[int], dtype: torch.dtype | None = None) -> Array:

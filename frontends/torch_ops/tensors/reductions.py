@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import jax.numpy as jnp
 import torch
-from jax import Array, lax
 
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
     Number,
@@ -19,6 +19,9 @@ from flint.frontends.torch_ops.types import (
     operands,
     torch_dtype,
 )
+
+if TYPE_CHECKING:
+    from jax import Array
 
 Dims = int | Sequence[int] | None
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
 
 from flint.errors import FlintError
+from flint.frontends.torch_ops.lazy_jax import jax, jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import (
     Number,
@@ -21,6 +19,9 @@ from flint.frontends.torch_ops.types import (
     result_type,
     torch_dtype,
 )
+
+if TYPE_CHECKING:
+    from jax import Array
 
 # shapes ---------------------------------------------------------------------------------------
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from jax import Array
+from typing import TYPE_CHECKING
 
 from flint.frontends.torch_graph.constraints import spec_of
 from flint.frontends.torch_ops.registry import torch_op
+
+if TYPE_CHECKING:
+    from jax import Array
 
 
 @torch_op("flint::constrain")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-from jax import Array, lax
+from typing import TYPE_CHECKING
 
+from flint.frontends.torch_ops.lazy_jax import jnp, lax
 from flint.frontends.torch_ops.registry import torch_op
 from flint.frontends.torch_ops.types import Operand, dimension, is_floating, operands
+
+if TYPE_CHECKING:
+    from jax import Array
 
 # sorting --------------------------------------------------------------------------------------
 
@@ -91,7 +94,7 @@ def searchsorted(
     sequence = sorted_sequence
     if sorter is not None:
         sequence = jnp.take_along_axis(sequence, sorter, axis=-1, mode="promise_in_bounds")
-    number = not isinstance(values, Array)
+    number = isinstance(values, bool | int | float)
     found = _places(sequence, jnp.asarray(values) if number else values, right or side == "right")
     return lax.convert_element_type(found, jnp.int32 if out_int32 else jnp.int64)
 

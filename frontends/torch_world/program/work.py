@@ -7,7 +7,7 @@ known, its work is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from flint.frontends.torch_world.program.names import base_name, is_foreach
@@ -26,6 +26,8 @@ PRECISION = "fp32_precision"
 
 def work_of(event: Event) -> Work:
     """The work of any event; `unpriced` is set where no rule knows it."""
+    if event.work is not None:
+        return event.work
     if event.op.startswith(COPYING):
         return Work()
     name = base_name(event.op)
@@ -37,6 +39,17 @@ def work_of(event: Event) -> Work:
     op = OpClass.ARITHMETIC if name in PER_ELEMENT else class_of(event.op)
     found = formulas.by_class(op, elements_out(event), PER_ELEMENT.get(name, 1))
     return found or Work(unpriced=bool(event.inputs or event.outputs))
+
+
+def is_known(op: str) -> bool:
+    """Whether a rule or a class tells the work of a recorded operator (`aten.add.Tensor`)."""
+    name, op_class = base_name(op), class_of(op)
+    tables: tuple[Container[str], ...] = (RULES, CONVERSIONS, PER_ELEMENT)
+    return (
+        op.startswith(COPYING)
+        or any(name in table for table in tables)
+        or formulas.by_class(op_class, 1) is not None
+    )
 
 
 def elements_out(event: Event) -> int:

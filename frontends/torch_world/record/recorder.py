@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from flint.frontends.torch_private import (
 from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm_of, family_of
 from flint.frontends.torch_world.program.names import base_name
 from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
+from flint.frontends.torch_world.record.declared import DeclaredWork
 from flint.frontends.torch_world.record.places import Places
 from flint.frontends.torch_world.record.recording import (
     Comm,
@@ -35,6 +37,7 @@ from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
 from flint.frontends.torch_world.runtime.device import NAME
 from flint.ir.program import Phase
+from flint.passes.work.work import Work
 
 #: Operators that only allocate: their result gets its number when something uses it.
 _ALLOCATIONS = frozenset(
@@ -55,6 +58,7 @@ _JSON = (bool, int, float, str)
 class _Operator:
     """What is known of an operator before it is called."""
 
+    func: OpOverload
     op: str
     names: tuple[str, ...]
     written: tuple[str, ...]
@@ -81,6 +85,7 @@ class Recorder(TorchDispatchMode):
         self._offloaded: dict[int, int] = {}  # and what the host made of it: where that came from
         self.end = 0
         self._operators: dict[OpOverload, _Operator] = {}
+        self._declared = DeclaredWork()
         self._subclasses: dict[type, bool] = {}
         self._forward: dict[int, tuple[str, str]] = {}
         self._works: dict[int, tuple[dist.Work, int, int]] = {}
@@ -186,7 +191,11 @@ class Recorder(TorchDispatchMode):
             attributes = {**attributes, PRECISION: operator.precision()}
         known = {t.storage for t in inputs}
         is_view = bool(results) and not writes and all(t.storage in known for t in results)
-        self._add(operator.op, inputs, results, writes, is_view, attributes, None)
+        work = None
+        if not is_view:
+            call = partial(_formula, args, kwargs, result)
+            work = self._declared.of(operator.func, inputs, results, attributes, call)
+        self._add(operator.op, inputs, results, writes, is_view, attributes, None, work=work)
 
     def _record_host_copy(
         self,
@@ -292,6 +301,7 @@ class Recorder(TorchDispatchMode):
         attributes: Mapping[str, Any],
         comm: Comm | None,
         host: HostCopy = HostCopy.NONE,
+        work: Work | None = None,
     ) -> int:
         timeline = self.session.timeline
         module, location = self._where()
@@ -300,7 +310,7 @@ class Recorder(TorchDispatchMode):
         self.events.append(
             Event(
                 op, inputs, outputs, writes, is_view, attributes, module, phase, location, stream,
-                comm, waits, host,
+                comm, waits, host, work,
             )
         )  # fmt: skip
         return len(self.events) - 1
@@ -340,6 +350,7 @@ def _operator(func: OpOverload) -> _Operator:
     schema = schema_of(func)
     written = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
     return _Operator(
+        func=func,
         op=str(func),
         names=tuple(a.name for a in schema.arguments),
         written=written,
@@ -348,6 +359,13 @@ def _operator(func: OpOverload) -> _Operator:
         family=family_of(*schema.name.split("::")),
         precision=_precision(base_name(str(func))),
     )
+
+
+def _formula(
+    args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, formula: Callable[..., Any]
+) -> Any:
+    """As `torch.utils.flop_counter` calls what is registered with it."""
+    return formula(*args, **kwargs, out_val=result)
 
 
 def _precision(name: str) -> Callable[[], str] | None:

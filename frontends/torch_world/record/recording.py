@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from flint.ir.program import Collective, Phase
+from flint.passes.work.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Event:
                 stream events and `Work.wait`
     host        the copy between memories that it is; a tensor on the host is then its result, or
                 its only input. Of all other events, only tensors of the device are listed
+    work        what the program declares that it costs, if it does
     """
 
     op: str
@@ -94,6 +96,7 @@ class Event:
     comm: Comm | None = None
     waits: tuple[int, ...] = ()
     host: HostCopy = HostCopy.NONE
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
