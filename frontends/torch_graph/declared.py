@@ -16,7 +16,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from flint.frontends.torch_ops.types import jax_dtype
-from flint.frontends.torch_private import Overload, pytree, schema_of
+from flint.frontends.torch_private import OpOverload, pytree, schema_of
 from flint.passes.work.declared import ArrayType, KernelCall, declaration_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _PLAIN = (bool, int, float, str)
 
 def is_declared(target: object) -> bool:
     """Whether the program says what an operator costs."""
-    if not isinstance(target, Overload):
+    if not isinstance(target, OpOverload):
         return False
     own = target.overloadpacket in flop_registry and target.namespace not in ("aten", "prims")
     return own or declaration_of(schema_of(target).name) is not None

@@ -160,7 +160,7 @@ def work_of_numbers(numbers: Mapping[str, int], results: Sequence[ArrayType]) ->
 def numbers_of(estimate: object) -> dict[str, int] | None:
     """The fields of an estimate as whole numbers of zero or more; None if they say no flops."""
     if not isinstance(estimate, Mapping):
-        fields = {f: getattr(estimate, f, None) for f in (*CostEstimate._fields, _REMOTE)}
+        fields = {f: getattr(estimate, f, None) for f in _FIELDS}
         estimate = {f: value for f, value in fields.items() if value is not None}
     try:
         numbers = {key: max(int(value), 0) for key, value in estimate.items()}
@@ -171,6 +171,7 @@ def numbers_of(estimate: object) -> dict[str, int] | None:
 
 #: A field of Pallas' estimates: the kernel talks to other devices, whose time is the network's.
 _REMOTE = "remote_bytes_transferred"
+_FIELDS = ("flops", "transcendentals", "bytes_accessed", _REMOTE)
 
 
 def talks_to_others(numbers: Mapping[str, int]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.flop_counter import flop_registry
 
 from flint.frontends.torch_ops.table import load_table
-from flint.frontends.torch_private import Overload, schema_of
+from flint.frontends.torch_private import OpOverload, schema_of
 from flint.frontends.torch_world.program.work import is_known
 from flint.frontends.torch_world.record.recording import TensorInfo
 from flint.passes.extract.tensors import dtype_name
@@ -30,11 +30,11 @@ class DeclaredWork:
     """What is declared for the operators of one program, looked up once for each."""
 
     def __init__(self) -> None:
-        self._declarations: dict[Overload, Declaration | None] = {}
+        self._declarations: dict[OpOverload, Declaration | None] = {}
 
     def of(
         self,
-        func: Overload,
+        func: OpOverload,
         inputs: Sequence[TensorInfo],
         outputs: Sequence[TensorInfo],
         attributes: Mapping[str, Any],
@@ -57,7 +57,7 @@ class DeclaredWork:
         return work_of_numbers({"flops": int(call(formula))}, ())
 
 
-def _declaration(func: Overload) -> Declaration | None:
+def _declaration(func: OpOverload) -> Declaration | None:
     name = schema_of(func).name
     if declaration_of(name) is None and not is_known(str(func)):
         load_table()  # operators of Flint's own table say there what they cost
