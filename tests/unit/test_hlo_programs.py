@@ -353,7 +353,9 @@ def test_an_unpriced_kernel_outweighs_bookkeeping() -> None:
     assert [(r.name, r.trip_count) for r in p.regions] == [("cheap", 0), ("kernel", 1)]
 
 
-def loop(condition: str, step: str, first: int, config: str = "") -> tuple[str, str]:
+def loop(
+    condition: str, step: str, first: int, config: str = "", also: str = ""
+) -> tuple[str, str]:
     before = f"""{ADD}
     body {{ p = (s32[], f32[8], s32[]) parameter(0)
       i = s32[] get-tuple-element(p), index=0
@@ -367,6 +369,7 @@ def loop(condition: str, step: str, first: int, config: str = "") -> tuple[str, 
       i = s32[] get-tuple-element(p), index=0
       n = s32[] get-tuple-element(p), index=2
       k = s32[] constant(10)
+      {also}
       ROOT c = pred[] {condition} }}"""
     body = f"""a = f32[8] parameter(0)
       q = s32[] parameter(1)
@@ -393,6 +396,25 @@ UP, DOWN = "j = s32[] add(i, k)", "j = s32[] subtract(i, k)"
         ("compare(i, k), direction=GE", DOWN, 20, 6),
         ("compare(i, k), direction=LT", UP, 10, 0),
         ("compare(i, n), direction=LT", UP, 0, 5),
+        ("compare(k, i), direction=GE", UP, 0, 6),
+        ("compare(k, i), direction=LT", DOWN, 20, 5),
+        ("compare(k, i), direction=LE", DOWN, 20, 6),
+        ("compare(k, i), direction=NE", DOWN, 20, 5),
+        ("compare(i, k), direction=NE", DOWN, 20, 5),
+        ("compare(i, k), direction=NE", UP, 10, 0),
+        ("compare(i, k), direction=LE", UP, 10, 1),
+        ("compare(i, k), direction=LE", UP, 11, 0),
+        ("compare(i, k), direction=GE", DOWN, 9, 0),
+        # 4 at a time
+        ("compare(i, k), direction=LT", "h = s32[] add(k, i)\nj = s32[] add(k, h)", 0, 3),
+        ("compare(i, k), direction=LT", "h = s32[] add(i, k)\nj = s32[] add(h, k)", 0, 3),
+        ("compare(i, k), direction=LT", "h = s32[] add(k, k)\nj = s32[] add(h, i)", 0, 3),
+        (
+            "compare(i, k), direction=GT",
+            "h = s32[] subtract(i, k)\nj = s32[] subtract(h, k)",
+            20,
+            3,
+        ),
     ],
 )
 def test_trip_counts_of_counters(condition: str, step: str, first: int, trips: int) -> None:
@@ -404,6 +426,100 @@ def test_trip_counts_of_counters(condition: str, step: str, first: int, trips: i
     assert negate.region == 0
     assert (negate.deps[0], negate.number) in region.carries
     assert only(p, "hlo.ROOT").deps == (negate.number,)
+
+
+@pytest.mark.parametrize(
+    ("also", "condition", "trips"),
+    [
+        ("s = s32[] add(i, i0)", "compare(s, k), direction=LT", 4),  # i + 3 < 10
+        ("s = s32[] subtract(i, i0)", "compare(s, k), direction=LT", 7),
+        ("s = s32[] subtract(k, i0)", "compare(i, s), direction=LT", 4),
+        ("s = s32[] add(n, i0)", "compare(i, s), direction=LT", 7),
+        ("s = s32[] copy(i)", "compare(s, k), direction=LT", 5),
+    ],
+)
+def test_trip_counts_of_conditions_that_add(also: str, condition: str, trips: int) -> None:
+    before, body = loop(condition, UP, 0, also=f"i0 = s32[] constant(3)\n{also}")
+    assert program(body, before=before).regions[0].trip_count == trips
+
+
+@pytest.mark.parametrize(
+    ("condition", "step", "first"),
+    [
+        ("compare(i, k), direction=LT", DOWN, 0),  # it would run on for ever
+        ("compare(i, k), direction=GT", UP, 20),
+        ("compare(i, k), direction=NE", UP, 1),  # it steps over the bound
+        ("compare(i, k), direction=NE", DOWN, 0),
+        ("compare(i, k), direction=NE", "j = s32[] copy(i)", 0),
+        ("compare(i, k), direction=EQ", UP, 10),
+        ("compare(i, k), direction=LT", "j = s32[] subtract(k, i)", 0),
+        ("compare(i, k), direction=LT", "j = s32[] add(i, i)", 1),
+        ("compare(i, k), direction=LT", "j = s32[] copy(k)", 1),
+        ("compare(i, i), direction=LT", UP, 0),
+        ("compare(k, k), direction=LT", UP, 0),
+    ],
+)
+def test_trip_counts_that_cannot_be_told(condition: str, step: str, first: int) -> None:
+    before, body = loop(condition, step, first)
+    with pytest.raises(FlintError, match="FL403"):
+        program(body, before=before)
+
+
+def test_a_negative_trip_count_is_refused() -> None:
+    config = ', backend_config={"known_trip_count":{"n":"-1"}}'
+    before, body = loop("compare(i, k), direction=LT", UP, 0, config)
+    with pytest.raises(FlintError, match="runs -1 times"):
+        program(body, before=before)
+    config = config.replace("-1", "0")
+    before, body = loop("compare(i, k), direction=LT", UP, 0, config)
+    assert program(body, before=before).regions[0].trip_count == 0
+
+
+def test_loops_are_numbered_where_nothing_else_names_them() -> None:
+    before, body = loop("compare(i, k), direction=LT", "j = s32[] multiply(i, k)", 1)
+    again = "v = (s32[], f32[8], s32[]) while(w), condition=cond, body=body\n      ROOT r"
+    body = body.replace(
+        "ROOT r = f32[8] get-tuple-element(w)", f"{again} = f32[8] get-tuple-element(v)"
+    )
+    made = program(body, before=before, trip_counts={"loop0": 3, "loop1": 5})
+    assert [region.trip_count for region in made.regions] == [3, 5]
+
+
+def test_each_branch_has_its_own_operand() -> None:
+    """Both branches run the same loop, up to the number that they are given."""
+    before, _ = loop("compare(i, n), direction=LT", UP, 0)
+    branch = """{name} {{ p = (s32[], f32[8], s32[]) parameter(0)
+      w = (s32[], f32[8], s32[]) while(p), condition=cond, body=body
+      ROOT r = f32[8] get-tuple-element(w), index=1 }}
+    """
+    made = program(
+        """a = f32[8] parameter(0)
+        q = s32[] parameter(1)
+        z = s32[] constant(0)
+        few = s32[] constant(6)
+        many = s32[] constant(20)
+        t = (s32[], f32[8], s32[]) tuple(z, a, few)
+        u = (s32[], f32[8], s32[]) tuple(z, a, many)
+        ROOT c = f32[8] conditional(q, t, u), branch_computations={first, last}""",
+        before=before + branch.format(name="first") + branch.format(name="last"),
+    )
+    loops = [r.trip_count for r in made.regions if r.kind is RegionKind.LOOP]
+    assert loops == [3, 10]
+
+
+def test_a_collective_in_a_fusion_of_a_fusion_is_not_lost() -> None:
+    made = program(
+        """x = f32[64] parameter(0)
+        ROOT f = f32[64] fusion(x), kind=kCustom, calls=outer""",
+        before=ADD
+        + """inner { p = f32[64] parameter(0)
+        ROOT r = f32[64] all-reduce(p), channel_id=1, replica_groups=[2,4]<=[4,2]T(1,0), use_global_device_ids=true, to_apply=add }
+        outer { p = f32[64] parameter(0)
+        n = f32[64] negate(p)
+        ROOT g = f32[64] fusion(n), kind=kCustom, calls=inner }""",
+    )
+    assert only(made, "hlo.all-reduce").comm_bytes == 256
+    assert not rows(made, "hlo.fusion")
 
 
 def test_trip_count_that_the_compiler_wrote() -> None:

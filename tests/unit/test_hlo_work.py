@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ pytest.importorskip("jaxlib", reason="XLA's parser of HLO text is in jaxlib")
 import ml_dtypes
 
 from flint.ir.mesh import Mesh
+from flint.ir.product_types import algorithm_type
 from flint.ir.program import Flag, Row
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import decode_module
@@ -338,3 +340,36 @@ def test_no_type_is_left_out_here() -> None:
     }
     assert shapes.PRIMITIVES[30] == ("int1", 1)
     assert shapes.PRIMITIVES[31] == ("uint1", 1)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "products"),
+    [
+        ("dot_f16_f16_f16", "f16", 1),
+        ("dot_f16_f16_f32", "f16", 1),
+        ("dot_bf16_bf16_bf16", "bf16", 1),
+        ("dot_bf16_bf16_f32", "bf16", 1),
+        ("dot_bf16_bf16_f32_x3", "bf16", 3),
+        ("dot_bf16_bf16_f32_x6", "bf16", 6),
+        ("dot_bf16_bf16_f32_x9", "bf16", 9),
+        ("dot_tf32_tf32_f32", "tf32", 1),
+        ("dot_tf32_tf32_f32_x3", "tf32", 3),
+        ("dot_f32_f32_f32", "f32", 1),
+        ("dot_f64_f64_f64", "f64", 1),
+    ],
+)
+def test_algorithms_say_what_is_multiplied(algorithm: str, dtype: str, products: int) -> None:
+    """XLA's own text gives the number; a call of a library has the name in JSON."""
+    numbers = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    expected = algorithm_type(dtype, products)
+    assert row_of(f"f32[6,7] dot(x, w), {numbers}, algorithm={algorithm}").product == expected
+    config = {
+        "dot_dimension_numbers": {
+            "lhs_contracting_dimensions": ["1"],
+            "rhs_contracting_dimensions": ["0"],
+        },
+        "precision_config": {"algorithm": f"ALG_{algorithm.upper()}"},
+    }
+    call = f"backend_config={json.dumps({'gemm_backend_config': config})}"
+    row = row_of(f'f32[6,7] custom-call(x, w), custom_call_target="__cublas$gemm", {call}')
+    assert (row.product, row.dims) == (expected, (1, 6, 7, 20))
