@@ -32,7 +32,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from flint.backends.chakra.manifest import NAME, Manifest, matches, read_manifest
-from flint.cli.commands import app, run
+from flint.cli.command_line import app, run
 from flint.cli.signals import take_signals
 
 MODEL = """

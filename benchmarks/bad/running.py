@@ -48,7 +48,7 @@ def warm_up() -> None:
     import flint.backends.report.explain
     import flint.backends.report.graph
     import flint.backends.report.perfetto
-    import flint.cli.commands
+    import flint.cli.command_line
     import flint.frontends.jax_pipeline
     import flint.passes.partition.shardy_pipeline
     import flint.passes.profiles

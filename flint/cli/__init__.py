@@ -1,8 +1,8 @@
-"""The command line: `flint`, `flint-ir` and `python -m flint`. One file per command.
+"""The command line: `flint`, `flint-ir` and `python -m flint`.
 
-Modules here import typer and the standard library; commands import the rest when they run, so that
-`flint --help` takes a fraction of a second. This file imports nothing before `main` has said what
-Ctrl-C does.
+Each module of `commands` is a command, by its name. Modules here import typer and the standard
+library; commands import the rest when they run, so that `flint --help` takes a fraction of a
+second. This file imports nothing before `main` has said what Ctrl-C does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flint.cli.commands import app as app
+    from flint.cli.command_line import app as app
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     from flint.cli.signals import take_signals
 
     take_signals()
-    from flint.cli.commands import run
+    from flint.cli.command_line import run
 
     run()
 
@@ -26,6 +26,6 @@ def main() -> None:
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(f"module 'flint.cli' has no attribute {name!r}")
-    from flint.cli.commands import app
+    from flint.cli.command_line import app
 
     return app

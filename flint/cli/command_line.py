@@ -1,23 +1,21 @@
-"""The commands, put together, and help texts that name what there is: read only when help is asked for."""
+"""The commands of `flint/cli/commands`, put together.
+
+Help texts name what there is (profiles, passes); that is read only when help is asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from flint.cli.capture import capture
-from flint.cli.check import check
-from flint.cli.clusters import clusters
+from flint.cli import commands
 from flint.cli.console import lost_output, print_any_character, print_error, print_text
-from flint.cli.estimate import estimate
 from flint.cli.exits import end_process, guarded
-from flint.cli.explain import explain
-from flint.cli.export import export
-from flint.cli.opt import opt
-from flint.cli.schedules import schedules
 from flint.cli.signals import signals
 from flint.errors import FlintError
 
@@ -105,6 +103,14 @@ app = typer.Typer(
 )
 
 
+def _add(name: str, command: Any) -> None:
+    """A command is a function, or an app of several."""
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name, cls=CommandWithTables)(guarded(command))
+
+
 def _print_version(wanted: bool) -> None:
     if not wanted:
         return
@@ -129,9 +135,8 @@ def _options(
     """What a JAX or PyTorch step would do on every device of a mesh that is not there."""
 
 
-for _command in (capture, estimate, check, explain, export, opt, schedules):
-    app.command(_command.__name__, cls=CommandWithTables)(guarded(_command))
-app.add_typer(clusters, name="clusters")
+for _module in iter_modules(commands.__path__):
+    _add(_module.name, getattr(import_module(f"{commands.__name__}.{_module.name}"), _module.name))
 
 
 def run() -> None:
