@@ -117,6 +117,7 @@ FUNCTIONS = [
     *unary("aten::erfinv", UNIT, "f64", tolerance=(1e-6, 1e-6)),
     *unary("aten::lgamma", POSITIVE, "f32 f64", grad=True),
     *unary("aten::digamma", POSITIVE, "f32 f64", grad=True),
+    *unary("aten::special_i0e aten::special_i1e", t(2, 3), "f32 f64"),
     *cases("aten::sigmoid_backward", t(2, 3), t(2, 3), over=FLOATS + " c64"),
     *cases("aten::tanh_backward", t(2, 3), t(2, 3), over=FLOATS + " c64"),
 ]

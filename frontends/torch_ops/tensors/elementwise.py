@@ -22,6 +22,7 @@ from flint.frontends.torch_ops.types import (
     result_type,
     torch_dtype,
 )
+from flint.ir.op_class import OpClass
 
 if TYPE_CHECKING:
     from jax import Array
@@ -319,6 +320,18 @@ def erfc(x: Array) -> Array:
 def erfinv(x: Array) -> Array:
     """The inverse of the error function."""
     return lax.erf_inv(floating(x))
+
+
+@torch_op("aten::special_i0e", op_class=OpClass.FUNCTION)
+def i0e(x: Array) -> Array:
+    """The modified Bessel function of order 0, scaled by exp(-|x|)."""
+    return lax.bessel_i0e(floating(x))
+
+
+@torch_op("aten::special_i1e", op_class=OpClass.FUNCTION)
+def i1e(x: Array) -> Array:
+    """The modified Bessel function of order 1, scaled by exp(-|x|)."""
+    return lax.bessel_i1e(floating(x))
 
 
 @torch_op("aten::lgamma")
