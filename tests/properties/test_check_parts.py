@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +20,7 @@ from flint.backends.chakra.checking.partition import find_parts
 from flint.backends.chakra.reading.kinds import GroupCodes, KindTable
 from flint.backends.chakra.reading.parser import TraceParser
 from flint.backends.chakra.reading.trace_files import Membership
+from flint.backends.chakra.schema import NodeType
 from tests.chakra_traces import coll, comp, recv, send, trace_bytes
 from tests.random_programs import QUICK
 
@@ -123,6 +127,155 @@ def test_parts_end_as_ranks_do(seed: int, ranks: int) -> None:
     where = situation(*random_step(random.Random(seed), ranks))
     if where is not None:
         both_ways(where)
+
+
+class _Rank:
+    """One rank of the simulation that follows."""
+
+    def __init__(self, nodes: list[Any]) -> None:
+        self.nodes = {node.id: node for node in nodes}
+        self.said = {
+            node.id: {a.name: getattr(a, a.WhichOneof("value")) for a in node.attr}
+            for node in nodes
+        }
+        self.ended: set[int] = set()
+        self.begun: set[int] = set()
+        self.slot = -1
+        self.turns: Counter[str] = Counter()
+
+    def ready(self, *types: NodeType) -> list[int]:
+        """Nodes of these types that could begin, by id."""
+        return sorted(
+            n
+            for n, node in self.nodes.items()
+            if n not in self.begun and node.type in types and self.ended.issuperset(node.data_deps)
+        )
+
+    def end(self, node: int) -> None:
+        self.ended.add(node)
+        if self.slot == node:
+            self.slot = -1
+
+
+class _Clock:
+    """Every rank in every step, as the docstring of `deadlock` has it."""
+
+    def __init__(self, ranks: Ranks, groups: Groups) -> None:
+        self.ranks = [_Rank(nodes) for nodes in ranks]
+        self.groups = {"0": tuple(range(len(ranks))), **groups}
+        self.ends: dict[int, list[tuple[_Rank, int]]] = defaultdict(list)
+        self.on_the_way: list[tuple[int, int, int, int]] = []  # when it is there, source, to, tag
+        self.gathering: dict[tuple[str, int], list[tuple[_Rank, int]]] = defaultdict(list)
+
+    def all_end(self) -> bool:
+        now, last = 0, sum(len(rank.nodes) for rank in self.ranks) + 2
+        while now < last:
+            for rank, node in self.ends.pop(now, ()):
+                rank.end(node)
+            for number, rank in enumerate(self.ranks):
+                self._settle(number, rank, now)
+            for number, rank in enumerate(self.ranks):
+                self._issue(number, rank, now)
+            now += 1
+        return all(len(rank.ended) == len(rank.nodes) for rank in self.ranks)
+
+    def _settle(self, number: int, rank: _Rank, now: int) -> None:
+        """Computation takes no time; neither does a receive of what is there."""
+        again = True
+        while again:
+            again = False
+            for node in rank.ready(NodeType.COMP):
+                rank.begun.add(node)
+                rank.end(node)
+                again = True
+            for node in rank.ready(NodeType.COMM_RECV):
+                said = rank.said[node]
+                end = (said["comm_src"], number, said["comm_tag"])
+                there = [m for m in self.on_the_way if m[1:] == end and m[0] <= now]
+                if there:
+                    self.on_the_way.remove(min(there))
+                    rank.begun.add(node)
+                    rank.end(node)
+                    again = True
+
+    def _issue(self, number: int, rank: _Rank, now: int) -> None:
+        ready = rank.ready(NodeType.COMM_COLL, NodeType.COMM_SEND)
+        if rank.slot >= 0 or not ready:
+            return
+        node = rank.slot = ready[0]
+        rank.begun.add(node)
+        said = rank.said[node]
+        if rank.nodes[node].type == NodeType.COMM_SEND:
+            self.on_the_way.append((now + 1, number, said["comm_dst"], said["comm_tag"]))
+            self.ends[now + 1].append((rank, node))
+            return
+        group = said["pg_name"]
+        gathered = self.gathering[group, rank.turns[group]]
+        rank.turns[group] += 1
+        gathered.append((rank, node))
+        if len(gathered) == len(self.groups[group]):
+            self.ends[now + 1] += gathered
+
+
+def test_a_step_ends_where_every_rank_is_followed_in_every_step() -> None:
+    outcomes = Counter()
+    for seed in range(250):
+        rng = random.Random(seed)
+        ranks, groups = random_step(rng, rng.randint(2, 6))
+        where = situation(ranks, groups)
+        if where is not None:
+            ends = _Clock(ranks, groups).all_end()
+            assert (find_deadlock(where) is None) == ends, seed
+            outcomes[ends] += 1
+    assert outcomes[True] > 50 and outcomes[False] > 5, outcomes
+
+
+def race(hops: int, turns: int, *, late: bool, upwards: bool) -> tuple[Ranks, Groups]:
+    """Rank 0 may join collective 1 after `hops` messages and 2 after `turns` collectives.
+
+    Rank 1 joins 1 first: if rank 0 begins with 2, they wait for each other. Each rank that a message
+    passes posts its receive at the beginning, or (`late`) when the message is sent.
+    """
+    groups: Groups = {"1": (0, 1), "2": (0, 1)}
+    ranks: Ranks = [[], [coll(0, "1"), coll(1, "2", (0,))]]
+
+    def busy(rank: int, count: int) -> list[Any]:
+        """So many collectives with a rank that does nothing else."""
+        name, partner = str(len(groups) + 1), len(ranks)
+        groups[name] = (rank, partner)
+        found = [coll(n, name, (n - 1,) if n else ()) for n in range(count)]
+        ranks.append(found)
+        return list(found)
+
+    way = list(range(2, 2 + hops))
+    way = [*(way if upwards else reversed(way)), 0]
+    ranks += [[] for _ in range(hops)]
+    for hop, (source, target) in enumerate(itertools.pairwise(way)):
+        before = busy(target, hop) if late and target and hop else []
+        deps = (hop - 1,) if before else ()
+        ranks[source].append(send(99, source, target, (50,) if hop else ()))
+        ranks[target] += [*before, recv(50, target, source, deps)]
+    first = busy(0, turns)
+    ranks[0] += [
+        *first,
+        coll(90, "1", (50,) if hops else ()),
+        coll(91, "2", (turns - 1,) if turns else ()),
+    ]
+    return [sorted(nodes, key=lambda n: n.id) for nodes in ranks], groups
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("upwards", [False, True])
+@pytest.mark.parametrize("hops", range(5))
+def test_messages_and_collectives_take_a_step_each(hops: int, upwards: bool, late: bool) -> None:
+    """Whatever numbers the ranks have, and whichever side is there first."""
+    for turns in range(5):
+        ranks, groups = race(hops, turns, late=late, upwards=upwards)
+        where = situation(ranks, groups)
+        assert where is not None
+        both_ways(where)
+        assert (find_deadlock(where) is None) == (hops <= turns)
+        assert _Clock(ranks, groups).all_end() == (hops <= turns)
 
 
 def test_ranks_of_a_ring_are_one_part() -> None:

@@ -10,6 +10,7 @@ is looked at once.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -116,8 +117,8 @@ class _Actors:
         #: Actors that have issued the n-th collective of a meeting: (meeting, n) -> (actor,
         #: position).
         self.gathering: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        #: Messages that arrived before their receive was posted, and receives that wait.
-        self.arrived: dict[_Key, int] = {}
+        #: When messages arrive that were sent before their receive was posted; receives that wait.
+        self.arrivals: dict[_Key, deque[int]] = {}
         self.posted: dict[_Key, list[tuple[int, int]]] = {}
         self.events: list[tuple[int, int, int]] = []
 
@@ -168,9 +169,9 @@ class _Actors:
                 heapq.heappush(state.ready, position)
 
     def _post(self, number: int, state: _ActorState, position: int, key: _Key, now: int) -> None:
-        if self.arrived.get(key, 0):
-            self.arrived[key] -= 1
-            heapq.heappush(self.events, (now, number, position))
+        arrivals = self.arrivals.get(key)
+        if arrivals:
+            heapq.heappush(self.events, (max(now, arrivals.popleft()), number, position))
             return
         state.receives.add(position)
         self.posted.setdefault(key, []).append((number, position))
@@ -201,7 +202,7 @@ class _Actors:
         if waiting:
             heapq.heappush(self.events, (now + 1, *waiting.pop(0)))
         else:
-            self.arrived[key] = self.arrived.get(key, 0) + 1
+            self.arrivals.setdefault(key, deque()).append(now + 1)
 
     def explain(self) -> Deadlock | None:
         """Follow who waits for whom from the first rank that does not end, until it repeats."""
