@@ -15,8 +15,7 @@ from typing import Any
 from flint.frontends.torch_world.program.classes import rank_classes
 from flint.frontends.torch_world.program.groups import mesh_before, mesh_of
 from flint.frontends.torch_world.record.job import Job
-from flint.frontends.torch_world.record.process import record
-from flint.frontends.torch_world.record.relay import Relay
+from flint.frontends.torch_world.record.process import Relay, record
 from flint.ir.workload import Workload
 from flint.steps.step import WorldStep
 

@@ -1,21 +1,38 @@
-"""Forward and backward of a graph in one: traced by AOTAutograd on meta tensors."""
+"""Forward and backward of a graph in one: traced by AOTAutograd on meta tensors.
+
+A fault of that tracing is worked around. Composite operators that also have a Python kernel for meta tensors (`nll_loss`, `where.Scalar`,
+`prelu`, ...) take that kernel under the Python dispatcher, which autograd knows nothing about:
+their gradients vanish. Made for torch 2.13, where `OpOverload.py_kernels` holds those kernels.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flint.frontends.torch_graph import constraints as _constraints  # noqa: F401 - registers ops
 from flint.frontends.torch_graph.decompositions import decompositions
-from flint.frontends.torch_graph.dispatch import composites_decompose
 from flint.frontends.torch_graph.names import module_path
 from flint.frontends.torch_graph.transposes import fold_transposes
-from flint.frontends.torch_private import descriptors, trace_forward_and_backward
+from flint.frontends.torch_private import (
+    DispatchKey,
+    cached_kernels,
+    descriptors,
+    has_kernel,
+    meta_kernels,
+    names_of_operators,
+    trace_forward_and_backward,
+)
+
+if TYPE_CHECKING:
+    from flint.frontends.torch_private import OpOverload
 
 
 @dataclass(frozen=True)
@@ -121,3 +138,38 @@ def _place_output(found: Joint, node: torch.fx.Node, what: Any) -> None:
     else:
         assert isinstance(what, d.InputMutationAOTOutput), f"unexpected output: {what}"
         found.mutations[what.mutated_input.idx] = node
+
+
+@contextmanager
+def composites_decompose() -> Iterator[None]:
+    """Hide the meta kernels of composite operators, so that their own decomposition is traced."""
+    meta = DispatchKey.Meta
+    hidden = {op: op.py_kernels.pop(meta) for op in _shadowed() if meta in op.py_kernels}
+    _forget(hidden)
+    try:
+        yield
+    finally:
+        for op, kernel in hidden.items():
+            op.py_kernels[meta] = kernel
+        _forget(hidden)
+
+
+def _forget(ops: Iterable[OpOverload]) -> None:
+    for op in ops:
+        cached_kernels(op).clear()
+
+
+@cache
+def _shadowed() -> tuple[OpOverload, ...]:
+    """Composite operators whose decomposition is shadowed by a Python meta kernel."""
+    meta_kernels()
+
+    found = []
+    for name in names_of_operators():
+        if not name.startswith("aten::") or not has_kernel(name, "CompositeImplicitAutograd"):
+            continue
+        base, _, overload = name.removeprefix("aten::").partition(".")
+        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if DispatchKey.Meta in getattr(op, "py_kernels", {}):
+            found.append(op)
+    return tuple(found)

@@ -13,8 +13,7 @@ from flint.backends.chakra import check, write
 from flint.backends.chakra.writing.expand import expand
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.program.classes import rank_class, rank_classes, shard_labels
-from flint.frontends.torch_world.program.derive import derive
-from flint.frontends.torch_world.program.resize import resized
+from flint.frontends.torch_world.program.derive import derive, resized
 from flint.frontends.torch_world.program.shards import Shards, chunk_size
 from flint.frontends.torch_world.record.recording import (
     Comm,

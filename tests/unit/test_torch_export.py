@@ -17,9 +17,8 @@ from torch import nn
 
 from flint.errors import FlintError
 from flint.frontends.torch_export import capture_torch
-from flint.frontends.torch_graph.dispatch import composites_decompose
 from flint.frontends.torch_graph.export import export_step
-from flint.frontends.torch_graph.joint import trace_joint
+from flint.frontends.torch_graph.joint import composites_decompose, trace_joint
 from flint.frontends.torch_graph.program import torch_program
 from flint.ir.mesh import Mesh
 from flint.ir.program import Flag, Kind, Phase

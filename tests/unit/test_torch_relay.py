@@ -8,8 +8,8 @@ import pytest
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.process import Relay
 from flint.frontends.torch_world.record.recording import Recording
-from flint.frontends.torch_world.record.relay import Relay
 
 Told = Mapping[str, bytes]
 Program = Callable[[int, Told], tuple[Told, Told]]

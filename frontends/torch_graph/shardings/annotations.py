@@ -9,8 +9,8 @@ import torch
 
 from flint.frontends.torch_graph.constraints import FREE, text_of
 from flint.frontends.torch_graph.export import Exported
-from flint.frontends.torch_graph.flattened import unflatten_products
 from flint.frontends.torch_graph.names import module_path, without_root
+from flint.frontends.torch_graph.shardings.flattened import unflatten_products
 from flint.frontends.torch_graph.shardings.placements import entry_axes, spec_axes
 from flint.frontends.torch_graph.shardings.tensors import NamedTensor, Shardings
 from flint.frontends.torch_ops.nn.attention import scaled_dot_product_attention

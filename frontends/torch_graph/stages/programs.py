@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from flint.errors import FlintError
-from flint.frontends.stages.pipeline import Tied, layers_label
+from flint.frontends.stages.pipeline import Tied, layers_label, microbatch_size
 from flint.frontends.torch_graph.block_calls import TracedBlocks, traced_blocks
 from flint.frontends.torch_graph.blocks import graph_fingerprint, plain_arguments, tensor_type
-from flint.frontends.torch_graph.export import Exported, export_step
+from flint.frontends.torch_graph.export import Exported, definition, export_step
 from flint.frontends.torch_graph.names import module_path
 from flint.frontends.torch_graph.optimizer.update import optimizer_update
 from flint.frontends.torch_graph.program import not_split
@@ -21,10 +23,10 @@ from flint.frontends.torch_graph.shardings.tensors import Shardings, plan_shardi
 from flint.frontends.torch_graph.stages.boundary import Boundary, refuse_axis
 from flint.frontends.torch_graph.stages.cut_modules import first_modules
 from flint.frontends.torch_graph.stages.graphs import Rules, StageGraph, split_graph
-from flint.frontends.torch_graph.stages.microbatch import batch_size, one_microbatch
 from flint.frontends.torch_graph.stages.step import PortedProgram, StageStep, stage_step
 from flint.frontends.torch_graph.stages.update import StageOptimizer
 from flint.frontends.torch_ops.table import load_table
+from flint.frontends.torch_private import pytree
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 from flint.steps.step import TorchStep
@@ -259,3 +261,43 @@ class _Builder:
                 if port in with_gradient:
                     ends.setdefault(name, []).append((number, port))
         return tuple((of[0], other) for of in ends.values() for other in of[1:])
+
+
+def one_microbatch(step: TorchStep, count: int) -> TorchStep:
+    """The step for one of `count` microbatches: its module on a part of the batch.
+
+    The batch is dimension 0 of the first argument that is a tensor; every tensor among arguments
+    and arguments of the loss whose dimension 0 has that size is divided, all others stay whole.
+    Raises FlintError FL243: there is no batch, or `count` does not divide it.
+    """
+    batch = batch_size(step)
+    place = definition(step.module)
+    if batch is None and count > 1:
+        raise FlintError(
+            "FL243",
+            f"no argument has a batch dimension for {count} microbatches",
+            place=place,
+            help="give the module a tensor whose dimension 0 is the batch",
+        )
+    size = microbatch_size(batch, count, "the first argument", place) if batch is not None else 0
+
+    def divided(leaf: object) -> object:
+        if batch is None or not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (batch,):
+            return leaf
+        return leaf.detach().narrow(0, 0, size)
+
+    args, kwargs, loss_args = pytree.tree_map(
+        divided, (tuple(step.args), dict(step.kwargs), tuple(step.loss_args))
+    )
+    return replace(step, args=args, kwargs=kwargs, loss_args=loss_args)
+
+
+def batch_size(step: TorchStep) -> int | None:
+    """Dimension 0 of the first argument that is a tensor with dimensions, or None."""
+    return next((int(t.shape[0]) for t in _tensors(step) if t.dim()), None)
+
+
+def _tensors(step: TorchStep) -> Iterator[torch.Tensor]:
+    for leaf in pytree.tree_leaves((tuple(step.args), dict(step.kwargs))):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf

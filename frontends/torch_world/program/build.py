@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
-from flint.frontends.torch_world.program.memory import Memory
+from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
 from flint.frontends.torch_world.program.names import is_causal, opcode_of
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import (
@@ -20,7 +20,6 @@ from flint.frontends.torch_world.program.operands import (
     results,
     written,
 )
-from flint.frontends.torch_world.program.streams import FUNCTIONAL, StreamOrder
 from flint.frontends.torch_world.program.work import work_of
 from flint.frontends.torch_world.record.host_copies import with_known_sources
 from flint.frontends.torch_world.record.recording import (

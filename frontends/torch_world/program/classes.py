@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.program.build import Built, build_program
-from flint.frontends.torch_world.program.derive import derive
+from flint.frontends.torch_world.program.derive import derive, resized
 from flint.frontends.torch_world.program.groups import Channels, group_of, message_axes
-from flint.frontends.torch_world.program.resize import resized
 from flint.frontends.torch_world.program.shards import Shards
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Recording
 from flint.ir.mesh import AxisRef, Mesh

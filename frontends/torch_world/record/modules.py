@@ -1,16 +1,36 @@
-"""Which module of the program runs: paths, and which forward operator a backward one belongs to."""
+"""Where an operator comes from: the module of the program, the forward operator that a backward one belongs to, and the line of the user's code."""
 
 from __future__ import annotations
 
+import os
+import sys
+import sysconfig
+import types
 import weakref
 from typing import TYPE_CHECKING
 
+import torch
+
+import flint
+
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
-
 _WRAPPERS = ("_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module")
+_LIBRARY = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+_SITE = tuple(
+    os.path.realpath(sysconfig.get_paths()[key]) + os.sep for key in ("purelib", "platlib")
+)
+_TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
+#: Flint's own folders; in a checkout, three of them lie beside the package.
+_OWN = (
+    os.path.dirname(os.path.realpath(flint.__file__)) + os.sep,
+    *(
+        os.path.realpath(os.path.join(root, part)) + os.sep
+        for root in flint.__path__
+        for part in ("cli", "frontends", "passes", "backends")
+    ),
+)
 
 
 def clean_path(path: str, drop_module: bool = False) -> str:
@@ -99,3 +119,38 @@ class ModulePaths:
         inner = {id(part) for root in self.roots for part in root.modules() if part is not root}
         outer = [root for root in self.roots if id(root) not in inner]
         return sorted(outer, key=lambda root: -sum(1 for _ in root.modules()))
+
+
+class Places:
+    """`file.py:line` of the innermost frame that is neither PyTorch's, Python's nor Flint's.
+
+    Model libraries count as the user's code: their lines say more than the call of the model.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[types.CodeType, str] = {}
+
+    def current(self) -> str:
+        """The place of what runs now, "" if no frame is the user's."""
+        frame: types.FrameType | None = sys._getframe(1)
+        files = self._files
+        while frame is not None:
+            code = frame.f_code
+            file = files.get(code)
+            if file is None:
+                file = files[code] = _user_file(code.co_filename)
+            if file:
+                return f"{file}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+
+def _user_file(filename: str) -> str:
+    if filename.startswith("<"):
+        return ""
+    path = os.path.realpath(filename)
+    if path.startswith((_TORCH, *_OWN)):
+        return ""
+    if path.startswith(_LIBRARY) and not path.startswith(_SITE):
+        return ""
+    return os.path.basename(path)

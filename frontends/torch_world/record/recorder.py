@@ -25,7 +25,7 @@ from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm
 from flint.frontends.torch_world.program.names import base_name
 from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
 from flint.frontends.torch_world.record.declared import DeclaredWork
-from flint.frontends.torch_world.record.places import Places
+from flint.frontends.torch_world.record.modules import Places
 from flint.frontends.torch_world.record.recording import (
     Comm,
     CommKind,
