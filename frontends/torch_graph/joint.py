@@ -1,8 +1,9 @@
 """Forward and backward of a graph in one: traced by AOTAutograd on meta tensors.
 
-A fault of that tracing is worked around. Composite operators that also have a Python kernel for meta tensors (`nll_loss`, `where.Scalar`,
-`prelu`, ...) take that kernel under the Python dispatcher, which autograd knows nothing about:
-their gradients vanish. Made for torch 2.13, where `OpOverload.py_kernels` holds those kernels.
+A fault of that tracing is worked around. Composite operators that also have a Python kernel for
+meta tensors (`nll_loss`, `where.Scalar`, `prelu`, ...) take that kernel under the Python
+dispatcher, which autograd knows nothing about: their gradients vanish. Made for torch 2.13, where
+`OpOverload.py_kernels` holds those kernels.
 """
 
 from __future__ import annotations
