@@ -219,7 +219,7 @@ class _Clock:
 
 def test_a_step_ends_where_every_rank_is_followed_in_every_step() -> None:
     outcomes = Counter()
-    for seed in range(250):
+    for seed in range(150):
         rng = random.Random(seed)
         ranks, groups = random_step(rng, rng.randint(2, 6))
         where = situation(ranks, groups)
@@ -227,7 +227,7 @@ def test_a_step_ends_where_every_rank_is_followed_in_every_step() -> None:
             ends = _Clock(ranks, groups).all_end()
             assert (find_deadlock(where) is None) == ends, seed
             outcomes[ends] += 1
-    assert outcomes[True] > 50 and outcomes[False] > 5, outcomes
+    assert outcomes[True] > 30 and outcomes[False] > 3, outcomes
 
 
 def race(hops: int, turns: int, *, late: bool, upwards: bool) -> tuple[Ranks, Groups]:

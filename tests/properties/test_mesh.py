@@ -160,10 +160,10 @@ def test_positions_are_row_major_over_the_axes(data: st.DataObject) -> None:
 @given(st.data())
 def test_a_message_goes_as_far_as_its_route_says(data: st.DataObject) -> None:
     """Each target is looked up in the group of its sender, as `Route` is documented."""
-    mesh = data.draw(meshes())
+    mesh = data.draw(meshes().filter(lambda m: m.size <= 96))
     route = data.draw(routes(mesh))
     axes = route.axes or tuple(map(AxisRef, mesh.names))
-    index, size = mesh.group_index(axes), mesh.group_size(axes)
+    index, size = group_index(mesh, axes), mesh.group_size(axes)
     at = {(int(index[r]), _position(mesh, axes, r)): r for r in range(mesh.size)}
     listed = dict(route.pairs)
     for rank, found in enumerate(route.targets(mesh).tolist()):
