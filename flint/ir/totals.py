@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flint.ir.columns import is_any
+from flint.ir.dims import ProductDims
 from flint.ir.mesh import AxisRef, Route
 from flint.ir.op_class import PRODUCT, SEVERAL_PRODUCTS, OpClass
 from flint.ir.program import Collective, Int64s, Kind, Program
@@ -76,7 +77,7 @@ def total(program: Program, per_execution: Int64s) -> int:
 def matmul_flops(program: Program) -> Int64s:
     """For each row, flops of one execution that are products of matrices, see `Totals`."""
     one_product = (program.dims > 0).all(axis=1)
-    products = is_any(program, PRODUCT) | (program.dims[:, 2] > 1)
+    products = is_any(program, PRODUCT) | (ProductDims.of(program.dims).n > 1)
     products |= is_any(program, OpClass.COMPILED) & (program.product > 0)
     rows = np.flatnonzero(products & one_product)
     flops = np.zeros(len(program), dtype=np.int64)

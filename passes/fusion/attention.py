@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flint.ir.columns import edges, is_any, rewired, with_value
+from flint.ir.dims import AttentionDims, ProductDims
 from flint.ir.op_class import ATTENTION, MERGED, OpClass
 from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Phase, Program
 from flint.passes.base import Pass
@@ -79,7 +80,7 @@ def attention_turns(program: Program, *, named: bool = False) -> int:
             {softmax}, size, frozenset(RowRole) - {RowRole.MATMUL}
         )
         if not names[softmax]:
-            found |= {p for p in products if program.dims[p, 0] > 1}
+            found |= {p for p in products if ProductDims.of(program.dims[p]).batch > 1}
     return int(program.trips[list(found)].sum())
 
 
@@ -117,7 +118,7 @@ class _AttentionKernel:
     rows: frozenset[int]
     ends: int
     cut: frozenset[int]
-    dims: tuple[int, int, int, int]
+    dims: AttentionDims[int]
     flops: int
     operand_bytes: int
     result_bytes: int
@@ -254,7 +255,7 @@ class _AttentionFinder:
         rows |= self._layouts(rows, {p.scores, p.weighted})
         cut = frozenset(d for r in rows for d in self._graph.reads(r) if self._graph.made[d])
         dims = self._dims(p)
-        statistic = dims[0] * dims[1] * STATISTIC_BYTES if p.gradient >= 0 else 0
+        statistic = dims.heads * dims.queries * STATISTIC_BYTES if p.gradient >= 0 else 0
         return _AttentionKernel(
             op=OpClass.FUSED_ATTENTION,
             mask=self._mask(p),
@@ -283,7 +284,7 @@ class _AttentionFinder:
         made = {d for r in rows for d in self._graph.reads(r) if self._graph.made[d]}
         before = p.reach.rows - rows
         dims = self._dims(p)
-        lines = dims[0] * dims[1] * STATISTIC_BYTES
+        lines = dims.heads * dims.queries * STATISTIC_BYTES
         gradient = self._gradient_bytes(p, rows)
         return _AttentionKernel(
             op=OpClass.FUSED_ATTENTION_BACKWARD,
@@ -341,11 +342,12 @@ class _AttentionFinder:
         comparisons = self._graph.comparisons(p.masks)
         return 0 if not comparisons else CAUSAL if comparisons == 1 else PERHAPS_A_WINDOW
 
-    def _dims(self, p: _Pattern) -> tuple[int, int, int, int]:
-        """(batch x heads, queries, keys, head size), from the shape of the weights."""
+    def _dims(self, p: _Pattern) -> AttentionDims[int]:
+        """From the shape of the weights."""
         shape = self._program.shapes[self._program.shape[p.softmax]]
         queries = shape[-2] if len(shape) > 1 else 1
-        return math.prod(shape[:-2]), queries, shape[-1], int(self._program.dims[p.scores, 3])
+        size = int(ProductDims.of(self._program.dims[p.scores]).k)
+        return AttentionDims(math.prod(shape[:-2]), queries, shape[-1], size)
 
 
 def _of_split(split: SplitAttention) -> _Pattern:

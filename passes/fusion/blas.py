@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from flint.ir.columns import changed, consumers, is_any, yielded
+from flint.ir.dims import ProductDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.base import Pass
@@ -92,7 +93,7 @@ class _BlasProducts:
     def _exchanged(self, product: int, row: int) -> bool:
         """Whether a row has the columns of a product before its rows."""
         program = self._program
-        batch, rows, columns, _ = program.dims[product].tolist()
+        batch, rows, columns, _ = map(int, ProductDims.of(program.dims[product]))
         (read,) = program.dependencies(row).tolist()
         shape, turned = program.shapes[program.shape[read]], program.shapes[program.shape[row]]
         for at in range(1, len(shape)):

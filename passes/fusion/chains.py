@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flint.ir.columns import consumers, with_value, yielded
+from flint.ir.dims import ReductionDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind, Phase, Program
 from flint.passes.base import Pass
@@ -395,7 +396,7 @@ def _name(inlined: Inlined, rows: list[int], role: list[int]) -> tuple[OpClass, 
         update = program.phase[rows[-1]] == Phase.OPTIMIZER
         return (OpClass.FUSED_OPTIMIZER if update else OpClass.FUSED), -1
     along = [r for r in reduces if roles.role[r] == RowRole.ROWS]
-    if not along or program.dims[along[0], 1] < 2:
+    if not along or ReductionDims.of(program.dims[along[0]]).rows < 2:
         return OpClass.FUSED_REDUCTION, reduces[-1]
     size = roles.elements[along[0]]
     if not any(r > along[0] and roles.results[r] == size for r in rows):

@@ -9,6 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from flint.ir.columns import Mask, carried, is_any
+from flint.ir.dims import ProductDims, ReductionDims
 from flint.ir.op_class import ELEMENTWISE, GENERATED, LAYOUT, PRODUCT, REDUCTION, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 
@@ -80,8 +81,9 @@ def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles
     elements = np.array([math.prod(s) for s in program.shapes] or [0], dtype=np.int64)
     results = elements[program.shape]
     role[reduces & _along_rows(program)] = RowRole.ROWS
-    reduced = program.dims[:, 1] * program.dims[:, 3]
-    trivial = reduces & (program.dims[:, 3] == 1)
+    dims = ReductionDims.of(program.dims)
+    reduced = dims.rows * dims.reduced
+    trivial = reduces & (dims.reduced == 1)
     role[trivial] = RowRole.ELEMENT
     elements = np.where(reduces & (reduced > 0), reduced, results)
     turns = is_any(program, OpClass.TRANSPOSE)
@@ -95,10 +97,11 @@ def _shows_bytes(program: Program, rows: Int64s) -> Mask:
 
 
 def _along_rows(program: Program) -> Mask:
-    """Reductions over the last dimension of what they read: (1, rows, 1, columns)."""
+    """Reductions over the last dimension of what they read."""
     found = np.zeros(len(program), dtype=np.bool_)
-    for row in np.flatnonzero((program.dims[:, 3] > 1) & (program.dims[:, 2] == 1)).tolist():
-        _, rows, _, columns = program.dims[row].tolist()
+    dims = ProductDims.of(program.dims)
+    for row in np.flatnonzero((dims.k > 1) & (dims.n == 1)).tolist():
+        rows, columns = map(int, ReductionDims.of(program.dims[row]))
         left = program.shapes[program.shape[row]]
         shapes = (program.shapes[program.shape[d]] for d in program.dependencies(row).tolist())
         found[row] = any(

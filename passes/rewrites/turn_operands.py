@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flint.ir.columns import type_bytes
+from flint.ir.dims import ProductDims
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
@@ -58,7 +59,7 @@ class _Turning:
         p, operands = self.program, self.edit.reads(row)
         ranks = [len(p.shapes[p.shape[d]]) for d in operands]
         result = p.shapes[p.shape[row]]
-        batch, contracted = _dimensions(ranks, result, int(p.dims[row, 0]))
+        batch, contracted = _dimensions(ranks, result, int(ProductDims.of(p.dims[row]).batch))
         if len(result) > batch + 2:
             self.edit.change(row, shape=self._flat(row))
             self.changed = True

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from flint.errors import FlintError
+from flint.ir.dims import DeclaredDims
 from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, REDUCTION, OpClass
 from flint.passes.work import formulas
 from flint.passes.work.work import Work
@@ -146,13 +147,13 @@ def declaration_of(name: str) -> Declaration | None:
 
 
 def work_of_numbers(numbers: Mapping[str, int], results: Sequence[ArrayType]) -> Work:
-    """The work of an estimate. Dims are (1, transcendental functions, 1, 1), at least 1."""
+    """The work of an estimate."""
     moved = numbers.get("bytes_accessed", 0)
     written = sum(r.num_bytes for r in results)
     return Work(
         op=OpClass.DECLARED,
         flops=numbers["flops"],
-        dims=(1, max(numbers.get("transcendentals", 0), 1), 1, 1),
+        dims=DeclaredDims(max(numbers.get("transcendentals", 0), 1)).row,
         operand_bytes=max(moved - written, 0) if moved else None,
     )
 

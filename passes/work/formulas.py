@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from flint.ir.dims import AttentionDims, ProductDims, ReductionDims, TransformDims
 from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
 from flint.passes.work.work import Work
 
@@ -26,7 +27,9 @@ def by_class(op: OpClass, elements: int, per_element: int = 1) -> Work | None:
 
 def product(batch: int, m: int, n: int, k: int, *, product: str, added: int = 0) -> Work:
     """2 x batch x m x n x k, and `added` operations for what is added to the product."""
-    return Work(flops=2 * batch * m * n * k + added, dims=(batch, m, n, k), product=product)
+    return Work(
+        flops=2 * batch * m * n * k + added, dims=ProductDims(batch, m, n, k).row, product=product
+    )
 
 
 def convolution(
@@ -47,8 +50,8 @@ def convolution(
     """
     split, taps = max(min(groups, features), 1), max(taps, 1)
     flops = 2 * positions * features * k * used // taps
-    dims = (split, positions, features // split, -(-k * used // taps))
-    return Work(flops=flops, dims=dims, product=product)
+    dims = ProductDims(split, positions, features // split, -(-k * used // taps))
+    return Work(flops=flops, dims=dims.row, product=product)
 
 
 def attention(
@@ -63,21 +66,22 @@ def attention(
     flops = 2 * heads * queries * keys * sizes
     return Work(
         flops=flops,
-        dims=(heads, queries, keys, size),
+        dims=AttentionDims(heads, queries, keys, size).row,
         product=product,
         op=OpClass.ATTENTION_BACKWARD if backward else OpClass.ATTENTION,
     )
 
 
 def reduction(elements: int, rows: int, per_element: int = 1) -> Work:
-    """`per_element` operations for each input element; dims are (1, rows, 1, reduced)."""
+    """`per_element` operations for each input element."""
     rows = max(rows, 1)
-    return Work(flops=elements * per_element, dims=(1, rows, 1, max(elements // rows, 1)))
+    dims = ReductionDims(rows, max(elements // rows, 1))
+    return Work(flops=elements * per_element, dims=dims.row)
 
 
 def windows(elements: int, window: int, per_element: int) -> Work:
     """`per_element` operations for each of the `window` elements that make a result element."""
-    return Work(flops=elements * window * per_element, dims=(1, elements, 1, window))
+    return Work(flops=elements * window * per_element, dims=ReductionDims(elements, window).row)
 
 
 def select_and_scatter(elements: int, window: int) -> Work:
@@ -99,25 +103,25 @@ def sort(elements: int, length: int) -> Work:
     """n log2 n comparisons along the sorted dimension, of `length`."""
     length = max(length, 1)
     rows = elements // length
-    return Work(flops=rows * length * doublings(length), dims=(1, rows, 1, length))
+    return Work(flops=rows * length * doublings(length), dims=ReductionDims(rows, length).row)
 
 
 def top_k(elements: int, length: int, k: int) -> Work:
     """One comparison for each element and each doubling of k."""
-    return Work(flops=elements * doublings(k), dims=(1, elements // max(length, 1), 1, length))
+    dims = ReductionDims(elements // max(length, 1), length)
+    return Work(flops=elements * doublings(k), dims=dims.row)
 
 
 def fft(elements: int, lengths: Sequence[int]) -> Work:
     """5 n log2 n operations for each transform of n elements (Cooley and Tukey's upper bound).
 
-    `lengths` are those of the transformed axes. dims are (elements of the outer axes, transforms,
-    1, elements of the last).
+    `lengths` are those of the transformed axes.
     """
     *outer_lengths, last = lengths
     outer = math.prod(outer_lengths)
     length = max(outer * last, 1)
     flops = int(5 * elements * math.log2(max(length, 2)))
-    return Work(flops=flops, dims=(outer, elements // length, 1, last))
+    return Work(flops=flops, dims=TransformDims(outer, elements // length, last).row)
 
 
 def cholesky(matrices: int, n: int) -> Work:

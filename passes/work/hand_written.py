@@ -22,6 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from flint.ir.dims import AttentionDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import CAUSAL
 from flint.passes.work.declared import (
@@ -98,7 +99,7 @@ def _attention(
     forward = part == "fwd" or (flash is not None and part is None)
     return Work(
         flops=2 * heads * queries * keys * summed,
-        dims=(heads, queries, keys, size),
+        dims=AttentionDims(heads, queries, keys, size).row,
         mask=CAUSAL if masked else 0,
         op=OpClass.ATTENTION if forward else OpClass.ATTENTION_BACKWARD,
         called=(ATTENTION if forward else ATTENTION_BACKWARD) + ("[causal]" if masked else ""),

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flint.ir.dims import NO_DIMS, DimsRow
 from flint.ir.op_class import OpClass
-
-#: (batch, m, n, k) of a product of matrices, (1, rows, 1, reduced) of a reduction.
-Dims = tuple[int, int, int, int]
-NO_DIMS: Dims = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class Work:
     """
 
     flops: int = 0
-    dims: Dims = NO_DIMS
+    dims: DimsRow = NO_DIMS
     product: str = ""
     mask: int = 0
     operand_bytes: int | None = None

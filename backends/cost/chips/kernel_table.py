@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.ir.dims import AttentionDims, ProductDims, ReductionDims
 from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
 from flint.ir.program import Flag, Int64s, Kind, Phase, Program
 
@@ -86,7 +87,7 @@ def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[
     kernels = Kernels(
         kind=kind,
         dtype=_dtypes(program, rows, kind, tf32),
-        dims=np.column_stack([dims[:, :2], band_keys(dims, masks), dims[:, 3:]]),
+        dims=_with_keys(dims, band_keys(dims, masks)),
         flops=np.where(attends, masked_flops(flops, dims, masks), flops),
         read_bytes=program.operand_bytes[rows],
         written_bytes=program.result_bytes[rows],
@@ -98,6 +99,13 @@ def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[
         dtypes=(*map(element_type, program.dtypes), "tf32", *_products(program)),
     )
     return kernels, rows
+
+
+def _with_keys(dims: Int64s, keys: Int64s) -> Int64s:
+    """`dims`, in which attention has the keys that a query sees on average."""
+    found = dims.copy()
+    AttentionDims.of(found).keys[:] = keys
+    return found
 
 
 def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
@@ -113,7 +121,7 @@ def _kinds(program: Program, rows: Int64s) -> NDArray[np.uint8]:
     works = program.flops[rows] > 0
     kind[other] = np.where(works, KernelKind.ELEMENTWISE, KernelKind.COPY)[other]
     shaped = (program.dims[rows] > 0).all(axis=1)
-    multiplies = (program.product[rows] > 0) | (program.dims[rows, 2] > 1)
+    multiplies = (program.product[rows] > 0) | (ProductDims.of(program.dims[rows]).n > 1)
     kind[other & shaped & multiplies] = KernelKind.GEMM
     kind[(op == OpClass.CALL) & shaped] = KernelKind.GEMM
     kind[(program.flags[rows] & Flag.UNPRICED) != 0] = KernelKind.UNPRICED
@@ -144,8 +152,9 @@ def _elements(program: Program, rows: Int64s) -> Int64s:
 
 
 def _reduced(program: Program, rows: Int64s) -> Int64s:
-    """How many elements a reduction of (1, rows, 1, columns) reads."""
-    found: Int64s = program.dims[rows, 1] * program.dims[rows, 3]
+    """How many elements a reduction reads."""
+    dims = ReductionDims.of(program.dims[rows])
+    found: Int64s = dims.rows * dims.reduced
     return found
 
 
@@ -239,13 +248,14 @@ class Masks:
 def masks_of(program: Program) -> Masks:
     """The mask of every row. A window of all keys or more is causal."""
     window = np.maximum(program.mask, 0).astype(np.int64)
-    wide = (window > 0) & (window >= program.dims[:, 2])
+    wide = (window > 0) & (window >= AttentionDims.of(program.dims).keys)
     return Masks((program.mask < 0) | wide, np.where(wide, 0, window))
 
 
 def band_keys(dims: Int64s, masks: Masks) -> Int64s:
     """For each kernel, how many keys a query sees on average behind a window, else all of them."""
-    queries, keys, window = np.maximum(dims[:, 1], 1), dims[:, 2], masks.window
+    _, queries, keys, _ = AttentionDims.of(dims)
+    queries, window = np.maximum(queries, 1), masks.window
     seeing = np.minimum(queries, keys)  # those before the first key see none
     # the first of them see fewer keys than a window has
     early = np.clip(window - 1 - np.maximum(keys - queries, 0), 0, seeing)
@@ -255,6 +265,6 @@ def band_keys(dims: Int64s, masks: Masks) -> Int64s:
 
 def masked_flops(flops: Int64s, dims: Int64s, masks: Masks) -> Int64s:
     """Of the flops of whole squares, those that are left by the masks."""
-    behind = band_keys(dims, masks) / np.maximum(dims[:, 2], 1)
+    behind = band_keys(dims, masks) / np.maximum(AttentionDims.of(dims).keys, 1)
     banded = np.where(masks.window > 0, (flops * behind).astype(np.int64), flops)
     return np.where(masks.causal, banded // 2, banded)

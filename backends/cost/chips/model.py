@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.peaks import ON_GPU, ProductTypes
 from flint.errors import FlintError
+from flint.ir.dims import DeclaredDims, ReductionDims, TransformDims
 
 if TYPE_CHECKING:
     from flint.cluster.models import Chip
@@ -175,7 +176,7 @@ def declared_ns(kernels: Kernels, hardware: HasRates, dtype: str) -> Float64s:
     """
     c = hardware.constants
     arithmetic = kernels.flops / (c["gemm.efficiency"] * hardware.peak_flops_per_ns(dtype))
-    functions = kernels.dims[:, 1] / hardware.functions_per_ns
+    functions = DeclaredDims.of(kernels.dims).transcendentals / hardware.functions_per_ns
     memory = kernels.moved_bytes / (c["gemm.memory_efficiency"] * hardware.memory_bytes_per_ns)
     longest = np.maximum(np.maximum(arithmetic, functions), memory)
     result: Float64s = c["gemm.launch_ns"] + longest
@@ -184,17 +185,18 @@ def declared_ns(kernels: Kernels, hardware: HasRates, dtype: str) -> Float64s:
 
 def row_elements(kernels: Kernels) -> Float64s:
     """Rows times columns, or the elements of the result where a kernel says no rows."""
-    counted = kernels.dims[:, 1].astype(np.float64) * kernels.dims[:, 3]
+    rows, columns = ReductionDims.of(kernels.dims)
+    counted = rows.astype(np.float64) * columns
     return np.maximum(counted, kernels.elements)
 
 
 def fft_passes(kernels: Kernels, line_bytes: float) -> Float64s:
     """How often each transform goes through memory, where a line of `line_bytes` fits on chip.
 
-    dims are (outer axes, transforms, 1, last axis): outer axes count as one.
+    Outer axes count as one.
     """
     longest = line_bytes / COMPLEX_BYTES
-    outer, last = kernels.dims[:, 0], kernels.dims[:, 3]
+    outer, _, last = TransformDims.of(kernels.dims)
     found: Float64s = np.where(last > longest, 2.0, 1.0)
     found += np.where(outer > 1, np.where(outer > longest, 2.0, 1.0), 0.0)
     return found

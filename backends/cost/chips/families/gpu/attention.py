@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES
 from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
+from flint.ir.dims import AttentionDims
 
 #: Queries and keys of one block of the kernels (FlashAttention-2 and -3).
 BLOCK = 128
@@ -38,7 +39,12 @@ def attention_ns(
     A kernel without dimensions is priced by its FLOP. Raises FL705 without a peak for the type.
     """
     known = (kernels.dims > 0).all(axis=1)
-    few = known & (kernels.dims[:, 1] <= DECODE_QUERIES) & ~kernels.causal & (not backward)
+    few = (
+        known
+        & (AttentionDims.of(kernels.dims).queries <= DECODE_QUERIES)
+        & ~kernels.causal
+        & (not backward)
+    )
     times = np.empty(len(kernels), np.float64)
     if few.any():
         times[few] = _decode_ns(kernels.select(few), hardware, dtype)
@@ -49,7 +55,9 @@ def attention_ns(
 
 def _blocks_ns(kernels: Kernels, hardware: GpuHardware, dtype: str, backward: bool) -> Float64s:
     c = hardware.constants
-    heads, queries, keys, head_size = np.maximum(kernels.dims.T.astype(np.float64), 1)
+    heads, queries, keys, head_size = np.maximum(
+        AttentionDims.of(kernels.dims.astype(np.float64)), 1
+    )
     passes = BACKWARD_FLOPS if backward else 1.0
     efficiency = head_efficiency(hardware, head_size)
     if backward:
@@ -92,7 +100,7 @@ def _block_area(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_]) ->
 def _decode_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     c = hardware.constants
     bandwidth = c["decode.memory_efficiency"] * hardware.memory_bytes_per_ns
-    heads = np.maximum(kernels.dims[:, 0], 1) / hardware.sms
+    heads = np.maximum(AttentionDims.of(kernels.dims).heads, 1) / hardware.sms
     bytes_ns = kernels.moved_bytes / bandwidth + heads * c["decode.head_ns"]
     compute = kernels.flops / hardware.peak_flops_per_ns(dtype)
     result: Float64s = c["decode.launch_ns"] + np.maximum(bytes_ns, compute)

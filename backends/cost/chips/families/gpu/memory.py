@@ -17,6 +17,7 @@ import numpy as np
 from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
+from flint.ir.dims import ReductionDims
 
 #: Integer instructions per 4 random bytes of Philox and Threefry, over what one SM executes in a
 #: cycle. Assumed: Philox4x32-10 has 10 rounds of 2 wide multiplications and 4 exclusive ors per
@@ -91,7 +92,9 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """
     c = hardware.constants
     by_bytes = kernels.moved_bytes / (c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns)
-    rows = np.maximum(kernels.dims[:, 1], 0) / (hardware.sms * hardware.cycles_per_ns)
+    rows = np.maximum(ReductionDims.of(kernels.dims).rows, 0) / (
+        hardware.sms * hardware.cycles_per_ns
+    )
     result: Float64s = c["norm.launch_ns"] + np.maximum(by_bytes, rows * c["norm.row_cycles"])
     return result
 
@@ -103,7 +106,7 @@ def copy_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
 
 def gather_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Look-ups of rows. A row shorter than a sector still moves the whole sector."""
-    rows = np.maximum(kernels.dims[:, 1], 0)
+    rows = np.maximum(ReductionDims.of(kernels.dims).rows, 0)
     padding = np.maximum(2.0 * SECTOR_BYTES * rows - kernels.moved_bytes, 0)
     result: Float64s = copy_ns(kernels, hardware) + _bytes_ns(padding, hardware)
     return result
@@ -112,8 +115,9 @@ def gather_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
 def scatter_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Scatters and scatter-adds: a copy, and each updated row read and written once more."""
     size = kernels.written_bytes / np.maximum(kernels.elements, 1)
-    row_bytes = np.maximum(size * kernels.dims[:, 3], SECTOR_BYTES)
-    updates = 2.0 * np.maximum(kernels.dims[:, 1], 0) * row_bytes
+    dims = ReductionDims.of(kernels.dims)
+    row_bytes = np.maximum(size * dims.reduced, SECTOR_BYTES)
+    updates = 2.0 * np.maximum(dims.rows, 0) * row_bytes
     result: Float64s = copy_ns(kernels, hardware) + _bytes_ns(updates, hardware)
     return result
 
@@ -137,7 +141,7 @@ def top_k_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     One SM reads no faster than its share of the L2's bandwidth.
     """
     c = hardware.constants
-    rows = np.maximum(kernels.dims[:, 1], 1)
+    rows = np.maximum(ReductionDims.of(kernels.dims).rows, 1)
     best = kernels.elements / rows
     reads = np.where(best <= IN_REGISTERS, 1.0, DIGIT_READS)
     share = np.minimum(rows / hardware.sms, 1) * hardware.l2_bytes_per_ns

@@ -27,6 +27,7 @@ from flint.backends.cost.chips.families.systolic.hardware import (
     element_bytes,
 )
 from flint.backends.cost.chips.kernels import Kernels
+from flint.ir.dims import AttentionDims
 
 #: Queries and keys of one block that a tuner tries.
 BLOCKS = (512.0, 1024.0, 2048.0)
@@ -42,7 +43,11 @@ def attention_ns(
     kernels: Kernels, hardware: SystolicHardware, dtype: str, *, backward: bool = False
 ) -> Float64s:
     """Latency of fused attention, all rows with `dtype`. Raises FL705 without a peak for it."""
-    few = (kernels.dims[:, 1] <= DECODE_QUERIES) & ~kernels.causal & (not backward)
+    few = (
+        (AttentionDims.of(kernels.dims).queries <= DECODE_QUERIES)
+        & ~kernels.causal
+        & (not backward)
+    )
     times = np.empty(len(kernels), np.float64)
     times[few] = _decode_ns(kernels.select(few), hardware, dtype)
     times[~few] = _blocks_ns(kernels.select(~few), hardware, dtype, backward)
@@ -66,7 +71,7 @@ def _block_ns(
 ) -> Float64s:
     """With blocks of `block` queries and keys, without the launch."""
     c = hardware.constants
-    heads, queries, keys, size = np.maximum(kernels.dims.T.astype(np.float64), 1)
+    heads, queries, keys, size = np.maximum(AttentionDims.of(kernels.dims.astype(np.float64)), 1)
     scores = heads * _pairs(queries, keys, kernels.causal, block)
     steps = heads * np.ceil(queries / block) * np.ceil(keys / block)
     around = steps * c["attention.step_cycles"] + heads * queries * c["attention.query_cycles"]
@@ -140,7 +145,7 @@ def _pairs(queries: Float64s, keys: Float64s, causal: NDArray[np.bool_], block: 
 def _decode_ns(kernels: Kernels, hardware: SystolicHardware, dtype: str) -> Float64s:
     c = hardware.constants
     bandwidth = c["decode.memory_efficiency"] * hardware.memory_bytes_per_ns
-    heads = np.maximum(kernels.dims[:, 0], 1)
+    heads = np.maximum(AttentionDims.of(kernels.dims).heads, 1)
     bytes_ns = heads * c["decode.head_ns"] + kernels.moved_bytes / bandwidth
     compute = kernels.flops / hardware.peak_flops_per_ns(dtype)
     result: Float64s = c["decode.launch_ns"] + np.maximum(bytes_ns, compute)

@@ -25,6 +25,7 @@ from flint.backends.cost.chips.families.systolic.hardware import (
     element_bytes,
 )
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
+from flint.ir.dims import ProductDims
 
 #: Bytes of a sublane group: 8 sublanes of 4 bytes (bf16 tiles are 16 x 128, f32 tiles 8 x 128).
 SUBLANE_BYTES = 32
@@ -37,7 +38,7 @@ def gemm_ns(kernels: Kernels, hardware: SystolicHardware, dtype: str) -> Float64
     """
     c = hardware.constants
     size = element_bytes(dtype)
-    batch, m, n, k = np.maximum(kernels.dims.T.astype(np.float64), 1)
+    batch, m, n, k = np.maximum(ProductDims.of(kernels.dims.astype(np.float64)), 1)
     arithmetic = _padded_flops(batch, m, n, k, hardware, size) / hardware.peak_flops_per_ns(dtype)
     waiting = np.minimum(m, n) * k * size  # the smaller operand
     waiting = np.minimum(waiting, hardware.vmem_bytes / 2)

@@ -29,6 +29,7 @@ from flint.backends.cost.chips.families.systolic.hardware import (
 )
 from flint.backends.cost.chips.kernels import Kernels
 from flint.backends.cost.chips.model import fft_passes, row_elements
+from flint.ir.dims import ReductionDims
 
 #: Integer operations of Threefry-2x32 per 4 random bytes. Assumed: 20 rounds of an addition, a
 #: rotation (3 operations) and an exclusive or, and the keys, per 8 bytes (Salmon et al., SC'11).
@@ -83,7 +84,7 @@ def _pass_ns(
 def gather_ns(kernels: Kernels, hardware: SystolicHardware, passes: float = 1.0) -> Float64s:
     """Look-ups of rows, fitted on token embeddings: a copy from HBM is started for each row."""
     c = hardware.constants
-    rows = np.maximum(kernels.dims[:, 1], 0)
+    rows = np.maximum(ReductionDims.of(kernels.dims).rows, 0)
     bandwidth = c["elementwise.memory_efficiency"] * hardware.memory_bytes_per_ns
     moving = np.maximum(rows * c["gather.row_ns"], kernels.moved_bytes / bandwidth)
     result: Float64s = c["gather.launch_ns"] + passes * moving
@@ -107,8 +108,9 @@ def top_k_ns(kernels: Kernels, hardware: SystolicHardware) -> Float64s:
 
 def _network_ns(kernels: Kernels, hardware: SystolicHardware, arrays: Float64s) -> Float64s:
     c = hardware.constants
-    rows = np.maximum(kernels.dims[:, 1], 1).astype(np.float64)
-    columns = np.maximum(kernels.dims[:, 3], 2).astype(np.float64)
+    dims = ReductionDims.of(kernels.dims)
+    rows = np.maximum(dims.rows, 1).astype(np.float64)
+    columns = np.maximum(dims.reduced, 2).astype(np.float64)
     doublings = np.ceil(np.log2(columns))
     stages = doublings * (doublings + 1) / 2
     padded = np.ceil(rows / SUBLANES) * SUBLANES * np.maximum(columns, LANES)
