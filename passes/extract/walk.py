@@ -25,10 +25,10 @@ from flint.passes.extract.implied import (
     implied_communication,
     implied_on_results,
 )
-from flint.passes.extract.layouts import turned_operands
 from flint.passes.extract.loops import LoopCounts
 from flint.passes.extract.op_classes import class_of, value_class
 from flint.passes.extract.phases import with_phases
+from flint.passes.extract.products import turned_operands
 from flint.passes.extract.tensors import (
     NOTHING,
     Sharding,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flint.passes.extract.op_classes import class_of
-from flint.passes.extract.precision import product_of
+from flint.passes.extract.products import product_of
 from flint.passes.extract.tensors import Tensor
 from flint.passes.mlir import (
     attention_mask,

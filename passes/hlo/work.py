@@ -25,7 +25,7 @@ from flint.passes.work.work import Work
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class HloOperation:
     """An instruction with its operands, and the module that both are in."""
 
     instruction: Instruction
@@ -38,26 +38,26 @@ class Operation:
         return self.module.called(self.instruction)[0]
 
 
-WorkRule = Callable[[Operation], Work]
+WorkRule = Callable[[HloOperation], Work]
 
 
 def work_of(instruction: Instruction, computation: Computation, module: HloModule) -> Work:
     """The work of an instruction of `computation`; `unpriced` is set where no rule knows it."""
     rule = RULES.get(instruction.opcode)
     if rule is not None:
-        return rule(Operation(instruction, module.operands(computation, instruction), module))
+        return rule(HloOperation(instruction, module.operands(computation, instruction), module))
     if instruction.opcode in IDLE:
         return Work()
     op, elements = class_of(instruction.opcode), shapes.num_elements(instruction.shape)
     return formulas.by_class(op, elements) or Work(unpriced=True)
 
 
-def dot(o: Operation) -> Work:
+def dot(o: HloOperation) -> Work:
     """2 x batch x m x n x k."""
     return _product(o, o.instruction.dot_dimension_numbers)
 
 
-def ragged_dot(o: Operation) -> Work:
+def ragged_dot(o: HloOperation) -> Work:
     """Each row of the left side meets one group's matrix: 2 x m x n x k."""
     lhs = list(o.operands[0].shape.dimensions)
     numbers = o.instruction.ragged_dot_dimension_numbers.dot_dimension_numbers
@@ -68,7 +68,7 @@ def ragged_dot(o: Operation) -> Work:
     return formulas.product(1, m, n, k, product=product_of(o))
 
 
-def _product(o: Operation, numbers: Any) -> Work:
+def _product(o: HloOperation, numbers: Any) -> Work:
     lhs, rhs = list(o.operands[0].shape.dimensions), list(o.operands[1].shape.dimensions)
     batch = math.prod(lhs[d] for d in numbers.lhs_batch_dimensions)
     k = math.prod(lhs[d] for d in numbers.lhs_contracting_dimensions)
@@ -77,14 +77,14 @@ def _product(o: Operation, numbers: Any) -> Work:
     return formulas.product(batch, m, n, k, product=product_of(o))
 
 
-def convolution(o: Operation) -> Work:
+def convolution(o: HloOperation) -> Work:
     """`formulas.convolution`, with the window elements that meet an element."""
     used, taps = used_taps(_slidings(o))
     shape, kernel = o.instruction.shape, o.operands[1].shape
     return _convolution(o, shape, kernel, used=used, taps=taps)
 
 
-def _slidings(o: Operation) -> list[Sliding]:
+def _slidings(o: HloOperation) -> list[Sliding]:
     """The spatial dimensions of a convolution."""
     numbers, instruction = o.instruction.convolution_dimension_numbers, o.instruction
     inputs, outputs = o.operands[0].shape.dimensions, instruction.shape.dimensions
@@ -112,7 +112,9 @@ def _sliding(window: Any, inputs: int, outputs: int) -> Sliding:
     )
 
 
-def _convolution(o: Operation, result: Any, kernel: Any, *, used: int = 1, taps: int = 1) -> Work:
+def _convolution(
+    o: HloOperation, result: Any, kernel: Any, *, used: int = 1, taps: int = 1
+) -> Work:
     numbers = o.instruction.convolution_dimension_numbers
     sizes, out = list(kernel.dimensions), list(result.dimensions)
     k = math.prod(sizes[d] for d in numbers.kernel_spatial_dimensions)
@@ -125,13 +127,13 @@ def _convolution(o: Operation, result: Any, kernel: Any, *, used: int = 1, taps:
     )
 
 
-def reduce(o: Operation) -> Work:
+def reduce(o: HloOperation) -> Work:
     """The body runs for each input element."""
     rows = math.prod(shapes.first(o.instruction.shape)[1])
     return formulas.reduction(shapes.num_elements(o.operands[0].shape), rows, _body_operations(o))
 
 
-def reduce_window(o: Operation) -> Work:
+def reduce_window(o: HloOperation) -> Work:
     """Window size operations of the body for each result element; one where it runs along."""
     result = shapes.first(o.instruction.shape)[1]
     inputs = shapes.first(o.operands[0].shape)[1]
@@ -140,18 +142,18 @@ def reduce_window(o: Operation) -> Work:
     return formulas.windows(math.prod(result), window, _body_operations(o))
 
 
-def select_and_scatter(o: Operation) -> Work:
+def select_and_scatter(o: HloOperation) -> Work:
     """The source is the second operand."""
     window = math.prod(d.size for d in o.instruction.window.dimensions)
     return formulas.select_and_scatter(shapes.num_elements(o.operands[1].shape), window)
 
 
-def batch_norm(o: Operation) -> Work:
+def batch_norm(o: HloOperation) -> Work:
     """Training, inference and the gradient."""
     return formulas.batch_norm(shapes.num_elements(o.operands[0].shape))
 
 
-def sort(o: Operation) -> Work:
+def sort(o: HloOperation) -> Work:
     """Along the sorted dimension."""
     sizes = shapes.first(o.operands[0].shape)[1]
     dimensions = list(o.instruction.dimensions)
@@ -159,52 +161,52 @@ def sort(o: Operation) -> Work:
     return formulas.sort(math.prod(sizes), length)
 
 
-def top_k(o: Operation) -> Work:
+def top_k(o: HloOperation) -> Work:
     """Along the last dimension."""
     sizes = shapes.first(o.operands[0].shape)[1]
     return formulas.top_k(math.prod(sizes), sizes[-1] if sizes else 1, o.instruction.k)
 
 
-def fft(o: Operation) -> Work:
+def fft(o: HloOperation) -> Work:
     """Of real numbers the side that has more of them is counted."""
     sides = (o.operands[0].shape, o.instruction.shape)
     return formulas.fft(max(map(shapes.num_elements, sides)), o.instruction.fft_length)
 
 
-def cholesky(o: Operation) -> Work:
+def cholesky(o: HloOperation) -> Work:
     """Of each matrix of the batch."""
     *batch, n, _ = o.operands[0].shape.dimensions
     return formulas.cholesky(math.prod(batch), n)
 
 
-def triangular_solve(o: Operation) -> Work:
+def triangular_solve(o: HloOperation) -> Work:
     """Of all right-hand sides."""
     n = o.operands[0].shape.dimensions[-1]
     return formulas.triangular_solve(shapes.num_elements(o.operands[1].shape), n)
 
 
-def rng(o: Operation) -> Work:
+def rng(o: HloOperation) -> Work:
     """All results together."""
     return formulas.random(shapes.num_bytes(o.instruction.shape))
 
 
-def gather(o: Operation) -> Work:
+def gather(o: HloOperation) -> Work:
     """Indices are the second operand."""
     result, indices = o.instruction.shape, o.operands[1].shape
     return formulas.taken(shapes.num_bytes(result), shapes.num_bytes(indices))
 
 
-def slice_(o: Operation) -> Work:
+def slice_(o: HloOperation) -> Work:
     """What it returns."""
     return formulas.taken(shapes.num_bytes(o.instruction.shape))
 
 
-def dynamic_update_slice(o: Operation) -> Work:
+def dynamic_update_slice(o: HloOperation) -> Work:
     """The update is the second operand."""
     return formulas.update_slice(shapes.num_bytes(o.operands[1].shape))
 
 
-def scatter(o: Operation) -> Work:
+def scatter(o: HloOperation) -> Work:
     """A scatter without arithmetic in its body adds nothing."""
     results = len(shapes.leaves(o.instruction.shape))
     updates = [u.shape for u in o.operands[results + 1 :]]
@@ -213,14 +215,14 @@ def scatter(o: Operation) -> Work:
     return formulas.scatter(adds, written, shapes.num_bytes(indices))
 
 
-def _body_operations(o: Operation, least: int = 1) -> int:
+def _body_operations(o: HloOperation, least: int = 1) -> int:
     """Arithmetic instructions in the body of a reduction."""
     idle = ("parameter", "constant", "tuple", "get-tuple-element")
     count = sum(i.opcode not in idle for i in o.called.instructions)
     return max(count, least)
 
 
-def fusion(o: Operation) -> Work:
+def fusion(o: HloOperation) -> Work:
     """The work of what is fused; bytes are those that cross its edges.
 
     A parameter of which the fused computation only reads slices counts those slices; a result
@@ -230,7 +232,7 @@ def fusion(o: Operation) -> Work:
     return replace(_work_inside(o), operand_bytes=_read(o), result_bytes=written, in_place=in_place)
 
 
-def _work_inside(o: Operation) -> Work:
+def _work_inside(o: HloOperation) -> Work:
     """The work of the computation that an instruction calls, and of those called from it.
 
     `dims` and `product` are of its largest product of matrices; where there are several, or one
@@ -263,7 +265,7 @@ def _fused(computation: Computation) -> list[Instruction]:
     return [i for i in computation.instructions if i.opcode not in idle]
 
 
-def _read(o: Operation) -> int:
+def _read(o: HloOperation) -> int:
     computation = o.called
     users: dict[int, list[tuple[Instruction, int]]] = {}
     for instruction in computation.instructions:
@@ -278,7 +280,7 @@ def _read(o: Operation) -> int:
     return total
 
 
-def _read_by(user: Instruction, position: int, o: Operation) -> int | None:
+def _read_by(user: Instruction, position: int, o: HloOperation) -> int | None:
     """Bytes that `user` reads of its operand at `position`; None for all of it."""
     if position == 0 and user.opcode in ("slice", "dynamic-slice", "gather"):
         return shapes.num_bytes(user.shape)
@@ -287,7 +289,7 @@ def _read_by(user: Instruction, position: int, o: Operation) -> int | None:
     return None
 
 
-def _written(o: Operation) -> tuple[int, bool]:
+def _written(o: HloOperation) -> tuple[int, bool]:
     """Bytes that a fusion writes, and whether its result is an operand updated in place."""
     root = o.module.root(o.called)
     if root.opcode == "bitcast":
@@ -299,7 +301,7 @@ def _written(o: Operation) -> tuple[int, bool]:
     return written + rest, bool(works) and parts[0].opcode in _UPDATES
 
 
-def custom_call(o: Operation) -> Work:
+def custom_call(o: HloOperation) -> Work:
     """cuBLAS and cuDNN calls are priced from shapes, others by the estimate that they carry."""
     target, config = o.instruction.custom_call_target, backend_config(o.instruction)
     if target in FREE_TARGETS:
@@ -332,7 +334,7 @@ def _arrays(instructions: list[Instruction]) -> tuple[ArrayType, ...]:
     )
 
 
-def _kernel_name(o: Operation, config: dict[str, Any]) -> str:
+def _kernel_name(o: HloOperation, config: dict[str, Any]) -> str:
     """Flint's own lowering writes it down; XLA keeps it as a scope, or names the call by it."""
     scopes = o.instruction.metadata.op_name.split("/")
     inner = scopes[-2] if scopes[-1] == "pallas_call" and len(scopes) > 2 else ""
@@ -350,7 +352,7 @@ class _JsonDims:
         return [int(d) for d in self._document.get(name, ())]
 
 
-def _cudnn_convolution(o: Operation) -> Work:
+def _cudnn_convolution(o: HloOperation) -> Work:
     """All three directions do the multiply-adds of the forward convolution."""
     result = shapes.leaves(o.instruction.shape)[0]
     lhs, rhs = o.operands[0].shape, o.operands[1].shape
@@ -362,7 +364,7 @@ def _cudnn_convolution(o: Operation) -> Work:
     return _convolution(o, result, rhs)
 
 
-def _attention(o: Operation, *, backward: bool) -> Work:
+def _attention(o: HloOperation, *, backward: bool) -> Work:
     """Queries and keys are (batch, heads, sequence, size) in Flint's own calls. In cuDNN's they may
     also be (batch, sequence, heads, size): the longer of the two middle dimensions of the keys is
     taken for their sequence.

@@ -28,7 +28,7 @@ from flint.frontends.torch_world.record.process import ProgramError, record
 from flint.frontends.torch_world.record.recording import Event as Recorded
 from flint.frontends.torch_world.record.recording import HostCopy, Recording
 from flint.frontends.torch_world.record.storages import Storages
-from flint.frontends.torch_world.runtime.device import DeviceTimeline, Event, Stream
+from flint.frontends.torch_world.runtime.device import DeviceTimeline, Stream, StreamEvent
 from flint.frontends.torch_world.runtime.fakes import Fakes
 from flint.frontends.torch_world.runtime.weights import SafeTensors, load_file
 from flint.ir.program import Collective, Phase
@@ -62,7 +62,7 @@ def test_an_event_holds_what_its_stream_still_waited_for() -> None:
 def test_an_event_that_was_never_recorded_is_no_wait() -> None:
     timeline = DeviceTimeline()
     timeline.take_waits()
-    Stream(timeline).wait_event(Event(timeline))
+    Stream(timeline).wait_event(StreamEvent(timeline))
     assert timeline.streams[1].pending == {}
 
 

@@ -30,7 +30,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Classes:
+class RankClasses:
     """Programs, the rank classes that run them, and what the user should know."""
 
     programs: tuple[Program, ...]
@@ -61,7 +61,7 @@ class Recordings:
         return [self.by_rank[r] for r in ranks]
 
 
-def rank_classes(record: Record, first: Recording, mesh: Mesh) -> Classes:
+def rank_classes(record: Record, first: Recording, mesh: Mesh) -> RankClasses:
     """Record what the classes need and build their programs; `first` is the recording of rank 0.
 
     Raises FlintError FL238 if pipeline stages keep appearing, and what `record` raises.
@@ -69,7 +69,7 @@ def rank_classes(record: Record, first: Recording, mesh: Mesh) -> Classes:
     work = _Work(Recordings(record, {first.rank: first}), mesh)
     for stage in _stages(work.recordings, first, mesh):
         work.add(stage)
-    return Classes(tuple(work.programs), tuple(work.classes), tuple(work.warnings))
+    return RankClasses(tuple(work.programs), tuple(work.classes), tuple(work.warnings))
 
 
 @dataclass

@@ -87,14 +87,14 @@ class Stream:
         """What comes next waits for everything that is on the other stream now."""
         self._wait(other.marks())
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: StreamEvent) -> None:
         """What comes next waits for what was on the event's stream when it was recorded."""
         if event.recorded_on is not None and event.generation == event.recorded_on.generation:
             self._wait(event.marks)
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
         """Mark the end of the stream."""
-        event = event or Event(self.timeline)
+        event = event or StreamEvent(self.timeline)
         event.record(self)
         return event
 
@@ -130,7 +130,7 @@ class Stream:
         self.timeline.current = self._outer
 
 
-class Event:
+class StreamEvent:
     """A point on a stream: what `torch.cuda.Event` is to a program."""
 
     def __init__(self, timeline: DeviceTimeline) -> None:
@@ -139,7 +139,7 @@ class Event:
         self.recorded_on: Stream | None = None
         self.generation = -1
 
-    def record(self, stream: Stream | None = None) -> Event:
+    def record(self, stream: Stream | None = None) -> StreamEvent:
         """Mark the end of the stream, the current one by default."""
         stream = stream or self.timeline.current
         self.marks, self.recorded_on = stream.marks(), stream
@@ -157,7 +157,7 @@ class Event:
         """Everything is always over."""
         return True
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: StreamEvent) -> float:
         """Milliseconds to another event: one, so that a rate can be computed from it."""
         return 1.0
 
@@ -254,7 +254,7 @@ def _stream_functions(timeline: DeviceTimeline) -> dict[str, Any]:
         def __init__(self, device: Device = None, priority: int = 0, **unused: object) -> None:
             super().__init__(timeline, device, priority)
 
-    class BoundEvent(Event):
+    class BoundEvent(StreamEvent):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(timeline)
 

@@ -67,7 +67,7 @@ class Values:
         self._around = around
         self._told: dict[str, dict[str, None]] = {}
         self._writes: dict[int, int] = {}  # into the memory of known tensors
-        self._ops: dict[OpOverload, _Operator] = {}
+        self._ops: dict[OpOverload, _AskedOperator] = {}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class Values:
     def _follow(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: object
     ) -> None:
-        op = self._ops.get(func) or self._ops.setdefault(func, _Operator.of(func))
+        op = self._ops.get(func) or self._ops.setdefault(func, _AskedOperator.of(func))
         tensors = _tensors(args)
         if kwargs:
             tensors += _tensors(kwargs.values())
@@ -154,7 +154,7 @@ class Values:
 
     def _compute(
         self,
-        op: _Operator,
+        op: _AskedOperator,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         result: object,
@@ -509,7 +509,7 @@ _COMPUTED_MAKERS = _MAKERS | {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Operator:
+class _AskedOperator:
     """What there is to know of an operator before it runs.
 
     `always` says that its results may be known when nothing is known of its inputs.
@@ -525,7 +525,7 @@ class _Operator:
     writes: tuple[tuple[int, str], ...]
 
     @staticmethod
-    def of(func: OpOverload) -> _Operator:
+    def of(func: OpOverload) -> _AskedOperator:
         """Look it up, once for each operator."""
         schema = schema_of(func)
         name: str = schema.name
@@ -535,7 +535,7 @@ class _Operator:
             for index, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         )
-        return _Operator(
+        return _AskedOperator(
             func=func,
             name=name,
             rule=rule_of(name),

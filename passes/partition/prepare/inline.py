@@ -21,7 +21,7 @@ KEEP_FROM_OPERATIONS = 100
 
 
 @dataclass(frozen=True)
-class _Body:
+class _FunctionBody:
     """A function: how many operations it has, those inside others too, and its calls."""
 
     operations: int
@@ -52,7 +52,7 @@ def inline_calls(module: Any) -> None:
             function.erase()
 
 
-def _kept(bodies: dict[str, _Body], order: list[str]) -> list[str]:
+def _kept(bodies: dict[str, _FunctionBody], order: list[str]) -> list[str]:
     """The functions that stay calls. `order` has each after all that it calls."""
     times = _executions(order, {name: body.callees for name, body in bodies.items()})
     weights: dict[str, int] = {}
@@ -68,7 +68,7 @@ def _kept(bodies: dict[str, _Body], order: list[str]) -> list[str]:
     return [n for n in order if times[n] > 1 and weights[n] >= KEEP_FROM_OPERATIONS]
 
 
-def _body(function: Any) -> _Body:
+def _body(function: Any) -> _FunctionBody:
     from jaxlib.mlir import ir
 
     calls: list[Any] = []
@@ -82,7 +82,7 @@ def _body(function: Any) -> _Body:
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)
-    return _Body(operations - 1, calls)  # the function itself is visited too
+    return _FunctionBody(operations - 1, calls)  # the function itself is visited too
 
 
 def _callee(call: Any) -> str:

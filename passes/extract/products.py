@@ -1,12 +1,57 @@
-"""Which operands of a product of matrices have their dimensions in another order than it needs."""
+"""What a product of StableHLO multiplies: types of its operands, how it is asked to, and their order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from flint.ir.product_types import SETTING, XLA_LEVELS, algorithm_type, level_of, product_type
 from flint.ir.program import Flag
-from flint.passes.extract.work import Operation
+from flint.passes.mlir import FRONTEND_ATTRIBUTES
+
+if TYPE_CHECKING:
+    from flint.passes.extract.work import Operation
+
+
+class Typed(Protocol):
+    """Anything with a type."""
+
+    @property
+    def dtype(self) -> str: ...
+
+
+class Product(Protocol):
+    """An operation with operands. `op` is the MLIR operation."""
+
+    @property
+    def op(self) -> Any: ...
+    @property
+    def operands(self) -> Sequence[Typed]: ...
+
+
+def product_of(o: Product) -> str:
+    """The name of what the first two operands are multiplied in (`flint.ir.product_types`)."""
+    attributes = o.op.attributes
+    if "algorithm" in attributes:
+        return _of_algorithm(attributes["algorithm"])
+    said = attributes.get(FRONTEND_ATTRIBUTES, {})
+    how = said[SETTING].value if SETTING in said else ""
+    if not how and "precision_config" in attributes:
+        how = level_of([_level(str(p)) for p in attributes["precision_config"]])
+    return product_type([t.dtype for t in o.operands[:2]], how)
+
+
+def _level(precision: str) -> int:
+    """Of `#stablehlo<precision HIGH>`."""
+    word = precision.rstrip(">").rpartition(" ")[2]
+    return XLA_LEVELS.index(word) if word in XLA_LEVELS else 0
+
+
+def _of_algorithm(attribute: Any) -> str:
+    from jaxlib.mlir.dialects import stablehlo
+
+    algorithm = stablehlo.DotAlgorithm(attribute)
+    return algorithm_type(str(algorithm.lhs_precision_type), algorithm.num_primitive_operations)
 
 
 def turned_operands(o: Operation, deps: Sequence[int]) -> Flag:
