@@ -107,7 +107,7 @@ class Trace:
         FL704 (an operation without a price), FL705 (a chip without what is needed).
         """
         from flint.backends.cost.estimate import estimate
-        from flint.cluster.source import load_cluster
+        from flint.cluster.models import load_cluster
 
         return estimate(
             self.workload,
@@ -151,7 +151,7 @@ class Trace:
         else:
             _require_kernels(granularity)
             from flint.backends.cost.trace_timing import timed_kernels
-            from flint.cluster.source import load_cluster
+            from flint.cluster.models import load_cluster
 
             nodes, timing = timed_kernels(
                 self.workload,

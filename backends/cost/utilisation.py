@@ -16,11 +16,11 @@ from flint.errors import FlintError
 from flint.ir.columns import is_any
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Phase, Program
-from flint.ir.totals import matmul_flops, one_product_flops, total
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.fusion.attention import FuseAttention
 from flint.passes.rewrites.dead_code import DropDeadCode
+from flint.passes.work.totals import matmul_flops, one_product_flops, total
 
 #: Backward passes of attention in one kernel.
 _BACKWARD = frozenset({OpClass.ATTENTION_BACKWARD, OpClass.FUSED_ATTENTION_BACKWARD})

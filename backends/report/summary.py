@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.ir.program import Flag, Kind, Program
-from flint.ir.totals import CommunicationTotal, totals
 from flint.ir.workload import Workload
+from flint.passes.work.totals import CommunicationTotal, totals
 from flint.text import Column, format_bytes, format_count, format_flops, text_table
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def find_cluster_file(name_or_path: str | Path) -> Path:
         return PRESETS / f"{aliases[text]}.toml"
     help_ = f"one of {', '.join(preset_names())}, or the path of a TOML file"
     if text.lower().endswith((".yml", ".yaml")):
-        help_ = "flint.cluster.source.load_cluster reads ASTRA-sim's files"
+        help_ = "flint.cluster.models.load_cluster reads ASTRA-sim's files"
     raise FlintError(
         "FL702",
         f"no cluster is called '{text}'{nearest(text, [*preset_names(), *aliases])}",

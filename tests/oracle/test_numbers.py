@@ -11,7 +11,7 @@ import pytest
 import flint
 from flint.backends.chakra.writing.expand import Nodes, expand
 from flint.ir.program import Collective, Kind, Program
-from flint.ir.totals import totals
+from flint.passes.work.totals import totals
 from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")

@@ -15,7 +15,7 @@ from benchmarks.bad import clusters, flint_files, traces
 from benchmarks.bad.case import Case
 from benchmarks.bad.running import write_files
 from flint.backends.chakra import check, write
-from flint.cluster.source import load_cluster
+from flint.cluster.models import load_cluster
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from tests.properties.test_invariants import sample

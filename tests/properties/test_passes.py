@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.ir.program import COLUMNS, TABLES, Collective, Flag, Kind, Program
-from flint.ir.totals import totals
 from flint.passes.base import Pass, run_passes
 from flint.passes.fusion.kernels import FuseKernels
 from flint.passes.profiles import PROFILES
 from flint.passes.rewrites.dead_code import DropDeadCode
 from flint.passes.rewrites.reassociate import ReassociateAllReduce
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
+from flint.passes.work.totals import totals
 from tests.random_programs import QUICK, programs
 
 ALL = (

@@ -18,11 +18,11 @@ from flint.backends.cost.estimate import estimate
 from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind, Program
-from flint.ir.totals import matmul_flops
 from flint.ir.workload import Workload
 from flint.passes.base import run_passes
 from flint.passes.partition.xla_child import parse_text
 from flint.passes.profiles import PROFILES
+from flint.passes.work.totals import matmul_flops
 from tests.hlo_programs import hlo_to_program
 from tests.random_programs import QUICK, programs
 

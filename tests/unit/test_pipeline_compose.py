@@ -16,13 +16,13 @@ from flint.backends.chakra.schema import NodeType, messages
 from flint.backends.chakra.writing.encode import varint
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
-from flint.ir.totals import totals
 from flint.ir.workload import Workload
 from flint.passes.pipeline.compose.compose import workload_of
 from flint.passes.pipeline.compose.plan import Neighbours, Plan
 from flint.passes.pipeline.schedule.schedules import orders, placement
 from flint.passes.pipeline.split.parts import Key, Partial, Saved, StageParts, StageProgram
 from flint.passes.pipeline.split.reduce_part import in_gradient_dtype
+from flint.passes.work.totals import totals
 from flint.steps.captured import Body, Captured, CapturedPipeline, Port, Role, StageBodies
 from tests.program_rows import ProgramBuilder
 

@@ -16,9 +16,9 @@ from flint.backends.chakra import check, write
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Flag, Kind
-from flint.ir.totals import totals
 from flint.ir.workload import Workload
 from flint.passes.pools.transfer import CacheLayout, Exchange
+from flint.passes.work.totals import totals
 from flint.rewrite import rewrite
 from flint.steps.step import Step
 from flint.tracing_pools import trace_pools

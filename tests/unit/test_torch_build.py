@@ -16,8 +16,8 @@ from flint.frontends.torch_world.program.groups import Channels, group_of, mesh_
 from flint.frontends.torch_world.record.recording import Comm, CommKind, DeviceMeshInfo, GroupInfo
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Collective, Flag, Kind, Phase
-from flint.ir.totals import totals
 from flint.ir.workload import Workload
+from flint.passes.work.totals import totals
 from flint.rewrite import rewrite
 from tests.recordings import collective, event, recording, stored, tensor, update
 

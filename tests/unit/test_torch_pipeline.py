@@ -409,8 +409,8 @@ def test_gradients_are_accumulated_in_their_own_type_or_the_one_asked_for() -> N
 
 def test_programs_send_each_microbatch_and_reduce_each_gradient_once() -> None:
     """Sends hold half a sequence: 4 of 16 sequences over data, 2 of 4 tokens over model."""
-    from flint.ir.totals import totals
     from flint.passes.pipeline.compose.compose import compose
+    from flint.passes.work.totals import totals
 
     activations = {"layers.*": ("data", "model", None)}
     shardings = {"ids": ("data", None)}

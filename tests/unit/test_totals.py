@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, RegionKind
-from flint.ir.totals import CommunicationTotal, totals
+from flint.passes.work.totals import CommunicationTotal, totals
 from tests.program_rows import ProgramBuilder
 
 MESH = Mesh(("data", "model"), (8, 4))

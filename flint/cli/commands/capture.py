@@ -89,7 +89,7 @@ def capture(
 
     Prints a summary and, with -o, writes execution traces for every rank.
     """
-    from flint.cluster.source import load_cluster
+    from flint.cluster.models import load_cluster
     from flint.io.scratch import remove_leftovers
     from flint.steps.options import PipelineOptions
 

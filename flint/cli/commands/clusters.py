@@ -51,7 +51,7 @@ def show(
     verbose: Verbose = False,
 ) -> None:
     """Show a cluster: each number with its kind and source."""
-    from flint.cluster.source import load_cluster
+    from flint.cluster.models import load_cluster
 
     cluster = load_cluster(name)
     if json_:

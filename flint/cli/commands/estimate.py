@@ -140,7 +140,7 @@ def _refuse_with_traces(others: tuple[tuple[str, object], ...]) -> None:
 def _simulated(path: Path, network: str, *, as_json: bool) -> None:
     """Run the traces at `path` by the rules of ASTRA-sim and print what it would say."""
     from flint.backends.cost.astrasim.run import SCHEMA, simulate_traces
-    from flint.cluster.source import is_astrasim
+    from flint.cluster.models import is_astrasim
 
     if not is_astrasim(network):
         raise FlintError(

@@ -12,8 +12,17 @@ from pydantic import AfterValidator, Field
 
 from flint.cluster.errors import wrong
 from flint.cluster.load import chips_with_constants
-from flint.cluster.quantity import Count, Positive, Quantity
-from flint.cluster.tables import ChipFamily, Constant, efficiency, limited, named, share
+from flint.cluster.tables import (
+    ChipFamily,
+    Constant,
+    Count,
+    Positive,
+    Quantity,
+    efficiency,
+    limited,
+    named,
+    share,
+)
 from flint.errors import FlintError, nearest
 
 if TYPE_CHECKING:

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from flint.cluster.quantity import Count, Positive, Quantity
-from flint.cluster.tables import ChipFamily, Constant, efficiency, limited, named, positive
+from flint.cluster.tables import (
+    ChipFamily,
+    Constant,
+    Count,
+    Positive,
+    Quantity,
+    efficiency,
+    limited,
+    named,
+    positive,
+)
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
