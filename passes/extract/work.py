@@ -195,12 +195,17 @@ def triangular_solve(o: Operation) -> Work:
 
 def gather(o: Operation) -> Work:
     """Indices are the second operand."""
-    return formulas.taken(o.results[0].num_bytes, o.operands[1].num_bytes)
+    from jaxlib.mlir.dialects import stablehlo
+
+    result = o.results[0]
+    numbers = stablehlo.GatherDimensionNumbers(o.op.attributes["dimension_numbers"])
+    row = math.prod(result.shape[d] for d in numbers.offset_dims)
+    return formulas.gather(result.num_bytes, o.operands[1].num_bytes, result.num_elements, row)
 
 
 def slice_(o: Operation) -> Work:
     """What it returns."""
-    return formulas.taken(o.results[0].num_bytes)
+    return formulas.slice_(o.results[0].num_bytes)
 
 
 def dynamic_update_slice(o: Operation) -> Work:
@@ -210,11 +215,16 @@ def dynamic_update_slice(o: Operation) -> Work:
 
 def scatter(o: Operation) -> Work:
     """A scatter without arithmetic in its body adds nothing."""
+    from jaxlib.mlir.dialects import stablehlo
+
     results = len(o.results)
     updates = o.operands[results + 1 :]
-    adds = sum(u.num_elements for u in updates) if _body_operations(o.op, least=0) else 0
+    numbers = stablehlo.ScatterDimensionNumbers(o.op.attributes["scatter_dimension_numbers"])
+    row = math.prod(updates[0].shape[d] for d in numbers.update_window_dims)
+    elements = sum(u.num_elements for u in updates)
+    adds = elements if _body_operations(o.op, least=0) else 0
     written = sum(u.num_bytes for u in updates)
-    return formulas.scatter(adds, written, o.operands[results].num_bytes)
+    return formulas.scatter(adds, written, o.operands[results].num_bytes, elements, row)
 
 
 def rng(o: Operation) -> Work:

@@ -41,6 +41,8 @@ _MESSAGES: dict[str, str] = {
     "output_spatial_dimensions 12 int64*",
     "DotDimensions": "lhs_contracting_dimensions 1 int64*, rhs_contracting_dimensions 2 int64*, "
     "lhs_batch_dimensions 3 int64*, rhs_batch_dimensions 4 int64*",
+    "GatherDimensions": "offset_dims 1 int64*",
+    "ScatterDimensions": "update_window_dims 1 int64*",
     "PrecisionConfig": "operand_precision 1 int32*, algorithm 2 int32",
     "RaggedDotDimensions": "dot_dimension_numbers 1 DotDimensions",
     "ReplicaGroup": "replica_ids 1 int64*",
@@ -63,7 +65,8 @@ _MESSAGES: dict[str, str] = {
     "feature_group_count 50 int64, batch_group_count 58 int64, channel_id 26 int64, "
     "custom_call_target 28 string, dot_dimension_numbers 30 DotDimensions, "
     "ragged_dot_dimension_numbers 90 RaggedDotDimensions, fft_length 32 int64*, "
-    "precision_config 51 PrecisionConfig, "
+    "gather_dimension_numbers 33 GatherDimensions, "
+    "scatter_dimension_numbers 48 ScatterDimensions, precision_config 51 PrecisionConfig, "
     "comparison_direction 63 string, id 35 int64, operand_ids 36 int64*, "
     "control_predecessor_ids 37 int64*, called_computation_ids 38 int64*, sharding 40 OpSharding, "
     "backend_config 43 bytes, replica_groups 49 ReplicaGroup*, use_global_device_ids 71 bool, "

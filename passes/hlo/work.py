@@ -193,12 +193,15 @@ def rng(o: HloOperation) -> Work:
 def gather(o: HloOperation) -> Work:
     """Indices are the second operand."""
     result, indices = o.instruction.shape, o.operands[1].shape
-    return formulas.taken(shapes.num_bytes(result), shapes.num_bytes(indices))
+    numbers = o.instruction.gather_dimension_numbers
+    row = math.prod(result.dimensions[d] for d in numbers.offset_dims)
+    elements = shapes.num_elements(result)
+    return formulas.gather(shapes.num_bytes(result), shapes.num_bytes(indices), elements, row)
 
 
 def slice_(o: HloOperation) -> Work:
     """What it returns."""
-    return formulas.taken(shapes.num_bytes(o.instruction.shape))
+    return formulas.slice_(shapes.num_bytes(o.instruction.shape))
 
 
 def dynamic_update_slice(o: HloOperation) -> Work:
@@ -210,9 +213,12 @@ def scatter(o: HloOperation) -> Work:
     """A scatter without arithmetic in its body adds nothing."""
     results = len(shapes.leaves(o.instruction.shape))
     updates = [u.shape for u in o.operands[results + 1 :]]
-    adds = sum(map(shapes.num_elements, updates)) if _body_operations(o, least=0) else 0
-    written, indices = sum(map(shapes.num_bytes, updates)), o.operands[results].shape
-    return formulas.scatter(adds, written, shapes.num_bytes(indices))
+    windows = o.instruction.scatter_dimension_numbers.update_window_dims
+    row = math.prod(updates[0].dimensions[d] for d in windows)
+    elements, written = (sum(map(f, updates)) for f in (shapes.num_elements, shapes.num_bytes))
+    adds = elements if _body_operations(o, least=0) else 0
+    indices = shapes.num_bytes(o.operands[results].shape)
+    return formulas.scatter(adds, written, indices, elements, row)
 
 
 def _body_operations(o: HloOperation, least: int = 1) -> int:
@@ -244,7 +250,7 @@ def _work_inside(o: HloOperation) -> Work:
     if products:
         largest = max(products, key=_product_flops)
     else:
-        largest = max(inside, key=lambda w: (any(w.dims), w.flops), default=Work())
+        largest = max(inside, key=lambda w: (any(w.dims) and w.flops > 0, w.flops), default=Work())
     batch, m, n, k = largest.dims
     needed = -(-sum(map(_product_flops, products)) // max(2 * batch * m * n, 1))
     return Work(

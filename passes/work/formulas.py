@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flint.ir.dims import AttentionDims, ProductDims, ReductionDims, TransformDims
+from flint.ir.dims import NO_DIMS, AttentionDims, DimsRow, ProductDims, ReductionDims, TransformDims
 from flint.ir.op_class import DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, OpClass
 from flint.passes.work.work import Work
 
@@ -151,9 +151,21 @@ def random(num_bytes: int) -> Work:
     return Work(flops=10 * num_bytes // 4)
 
 
-def taken(result_bytes: int, index_bytes: int = 0) -> Work:
-    """A gather or a slice: it reads what it returns, and indices; never the whole operand."""
-    return Work(operand_bytes=result_bytes + index_bytes)
+def slice_(result_bytes: int) -> Work:
+    """It reads what it returns."""
+    return Work(operand_bytes=result_bytes)
+
+
+def gather(result_bytes: int, index_bytes: int, elements: int, row: int) -> Work:
+    """Rows of `row` elements, `elements` in all: it reads what it returns, and indices.
+
+    Never the whole operand.
+    """
+    return Work(operand_bytes=result_bytes + index_bytes, dims=_rows(elements, row))
+
+
+def _rows(elements: int, row: int) -> DimsRow:
+    return ReductionDims(elements // row, row).row if elements and row else NO_DIMS
 
 
 def update_slice(update_bytes: int) -> Work:
@@ -161,11 +173,15 @@ def update_slice(update_bytes: int) -> Work:
     return Work(operand_bytes=update_bytes, result_bytes=update_bytes, in_place=True)
 
 
-def scatter(adds: int, update_bytes: int, index_bytes: int) -> Work:
-    """Reads updates, indices and the places written; one operation for each element added."""
+def scatter(adds: int, update_bytes: int, index_bytes: int, elements: int, row: int) -> Work:
+    """Rows of `row` elements, `elements` in all: it reads them, indices and the places written.
+
+    One operation for each element added.
+    """
     return Work(
         flops=adds,
         operand_bytes=2 * update_bytes + index_bytes,
         result_bytes=update_bytes,
         in_place=True,
+        dims=_rows(elements, row),
     )

@@ -86,7 +86,7 @@ WORK = {
     "rows of a table": (
         ("stablehlo.gather", lambda t, i: t.at[i].get(mode="clip")),
         (shaped((100, 16)), shaped((8,), "data", dtype=jnp.int32)),
-        (0, (0, 0, 0, 0), 4 * 32 + 4 * 2, 4 * 32),
+        (0, (1, 2, 1, 16), 4 * 32 + 4 * 2, 4 * 32),
     ),
     "update in place": (
         ("stablehlo.dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(x, u, (0, 3))),
@@ -101,7 +101,7 @@ WORK = {
     "addition to rows": (
         ("stablehlo.scatter", lambda x, i, u: x.at[i].add(u, mode="drop")),
         (shaped((100, 16)), shaped((6,), dtype=jnp.int32), shaped((6, 16))),
-        (6 * 16, (0, 0, 0, 0), 2 * 4 * 96 + 4 * 6, 4 * 96),
+        (6 * 16, (1, 6, 1, 16), 2 * 4 * 96 + 4 * 6, 4 * 96),
     ),
     "largest of windows": (
         ("stablehlo.reduce_window", lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 4),

@@ -184,15 +184,15 @@ WORK: dict[str, tuple[int, tuple[int, ...], int, int]] = {
     (
         "f32[4,20] gather(x, i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, "
         "index_vector_dim=1, slice_sizes={1,20}"
-    ): (0, (0, 0, 0, 0), 4 * 80 + 4 * 4, 4 * 80),
+    ): (0, (1, 4, 1, 20), 4 * 80 + 4 * 4, 4 * 80),
     (
         "f32[6,20] scatter(x, i, rows), update_window_dims={1}, inserted_window_dims={0}, "
         "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add"
-    ): (80, (0, 0, 0, 0), 2 * 4 * 80 + 4 * 4, 4 * 80),
+    ): (80, (1, 4, 1, 20), 2 * 4 * 80 + 4 * 4, 4 * 80),
     (
         "f32[6,20] scatter(x, i, rows), update_window_dims={1}, inserted_window_dims={0}, "
         "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=second"
-    ): (0, (0, 0, 0, 0), 2 * 4 * 80 + 4 * 4, 4 * 80),
+    ): (0, (1, 4, 1, 20), 2 * 4 * 80 + 4 * 4, 4 * 80),
     "f32[6,20] rng(zero, zero), distribution=rng_uniform": (
         10 * 120, (0, 0, 0, 0), 8, 4 * 120,
     ),

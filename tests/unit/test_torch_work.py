@@ -201,7 +201,7 @@ COUNTED = [
     ("aten._fft_c2r", [t(2, 8, 9)], [t(2, 8, 16)], {}, 5 * 256 * 4, (1, 16, 1, 16)),
     ("aten.native_dropout", [t(4, 5)], [t(4, 5)], {}, 260, (0, 0, 0, 0)),
     ("aten.native_dropout_backward", [t(4, 5), t(4, 5)], [t(4, 5)], {}, 40, (0, 0, 0, 0)),
-    ("aten.embedding_dense_backward", [t(7, 16), t(7)], [t(9, 16)], {}, 112, (0, 0, 0, 0)),
+    ("aten.embedding_dense_backward", [t(7, 16), t(7)], [t(9, 16)], {}, 112, (1, 7, 1, 16)),
     (
         "aten.max_pool2d_with_indices", [t(2, 3, 8, 8)], [t(2, 3, 4, 4)],
         {"kernel_size": [2, 3]}, 96 * 6, (0, 0, 0, 0),
@@ -378,3 +378,29 @@ def _attentions(torch):
 def test_products_count_what_pytorch_counts(function):
     for e, theirs in _record(function):
         assert work_of(e).flops == theirs, e.op
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs", "attributes", "rows", "row"),
+    [
+        ("aten.embedding", [t(9, 16), t(7, dtype=I64)], [t(7, 16)], {}, 7, 16),
+        ("aten.index.Tensor", [t(9, 4, 16), t(7, dtype=I64)], [t(7, 4, 16, storage=9)], {}, 7, 64),
+        ("aten.index_select", [t(9, 4, 16), t(2, dtype=I64)], [t(9, 2, 16, storage=9)], {"dim": 1}, 18, 16),
+        ("aten.gather", [t(9, 16), t(9, 2, dtype=I64)], [t(9, 2, storage=9)], {"dim": 1}, 18, 1),
+        (
+            "aten.index_put_", [t(9, 4, 16), t(7, dtype=I64), t(7, 4, 16, storage=2)],
+            [t(9, 4, 16)], {}, 7, 64,
+        ),
+        (
+            "aten.index_add_", [t(9, 4, 16), t(2, dtype=I64), t(9, 2, 16, storage=2)],
+            [t(9, 4, 16)], {"dim": -2}, 18, 16,
+        ),
+        (
+            "aten.scatter_add_", [t(9, 16), t(3, 16, dtype=I64), t(3, 16, storage=2)],
+            [t(9, 16)], {"dim": 0}, 48, 1,
+        ),
+    ],
+)  # fmt: skip
+def test_looked_up_rows_and_how_long_they_are(op, inputs, outputs, attributes, rows, row) -> None:
+    work = work_of(event(op, inputs, outputs, attributes=attributes))
+    assert work.dims == (1, rows, 1, row)

@@ -113,12 +113,14 @@ def gather_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
 
 
 def scatter_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
-    """Scatters and scatter-adds: a copy, and each updated row read and written once more."""
-    size = kernels.written_bytes / np.maximum(kernels.elements, 1)
+    """Scatters and scatter-adds: a copy, whose bytes hold the updates and the places read and written.
+
+    A place shorter than a sector still moves the whole sector, both ways.
+    """
     dims = ReductionDims.of(kernels.dims)
-    row_bytes = np.maximum(size * dims.reduced, SECTOR_BYTES)
-    updates = 2.0 * np.maximum(dims.rows, 0) * row_bytes
-    result: Float64s = copy_ns(kernels, hardware) + _bytes_ns(updates, hardware)
+    row_bytes = dims.reduced * kernels.written_bytes / np.maximum(kernels.elements, 1)
+    padding = 2.0 * np.maximum(dims.rows, 0) * np.maximum(SECTOR_BYTES - row_bytes, 0)
+    result: Float64s = copy_ns(kernels, hardware) + _bytes_ns(padding, hardware)
     return result
 
 
