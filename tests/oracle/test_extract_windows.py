@@ -21,7 +21,7 @@ from jaxlib.mlir.ir import Module
 
 from flint.ir.mesh import AxisRef, Mesh
 from flint.passes.extract.tensors import NOTHING, Tensor
-from flint.passes.extract.windows import REACHES, Reach
+from flint.passes.extract.windows import REACHES, Reach, rotation_of
 from flint.passes.extract.work import Operation
 from flint.passes.mlir import make_context
 
@@ -225,3 +225,79 @@ def test_shards_of_a_kernel_read_what_their_taps_meet(
         mine = [taps - 1 - t if flipped else t for t in (2 * shard, 2 * shard + 1)]
         met = [o * stride + t * wide - low for o in range(results) for t in mine]
         assert (int(lows[shard]), int(highs[shard])) == (min(met), max(met) + 1)
+
+
+DEFAULTS = {
+    "convolution": """
+  %0 = "stablehlo.convolution"(%x, %k) {dimension_numbers =
+    #stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>,
+    feature_group_count = 1 : i64, batch_group_count = 1 : i64}
+    : (tensor<1x24x1xf32>, tensor<3x1x1xf32>) -> tensor<1x22x1xf32>""",
+    "reduce_window": """
+  %0 = "stablehlo.reduce_window"(%x, %z) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %c : tensor<f32>
+  }) {window_dimensions = array<i64: 1, 3, 1>}
+    : (tensor<1x24x1xf32>, tensor<f32>) -> tensor<1x22x1xf32>""",
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.parametrize("by_kernel", [False, True])
+def test_attributes_that_a_file_leaves_out_have_their_defaults(name: str, by_kernel: bool) -> None:
+    """Stride 1, no padding, no dilation: results 6 s to 6 s + 5 read two elements more."""
+    if by_kernel and name != "convolution":
+        return
+    text = (
+        "func.func @f(%x: tensor<1x24x1xf32>, %k: tensor<3x1x1xf32>, %z: tensor<f32>) {"
+        f"{DEFAULTS[name]}\n  return\n}}"
+    )
+    with make_context():
+        module = Module.parse(text)
+        (op,) = (o for o in operations(module.operation) if o.name.endswith(name))
+        image = Tensor((1, 6, 1), "float32", 0, (1, 24, 1), ((), AXIS, ()))
+        kernel = Tensor((1, 1, 1), "float32", 0, (3, 1, 1), (AXIS if by_kernel else (), (), ()))
+        result = Tensor((1, 6, 1), "float32", 0, (1, 22, 1), ((), AXIS, ()))
+        reaches = {
+            r.dimension: r
+            for r in REACHES[op.name](Operation(op.name, op, (image, kernel), (result,)))
+        }
+        low, high = (side.tolist() for side in reaches[1].ranges(MESH))
+    if by_kernel:  # tap t meets elements t to t + 21
+        assert (low, high) == ([0, 1, 2, 3], [22, 23, 24, 25])
+    else:
+        assert (low, high) == ([0, 6, 12, 18], [8, 14, 20, 26])
+
+
+def concatenation(step: Step) -> Any:
+    """The concatenation in a function of an array of 6 x 24, and the array."""
+    module: Any = jax.jit(step).lower(jax.ShapeDtypeStruct((6, LENGTH), jnp.float32))
+    main: Any = module.compiler_ir("stablehlo")
+    (op,) = (op for op in operations(main.operation) if op.name == "stablehlo.concatenate")
+    return op, main
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (lambda x: jnp.roll(x, 5, axis=1), (1, 5)),
+        (lambda x: jnp.roll(x, -5, axis=1), (1, 19)),
+        (lambda x: jnp.roll(x, 2, axis=0), (0, 2)),
+        (lambda x: jnp.concatenate([x[:, 19:], x[:, :18]], axis=1), None),
+        (lambda x: jnp.concatenate([x[:, 19:], x[:, 1:19]], axis=1), None),
+        (lambda x: jnp.concatenate([x[:, 18:23], x[:, :18]], axis=1), None),
+        (lambda x: jnp.concatenate([x[1:, 19:], x[1:, :19]], axis=1), None),
+        (lambda x: jnp.concatenate([x[:5, 19:], x[:5, :19]], axis=1), None),
+        (lambda x: jnp.concatenate([x[:, 12::2], x[:, :12:2]], axis=1), None),
+        (lambda x: jnp.concatenate([x[:, 19:], (x + 1)[:, :19]], axis=1), None),
+        (lambda x: jnp.concatenate([x[:, 19:], x[:, :19], x[:, :1]], axis=1), None),
+        (lambda x: jnp.concatenate([x, x[:, :19]], axis=1), None),
+    ],
+)
+def test_a_roll_is_told_from_other_concatenations(
+    step: Step, expected: tuple[int, int] | None
+) -> None:
+    op, _kept = concatenation(step)
+    found = rotation_of(op)
+    assert (found[1:] if found else None) == expected

@@ -131,6 +131,42 @@ def test_mappings_that_are_none(mapping, said):
     assert said in caught.value.message and caught.value.help
 
 
+@pytest.mark.parametrize(
+    ("mapping", "said"),
+    [
+        ("model=nvlink", "axis 'model' (16) does not fit into tier 'nvlink' of 8"),
+        (
+            "pipe=nvlink,model=nvlink",
+            "axis 'model' (8) does not fit into tier 'nvlink' of 8 beside 2 of other axes",
+        ),
+    ],
+)
+def test_what_does_not_fit_says_what_else_is_there(mapping, said):
+    mesh = "pipe=2,data=2,model=16" if mapping == "model=nvlink" else "data=2,pipe=2,model=8"
+    with pytest.raises(FlintError) as caught:
+        _placed(mesh, mapping=mapping)
+    assert caught.value.message == said
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "lines"),
+    [
+        # a dimension whose size divides the axis is taken first, and the rest from another
+        ((8, 6), (12, 4), [((1, 6, 1), (0, 2, 1)), ((0, 4, 2),)]),
+        ((6, 8), (12, 4), [((0, 6, 1), (1, 2, 1)), ((1, 4, 2),)]),
+        ((4, 4, 4), (2, 32), [((0, 2, 1),), ((0, 2, 2), (1, 4, 1), (2, 4, 1))]),
+        ((4, 4, 8), (4, 4, 8), [((0, 4, 1),), ((1, 4, 1),), ((2, 8, 1),)]),
+        ((2, 4, 8), (8, 8), [((0, 2, 1), (1, 4, 1)), ((2, 8, 1),)]),
+        ((1, 5), (5, 1), [((1, 5, 1),), ()]),
+    ],
+)
+def test_axes_take_whole_dimensions_and_then_parts(shape, sizes, lines):
+    found = assign(shape, sizes)
+    assert [{(x.dimension, x.size, x.stride) for x in axis} for axis in found] == [
+        set(axis) for axis in lines
+    ]
+
+
 def test_a_mapping_may_be_text():
     table = _placed("data=4,model=2", mapping="data=nvlink,model=ib").table()
     assert table == _placed("data=4,model=2", mapping={"data": "nvlink", "model": "ib"}).table()

@@ -195,7 +195,24 @@ def test_collectives_of_one_rank_vanish():
     )
     assert not totals(program).communication
     assert [r.opcode for r in rows(program)][1:] == ["flint.identity", "aten.neg"]
+    identity = named(program, "flint.identity")
+    assert (identity.flags, identity.alias, identity.result_bytes) == (Flag.VIEW, 0, 16)
     assert named(program, "aten.neg").deps == (1,)
+
+
+def test_waiting_for_what_did_not_run_is_no_dependency():
+    """Nothing had run on the stream of the view: row 0 is none that anything waits for."""
+    program = build(
+        event("aten.exp", [tensor(1, 6)], [tensor(5, 6)]),
+        event("aten.view", [tensor(5, 6)], [tensor(5, 2, 3)], is_view=True, stream=1),
+        event(
+            "aten.mm", [tensor(2, 4, 3), tensor(3, 3, 5)], [tensor(4, 4, 5)], stream=1, waits=(1,)
+        ),
+        streams=("compute", "side"),
+    )
+    assert named(program, "aten.exp").deps == (0,)
+    product = named(program, "aten.mm")
+    assert len(product.deps) == 2 and 0 not in product.deps
 
 
 def test_unknown_operators_are_unpriced():
@@ -222,8 +239,14 @@ def test_a_mesh_that_the_program_does_not_fill():
     whole = update(
         "c10d.allreduce_", [tensor(1, 4)], comm=collective(Collective.ALL_REDUCE, "all", 16)
     )
-    groups = {"all": GroupInfo("", tuple(range(8)))}
+    groups = {"all": GroupInfo("", tuple(range(8))), "two": GroupInfo("", (0, 1))}
     assert mesh_of("2x4", recording(whole, world_size=8, groups=groups)).size == 8
+    part = update(
+        "c10d.allreduce_", [tensor(1, 4)], comm=collective(Collective.ALL_REDUCE, "two", 16)
+    )
+    assert mesh_of("2x4", recording(whole, part, world_size=8, groups=groups)).size == 8
+    with pytest.raises(FlintError, match="FL232"):
+        mesh_of("2x4", recording(part, world_size=8, groups=groups))
 
 
 def test_groups_are_axes_by_name_or_by_ranks():
