@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_step.program import abstract_mesh, abstract_tree
-from flint.frontends.jax_step.specs import show_spec
+from flint.frontends.jax_step.specs import show_array, show_spec
 from flint.ir.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def refuse_axis(leaf: ShapeDtypeStruct, axis: str, name: str, place: str | None 
     spec = leaf.sharding.spec
     for entry in spec:
         if axis in ((entry,) if isinstance(entry, str) else entry or ()):
-            shape = f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+            shape = show_array(leaf.dtype, leaf.shape)
             raise FlintError(
                 "FL240",
                 f"{name} is sharded over mesh axis '{axis}', along which the stages lie",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flint.errors import FlintError
 from flint.frontends.jax_stages.leaves import named_leaves, refuse_axis
 from flint.frontends.jax_step.program import abstract_mesh, argument_names, definition
-from flint.frontends.jax_step.specs import check_spec
+from flint.frontends.jax_step.specs import check_spec, show_array
 from flint.frontends.stages.pipeline import boundary_specs, microbatch_size
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
@@ -92,7 +92,7 @@ def _divided(
 def _microbatch_shape(
     leaf: ShapeDtypeStruct, name: str, count: int, place: str | None
 ) -> tuple[int, ...]:
-    shown = f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+    shown = show_array(leaf.dtype, leaf.shape)
     if not leaf.shape:
         raise FlintError(
             "FL243",
@@ -116,7 +116,7 @@ def on_boundary(
     import jax
 
     if len(values) != pipeline.crossing:
-        shown = ", ".join(_show(v) for v in values)
+        shown = ", ".join(show_array(v.dtype, v.shape) for v in values)
         raise FlintError(
             "FL244",
             f"{len(values)} values ({shown}) leave {after}, crossing is {pipeline.crossing}",
@@ -149,7 +149,3 @@ def _default_spec(value: ShapeDtypeStruct, mesh: Mesh, microbatch: Microbatch) -
     if not value.shape or value.shape[0] % size:
         return jax.sharding.PartitionSpec()
     return jax.sharding.PartitionSpec(axes)
-
-
-def _show(value: ShapeDtypeStruct) -> str:
-    return f"{value.dtype}[{','.join(map(str, value.shape))}]"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flint.errors import FlintError
 from flint.frontends.jax_stages.leaves import named_leaves
 from flint.frontends.jax_step.program import abstract_mesh, definition
+from flint.frontends.jax_step.specs import show_array
 from flint.frontends.stages.pipeline import layers_label
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Layers, Stage
@@ -133,7 +134,7 @@ def shown(tree: object) -> str:
     """Shapes of a pytree of arrays: `bfloat16[2,8], float32[2]`."""
     import jax
 
-    return ", ".join(f"{v.dtype}[{','.join(map(str, v.shape))}]" for v in jax.tree.leaves(tree))
+    return ", ".join(show_array(v.dtype, v.shape) for v in jax.tree.leaves(tree))
 
 
 def identity(function: object) -> Hashable:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flint.errors import FlintError, nearest
+from flint.frontends.jax_step.equations import refuse_callbacks, refuse_huge_constants
 from flint.frontends.jax_step.gpu_kernels import lowering_options
 from flint.frontends.jax_step.meshes import as_auto, check_meshes, with_mesh_help, with_types_of
 from flint.frontends.jax_step.settings import capturing_on
-from flint.frontends.jax_step.specs import check_axes, check_spec, show_spec
+from flint.frontends.jax_step.specs import check_axes, check_spec, show_array, show_spec
 from flint.frontends.user_code import user_error
 from flint.ir.axis_types import AxisType
 from flint.ir.mesh import Mesh
@@ -27,14 +28,11 @@ from flint.steps.step import Step
 from flint.text import plural
 
 if TYPE_CHECKING:
-    from jax.extend.core import ClosedJaxpr, JaxprEqn
     from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
     from jax.stages import Wrapped
     from jaxlib.mlir import ir
 
 
-#: A closed-over array larger than this is refused: its values would be copied into the program.
-MAX_CONSTANT_BYTES = 256 * 2**20
 #: Platforms that a step can be lowered for, and JAX's names of them.
 PLATFORMS = {"cuda": "cuda", "gpu": "cuda", "rocm": "rocm", "tpu": "tpu", "cpu": "cpu"}
 
@@ -108,8 +106,8 @@ def lower_jax(
             raise
         except (Exception, SystemExit) as error:
             raise with_mesh_help(user_error(error, f"tracing {name}", place), abstract) from error
-        _refuse_callbacks(traced.jaxpr)
-        _refuse_huge_constants(traced.jaxpr, place)
+        refuse_callbacks(traced.jaxpr)
+        refuse_huge_constants(traced.jaxpr, place)
         options = lowering_options(platform)
         try:
             lowered = traced.lower(**options)
@@ -334,7 +332,7 @@ def _refuse_symbolic(leaf: Any, name: str, place: str | None) -> None:
             raise FlintError(
                 "FL208",
                 f"argument {name} has a symbolic dimension ({size})",
-                place=f"{place or name}  {leaf.dtype}[{','.join(map(str, leaf.shape))}]",
+                place=f"{place or name}  {show_array(leaf.dtype, leaf.shape)}",
                 help="give every dimension a size: work and bytes depend on it",
             )
 
@@ -394,60 +392,3 @@ def _on_mesh(abstract: AbstractMesh, spec: PartitionSpec, given: object) -> Name
     """A sharding on the abstract mesh, in the kind of memory that the given one names."""
     kind = getattr(given, "memory_kind", None)
     return _import_jax().sharding.NamedSharding(abstract, spec, memory_kind=kind)
-
-
-def _equations(jaxpr: ClosedJaxpr) -> Iterator[JaxprEqn]:
-    """Every equation of a jaxpr and of all jaxprs inside it, each jaxpr once."""
-    from jax.extend import core
-
-    todo, seen = [jaxpr], set()
-    while todo:
-        current = todo.pop()
-        current = getattr(current, "jaxpr", current)
-        if id(current) in seen or not hasattr(current, "eqns"):
-            continue
-        seen.add(id(current))
-        for equation in current.eqns:
-            yield equation
-            for value in equation.params.values():
-                items = value if isinstance(value, list | tuple) else (value,)
-                todo += [v for v in items if isinstance(v, core.Jaxpr | core.ClosedJaxpr)]
-
-
-def _refuse_callbacks(jaxpr: ClosedJaxpr) -> None:
-    for equation in _equations(jaxpr):
-        name = equation.primitive.name
-        if "callback" in name or name in ("debug_print", "infeed", "outfeed"):
-            raise FlintError(
-                "FL204",
-                f"the step calls back into Python on the host ({name}), which no device trace "
-                "can hold",
-                place=_equation_place(equation),
-                help="remove jax.debug.print, pure_callback and io_callback from the step, for "
-                "instance behind a flag",
-            )
-
-
-def _equation_place(equation: JaxprEqn) -> str | None:
-    from flint.frontends.user_code import is_users
-
-    traceback = getattr(equation.source_info, "traceback", None)
-    for frame in traceback.frames if traceback is not None else ():
-        if is_users(frame.file_name):
-            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
-    return None
-
-
-def _refuse_huge_constants(jaxpr: ClosedJaxpr, place: str | None) -> None:
-    total = 0
-    for constant in getattr(jaxpr, "consts", ()):
-        size = int(getattr(constant, "nbytes", 0))
-        total += size
-        if total > MAX_CONSTANT_BYTES:
-            raise FlintError(
-                "FL205",
-                f"the step closes over a concrete array {constant.dtype}{list(constant.shape)} of "
-                f"{size / 1e9:.1f} GB",
-                place=place,
-                help="pass it as an argument (jax.ShapeDtypeStruct): values are not needed",
-            )

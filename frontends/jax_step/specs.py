@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError, nearest
@@ -28,7 +29,7 @@ def check_spec(
     """
     if spec is None:
         return
-    where = f"{place or name}  {dtype}[{','.join(map(str, shape))}], sharding {show_spec(spec)}"
+    where = f"{place or name}  {show_array(dtype, shape)}, sharding {show_spec(spec)}"
     if len(spec) > len(shape):
         raise FlintError(
             "FL103",
@@ -51,6 +52,11 @@ def check_axes(spec: PartitionSpec, name: str, mesh: Mesh, where: str) -> None:
         for axis in entry if isinstance(entry, tuple) else (entry,):
             _check_axis(axis, used, name, mesh, where)
             used.add(axis)
+
+
+def show_array(dtype: object, shape: Iterable[object]) -> str:
+    """`float32[8,16]`."""
+    return f"{dtype}[{','.join(map(str, shape))}]"
 
 
 def show_spec(spec: PartitionSpec) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flint.frontends.torch_world.runtime.late_imports import after_import
+from flint.frontends.torch_world.runtime.patching import after_import
 
 
 def test_an_action_runs_when_the_module_is_imported(

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from flint.frontends.jax_stages.cut.jaxprs import (
     Flops,
     OpenJaxpr,
-    bodies,
     inlined,
     is_variable,
     reads,
 )
 from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced
+from flint.frontends.jax_step.equations import bodies
 
 if TYPE_CHECKING:
     from jax.extend.core import JaxprEqn

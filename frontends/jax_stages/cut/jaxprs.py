@@ -1,17 +1,14 @@
-"""Reading and rewriting jaxprs for cutting: scopes, places, work, equality, inlining."""
+"""Reading and rewriting jaxprs for cutting: scopes, work, inlining."""
 
 from __future__ import annotations
 
 import math
-import os
-import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flint.frontends.jax_stages.cut.identity import identity
-from flint.frontends.user_code import is_users
+from flint.frontends.jax_step.equations import bodies
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
@@ -49,15 +46,6 @@ def scope(equation: JaxprEqn) -> tuple[str, ...]:
     return tuple(p for p in str(equation.source_info.name_stack).split("/") if p)
 
 
-def place(equation: JaxprEqn) -> str | None:
-    """`file.py:line` of the user's code that made an equation, or None."""
-    traceback = getattr(equation.source_info, "traceback", None)
-    for frame in traceback.frames if traceback is not None else ():
-        if is_users(frame.file_name):
-            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
-    return None
-
-
 def is_call(equation: JaxprEqn) -> bool:
     """Whether an equation calls a jitted or rematerialised function."""
     return equation.primitive.name in (*_JIT, "checkpoint", "remat", "remat2")
@@ -70,20 +58,6 @@ def scan_operands(equation: JaxprEqn) -> tuple[int, int]:
         return int(params["num_consts"]), int(params["num_carry"])
     constants, carried, _ = params["ft_in"].unpack()  # since JAX 0.11
     return len(constants), len(carried)
-
-
-def bodies(equation: JaxprEqn) -> list[Jaxpr]:
-    """The jaxprs inside an equation, without their constants."""
-    from jax.extend import core
-
-    found = []
-    for value in equation.params.values():
-        for item in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(item, core.ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, core.Jaxpr):
-                found.append(item)
-    return found
 
 
 # work -----------------------------------------------------------------------------------------
@@ -136,91 +110,6 @@ def _convolution_flops(equation: JaxprEqn) -> int:
     features = equation.params["dimension_numbers"].rhs_spec[0]
     per_output = math.prod(map(int, kernel)) // int(kernel[features])
     return 2 * per_output * math.prod(map(int, equation.outvars[0].aval.shape))
-
-
-# equality -------------------------------------------------------------------------------------
-
-
-@dataclass
-class Digests:
-    """Numbers of jaxprs: equal numbers for equal programs, whatever their variables are called.
-
-    Numbers in scopes (`layers/3`) do not count, and neither do places in the source.
-    """
-
-    _by_id: dict[int, int] = field(default_factory=dict)
-    _by_content: dict[Hashable, int] = field(default_factory=dict)
-    _objects: list[object] = field(default_factory=list)
-    _texts: dict[int, Hashable] = field(default_factory=dict)
-
-    def of_body(self, jaxpr: Jaxpr) -> int:
-        """The number of a jaxpr inside an equation."""
-        if id(jaxpr) not in self._by_id:
-            arguments = [*jaxpr.constvars, *jaxpr.invars]
-            content = self.of(arguments, jaxpr.eqns, jaxpr.outvars)
-            self._by_id[id(jaxpr)] = content
-            self._objects.append(jaxpr)
-        return self._by_id[id(jaxpr)]
-
-    def of(
-        self, arguments: Sequence[Atom], equations: Sequence[JaxprEqn], results: Iterable[Atom]
-    ) -> int:
-        """The number of a program with these arguments, equations and results."""
-        numbers = {v: i for i, v in enumerate(arguments)}
-        content: list[Hashable] = [self._type(v) for v in arguments]
-        for equation in equations:
-            content.append(self._equation(equation, numbers))
-            for variable in equation.outvars:
-                numbers[variable] = len(numbers)
-        content.append(tuple(self._atom(a, numbers) for a in results))
-        return self._by_content.setdefault(tuple(content), len(self._by_content))
-
-    def of_call(self, equation: JaxprEqn) -> int:
-        """The number of an equation alone: equal for calls of equal functions."""
-        return self.of(equation.invars, [equation], equation.outvars)
-
-    def _equation(self, equation: JaxprEqn, numbers: dict[Var, int]) -> tuple[Any, ...]:
-        return (
-            equation.primitive.name,
-            re.sub(r"\d+", "#", str(equation.source_info.name_stack)),
-            tuple(self._atom(a, numbers) for a in equation.invars),
-            tuple(self._type(v) for v in equation.outvars),
-            tuple((k, self._parameter(v)) for k, v in equation.params.items()),
-        )
-
-    def _atom(self, atom: Atom, numbers: dict[Var, int]) -> Hashable:
-        if is_variable(atom):
-            return numbers[atom]
-        return ("literal", repr(atom.val), self._type(atom))
-
-    def _type(self, atom: Atom) -> Hashable:
-        return self._text(atom.aval)
-
-    def _parameter(self, value: object) -> Hashable:
-        from jax.extend import core
-
-        if isinstance(value, core.ClosedJaxpr):
-            return ("body", self.of_body(value.jaxpr), tuple(map(id, value.consts)))
-        if isinstance(value, core.Jaxpr):
-            return ("body", self.of_body(value))
-        if isinstance(value, list | tuple) and bodies_in(value):
-            return tuple(map(self._parameter, value))
-        return self._text(value)
-
-    def _text(self, value: object) -> Hashable:
-        if isinstance(value, str | int | float | bool | None):
-            return repr(value)
-        if id(value) not in self._texts:
-            self._texts[id(value)] = identity(value)
-            self._objects.append(value)
-        return self._texts[id(value)]
-
-
-def bodies_in(values: Iterable[object]) -> bool:
-    """Whether jaxprs are among these parameters of an equation."""
-    from jax.extend import core
-
-    return any(isinstance(v, core.Jaxpr | core.ClosedJaxpr) for v in values)
 
 
 # rewriting ------------------------------------------------------------------------------------

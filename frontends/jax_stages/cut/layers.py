@@ -10,11 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
+from flint.frontends.jax_stages.cut.digests import Digests
 from flint.frontends.jax_stages.cut.flow import Flow, flow_of
 from flint.frontends.jax_stages.cut.jaxprs import (
-    Digests,
     Flops,
-    bodies,
     inlined,
     is_call,
     reads,
@@ -23,6 +22,7 @@ from flint.frontends.jax_stages.cut.jaxprs import (
 )
 from flint.frontends.jax_stages.cut.slices import sliced_rows
 from flint.frontends.jax_stages.cut.trace import Traced, from_parameters
+from flint.frontends.jax_step.equations import bodies
 
 if TYPE_CHECKING:
     from jax.extend.core import JaxprEqn

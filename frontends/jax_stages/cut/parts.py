@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_stages.cut.flow import Flow
-from flint.frontends.jax_stages.cut.jaxprs import is_variable, place, reads, scope
+from flint.frontends.jax_stages.cut.jaxprs import is_variable, reads, scope
 from flint.frontends.jax_stages.cut.trace import Traced
+from flint.frontends.jax_step.equations import place
+from flint.frontends.jax_step.specs import show_array
 from flint.frontends.stages.pipeline import layers_label
 
 if TYPE_CHECKING:
@@ -161,7 +163,7 @@ def _check_cut(
 
 
 def _described(variable: Var, flow: Flow, position: int) -> str:
-    shape = f"{variable.aval.dtype}[{','.join(map(str, variable.aval.shape))}]"
+    shape = show_array(variable.aval.dtype, variable.aval.shape)
     readers = [
         e
         for i, e in enumerate(flow.program.equations)

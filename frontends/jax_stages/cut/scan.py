@@ -13,12 +13,12 @@ from flint.frontends.jax_stages.cut.jaxprs import (
     applied,
     is_dropped,
     is_variable,
-    place,
     reads,
     renamed,
     scan_operands,
 )
 from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced, from_parameters
+from flint.frontends.jax_step.equations import place
 from flint.frontends.jax_step.specs import check_spec
 from flint.ir.mesh import Mesh
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flint.frontends.jax_stages.cut.digests import Digests
 from flint.frontends.jax_stages.cut.flow import flow_of
-from flint.frontends.jax_stages.cut.jaxprs import Digests, Flops
+from flint.frontends.jax_stages.cut.jaxprs import Flops
 from flint.frontends.jax_stages.cut.parts import CutStage, Cutting, check_crossing, parts_of
 from flint.frontends.jax_stages.cut.slices import narrowed
 from flint.frontends.jax_stages.cut.trace import ModelArgument, Traced

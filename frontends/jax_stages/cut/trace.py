@@ -12,6 +12,7 @@ from flint.frontends.jax_stages.leaves import named_leaves
 from flint.frontends.jax_stages.microbatch import Microbatch
 from flint.frontends.jax_step.program import abstract_mesh, definition
 from flint.frontends.jax_step.settings import capturing_on
+from flint.frontends.jax_step.specs import show_array
 from flint.frontends.user_code import user_error
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
@@ -106,7 +107,7 @@ def _check_results(program: OpenJaxpr, pipeline: Pipeline, where: str | None) ->
     if not pipeline.trains:
         return
     if len(shapes) != 1 or shapes[0][1] or "float" not in shapes[0][0]:
-        shown = ", ".join(f"{d}[{','.join(map(str, s))}]" for d, s in shapes)
+        shown = ", ".join(show_array(d, s) for d, s in shapes)
         what = "the loss" if pipeline.loss is not None else "the model"
         raise FlintError(
             "FL240",

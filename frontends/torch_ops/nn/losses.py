@@ -6,16 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flint.frontends.torch_ops.lazy_jax import jnp, lax
+from flint.frontends.torch_ops.nn.norms import at_least_f32
 from flint.frontends.torch_ops.registry import torch_op
 
 if TYPE_CHECKING:
     from jax import Array
 
 NONE, MEAN, SUM = 0, 1, 2
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _class_dimension(x: Array) -> int:
@@ -42,10 +39,10 @@ def _weights(x: Array, target: Array, weight: Array, ignore_index: int) -> tuple
     valid = target != ignore_index
     places = jnp.where(valid, target, 0)
     if weight is None:
-        return places, valid.astype(_wide(x).dtype)
+        return places, valid.astype(at_least_f32(x).dtype)
     numbers = lax.GatherDimensionNumbers((), (0,), (0,))
     found = lax.gather(weight, places[..., None], numbers, (1,), mode="promise_in_bounds")
-    return places, jnp.where(valid, _wide(found), 0)
+    return places, jnp.where(valid, at_least_f32(found), 0)
 
 
 @torch_op("aten::nll_loss_forward")
@@ -54,7 +51,7 @@ def nll_loss_forward(
 ) -> tuple[Any, Any]:
     """The weighted negative score of every target, reduced, and the sum of weights."""
     places, weights = _weights(x, target, weight, ignore_index)
-    each = -_wide(_picked(x, places)) * weights
+    each = -at_least_f32(_picked(x, places)) * weights
     if reduction == NONE:
         return each.astype(x.dtype), jnp.zeros((), x.dtype)
     total = jnp.sum(weights)
@@ -75,7 +72,9 @@ def nll_loss_backward(
 ) -> Array:
     """The gradient is that of the target's class, and 0 elsewhere."""
     _, weights = _weights(x, target, weight, ignore_index)
-    scale = _wide(grad) / _wide(total_weight) if reduction == MEAN else _wide(grad)
+    scale = (
+        at_least_f32(grad) / at_least_f32(total_weight) if reduction == MEAN else at_least_f32(grad)
+    )
     each = (-weights * scale).astype(x.dtype)
     classes = _class_dimension(x)
     rows = tuple(d for d in range(x.ndim) if d != classes)

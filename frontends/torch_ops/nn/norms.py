@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Dims = tuple[int, ...]
 
 
-def _wide(x: Array) -> Array:
+def at_least_f32(x: Array) -> Array:
+    """At least float32, in which sums are."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -69,7 +70,7 @@ def native_layer_norm(
 ) -> tuple[Any, Any, Any]:
     """The normalised input, the mean and 1 / deviation."""
     dims, _ = _last(x, normalized_shape)
-    normal, mean, _, rstd = _normalised(_wide(x), dims, eps)
+    normal, mean, _, rstd = _normalised(at_least_f32(x), dims, eps)
     return _affine(normal, weight, bias).astype(x.dtype), mean, rstd
 
 
@@ -86,7 +87,7 @@ def native_layer_norm_backward(
 ) -> tuple[Any, Any, Any]:
     """Gradients of input, weight and bias; None where the mask does not want one."""
     dims, rows = _last(x, normalized_shape)
-    wide, normal = _wide(grad), (_wide(x) - mean) * rstd
+    wide, normal = at_least_f32(grad), (at_least_f32(x) - mean) * rstd
     wanted_x, wanted_weight, wanted_bias = output_mask
     dx = dweight = dbias = None
     if wanted_x:
@@ -119,7 +120,7 @@ def native_group_norm(
     eps: float,
 ) -> tuple[Any, Any, Any]:
     """The normalised input, the mean and 1 / deviation of each group of channels."""
-    grouped = _wide(x).reshape(n, groups, -1)
+    grouped = at_least_f32(x).reshape(n, groups, -1)
     normal, mean, _, rstd = _normalised(grouped, (2,), eps)
     scales = [None if p is None else _per_channel(x, p) for p in (weight, bias)]
     out = _affine(normal.reshape(x.shape), *scales).astype(x.dtype)
@@ -140,8 +141,8 @@ def native_group_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Any, Any, Any]:
     """Gradients of input, weight and bias; None where the mask does not want one."""
-    wide, deviation = _wide(grad), _wide(rstd)[:, :, None]
-    normal = (_wide(x).reshape(n, groups, -1) - _wide(mean)[:, :, None]) * deviation
+    wide, deviation = at_least_f32(grad), at_least_f32(rstd)[:, :, None]
+    normal = (at_least_f32(x).reshape(n, groups, -1) - at_least_f32(mean)[:, :, None]) * deviation
     wanted_x, wanted_weight, wanted_bias = output_mask
     others = (0, *range(2, x.ndim))
     dtype = jnp.result_type(x, mean, *([] if weight is None else [weight]))
@@ -175,10 +176,10 @@ def _batch_norm(
     eps: float,
 ) -> tuple[Any, Any, Any, Any, Any]:
     """Output, mean, 1 / deviation, and new running mean and variance."""
-    wide = _wide(x)
+    wide = at_least_f32(x)
     scales = [None if p is None else _per_channel(x, p) for p in (weight, bias)]
     if not training:
-        mean, var = _wide(mean), _wide(var)
+        mean, var = at_least_f32(mean), at_least_f32(var)
         rstd = lax.rsqrt(var + eps)
         normal = (wide - _per_channel(x, mean)) * _per_channel(x, rstd)
         return _affine(normal, *scales).astype(x.dtype), mean, rstd, mean, var
@@ -238,9 +239,9 @@ def native_batch_norm_backward(
     if train:
         mean, rstd = save_mean, save_invstd
     else:
-        mean, rstd = _wide(running_mean), lax.rsqrt(_wide(running_var) + eps)
-    wide, deviation = _wide(grad), _per_channel(x, rstd)
-    normal = (_wide(x) - _per_channel(x, mean)) * deviation
+        mean, rstd = at_least_f32(running_mean), lax.rsqrt(at_least_f32(running_var) + eps)
+    wide, deviation = at_least_f32(grad), _per_channel(x, rstd)
+    normal = (at_least_f32(x) - _per_channel(x, mean)) * deviation
     of_weight, of_bias = jnp.sum(wide * normal, _others(x)), jnp.sum(wide, _others(x))
     scale = deviation if weight is None else deviation * _per_channel(x, weight)
     dx = None

@@ -21,7 +21,6 @@ from flint.frontends.torch_world.program.operands import (
     written,
 )
 from flint.frontends.torch_world.program.work import work_of
-from flint.frontends.torch_world.record.host_copies import with_known_sources
 from flint.frontends.torch_world.record.recording import (
     Comm,
     CommKind,
@@ -29,6 +28,7 @@ from flint.frontends.torch_world.record.recording import (
     HostCopy,
     Recording,
     TensorInfo,
+    with_known_sources,
 )
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Group, Mesh

@@ -6,8 +6,8 @@ patched PyTorch, the one that reads it may have none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -170,3 +170,25 @@ class Recording:
     warnings: tuple[str, ...] = ()
     found: Mapping[str, bytes] = field(default_factory=dict)
     assumed: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def with_known_sources(recording: Recording) -> Iterator[Event]:
+    """The events of a step; copies of its inputs to the device are events without a source.
+
+    What the step itself put on the host (offloaded activations) and weights and states that live
+    there are copied over the host's link. A batch is not: loaders copy it while the step before
+    runs, so that it is on the device when the step starts.
+    """
+    filled: set[int] = set()
+    for event in recording.events:
+        if event.host is HostCopy.TO_HOST:
+            filled.update(t.storage for t in event.outputs)
+        elif event.host is HostCopy.FROM_HOST and not _lives_there(event, recording, filled):
+            event = replace(event, inputs=(), host=HostCopy.NONE)
+        yield event
+
+
+def _lives_there(event: Event, recording: Recording, filled: set[int]) -> bool:
+    source = event.inputs[0].storage
+    info = recording.storages.get(source)
+    return source in filled or (info is not None and info.on_host)

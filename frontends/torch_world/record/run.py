@@ -34,10 +34,9 @@ from flint.frontends.torch_world.record.recording import GroupInfo, Recording
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.device import NAME, DeviceTimeline, make_device_module
 from flint.frontends.torch_world.runtime.fakes import Fakes
-from flint.frontends.torch_world.runtime.late_imports import after_import
 from flint.frontends.torch_world.runtime.objects import Objects
 from flint.frontends.torch_world.runtime.patches import PIPELINE, PIPELINES, PRIVATE
-from flint.frontends.torch_world.runtime.patching import check, installed
+from flint.frontends.torch_world.runtime.patching import after_import, check, installed
 from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_ins
 from flint.frontends.torch_world.runtime.versions import check_version
 from flint.frontends.torch_world.runtime.whole_operators import operators_kept_whole

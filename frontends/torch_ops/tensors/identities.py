@@ -1,4 +1,4 @@
-"""Flint's own operators in PyTorch's graphs: constraints on shardings."""
+"""Operators that compute nothing: assertions, and Flint's own that constrain shardings."""
 
 from __future__ import annotations
 
@@ -32,3 +32,16 @@ def gather_again(x: Array, spec: str) -> Array:
     import jax
 
     return constrain(jax.lax.optimization_barrier(x), spec, "")
+
+
+@torch_op(
+    "aten::_assert_async",
+    "aten::_assert_async.msg",
+    "aten::_assert_scalar",
+    "aten::_assert_tensor_metadata",
+    "aten::_functional_assert_async.msg",
+    "aten::sym_constrain_range",
+    "aten::sym_constrain_range_for_size",
+)
+def assertion(*_: object, **__: object) -> None:
+    """Nothing: values are not known before a program runs, and shapes are."""
