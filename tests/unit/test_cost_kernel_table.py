@@ -135,12 +135,12 @@ def test_views_and_values_are_no_kernels_and_the_optimizer_has_its_own() -> None
         (Phase.BACKWARD, 8 * 1024 + 4, KernelKind.REDUCTION),
     ],
 )
+@pytest.mark.parametrize("dims", [(1, 1, 1, 1024), (1, 4, 1, 256), (1, 1024, 1, 1)])
 def test_an_update_that_also_reduces_is_an_update(
-    phase: Phase, result_bytes: int, kind: KernelKind
+    dims: tuple[int, int, int, int], phase: Phase, result_bytes: int, kind: KernelKind
 ) -> None:
     b = ProgramBuilder(Mesh(("data",), (2,)))
     x = b.add("parameter", Kind.PARAMETER, result_bytes=4096)
-    dims = (1, 1, 1, 1024)
     b.add("fusion.reduction", deps=[x], dims=dims, result_bytes=result_bytes, phase=phase)
     kernels, _ = kernels_of(b.build())
     assert kernels.kind.tolist() == [kind]

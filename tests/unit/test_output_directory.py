@@ -131,6 +131,18 @@ def test_what_was_edited_is_named_and_kept(tmp_path: Path, name: str) -> None:
     assert name in refused(tmp_path / "out").message
 
 
+def test_what_became_longer_or_a_link_is_named_and_kept(tmp_path: Path) -> None:
+    save(tmp_path / "out", 2)
+    longer, linked = (tmp_path / "out" / name for name in ("trace.1.et", "README.txt"))
+    before = longer.stat()
+    longer.write_bytes(longer.read_bytes() + b"x")
+    os.utime(longer, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert ": trace.1.et (changed)" in refused(tmp_path / "out").message
+    linked.rename(tmp_path / "kept")
+    linked.symlink_to(tmp_path / "kept")
+    assert ": README.txt (changed), trace.1.et (changed)" in refused(tmp_path / "out").message
+
+
 def test_a_copied_trace_is_still_ours(tmp_path: Path) -> None:
     """Times say nothing of a copy, digests do."""
     save(tmp_path / "out", 2)

@@ -298,6 +298,32 @@ def test_a_weight_of_all_iterations_is_reduced_after_them() -> None:
     assert reduced(parts) == {("ALL_REDUCE", "data", 4 * WEIGHT): 1}
     assert parts.reduce is not None
     assert not parts.reduce.program.regions
+    assert parts.backward is not None
+    p = parts.backward.program
+    (total,) = (
+        row
+        for row in map(p.row, range(len(p)))
+        if row.opcode == "stablehlo.add" and row.shape == (32, 32)
+    )
+    assert (total.operand_bytes, total.result_bytes) == (2 * 4 * WEIGHT, 4 * WEIGHT)
+    assert parts.backward.outputs[Partial("w")] == total.number
+    (carried,) = (kept for kept, made in p.regions[0].carries if made == total.number)
+    (begin,) = p.dependencies(carried).tolist()
+    assert carried in total.deps
+    assert {(p.row(r).shape, p.row(r).result_bytes) for r in (carried, begin)} == {
+        ((32, 32), 4 * WEIGHT)
+    }
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_sums_read_both_of_what_they_add(model: Model) -> None:
+    """Whether they were in the body or are of what is not reduced yet."""
+    for part in each(parts_of(model)):
+        p = part.program
+        sums = [r for r in map(p.row, range(len(p))) if r.opcode == "stablehlo.add" and r.shape]
+        for row in sums:
+            if all(p.row(d).shape == row.shape and p.row(d).dtype == row.dtype for d in row.deps):
+                assert row.operand_bytes == 2 * row.result_bytes > 0
 
 
 def test_loops_in_loops_are_reduced_slice_by_slice() -> None:
