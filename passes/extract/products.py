@@ -54,6 +54,9 @@ def _of_algorithm(attribute: Any) -> str:
     return algorithm_type(str(algorithm.lhs_precision_type), algorithm.num_primitive_operations)
 
 
+_NONE = Flag(0)
+
+
 def turned_operands(o: Operation, deps: Sequence[int]) -> Flag:
     """For `stablehlo.dot_general` the operands that must be copied into another order first.
 
@@ -62,7 +65,7 @@ def turned_operands(o: Operation, deps: Sequence[int]) -> Flag:
     be. Dimensions of size one are anywhere. `deps` are the rows of the operands.
     """
     if o.name != "stablehlo.dot_general":
-        return Flag(0)
+        return _NONE
     turned = {row for row, t in zip(deps, _is_turned(o), strict=False) if t}
     first, last = min(deps[:2]), max(deps[:2])
     found = Flag.TURNED_FIRST if first in turned else Flag(0)

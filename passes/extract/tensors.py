@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,12 +98,12 @@ class Tensors:
 
         return [self.parse(s) for s in sdy.TensorShardingPerValueAttr(attribute).shardings]
 
-    def of_results(self, op: Any) -> tuple[Tensor, ...]:
+    def of_results(self, op: Any, results: Sequence[Any]) -> tuple[Tensor, ...]:
         """The local tensors of the results of an operation."""
         attributes = op.attributes
         name = next((n for n in _SHARDINGS if n in attributes), "")
         attribute = attributes[name] if name else None
-        types = tuple(value.type for value in op.results)
+        types = tuple([value.type for value in results])
         key = (name, attribute, types)
         found = self._results.get(key)
         if found is None:

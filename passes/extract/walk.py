@@ -217,8 +217,9 @@ class _Walk:
 
     def _declare(self, op: Any) -> tuple[Tensor, ...]:
         """Note the tensors of the results of an operation, and return them."""
-        tensors = self.tensors.of_results(op)
-        self.values.update(zip(op.results, tensors, strict=True))
+        results = list(op.results)
+        tensors = self.tensors.of_results(op, results)
+        self.values.update(zip(results, tensors, strict=True))
         return tensors
 
     def _value(
@@ -265,7 +266,8 @@ class _Walk:
             if alike.implies:
                 deps = self._imply(operation, deps, origin)
             row = self._compute(operation, alike, deps, origin)
-        self._define(op, [row] * len(op.results))
+        for value in op.results:
+            self.rows[value] = row
         self._complete(operation, row, origin)
 
     def _communicate(self, o: Operation, c: Communication, deps: list[int], origin: Origin) -> int:
