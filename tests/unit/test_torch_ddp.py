@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import runpy
 import subprocess
 import sys
@@ -238,6 +240,34 @@ def test_hooks_built_in_and_of_the_user() -> None:
         wrapped.register_comm_hook(None, hook)
         assert steps(wrapped, seen) == [2 * num_bytes for num_bytes in half]
         assert all(param.grad is not None for param in wrapped.parameters())
+
+
+def test_hooks_are_told_which_bucket_is_the_last() -> None:
+    told: list[tuple[int, bool]] = []
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        told.append((bucket.index(), bucket.is_last()))
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+
+    with world() as seen:
+        wrapped = DistributedDataParallel(model(), bucket_cap_mb=1)
+        wrapped.register_comm_hook(None, hook)
+        steps(wrapped, seen)
+    count = max(number for number, _ in told) + 1
+    assert count > 1
+    assert {(number, number == count - 1) for number in range(count)} <= set(told[-count:])
+
+
+def test_arguments_of_the_reducer_are_those_of_pytorch() -> None:
+    """Their names and defaults, as the documentation that pybind11 writes has them."""
+    ours = inspect.signature(ddp.Reducer).parameters
+    documented = str(dist.Reducer.__init__.__doc__).partition("(self:")[2]
+    theirs = re.findall(r", (\w+): [^=]*?(?:= (\w+|\[\]|\{\}))?(?=, \w+: |\) -> )", documented)
+    assert len(theirs) > 10
+    assert [name for name, _ in theirs] == list(ours)[: len(theirs)]
+    for name, default in theirs:
+        if default.isdigit() or default in ("True", "False"):
+            assert ours[name].default == ast.literal_eval(default), name
 
 
 def test_sparse_gradients_are_an_error() -> None:

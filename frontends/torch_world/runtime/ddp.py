@@ -189,7 +189,7 @@ class Reducer:
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
         param_to_name_mapping: dict[int, str] | None = None,
-        first_bucket_types_cap: int = 1024 * 1024,
+        first_bucket_bytes_cap: int = 1024 * 1024,
         skip_all_reduce_unused_params: bool = False,
         use_python_reducer: bool = False,
         bucket_bytes_cap_list: Sequence[int] = (),
@@ -206,7 +206,7 @@ class Reducer:
         self.find_unused = find_unused_parameters
         self.as_views = gradient_as_bucket_view
         self.batches_copies = batched_grad_copy
-        self.limits = list(bucket_bytes_cap_list) or [first_bucket_types_cap, bucket_bytes_cap]
+        self.limits = list(bucket_bytes_cap_list) or [first_bucket_bytes_cap, bucket_bytes_cap]
         self.static_graph = False
         self.rebuilt = False
         self.arrived: dict[int, None] = {}
