@@ -130,19 +130,31 @@ def balanced_sizes(
     low, high = max([0, *flops]), sum(flops) + before + after
     while low < high:
         middle = (low + high) // 2
-        if _evenest(flops, stages, before, after, middle) is None:
-            low = middle + 1
-        else:
+        if _fits(flops, stages, before, after, middle):
             high = middle
-    sizes = _evenest(flops, stages, before, after, high)
-    assert sizes is not None, "there are at least as many layers as stages"
-    return sizes
+        else:
+            low = middle + 1
+    return _evenest(flops, stages, before, after, high)
+
+
+def _fits(flops: Sequence[int], stages: int, before: int, after: int, bound: int) -> bool:
+    """Whether no stage is above `bound` if each takes as many layers as it can, and one at least."""
+    done = 0
+    for later in reversed(range(stages)):
+        load = (before if done == 0 else 0) + (after if later == 0 else 0)
+        first = done
+        while done < len(flops) - later and load + flops[done] <= bound:
+            load += flops[done]
+            done += 1
+        if done == first:
+            return False
+    return done == len(flops)
 
 
 def _evenest(
     flops: Sequence[int], stages: int, before: int, after: int, bound: int
-) -> tuple[int, ...] | None:
-    """Sizes with no stage above `bound` and the smallest sum of squares; None if there are none."""
+) -> tuple[int, ...]:
+    """Sizes with no stage above `bound`, which fits, and the smallest sum of squares."""
     found: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}  # layers done: squares, sizes
     for stage in range(stages):
         extra = (before if stage == 0 else 0) + (after if stage == stages - 1 else 0)
@@ -158,7 +170,7 @@ def _evenest(
                 if end not in following or candidate[0] < following[end][0]:
                     following[end] = candidate
         found = following
-    return found[len(flops)][1] if len(flops) in found else None
+    return found[len(flops)][1]
 
 
 def split_layers(
@@ -182,7 +194,8 @@ def split_layers(
     if split == "uniform":
         return list(even_sizes(count, stages))
     if split == "balanced":
-        return balanced(count, stages, *around)
+        before, each, after = around
+        return list(balanced_sizes([each or 1] * count, stages, before, after))
     if isinstance(split, str):
         raise FlintError(
             "FL240",
@@ -207,21 +220,4 @@ def _by_list(count: int, stages: int, numbers: list[int], name: str) -> list[int
                 f"the split {numbers} of '{name}' leaves stage {stage} without layers",
                 help="give each stage at least one layer",
             )
-    return numbers
-
-
-def balanced(count: int, stages: int, before: int, each: int, after: int) -> list[int]:
-    """The split with the smallest largest stage, in FLOPs; each stage has at least one layer.
-
-    Layers are given one by one to the stage that is then the smallest, the later one of equals:
-    earlier stages hold more activations. With equal layers that is the best possible.
-    """
-    loads = [each] * stages
-    loads[0] += before
-    loads[-1] += after
-    numbers = [1] * stages
-    for _ in range(count - stages):
-        least = min(reversed(range(stages)), key=lambda s: (loads[s], numbers[s]))
-        numbers[least] += 1
-        loads[least] += each
     return numbers

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flint import FlintError
 from flint.frontends.jax_pipeline import capture_jax_pipeline
 from flint.frontends.jax_stages.cut.jaxprs import Flops
-from flint.frontends.stages.cut_points import balanced, split_layers
+from flint.frontends.stages.cut_points import split_layers
 from tests.jax_pipelines import MESH, pipeline
 
 
@@ -41,7 +41,7 @@ def best(count: int, stages: int, before: int, each: int, after: int) -> int:
 @pytest.mark.parametrize("around", [(0, 10, 0), (0, 10, 35), (25, 10, 5), (90, 10, 90), (1, 10, 9)])
 def test_balanced_is_the_best_split(stages: int, around: tuple[int, int, int]) -> None:
     """No other split of nine layers has a smaller largest stage."""
-    numbers = balanced(9, stages, *around)
+    numbers = split_layers(9, stages, "balanced", "layers", around)
     loads = [around[1] * n for n in numbers]
     loads[0] += around[0]
     loads[-1] += around[2]
@@ -49,9 +49,15 @@ def test_balanced_is_the_best_split(stages: int, around: tuple[int, int, int]) -
     assert max(loads) == best(9, stages, *around)
 
 
+def test_of_equally_good_splits_earlier_stages_have_fewer_layers() -> None:
+    """They hold more activations. The largest stage has the work of six layers in any case."""
+    assert split_layers(17, 4, "balanced", "layers", (300, 100, 100)) == [2, 5, 5, 5]
+    assert split_layers(10, 4, "balanced", "layers") == [2, 2, 3, 3]
+
+
 def test_layers_without_flops_are_split_evenly() -> None:
     """Nothing to balance by."""
-    assert sorted(balanced(8, 4, 0, 0, 0)) == [2, 2, 2, 2]
+    assert split_layers(8, 4, "balanced", "layers", (0, 0, 0)) == [2, 2, 2, 2]
 
 
 def test_flops() -> None:
