@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.frontends.jax_step.gpu_kernels import lowering_options
@@ -16,6 +16,14 @@ from flint.passes.mlir import write_bytecode
 from flint.passes.partition.prepare.attention import attach_attention_rules
 from flint.steps.captured import Captured
 from flint.steps.step import TorchStep
+
+if TYPE_CHECKING:
+    from jax import ShapeDtypeStruct
+    from jax.sharding import AbstractMesh
+    from jaxlib.mlir import ir
+
+    from flint.frontends.torch_graph.program import Argument, TorchProgram
+    from flint.frontends.torch_graph.stages.step import PortedProgram
 
 
 def capture_torch(step: TorchStep, mesh: Mesh, source: str = "") -> Captured:
@@ -58,7 +66,7 @@ def _check_version(found: str) -> None:
         )
 
 
-def lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
+def lowered(program: TorchProgram | PortedProgram, mesh: Mesh, platform: str, name: str) -> bytes:
     """StableHLO bytecode of the step."""
     import jax
 
@@ -85,14 +93,14 @@ def lowered(program: Any, mesh: Mesh, platform: str, name: str) -> bytes:
     return write_bytecode(module)
 
 
-def _abstract(argument: Any, abstract: Any) -> Any:
+def _abstract(argument: Argument, abstract: AbstractMesh) -> ShapeDtypeStruct:
     import jax
 
     sharding = jax.sharding.NamedSharding(abstract, argument.spec)
     return jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=sharding)
 
 
-def _name_arguments(module: Any, names: list[str]) -> None:
+def _name_arguments(module: ir.Module, names: list[str]) -> None:
     """Locations of arguments hold PyTorch's names, dots and all."""
     from jaxlib.mlir import ir
 

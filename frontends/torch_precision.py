@@ -7,10 +7,14 @@ and convolutions in TF32 (docs.pytorch.org, "CUDA semantics").
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.ir.product_types import SETTING
 from flint.passes.mlir import FRONTEND_ATTRIBUTES, is_attention
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir
+
 
 IEEE, TF32 = "ieee", "tf32"
 _PRODUCTS = frozenset({"stablehlo.dot_general", "chlo.ragged_dot"})
@@ -31,13 +35,13 @@ def convolution_precision() -> str:
     return TF32 if convolutions.fp32_precision == TF32 else IEEE
 
 
-def mark_products(module: Any) -> None:
+def mark_products(module: ir.Module) -> None:
     """Write the settings on every operation of a module that multiplies f32."""
     from jaxlib.mlir import ir
 
     matmul, convolution = matmul_precision(), convolution_precision()
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         how = _how(op, matmul, convolution)
         if how:
             known = op.attributes.get(FRONTEND_ATTRIBUTES, ())
@@ -49,7 +53,7 @@ def mark_products(module: Any) -> None:
         module.operation.walk(visit)
 
 
-def _how(op: Any, matmul: str, convolution: str) -> str:
+def _how(op: ir.Operation, matmul: str, convolution: str) -> str:
     """How an operation multiplies, or "" if it multiplies no f32."""
     name = op.name
     attends = name == "stablehlo.custom_call" and is_attention(

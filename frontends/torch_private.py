@@ -17,10 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from flint.frontends.torch_world.runtime.versions import failed_self_tests
 
-if TYPE_CHECKING:  # these are types as well, and others import them from here
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    # These are types as well, and others import them from here.
     from torch._ops import OpOverload as OpOverload  # noqa: PLC0414
     from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # noqa: PLC0414
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode  # noqa: PLC0414
+    from torch.autograd.graph import Node
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.pipelining import PipelineStage
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414
 
 _MISSING: list[str] = []
@@ -87,7 +94,7 @@ def check(recording: bool = False) -> None:
         raise failed_self_tests(_MISSING, recording)
 
 
-def schema_of(target: Any) -> Any:
+def schema_of(target: object) -> Any:
     """The schema of an operator, None of anything else."""
     return getattr(target, "_schema", None)
 
@@ -135,17 +142,17 @@ make_device: Callable[..., None] = _find(
 )
 
 
-def apply_to(module: Any, function: Callable[[Any], Any]) -> None:
+def apply_to(module: nn.Module, function: Callable[[Any], Any]) -> None:
     """Replace all tensors of a module by what a function makes of them."""
     module._apply(function)  # found at every call: it is replaced while a program is recorded
 
 
-def sequence_number(node: Any) -> int:
+def sequence_number(node: Node) -> int:
     """Which operator, counted by autograd, made a node of the backward pass."""
     return int(node._sequence_nr())
 
 
-def has_hooks(tensor: Any) -> bool:
+def has_hooks(tensor: torch.Tensor) -> bool:
     """Whether the program asked to be told of a tensor's gradient."""
     return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
@@ -166,7 +173,7 @@ _find("torch:Tensor._backward_hooks")
 _find("torch:Tensor._post_accumulate_grad_hooks")
 
 
-def script_type(value: Any) -> str:
+def script_type(value: torch.ScriptObject) -> str:
     """The class of an object of TorchScript, in full."""
     return str(value._type())
 
@@ -189,12 +196,12 @@ stage_input = operator.attrgetter("_user_meta")
 stage_shapes = operator.attrgetter("_stage_meta")
 
 
-def set_mesh_ranks(mesh: Any, ranks: Any) -> None:
+def set_mesh_ranks(mesh: DeviceMesh, ranks: tuple[int, ...]) -> None:
     """Let a mesh hold an equal list of ranks that others hold too."""
     mesh._flatten_rank_map = ranks
 
 
-def set_inference(stage: Any, mode: Any) -> None:
+def set_inference(stage: PipelineStage, mode: object) -> None:
     """How a pipeline stage finds the shapes of its inputs."""
     stage._inference_mode = mode
 

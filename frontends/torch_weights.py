@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
 from flint.frontends.user_code import calling_place
 from flint.io.bounded import FileKind, is_file, read_bounded
 from flint.text import format_bytes
+
+if TYPE_CHECKING:
+    from flint.frontends.torch_private import OpOverload
+
 
 #: A tensor with memory behind it may be this large: tables and test inputs, never weights.
 MAX_REAL_BYTES = 2**30
@@ -41,7 +45,7 @@ def _uses_torch(path: Path) -> bool:
     return b"torch" in read_bounded(path, FileKind.MODEL, "FL301")
 
 
-def _refuse_weights() -> Any:
+def _refuse_weights() -> AbstractContextManager[object]:
     """A mode that looks at every tensor that is made, before it is."""
     import torch
 
@@ -49,8 +53,12 @@ def _refuse_weights() -> Any:
 
     class RefuseWeights(TorchDispatchMode):
         def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+            self,
+            func: OpOverload,
+            types: object,
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> object:
             options = kwargs or {}
             if args and isinstance(args[0], list | tuple) and "device" in options:
                 _check_size(args[0], options, torch)
@@ -59,7 +67,7 @@ def _refuse_weights() -> Any:
     return RefuseWeights()
 
 
-def _check_size(shape: Any, options: dict[str, Any], torch: Any) -> None:
+def _check_size(shape: Sequence[Any], options: Mapping[str, Any], torch: Any) -> None:
     device = options["device"] or torch.device("cpu")
     if device.type == "meta" or not all(isinstance(n, int) for n in shape):
         return

@@ -28,7 +28,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session whose device module is there, without the device."""
     timeline = DeviceTimeline()
     monkeypatch.setattr(torch, NAME, make_device_module(timeline, 2), raising=False)
-    return Session(0, 8, 8, timeline, ModulePaths(), Phases(2), objects=Objects(Handover()))
+    return Session(0, 8, timeline, ModulePaths(), Phases(2), objects=Objects(Handover()))
 
 
 def replaced(patches: list[Patch]) -> dict[str, Any]:

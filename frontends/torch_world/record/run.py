@@ -70,7 +70,6 @@ def _session(job: Job, timeline: DeviceTimeline) -> Session:
     return Session(
         rank=job.rank,
         world_size=job.world_size,
-        local_world_size=min(job.local_world_size, job.world_size),
         timeline=timeline,
         modules=ModulePaths(),
         phases=Phases(job.steps),

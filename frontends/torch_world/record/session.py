@@ -21,7 +21,6 @@ class Session:
 
     rank: int
     world_size: int
-    local_world_size: int
     timeline: DeviceTimeline
     modules: ModulePaths
     phases: Phases
@@ -30,7 +29,6 @@ class Session:
     handover: Handover = field(default_factory=Handover)
     objects: Any = None
     fake_mode: Any = None
-    mesh: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
     world_groups: dict[tuple[int, ...], None] = field(default_factory=dict)
     device_meshes: list[Any] = field(default_factory=list)
     rank_maps: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
@@ -47,7 +45,3 @@ class Session:
             yield
         finally:
             self.paused -= 1
-
-    def local_rank(self) -> int:
-        """The rank's number on its machine."""
-        return self.rank % self.local_world_size
