@@ -225,6 +225,20 @@ def test_a_finding_says_who_waits_for_whom(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("ranks", "left_out"), [(6, 0), (7, 2), (9, 4)])
+def test_a_long_circle_is_told_in_part(ranks: int, left_out: int, tmp_path: Path) -> None:
+    circle: Ranks = [
+        [recv(0, r, (r - 1) % ranks), send(1, r, (r + 1) % ranks, (0,))] for r in range(ranks)
+    ]
+    (finding,) = check(put_traces(tmp_path, circle)).findings
+    said = str(finding).partition("node 0: ")[2].split("; ")
+    shown = [
+        f"rank {-r % ranks} waits in node 0 for a message of rank {(-r - 1) % ranks}"
+        for r in range(ranks - left_out)
+    ]
+    assert said == shown + ([f"... {left_out} more"] if left_out else [])
+
+
 def test_group_file_may_lie_elsewhere(tmp_path: Path) -> None:
     folder = good_traces(tmp_path / "traces")
     (folder / "comm_group.json").rename(tmp_path / "groups.json")

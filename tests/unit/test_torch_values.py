@@ -305,3 +305,61 @@ def test_all_reduce_in_place_of_counts(reduction: str, total: int) -> None:
             assert gathered[3].tolist() == [total] * 8
     finally:
         dist.destroy_process_group()
+
+
+#: What a program asks of the classes of 128 rows.
+QUESTIONS = {
+    "not": lambda i, b: torch.logical_not(i < b),
+    "inverted": lambda i, b: ~(i >= b),
+    "between": lambda i, b: (i >= 2) & (i < b),
+    "outside": lambda i, b: (i < 2) | (i > b),
+    "product of masks": lambda i, b: (i >= 1) * (i < b),
+    "logical and": lambda i, b: torch.logical_and(i >= 1, i <= b),
+    "doubled": lambda i, b: (i < b).long() * 2,
+    "<": lambda i, b: i < b,
+    "<=": lambda i, b: i <= b,
+    ">": lambda i, b: i > b,
+    ">=": lambda i, b: i >= b,
+    "==": lambda i, b: i == b,
+    "!=": lambda i, b: i != b,
+    "== tensor": lambda i, b: i == torch.tensor(b),
+    "< tensor": lambda i, b: i < torch.tensor(b),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_balanced_classes_are_counted_as_if_they_were_there(question: str) -> None:
+    """Against 128 real rows that name each of 8 classes as often as the others."""
+    ask = QUESTIONS[question]
+    of_two = question in ("between", "outside", "product of masks", "logical and")
+    for bound in (3, 4, 6) if of_two else (-1, 0, 1, 3, 7, 8, 9):
+        real = int(ask(torch.arange(128) % 8, bound).sum())
+        with world():
+            assert ask(routed(), bound).sum().item() == real, bound
+
+
+def test_bounds_of_classes() -> None:
+    with world():
+        assert (routed().max().item(), routed().min().item()) == (7, 0)
+        assert bool((routed() < 8).all()) and not bool((routed() < 7).all())
+        assert bool((routed() < 1).any()) and not bool((routed() < 0).any())
+        assert torch.randint(8, (128,)).max().item() == 7
+        assert torch.randint(0, 5, (128,)).max().item() == 4
+        assert torch.multinomial(torch.ones(6), 3).max().item() == 5
+        assert torch.rand(64, 8).argmax(1).max().item() == 7
+        assert torch.rand(64, 8).topk(2, 0)[1].max().item() == 63
+        assert routed().sort()[0].max().item() == 7
+
+
+def test_what_is_filled_is_known() -> None:
+    with world():
+        for filled, number in (
+            (torch.zeros(6), 0),
+            (torch.ones(6), 1),
+            (torch.full((6,), 3), 3),
+            (torch.ones(6).new_full((6,), 4), 4),
+            (torch.empty(6, dtype=torch.int64).fill_(5), 5),
+            (torch.zeros(2, 3), 0),
+        ):
+            assert filled.sum().item() == 6 * number
+            assert filled.long()[0].max().item() == number

@@ -336,7 +336,6 @@ _RULES: dict[str, Rule] = {
     "wait_tensor": _wait,
     "topk": _index_in(2),
     "argmax": _index_in(1),
-    "argsort": _index_in(1),
     "sort": _sort,
     "randint": _randint,
     "multinomial": _multinomial,
