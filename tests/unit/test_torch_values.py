@@ -351,6 +351,13 @@ def test_bounds_of_classes() -> None:
         assert routed().sort()[0].max().item() == 7
 
 
+def test_places_in_an_order_are_classes_in_inference() -> None:
+    with world(), torch.inference_mode():
+        assert torch.rand(64, 8).argsort(0).max().item() == 63
+        assert torch.rand(64, 8).argsort().max().item() == 7
+        assert torch.argsort(torch.rand(64, 8), dim=0, stable=True).max().item() == 63
+
+
 def test_what_is_filled_is_known() -> None:
     with world():
         for filled, number in (

@@ -336,6 +336,7 @@ _RULES: dict[str, Rule] = {
     "wait_tensor": _wait,
     "topk": _index_in(2),
     "argmax": _index_in(1),
+    "argsort": _index_in(1),  # in inference mode alone: else it comes as a sort
     "sort": _sort,
     "randint": _randint,
     "multinomial": _multinomial,
