@@ -38,6 +38,10 @@ class Difference(NamedTuple):
     after: object
 
 
+#: Lines of an output above which lines that are everywhere are not aligned: it takes minutes.
+LONG = 2000
+
+
 @dataclass(frozen=True)
 class Allowed:
     """An entry of the allow file, and what it has allowed."""
@@ -60,6 +64,9 @@ def compare(before: Path, after: Path, allow: Path) -> int:
     groups: dict[tuple[str, str], list[tuple[str, list[Difference]]]] = defaultdict(list)
     grown: Counter[str] = Counter()
     for name in differing:
+        if whole := [a for a in allowed if a.where == "*" and _like(a.outputs, name)]:
+            whole[0].used.append(name)  # nothing is left to be found
+            continue
         found = differences(name, old.get(name), new.get(name), grown)
         left = [d for d in found if not _excused(name, d, allowed)]
         for i in {i for d in found for i, a in enumerate(allowed) if a.covers(name, d)}:
@@ -199,7 +206,8 @@ def _exact(path: Sequence[str | int]) -> str:
 def _of_lines(old: str, new: str) -> Iterator[Difference]:
     """Lines that differ, with the line that stands in their place."""
     lines = old.split("\n"), new.split("\n")
-    matcher = difflib.SequenceMatcher(None, *lines, autojunk=False)
+    long = max(map(len, lines)) > LONG
+    matcher = difflib.SequenceMatcher(None, *lines, autojunk=long)
     quick = len(lines[0]) == len(lines[1])
     spans = [(0, len(lines[0]), 0, len(lines[1]))] if quick else _changed(matcher)
     for a, b, c, d in spans:

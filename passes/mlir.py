@@ -129,28 +129,23 @@ def is_attention_backward(target: str) -> bool:
     return target.startswith("flint.attention_backward") or "Backward" in target
 
 
-def attention_mask(op: Any) -> int:
-    """`mask_in_config` of a custom call; 0 where it is none of cuDNN's attention."""
-    if not target_of(op).startswith("__cudnn$fmha"):
-        return 0
-    return mask_in_config(json.loads(op.attributes["backend_config"].value))
-
-
-def mask_in_config(config: Mapping[str, Any]) -> int:
-    """The mask (`Program.mask`) that a call of cuDNN's attention is configured with.
+def attention_mask(target: str, config: Mapping[str, Any]) -> int:
+    """The mask (`Program.mask`) that a call of attention is configured with, cuDNN's or Flint's.
 
     A causal one leaves out what is after each query, a window of 512 also all but the last 512
     keys before it. cuDNN's windows are causal.
     """
+    if target.startswith("flint."):
+        return CAUSAL if config.get("causal") else 0
     found = config.get("cudnn_fmha_backend_config", {})
     window = int(found.get("sliding_window_length") or 0)
     return window if window > 0 else CAUSAL if "CAUSAL" in str(found.get("mask_type", "")) else 0
 
 
 def attention_name(target: str, mask: int) -> str:
-    """The opcode of a call of attention: its mask is there for people."""
+    """The opcode of a call of attention: its mask is there for people. Flint's own names say it."""
     shown = f"[window={mask}]" if mask > 0 else "[causal]" if mask else ""
-    return f"custom_call.{target}{shown}"
+    return f"custom_call.{target.removesuffix(shown)}{shown}"
 
 
 def target_of(op: Any) -> str:

@@ -302,8 +302,9 @@ def _attention(o: Operation, *, backward: bool) -> Work:
         backward=backward,
         product=product_of(o),
     )
-    mask = attention_mask(o.op)
-    return replace(found, mask=mask, called=attention_name(target_of(o.op), mask))
+    target = target_of(o.op)
+    mask = attention_mask(target, _config(o.op))
+    return replace(found, mask=mask, called=attention_name(target, mask))
 
 
 def _config(op: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.precision import product_of, product_of_call
-from flint.passes.mlir import attention_name, is_attention, is_attention_backward, mask_in_config
+from flint.passes.mlir import attention_mask, attention_name, is_attention, is_attention_backward
 from flint.passes.work import formulas
 from flint.passes.work.declared import ArrayType, KernelCall
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
@@ -320,7 +320,7 @@ def custom_call(o: HloOperation) -> Work:
     if target.startswith("__cudnn$conv") and len(o.operands) > 1:
         return replace(_cudnn_convolution(o), called=called)
     if is_attention(target) and len(o.operands) > 2:
-        mask = mask_in_config(config)
+        mask = attention_mask(target, config)
         work = _attention(o, backward=is_attention_backward(target))
         called = attention_name(target, mask)
         return replace(work, mask=mask, called=called)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from flint.backends.cost.estimate import Estimate
 from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh
 from flint.ir.program import CAUSAL, Program
-from flint.passes.mlir import mask_in_config
+from flint.passes.mlir import attention_mask, attention_name
 from tests.program_rows import ProgramBuilder
 
 SHAPE = (2, 4096, 8, 128)
@@ -56,7 +57,7 @@ def program(opcode: str, queries: int, keys: int) -> Program:
     ],
 )
 def test_a_call_says_its_mask(config: dict[str, object], mask: int) -> None:
-    assert mask_in_config({"cudnn_fmha_backend_config": config}) == mask
+    assert attention_mask("__cudnn$fmhaSoftmax", {"cudnn_fmha_backend_config": config}) == mask
 
 
 @pytest.mark.parametrize("window", [0, 64])
@@ -162,3 +163,29 @@ def test_an_eager_estimate_says_that_no_host_is_late(profile: str, notes: int) -
     assert cluster.host_launch_ns is None
     found = traced("cudnn", None).estimate(cluster, profile=profile)
     assert sum("launches are never late" in note for note in found.notes) == notes
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_exported_pytorch_program_says_its_mask(causal: bool) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Attend(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    q = torch.empty(2, 8, 4096, 64, dtype=torch.bfloat16, device="meta")
+    trace = flint.trace(Attend(), "1", q, q, q)
+    (row,) = [r for r in map(trace.program.row, range(len(trace.program))) if r.flops]
+    shown = "[causal]" if causal else ""
+    assert (row.opcode, row.mask) == (f"custom_call.flint.attention{shown}", CAUSAL * causal)
+    whole = 4 * 2 * 8 * 4096**2 * 64
+    assert trace.estimate("h100").model_flops == (whole // 2 if causal else whole)
+
+
+@pytest.mark.parametrize("name", ["flint.attention", "flint.attention_backward"])
+def test_a_call_of_flints_own_says_its_mask(name: str) -> None:
+    for causal in (False, True):
+        target = f"{name}[causal]" if causal else name
+        mask = attention_mask(target, {"causal": causal, "scale": 0.125})
+        assert mask == CAUSAL * causal
+        assert attention_name(target, mask) == f"custom_call.{target}"
