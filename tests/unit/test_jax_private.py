@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ pytest.importorskip("jax")
 
 from flint.errors import FlintError
 from flint.passes import jax_private
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -25,6 +28,13 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_every_name_is_there() -> None:
     assert len(jax_private._NAMES) > 15
     jax_private.check()
+
+
+def test_releases_that_names_were_seen_in_are_those_that_are_allowed() -> None:
+    oldest, newest = jax_private.SEEN
+    year, minor, _ = newest.split(".")
+    allowed = f'"jax>={oldest},<{year}.{int(minor) + 1}", "jaxlib>={oldest},'
+    assert allowed in (ROOT / "pyproject.toml").read_text()
 
 
 def test_names_that_are_gone_are_one_error(names: list[str]) -> None:
