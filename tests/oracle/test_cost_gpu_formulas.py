@@ -131,8 +131,10 @@ def gather_ns(row: Row, gpu: Gpu) -> float:
 
 
 def scatter_ns(row: Row, gpu: Gpu) -> float:
-    row_bytes = max(row.written / max(row.elements, 1) * row.dims[3], 32)
-    return elementwise_ns(row, gpu) + 2 * row.dims[1] * row_bytes * per_byte_ns(gpu)
+    """A place that is read and written moves a sector of 32 bytes at least, both ways."""
+    place_bytes = row.written / max(row.elements, 1) * row.dims[3]
+    padding = 2 * row.dims[1] * max(32 - place_bytes, 0)
+    return elementwise_ns(row, gpu) + padding * per_byte_ns(gpu)
 
 
 def top_k_ns(row: Row, gpu: Gpu) -> float:
