@@ -313,6 +313,7 @@ QUESTIONS = {
     "inverted": lambda i, b: ~(i >= b),
     "between": lambda i, b: (i >= 2) & (i < b),
     "outside": lambda i, b: (i < 2) | (i > b),
+    "covering": lambda i, b: (i < 6) | (i > b - 1),
     "product of masks": lambda i, b: (i >= 1) * (i < b),
     "logical and": lambda i, b: torch.logical_and(i >= 1, i <= b),
     "doubled": lambda i, b: (i < b).long() * 2,
@@ -331,11 +332,21 @@ QUESTIONS = {
 def test_balanced_classes_are_counted_as_if_they_were_there(question: str) -> None:
     """Against 128 real rows that name each of 8 classes as often as the others."""
     ask = QUESTIONS[question]
-    of_two = question in ("between", "outside", "product of masks", "logical and")
+    of_two = question in ("between", "outside", "covering", "product of masks", "logical and")
     for bound in (3, 4, 6) if of_two else (-1, 0, 1, 3, 7, 8, 9):
         real = int(ask(torch.arange(128) % 8, bound).sum())
         with world():
             assert ask(routed(), bound).sum().item() == real, bound
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_one_of_two_masks_hides_is_not_known(swapped: bool) -> None:
+    with world():
+        unknown, known = torch.randint(3, 9, (64, 2)), routed() < 3
+        for ask in (torch.mul, torch.logical_and, torch.logical_or):
+            both = (known, unknown) if swapped else (unknown, known)
+            with pytest.raises(FlintError, match="FL233"):
+                ask(*both).sum().item()
 
 
 def test_bounds_of_classes() -> None:
