@@ -15,6 +15,7 @@ from flint.backends.chakra.reading.reader import records
 from flint.backends.chakra.schema import NodeType, messages
 from flint.backends.chakra.writing.encode import varint
 from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Program
 from flint.ir.workload import Workload
 from flint.passes.pipeline.compose.compose import workload_of
@@ -331,6 +332,16 @@ def test_equal_positions_share_a_program() -> None:
     workload = _workload("gpipe", 4, 6)
     assert [c.program for c in workload.classes] == [0, 1, 1, 2]
     assert len(workload.programs) == 3
+
+
+def test_what_is_held_and_given_says_no_sizes_of_work() -> None:
+    """Sizes stand with rows that work, and with what waits in the stash."""
+    for program in _workload("zb-h1", 3, 6).programs:
+        for row in map(program.row, range(len(program))):
+            if row.kind is Kind.PARAMETER or (
+                row.kind is Kind.VALUE and row.op is not OpClass.SAVED
+            ):
+                assert row.dims == (0, 0, 0, 0)
 
 
 def test_rows_do_not_grow_with_microbatches() -> None:
