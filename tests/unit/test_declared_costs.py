@@ -187,3 +187,26 @@ print("aten::add.Tensor" in known_ops())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_stages_of_jax_are_balanced_by_what_is_declared() -> None:
+    jax = pytest.importorskip("jax")
+    pl = pytest.importorskip("jax.experimental.pallas")
+    from flint.frontends.jax_stages.cut.jaxprs import Flops
+
+    flint.cost_of("balanced_ffi")(lambda call: call.attributes["steps"] * X.num_elements)
+    shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
+
+    def step(x: Any) -> Any:
+        x = jax.ffi.ffi_call("balanced_ffi", shape)(x, steps=7)
+        x = jax.ffi.ffi_call("not_declared", shape)(x)
+        estimate = pl.CostEstimate(flops=11, transcendentals=0, bytes_accessed=5)
+        x = pl.pallas_call(lambda a, o: None, out_shape=shape, cost_estimate=estimate)(x)
+        return x @ x.T
+
+    equations = jax.make_jaxpr(step)(shape).jaxpr.eqns
+    found = {e.primitive.name: Flops().of_one(e) for e in reversed(equations)}
+    assert found["dot_general"] == 2 * 64 * 32 * 64
+    assert found["ffi_call"] == 7 * X.num_elements
+    assert found["pallas_call"] == 11
+    assert Flops().of(equations) == sum(found.values())

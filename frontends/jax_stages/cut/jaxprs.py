@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.frontends.jax_step.equations import bodies
+from flint.passes.work import formulas
+from flint.passes.work.declared import ArrayType, KernelCall, declaration_of, numbers_of
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
@@ -65,7 +67,8 @@ def scan_operands(equation: JaxprEqn) -> tuple[int, int]:
 
 @dataclass
 class Flops:
-    """Estimated FLOPs of equations: of matrix products and convolutions, loops multiplied.
+    """Estimated FLOPs of equations: of matrix products and convolutions, loops multiplied, and
+    what kernels declare.
 
     Each body is read once, however often it is called.
     """
@@ -85,7 +88,11 @@ class Flops:
             return _convolution_flops(equation)
         if name.startswith("ragged_dot"):
             rows, inner = equation.invars[0].aval.shape[-2:]
-            return 2 * int(rows) * int(inner) * int(equation.outvars[0].aval.shape[-1])
+            return _product_flops(int(rows) * int(equation.outvars[0].aval.shape[-1]), int(inner))
+        if name == "pallas_call":
+            return (numbers_of(equation.params.get("cost_estimate")) or {"flops": 0})["flops"]
+        if name == "ffi_call":
+            return _declared_flops(equation)
         inside = [self._of_body(b) for b in bodies(equation)]
         if not inside:
             return 0
@@ -102,14 +109,35 @@ class Flops:
 def _dot_flops(equation: JaxprEqn) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     inner = math.prod(int(equation.invars[0].aval.shape[d]) for d in contracted)
-    return 2 * inner * math.prod(map(int, equation.outvars[0].aval.shape))
+    return _product_flops(math.prod(map(int, equation.outvars[0].aval.shape)), inner)
 
 
 def _convolution_flops(equation: JaxprEqn) -> int:
     kernel = equation.invars[1].aval.shape
     features = equation.params["dimension_numbers"].rhs_spec[0]
     per_output = math.prod(map(int, kernel)) // int(kernel[features])
-    return 2 * per_output * math.prod(map(int, equation.outvars[0].aval.shape))
+    return _product_flops(math.prod(map(int, equation.outvars[0].aval.shape)), per_output)
+
+
+def _product_flops(results: int, inner: int) -> int:
+    return formulas.product(1, results, 1, inner, product="").flops
+
+
+def _declared_flops(equation: JaxprEqn) -> int:
+    """What `flint.cost_of` says of a foreign call."""
+    name = str(equation.params["target_name"])
+    declared = declaration_of(name)
+    if declared is None:
+        return 0
+    operands, results = (
+        tuple(
+            ArrayType(tuple(map(int, a.shape)), str(a.dtype), int(a.size) * a.dtype.itemsize)
+            for a in (v.aval for v in variables)
+        )
+        for variables in (equation.invars, equation.outvars)
+    )
+    attributes = dict(equation.params.get("attributes") or ())
+    return declared.work(name, KernelCall(operands, results, attributes)).flops
 
 
 # rewriting ------------------------------------------------------------------------------------
