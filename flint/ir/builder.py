@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from flint.errors import FlintError
+from flint.ir.dims import NO_DIMS, DimsRow
 from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.op_class import OpClass
 from flint.ir.program import (
@@ -120,7 +121,7 @@ class ProgramBuilder:
         result_bytes: int = 0,
         operand_bytes: int = 0,
         flops: int = 0,
-        dims: tuple[int, int, int, int] = (0, 0, 0, 0),
+        dims: DimsRow = NO_DIMS,
         product: str = "",
         mask: int = 0,
         collective: Collective = Collective.NONE,

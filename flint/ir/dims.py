@@ -108,3 +108,22 @@ class DeclaredDims(NamedTuple, Generic[N]):
     def of(cls, dims: NDArray[S]) -> DeclaredDims[NDArray[S]]:
         """Named numbers of rows."""
         return DeclaredDims(dims[..., 1])
+
+
+class StashDims(NamedTuple, Generic[N]):
+    """What an earlier pass of a pipeline saved: how many more of it wait in the stash, for which
+    chunk, and which of the values that this saves it is. SAVED."""
+
+    waiting: N
+    chunk: N
+    number: N
+
+    @property
+    def row(self) -> tuple[N, N, N, int]:
+        """(waiting, chunk, number, 0)."""
+        return self.waiting, self.chunk, self.number, 0
+
+    @classmethod
+    def of(cls, dims: NDArray[S]) -> StashDims[NDArray[S]]:
+        """Named numbers of rows."""
+        return StashDims(dims[..., 0], dims[..., 1], dims[..., 2])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.dims import DimsRow
 from flint.ir.mesh import Group, Mesh, Route
 from flint.ir.op_class import Collective as Collective  # noqa: PLC0414 (a name of this module)
 from flint.ir.op_class import OpClass
@@ -116,7 +117,7 @@ class Row(NamedTuple):
     result_bytes: int
     operand_bytes: int
     flops: int
-    dims: tuple[int, int, int, int]
+    dims: DimsRow
     product: str
     mask: int
     collective: Collective

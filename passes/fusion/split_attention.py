@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flint.ir.columns import Mask, carried, consumers, is_any
+from flint.ir.dims import StashDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program
 from flint.passes.fusion.again import EXPONENTIAL, made_from_nothing
@@ -125,9 +126,9 @@ def _waiting(program: Program) -> dict[tuple[int, int], int]:
     """Bytes in the stash of each value that is read back, by chunk and number."""
     found = {}
     for row in np.flatnonzero(is_any(program, OpClass.SAVED)).tolist():
-        count, chunk, number, _ = program.dims[row].tolist()
-        if count:
-            found[chunk, number] = count * int(program.result_bytes[row])
+        waiting, chunk, number = map(int, StashDims.of(program.dims[row]))
+        if waiting:
+            found[chunk, number] = waiting * int(program.result_bytes[row])
     return found
 
 

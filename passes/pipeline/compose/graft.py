@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from flint.ir.builder import ProgramBuilder
+from flint.ir.dims import NO_DIMS, DimsRow
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Phase, Program
 from flint.passes.pipeline.split.parts import Key, StageProgram
@@ -175,7 +176,7 @@ def add_value(
     deps: Collection[int] = (),
     name: str = "",
     phase: Phase = Phase.UNKNOWN,
-    dims: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dims: DimsRow = NO_DIMS,
 ) -> int:
     """Append a row that holds a tensor of the type of row `row` of `like`, and does no work."""
     tensor = like.row(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from flint.ir.dims import NO_DIMS, DimsRow, StashDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind, Program, RegionKind
 from flint.passes.pipeline.compose.graft import LAST_ROWS, add_value, graft
@@ -140,18 +141,16 @@ class _Pass:
         return inputs
 
     def _saved(self, key: Key, row: int) -> int:
-        """A row for what an earlier pass saved. Its dims say how many more of it wait in the stash,
-        for which chunk, and which of the values that this saves it is."""
+        """A row for what an earlier pass saved, with its `StashDims`."""
         state, parts = self.state, self.chunk.parts
         chunk, keys = state.chunks.index(self.chunk), list(saved_keys(parts))
-        dims = (0, 0, 0, 0)
+        dims = NO_DIMS
         if key in keys:
-            dims = (state.stash.waiting(chunk, parts, key), chunk, keys.index(key), 0)
+            waiting = state.stash.waiting(chunk, parts, key)
+            dims = StashDims(waiting, chunk, keys.index(key)).row
         return self._value(OpClass.SAVED, self.part.program, row, dims)
 
-    def _value(
-        self, op: OpClass, like: Program, row: int, dims: tuple[int, int, int, int] = (0, 0, 0, 0)
-    ) -> int:
+    def _value(self, op: OpClass, like: Program, row: int, dims: DimsRow = NO_DIMS) -> int:
         turn = self.state.turn
         opcode = f"pipeline.{op.name.lower()}"
         return add_value(self.state.builder, opcode, like, row, op=op, deps=[turn], dims=dims)
