@@ -30,18 +30,18 @@ def rows(program: Program, names: str) -> list[Row]:
 
 @pytest.mark.parametrize("given", [12, flint.CostEstimate(12), {"flops": 12.0}])
 def test_flops_alone_are_an_estimate(given: object) -> None:
-    flint.cost_of("my_kernel")(lambda call: given)
-    found = declared.declaration_of("my_kernel")
+    flint.cost_of("declared_kernel")(lambda call: given)
+    found = declared.declaration_of("declared_kernel")
     assert found is not None
-    work = found.work("my_kernel", CALL)
+    work = found.work("declared_kernel", CALL)
     assert (work.op, work.flops, work.operand_bytes) == (OpClass.DECLARED, 12, None)
 
 
 def test_the_estimate_of_pallas_is_one() -> None:
     pl = pytest.importorskip("jax.experimental.pallas")
     estimate = pl.CostEstimate(flops=12, transcendentals=3, bytes_accessed=20_000)
-    flint.cost_of("my_kernel")(lambda call: estimate)
-    work = declared.declaration_of("my_kernel").work("my_kernel", CALL)  # type: ignore[union-attr]
+    flint.cost_of("declared_kernel")(lambda call: estimate)
+    work = declared.declaration_of("declared_kernel").work("declared_kernel", CALL)  # type: ignore[union-attr]
     assert (work.flops, work.dims, work.operand_bytes) == (12, (1, 3, 1, 1), 20_000 - X.num_bytes)
 
 
@@ -56,7 +56,7 @@ def test_the_estimate_of_pallas_is_one() -> None:
 def test_a_class_tells_the_work(op_class: OpClass, flops: int, dims: tuple[int, ...]) -> None:
     row = ArrayType((64,), "float32", 256)
     result = row if op_class is OpClass.REDUCE else X
-    work = declared.Declaration(op_class).work("my_kernel", KernelCall((X,), (result,)))
+    work = declared.Declaration(op_class).work("declared_kernel", KernelCall((X,), (result,)))
     assert (work.op, work.flops, work.dims) == (op_class, flops, dims)
 
 
@@ -75,18 +75,18 @@ def fails(call: KernelCall) -> int:
 @pytest.mark.parametrize(
     ("cost", "message"),
     [
-        (fails, "my_kernel raised IndexError: tuple index out of range"),
-        (lambda call: "many", "my_kernel gives 'many' as its cost"),
-        (lambda call: None, "my_kernel gives None as its cost"),
+        (fails, "declared_kernel raised IndexError: tuple index out of range"),
+        (lambda call: "many", "declared_kernel gives 'many' as its cost"),
+        (lambda call: None, "declared_kernel gives None as its cost"),
         (lambda call: {"bytes_accessed": 3}, "as its cost"),
-        (lambda call: float("inf"), "my_kernel gives inf as its cost"),
+        (lambda call: float("inf"), "declared_kernel gives inf as its cost"),
     ],
 )
 def test_what_gives_no_numbers_is_the_users_error(
     cost: Callable[[KernelCall], Any], message: str
 ) -> None:
     with pytest.raises(FlintError, match="what is declared for") as error:
-        declared.Declaration(OpClass.DECLARED, cost).work("my_kernel", CALL)
+        declared.Declaration(OpClass.DECLARED, cost).work("declared_kernel", CALL)
     assert error.value.code == "FL709" and message in error.value.message
 
 
