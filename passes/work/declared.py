@@ -159,15 +159,19 @@ def work_of_numbers(numbers: Mapping[str, int], results: Sequence[ArrayType]) ->
 
 
 def numbers_of(estimate: object) -> dict[str, int] | None:
-    """The fields of an estimate as whole numbers of zero or more; None if they say no flops."""
+    """The fields of an estimate as whole numbers of zero or more; None if they say no flops.
+
+    Negative flops say nothing; other negative numbers are left out.
+    """
     if not isinstance(estimate, Mapping):
         fields = {f: getattr(estimate, f, None) for f in _FIELDS}
         estimate = {f: value for f, value in fields.items() if value is not None}
     try:
-        numbers = {key: max(int(value), 0) for key, value in estimate.items()}
+        numbers = {key: int(value) for key, value in estimate.items()}
     except (TypeError, ValueError, OverflowError):
         return None
-    return numbers if "flops" in numbers else None
+    known = {key: value for key, value in numbers.items() if value >= 0}
+    return known if "flops" in known else None
 
 
 #: A field of Pallas' estimates: the kernel talks to other devices, whose time is the network's.

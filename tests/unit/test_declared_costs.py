@@ -79,6 +79,8 @@ def fails(call: KernelCall) -> int:
         (lambda call: "many", "declared_kernel gives 'many' as its cost"),
         (lambda call: None, "declared_kernel gives None as its cost"),
         (lambda call: {"bytes_accessed": 3}, "as its cost"),
+        (lambda call: -1, "declared_kernel gives -1 as its cost"),
+        (lambda call: float("nan"), "declared_kernel gives nan as its cost"),
         (lambda call: float("inf"), "declared_kernel gives inf as its cost"),
     ],
 )

@@ -210,7 +210,14 @@ def test_a_compiled_file_has_the_name_in_a_scope_or_in_the_call(scope: str) -> N
 
 @pytest.mark.parametrize(
     "estimate",
-    [None, {}, {"bytes_accessed": 8}, {"flops": None}, {"flops": 1, "remote_bytes_transferred": 8}],
+    [
+        None,
+        {},
+        {"bytes_accessed": 8},
+        {"flops": None},
+        {"flops": -1},
+        {"flops": 1, "remote_bytes_transferred": 8},
+    ],
 )
 def test_what_is_not_known_is_unpriced(estimate: dict[str, Any] | None) -> None:
     assert work_of_call("mine", KernelCall((), QKV), estimate).unpriced
