@@ -16,7 +16,7 @@ _SECONDS = 10
 
 def use_forks() -> None:
     """Let this process, and its forks, ask forks instead of new processes."""
-    from flint.passes.partition import child, xla_child, xla_process
+    from flint.passes.partition import child, xla, xla_child
     from flint.passes.partition.worker import Worker, read_message, write_message
 
     def request(
@@ -44,7 +44,7 @@ def use_forks() -> None:
 
     Worker.request = request  # type: ignore[method-assign]
     Worker.prestart = lambda self: None  # type: ignore[method-assign]
-    xla_process._run = run
+    xla._run = run
 
 
 def _forked(main: Callable[[], None], message: bytes) -> tuple[int, bytes]:
