@@ -73,6 +73,65 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("declared::windowed", mutates_args=())
+def windowed(
+    x: torch.Tensor, window: list[int], other: torch.Tensor | None = None, mode: str = "same"
+) -> torch.Tensor:
+    """Takes a list of numbers, and an argument that may be missing."""
+    return x.clone()
+
+
+@windowed.register_fake
+def _(
+    x: torch.Tensor, window: list[int], other: torch.Tensor | None = None, mode: str = "same"
+) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@flint.cost_of("declared::windowed")
+def _windowed_cost(call: flint.KernelCall) -> int:
+    given = call.attributes
+    assert given["mode"] == "same", given
+    return int(sum(given["window"])) * call.operands[0].num_elements
+
+
+@torch.library.custom_op("declared::broken", mutates_args=())
+def broken(x: torch.Tensor) -> torch.Tensor:
+    """Its formula raises."""
+    return x.clone()
+
+
+@broken.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@register_flop_formula(torch.ops.declared.broken)
+def _broken_flops(x: torch.Size, **_: object) -> int:
+    return x[0] // 0
+
+
+class Windowed(torch.nn.Module):
+    """One operator with a list of numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As large as `x`."""
+        return run_windowed(x)
+
+
+class Broken(torch.nn.Module):
+    """One operator whose formula raises."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As large as `x`."""
+        return broken(x)
+
+
+def run_windowed(x: torch.Tensor) -> torch.Tensor:
+    """One call that leaves out what has a default."""
+    return windowed(x, [2, 3])
+
+
 class Model(torch.nn.Module):
     """All three, one after another, with 64 x 32 rows."""
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from flint.frontends.torch_declared import PLAIN, by_formula, plain_arguments, with_defaults
 from flint.frontends.torch_ops.types import jax_dtype
 from flint.frontends.torch_private import OpOverload, pytree, schema_of
 from flint.passes.work.declared import ArrayType, KernelCall, declaration_of
+from flint.passes.work.work import Work
 
 if TYPE_CHECKING:
     from jax import Array
-
-_PLAIN = (bool, int, float, str)
 
 
 def is_declared(target: object) -> bool:
@@ -50,13 +50,7 @@ def call_of(node: torch.fx.Node) -> Callable[..., Any]:
 
 def declared_flops(node: torch.fx.Node) -> int:
     """The FLOPs that the program declares for a node, on whole arrays; see `is_declared`."""
-    name = schema_of(node.target).name
-    declaration = declaration_of(name)
-    if declaration is None:
-        return _by_formula(node)
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    operands, results = _types_in((*args, *kwargs.values())), _types_in((node.meta["val"],))
-    return declaration.work(name, KernelCall(operands, results, _attributes(node))).flops
+    return _declared(node).flops
 
 
 def _types_in(values: Any) -> tuple[ArrayType, ...]:
@@ -71,27 +65,31 @@ def _config(node: torch.fx.Node) -> dict[str, Any]:
     """What the custom call carries: attributes, and the FLOPs if only a formula gives them."""
     config: dict[str, Any] = {"attributes": _attributes(node)}
     if declaration_of(schema_of(node.target).name) is None:
-        config["cost_estimate"] = {"flops": _by_formula(node)}
+        config["cost_estimate"] = {"flops": declared_flops(node)}
     return config
 
 
 def _attributes(node: torch.fx.Node) -> dict[str, Any]:
-    """Numbers and texts among the arguments, by name."""
     names = [a.name for a in schema_of(node.target).arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return {n: v for n, v in given.items() if isinstance(v, _PLAIN)}
+    return with_defaults(node.target, plain_arguments(names, node.args, node.kwargs))
 
 
-def _by_formula(node: torch.fx.Node) -> int:
-    formula = flop_registry[node.target.overloadpacket]
+def _declared(node: torch.fx.Node) -> Work:
+    """What the program declares for a node, on whole arrays."""
+    name = schema_of(node.target).name
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    return int(formula(*args, **kwargs, out_val=node.meta["val"]))
+    declaration = declaration_of(name)
+    if declaration is None:
+        formula = flop_registry[node.target.overloadpacket]
+        declaration = by_formula(formula, args, kwargs, node.meta["val"])
+    operands, results = _types_in((*args, *kwargs.values())), _types_in((node.meta["val"],))
+    return declaration.work(name, KernelCall(operands, results, _attributes(node)))
 
 
 def _arrays(values: Any) -> list[Array]:
     if isinstance(values, tuple | list):
         return [array for value in values for array in _arrays(value)]
-    return [] if values is None or isinstance(values, (*_PLAIN, torch.dtype)) else [values]
+    return [] if values is None or isinstance(values, (*PLAIN, torch.dtype)) else [values]
 
 
 @cache

@@ -23,10 +23,9 @@ from flint.passes.mlir import (
     is_attention,
     is_attention_backward,
     is_heads_first,
-    target_of,
 )
 from flint.passes.work import formulas
-from flint.passes.work.declared import ArrayType, KernelCall
+from flint.passes.work.declared import ArrayType, KernelCall, declared_in
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
 from flint.passes.work.work import Work
@@ -252,14 +251,13 @@ def custom_call(o: Operation) -> Work:
     if target in FREE_TARGETS:
         return Work(operand_bytes=0, result_bytes=0)
     if is_attention(target):
-        return _attention(o, backward=is_attention_backward(target))
+        return _attention(o, target, _config(o.op))
     if target in FACTORIZATIONS:
         *batch, m, n = o.operands[0].shape
         return FACTORIZATIONS[target](math.prod(batch), m, n)
     config = _config(o.op)
-    estimate = config.get("custom_call_config", config).get("cost_estimate")
-    attributes = {**_attributes(o.op), **config.get("attributes", {})}
-    call = KernelCall(_arrays(o.operands), _arrays(o.results), attributes)
+    estimate, attributes = declared_in(config)
+    call = KernelCall(_arrays(o.operands), _arrays(o.results), {**_attributes(o.op), **attributes})
     if target in PALLAS_TARGETS:
         return work_of_kernel(_kernel_name(o.op, config), call, estimate)
     return work_of_call(target, call, estimate)
@@ -286,7 +284,7 @@ def _kernel_name(op: Any, config: dict[str, Any]) -> str:
     return str(config.get("name", ""))
 
 
-def _attention(o: Operation, *, backward: bool) -> Work:
+def _attention(o: Operation, target: str, config: dict[str, Any]) -> Work:
     """Queries are (batch, heads, sequence, size) or (batch, sequence, heads, size), as the call's
     configuration says.
     """
@@ -299,11 +297,10 @@ def _attention(o: Operation, *, backward: bool) -> Work:
         int(k.shape[sequence]),
         size,
         v.shape[-1],
-        backward=backward,
+        backward=is_attention_backward(target),
         product=product_of(o),
     )
-    target = target_of(o.op)
-    mask = attention_mask(target, _config(o.op))
+    mask = attention_mask(target, config)
     return replace(found, mask=mask, called=attention_name(target, mask))
 
 

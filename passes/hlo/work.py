@@ -18,7 +18,7 @@ from flint.passes.hlo.op_classes import class_of
 from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import attention_mask, attention_name, is_attention, is_attention_backward
 from flint.passes.work import formulas
-from flint.passes.work.declared import ArrayType, KernelCall
+from flint.passes.work.declared import ArrayType, KernelCall, declared_in
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
 from flint.passes.work.work import Work
@@ -324,8 +324,8 @@ def custom_call(o: HloOperation) -> Work:
         work = _attention(o, backward=is_attention_backward(target))
         called = attention_name(target, mask)
         return replace(work, mask=mask, called=called)
-    estimate = config.get("custom_call_config", config).get("cost_estimate")
-    call = KernelCall(_arrays(o.operands), _arrays([o.instruction]), config)
+    estimate, attributes = declared_in(config)
+    call = KernelCall(_arrays(o.operands), _arrays([o.instruction]), attributes or config)
     if target in PALLAS_TARGETS:
         return work_of_kernel(_kernel_name(o, config), call, estimate)
     return work_of_call(target, call, estimate)

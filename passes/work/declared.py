@@ -26,7 +26,7 @@ DECLARABLE = ELEMENTWISE | LAYOUT | DATA_MOVEMENT | GENERATED | REDUCTION | {OpC
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
-    """An operand or a result on one device. `dtype` is StableHLO's or HLO's name (`bf16`)."""
+    """An operand or a result on one device. `dtype` is numpy's name (`bfloat16`)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -82,9 +82,10 @@ class Declaration:
             return _work_of_class(self.op, call)
         numbers = self._numbers(name, call)
         found = work_of_numbers(numbers, call.results)
-        if self.op is OpClass.DECLARED:
+        if self.op is OpClass.DECLARED or found.unpriced:
             return found
-        return replace(_work_of_class(self.op, call), flops=found.flops)
+        known = _work_of_class(self.op, call)
+        return replace(known, flops=found.flops, operand_bytes=found.operand_bytes)
 
     def _numbers(self, name: str, call: KernelCall) -> dict[str, int]:
         assert self.cost is not None
@@ -147,7 +148,12 @@ def declaration_of(name: str) -> Declaration | None:
 
 
 def work_of_numbers(numbers: Mapping[str, int], results: Sequence[ArrayType]) -> Work:
-    """The work of an estimate."""
+    """The work of an estimate; unpriced for a kernel that talks to other devices.
+
+    Its time is the network's.
+    """
+    if numbers.get(_REMOTE):
+        return Work(unpriced=True)
     moved = numbers.get("bytes_accessed", 0)
     written = sum(r.num_bytes for r in results)
     return Work(
@@ -156,6 +162,13 @@ def work_of_numbers(numbers: Mapping[str, int], results: Sequence[ArrayType]) ->
         dims=DeclaredDims(max(numbers.get("transcendentals", 0), 1)).row,
         operand_bytes=max(moved - written, 0) if moved else None,
     )
+
+
+def declared_in(config: Mapping[str, Any]) -> tuple[object, Mapping[str, Any]]:
+    """The estimate that a custom call carries in its configuration, and its attributes there."""
+    inner, attributes = config.get("custom_call_config", config), config.get("attributes")
+    estimate = inner.get("cost_estimate") if isinstance(inner, Mapping) else None
+    return estimate, attributes if isinstance(attributes, Mapping) else {}
 
 
 def numbers_of(estimate: object) -> dict[str, int] | None:
@@ -174,14 +187,9 @@ def numbers_of(estimate: object) -> dict[str, int] | None:
     return known if "flops" in known else None
 
 
-#: A field of Pallas' estimates: the kernel talks to other devices, whose time is the network's.
+#: A field of Pallas' estimates: bytes that the kernel itself moves between devices.
 _REMOTE = "remote_bytes_transferred"
 _FIELDS = ("flops", "transcendentals", "bytes_accessed", _REMOTE)
-
-
-def talks_to_others(numbers: Mapping[str, int]) -> bool:
-    """Whether a kernel moves data between devices by itself."""
-    return bool(numbers.get(_REMOTE))
 
 
 def _is_number(value: object) -> bool:

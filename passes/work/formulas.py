@@ -161,10 +161,11 @@ def gather(result_bytes: int, index_bytes: int, elements: int, row: int) -> Work
 
     Never the whole operand.
     """
-    return Work(operand_bytes=result_bytes + index_bytes, dims=_rows(elements, row))
+    return Work(operand_bytes=result_bytes + index_bytes, dims=row_dims(elements, row))
 
 
-def _rows(elements: int, row: int) -> DimsRow:
+def row_dims(elements: int, row: int) -> DimsRow:
+    """Dims of look-ups and writes by index: `elements` in rows of `row` elements each."""
     return ReductionDims(elements // row, row).row if elements and row else NO_DIMS
 
 
@@ -183,5 +184,5 @@ def scatter(adds: int, update_bytes: int, index_bytes: int, elements: int, row: 
         operand_bytes=2 * update_bytes + index_bytes,
         result_bytes=update_bytes,
         in_place=True,
-        dims=_rows(elements, row),
+        dims=row_dims(elements, row),
     )

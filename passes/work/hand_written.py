@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from flint.ir.dims import AttentionDims
@@ -30,7 +30,6 @@ from flint.passes.work.declared import (
     KernelCall,
     declaration_of,
     numbers_of,
-    talks_to_others,
     work_of_numbers,
 )
 from flint.passes.work.work import Work
@@ -65,17 +64,11 @@ def work_of_call(target: str, call: KernelCall, estimate: object) -> Work:
     called = f"custom_call.{target}"
     numbers = numbers_of(estimate)
     if numbers is not None:
-        return replace(_priced(numbers, call), called=called)
+        return replace(work_of_numbers(numbers, call.results), called=called)
     declared = declaration_of(target)
     if declared is not None:
         return replace(declared.work(target, call), called=called)
     return Work(unpriced=True, called=called)
-
-
-def _priced(numbers: Mapping[str, int], call: KernelCall) -> Work:
-    if talks_to_others(numbers):
-        return Work(unpriced=True)
-    return work_of_numbers(numbers, call.results)
 
 
 def _attention(

@@ -60,6 +60,34 @@ def test_a_class_tells_the_work(op_class: OpClass, flops: int, dims: tuple[int, 
     assert (work.op, work.flops, work.dims) == (op_class, flops, dims)
 
 
+def test_a_class_keeps_the_bytes_that_are_declared() -> None:
+    cost = flint.CostEstimate(5, bytes_accessed=20_000)
+    work = declared.Declaration(OpClass.FUNCTION, lambda _: cost).work("declared_kernel", CALL)
+    assert (work.op, work.flops, work.operand_bytes) == (OpClass.FUNCTION, 5, 20_000 - X.num_bytes)
+
+
+@pytest.mark.parametrize("op_class", [OpClass.DECLARED, OpClass.FUNCTION])
+def test_a_kernel_that_talks_to_other_devices_has_no_price(op_class: OpClass) -> None:
+    cost = {"flops": 5, "remote_bytes_transferred": 64}
+    work = declared.Declaration(op_class, lambda _: cost).work("declared_kernel", CALL)
+    assert work.unpriced
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({"cost_estimate": {"flops": 3}}, ({"flops": 3}, {})),
+        ({"custom_call_config": {"cost_estimate": {"flops": 3}}}, ({"flops": 3}, {})),
+        ({"custom_call_config": 3, "attributes": "x"}, (None, {})),
+        ({"attributes": {"steps": 7}}, (None, {"steps": 7})),
+    ],
+)
+def test_calls_carry_what_they_declare_in_their_configuration(
+    config: dict[str, Any], found: tuple[object, dict[str, Any]]
+) -> None:
+    assert declared.declared_in(config) == found
+
+
 @pytest.mark.parametrize("op_class", [OpClass.MATMUL, OpClass.ATTENTION, OpClass.UNKNOWN])
 def test_classes_that_need_more_than_sizes_are_refused(op_class: OpClass) -> None:
     with pytest.raises(FlintError, match=f"class {op_class.name}") as error:
@@ -143,6 +171,31 @@ def test_both_routes_of_pytorch_count_what_is_declared() -> None:
     exported = flint.trace(model, "2", x).program
     assert summary(exported) == [MIX, SCAN]  # the cube is computed by what is registered for it
     assert int(exported.flops.sum()) == MIX[2] + CUBE[2] + SCAN[2]
+
+
+def test_lists_and_defaults_are_attributes_on_both_routes() -> None:
+    torch = pytest.importorskip("torch")
+    from tests.declared_operators import Windowed, train
+
+    recorded = flint.trace_distributed(train, "2", "run_windowed").program
+    with torch.device("meta"):
+        exported = flint.trace(Windowed().eval(), "2", torch.empty(64, 32)).program
+    flops = [[r.flops for r in rows(p, "windowed")] for p in (recorded, exported)]
+    assert flops == [[5 * 64 * 48], [5 * 64 * 32]]
+
+
+def test_a_formula_that_raises_is_the_users_error_on_both_routes() -> None:
+    torch = pytest.importorskip("torch")
+    from tests.declared_operators import Broken, train
+
+    def traced() -> None:
+        with torch.device("meta"):
+            flint.trace(Broken().eval(), "2", torch.empty(64, 32))
+
+    for route in (lambda: flint.trace_distributed(train, "2", "broken"), traced):
+        with pytest.raises(FlintError, match=r"declared::broken raised ZeroDivisionError") as error:
+            route()
+        assert error.value.code == "FL709"
 
 
 def test_an_operator_without_a_declaration_has_no_price() -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint.frontends.jax_step.equations import bodies
 from flint.passes.work import formulas
-from flint.passes.work.declared import ArrayType, KernelCall, declaration_of, numbers_of
+from flint.passes.work.declared import ArrayType, KernelCall
+from flint.passes.work.hand_written import work_of_call, work_of_kernel
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
@@ -90,9 +91,11 @@ class Flops:
             rows, inner = equation.invars[0].aval.shape[-2:]
             return _product_flops(int(rows) * int(equation.outvars[0].aval.shape[-1]), int(inner))
         if name == "pallas_call":
-            return (numbers_of(equation.params.get("cost_estimate")) or {"flops": 0})["flops"]
+            called, estimate = str(equation.params["name"]), equation.params["cost_estimate"]
+            return work_of_kernel(called, _kernel_call(equation), estimate).flops
         if name == "ffi_call":
-            return _declared_flops(equation)
+            target = str(equation.params["target_name"])
+            return work_of_call(target, _kernel_call(equation), None).flops
         inside = [self._of_body(b) for b in bodies(equation)]
         if not inside:
             return 0
@@ -123,12 +126,7 @@ def _product_flops(results: int, inner: int) -> int:
     return formulas.product(1, results, 1, inner, product="").flops
 
 
-def _declared_flops(equation: JaxprEqn) -> int:
-    """What `flint.cost_of` says of a foreign call."""
-    name = str(equation.params["target_name"])
-    declared = declaration_of(name)
-    if declared is None:
-        return 0
+def _kernel_call(equation: JaxprEqn) -> KernelCall:
     operands, results = (
         tuple(
             ArrayType(tuple(map(int, a.shape)), str(a.dtype), int(a.size) * a.dtype.itemsize)
@@ -136,8 +134,7 @@ def _declared_flops(equation: JaxprEqn) -> int:
         )
         for variables in (equation.invars, equation.outvars)
     )
-    attributes = dict(equation.params.get("attributes") or ())
-    return declared.work(name, KernelCall(operands, results, attributes)).flops
+    return KernelCall(operands, results, dict(equation.params.get("attributes") or ()))
 
 
 # rewriting ------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def embedding_bag(e: Event) -> Work:
 def added_rows(e: Event) -> Work:
     """One addition for each element of the gradient of an embedding."""
     elements, row = num_elements(e.inputs[0]), e.inputs[0].shape[-1]
-    return Work(flops=elements, dims=formulas.gather(0, 0, elements, row).dims)
+    return Work(flops=elements, dims=formulas.row_dims(elements, row))
 
 
 def gather(e: Event) -> Work:
@@ -264,7 +264,7 @@ def scatter(e: Event) -> Work:
     adds = bool(e.attributes.get("accumulate")) or name in ("index_add", "scatter_add")
     item_bytes = e.inputs[0].num_bytes // max(num_elements(e.inputs[0]), 1)
     flops = update if adds or name == "scatter_reduce" else 0
-    dims = formulas.gather(0, 0, update, _updated_row(e)).dims
+    dims = formulas.row_dims(update, _updated_row(e))
     if not e.writes:
         return Work(flops=flops, dims=dims)
     places = update * item_bytes

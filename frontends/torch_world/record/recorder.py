@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from flint.frontends.torch_declared import plain_arguments
 from flint.frontends.torch_precision import convolution_precision, matmul_precision
 from flint.frontends.torch_private import (
     FakeTensor,
@@ -24,7 +24,7 @@ from flint.frontends.torch_private import (
 from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm_of, family_of
 from flint.frontends.torch_world.program.names import base_name
 from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
-from flint.frontends.torch_world.record.declared import DeclaredWork
+from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
 from flint.frontends.torch_world.record.recording import (
     Comm,
@@ -51,7 +51,6 @@ _ALLOCATIONS = frozenset(
 _COPIES = frozenset(("aten::_to_copy", "aten::copy_", "aten::_copy_from", "prims::device_put"))
 _DEVICE_OF = torch.ops.prim.device.default
 _PLAIN = (torch.Tensor, FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
-_JSON = (bool, int, float, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +190,10 @@ class Recorder(TorchDispatchMode):
             attributes = {**attributes, PRECISION: operator.precision()}
         known = {t.storage for t in inputs}
         is_view = bool(results) and not writes and all(t.storage in known for t in results)
-        work = None
-        if not is_view:
-            call = partial(_formula, args, kwargs, result)
-            work = self._declared.of(operator.func, inputs, results, attributes, call)
+        work, declares = None, self._declared.declares(operator.func)
+        if declares is not None and not is_view:
+            declaration = declares(args, kwargs, result)
+            work = work_of_call(operator.func, declaration, inputs, results, attributes)
         self._add(operator.op, inputs, results, writes, is_view, attributes, None, work=work)
 
     def _record_host_copy(
@@ -361,13 +360,6 @@ def _operator(func: OpOverload) -> _Operator:
     )
 
 
-def _formula(
-    args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, formula: Callable[..., Any]
-) -> Any:
-    """As `torch.utils.flop_counter` calls what is registered with it."""
-    return formula(*args, **kwargs, out_val=result)
-
-
 def _precision(name: str) -> Callable[[], str] | None:
     if name in PRODUCTS:
         return matmul_precision
@@ -402,14 +394,4 @@ def _argument(
 def _attributes(
     operator: _Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    return dict(_scalars(zip(operator.names, args, strict=False), kwargs))
-
-
-def _scalars(
-    pairs: Iterator[tuple[str, Any]], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    for name, value in (*pairs, *kwargs.items()):
-        if type(value) in _JSON:
-            yield name, value
-        elif isinstance(value, (list, tuple)) and value and all(type(v) in _JSON for v in value):
-            yield name, list(value)
+    return plain_arguments(operator.names, args, kwargs)
