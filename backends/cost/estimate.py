@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,9 @@ class Estimate:
     unpriced: Mapping[str, int]
     notes: tuple[str, ...]
     timeline: Timeline
+    #: What was estimated, and the kernels of the profile that became of it.
+    workload: Workload = field(repr=False)
+    kernels: Workload = field(repr=False)
 
     @property
     def mfu(self) -> float:
@@ -112,8 +115,23 @@ class Estimate:
 
         return critical_path(self.timeline, self.policy)
 
-    def to_json(self) -> dict[str, Any]:
-        """Exact numbers, JSON-able."""
+    def to_json(
+        self, *, views: Collection[str] = (), rank_class: int | str | None = None
+    ) -> dict[str, Any]:
+        """Exact numbers, JSON-able.
+
+        `views` ("slices", "roofline", "communication", "scopes", "pipeline") are added, those of a
+        rank class to that which `rank_class` means: an index, a name, "all", or None for the
+        slowest. Raises FlintError FL504 for a view, FL503 for a class that is not there.
+        """
+        from flint.backends.report.views.documents import class_json, estimate_json, find_views
+        from flint.backends.report.views.rank_class import chosen_classes
+
+        asked, chosen = find_views(views), chosen_classes(self, rank_class)
+        classes = [
+            {**_class_json(self, n), **(class_json(self, n, asked) if n in chosen else {})}
+            for n in range(len(self.classes))
+        ]
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -131,9 +149,10 @@ class Estimate:
             "dtype": self.dtype,
             "lower_bound": self.is_lower_bound,
             "unpriced": dict(self.unpriced),
-            "classes": [_class_json(c) for c in self.classes],
+            "classes": classes,
             "critical_path": [asdict(s) for s in self.critical_path],
             "notes": list(self.notes),
+            **estimate_json(self, asked),
         }
 
     def to_text(self, *, verbose: bool = False) -> str:
@@ -146,13 +165,16 @@ class Estimate:
         return self.to_text()
 
 
-def _class_json(c: ClassEstimate) -> dict[str, Any]:
+def _class_json(e: Estimate, number: int) -> dict[str, Any]:
+    from flint.backends.report.views.documents import memory_json
+
+    c = e.classes[number]
     return {
         "name": c.name,
         "ranks": c.ranks,
         "end_ns": round(c.end_ns, 3),
         "shares": [asdict(s) for s in c.shares],
-        "memory": _memory_json(c.memory),
+        "memory": {**_memory_json(c.memory), **memory_json(e, number)},
     }
 
 
@@ -241,6 +263,8 @@ def estimate(
             *congestion_notes(timeline, placement),
         ),
         timeline=timeline,
+        workload=workload,
+        kernels=kernels,
     )
 
 
@@ -266,24 +290,11 @@ def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
 def _memory(
     workload: Workload, kernels: Workload, chip: Chip, policy: Policy
 ) -> Sequence[MemoryUse]:
-    """Memory of each program: of kernels with one result each, which compare best with XLA.
+    """Memory of each program."""
+    from flint.backends.cost.memory.stored import stored
 
-    Where a profile turned attention into flash kernels, its scores are never stored, and only the
-    profile's kernels say so; and those of `xla-cpu` are made to say what XLA for CPUs stores, which
-    gathers nothing ahead.
-    """
-    from flint.backends.cost.memory.memory import memory_use, step_memory
-    from flint.passes.fusion.attention import has_fused_attention
-
-    profile = str(kernels.metadata.get("profile", ""))
-    ahead = policy.prepares_ahead and profile != "xla-cpu"
-    if profile == "xla-cpu" or any(map(has_fused_attention, kernels.programs)):
-        found = kernels.kept.get(
-            "memory", ahead, lambda: [memory_use(p, ahead=ahead) for p in kernels.programs]
-        )
-    else:
-        found = workload.kept.get("memory", ahead, lambda: list(step_memory(workload, ahead=ahead)))
     capacity = int(chip.memory_bytes.value)  # all that a chip says of it
+    found = stored(workload, kernels, policy).memory()
     return [replace(m, capacity_bytes=capacity) for m in found]
 
 

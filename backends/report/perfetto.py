@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.backends.chakra.writing.encode import short_scope
-from flint.errors import FlintError, nearest
+from flint.backends.report.views.rank_class import chosen_classes
+from flint.errors import FlintError
 from flint.io.files import write_atomically
 from flint.ir.program import Int64s, Kind, Phase, Program
 
@@ -64,7 +65,7 @@ def write_perfetto(
     FlintError FL502 (cannot write), FL503 (no such class), FL504 (a window without
     length, or after the step).
     """
-    chosen = _chosen(estimate, rank_class)
+    chosen = chosen_classes(estimate, rank_class)
     if window_ns is not None:
         _require_window(window_ns, estimate.step_time_ns)
     pb = messages()
@@ -95,26 +96,6 @@ def _require_window(window_ns: tuple[float, float], step_time_ns: float) -> None
             f"the window from {start / 1e6:g} to {end / 1e6:g} ms is outside of the step",
             help=f"the step takes {step_time_ns / 1e6:.6g} ms",
         )
-
-
-def _chosen(estimate: Estimate, rank_class: int | str | None) -> list[int]:
-    """Indices of the classes meant: by index, or by a name or its part before a colon."""
-    names = [c.name for c in estimate.classes]
-    if rank_class is None:
-        return [int(np.argmax([c.end_ns for c in estimate.classes]))]
-    for known in (names, [n.partition(":")[0] for n in names]):
-        if known.count(str(rank_class)) == 1:
-            return [known.index(str(rank_class))]
-    if rank_class == "all":
-        return list(range(len(names)))
-    if rank_class in (*range(len(names)), *map(str, range(len(names)))):
-        return [int(rank_class)]
-    shown = [*names[:20], *(["or all"] if "all" not in names else [])]
-    raise FlintError(
-        "FL503",
-        f"no rank class is called '{rank_class}'{nearest(str(rank_class), names)}",
-        help=f"the classes are {'; '.join(shown)}{'; ...' if len(names) > 20 else ''}",
-    )
 
 
 def _selected(timeline: ClassTimeline, window: tuple[float, float] | None, limit: int) -> Int64s:

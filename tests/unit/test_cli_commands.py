@@ -25,7 +25,7 @@ OPTIONS = {
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
     "estimate": "--class --cluster --json --map --overlap --perfetto --profile --quiet --unpriced "
-    "--verbose --window "
+    "--verbose --view --window "
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",

@@ -250,11 +250,7 @@ def memory_use(program: Program, chip: Chip | None = None, *, ahead: bool = Fals
     What shares memory is said in `liveness.buffers`. Of a program of kernels only what crosses
     their edges takes memory, as on a device; of one of operations, every intermediate value.
     """
-    layout = buffers(program)
-    if ahead:
-        layout = gathered_ahead(program, layout)
-    host = layout.of(layout.on_host)
-    layout = layout.of(~layout.on_host) if layout.on_host.any() else layout
+    layout, host = layouts(program, ahead=ahead)
     live, away = layout.live_bytes, host.live_bytes
     moment = int(live.argmax()) if len(live) else 0
     return MemoryUse(
@@ -268,19 +264,40 @@ def memory_use(program: Program, chip: Chip | None = None, *, ahead: bool = Fals
     )
 
 
+def layouts(program: Program, *, ahead: bool = False) -> tuple[Buffers, Buffers]:
+    """The buffers of a program in the memory of its device, and those in that of the host.
+
+    `ahead` is that of `memory_use`.
+    """
+    layout = buffers(program)
+    if ahead:
+        layout = gathered_ahead(program, layout)
+    host = layout.of(layout.on_host)
+    return (layout.of(~layout.on_host) if layout.on_host.any() else layout), host
+
+
 def step_memory(
     workload: Workload, chip: Chip | None = None, *, ahead: bool = False
 ) -> tuple[MemoryUse, ...]:
     """The memory of each program of a workload whose rows are operations, not kernels.
 
-    Rows become kernels with one result each, by rules that compilers share. Kernels of a target
-    profile can have several, and a row does not say which of them a reader still needs: all would
+    That is of the programs that `stored_programs` makes of them.
+    """
+    return tuple(memory_use(k, chip, ahead=ahead) for k in stored_programs(workload))
+
+
+def stored_programs(workload: Workload) -> tuple[Program, ...]:
+    """The programs of a workload as memory is laid out for them: kernels with one result each.
+
+    Rows are merged by rules that compilers share. Kernels of a target
+    profile can have several results, and a row does not say which of them a reader still needs: all would
     stay until the last one is read. What repeats a constant is no array that waits outside of the
     loops that read it.
     """
     passes = (SinkFills(), DropDeadCode(), FuseKernels())
-    kernels = (run_passes(p, passes) for p in workload.programs)
-    return tuple(memory_use(k, chip, ahead=ahead) for k in kernels)
+    return workload.kept.get(
+        "stored", None, lambda: tuple(run_passes(p, passes) for p in workload.programs)
+    )
 
 
 def _place(program: Program, number: int) -> PeakPlace:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -10,6 +12,9 @@ from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program
+
+#: Kind of work, axes that it goes over, phase: the names of a `Share`.
+Label: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +40,9 @@ def shares(timeline: ClassTimeline) -> list[Share]:
     `wait` for other ranks. Where nothing of that holds it back any more, its `host` has not launched
     it.
     """
-    found: dict[tuple[str, str, str], list[float]] = {}
+    found: dict[Label, list[float]] = {}
 
-    def add(key: tuple[str, str, str], count: int, busy: float, exposed: float) -> None:
+    def add(key: Label, count: int, busy: float, exposed: float) -> None:
         entry = found.setdefault(key, [0, 0.0, 0.0])
         entry[0] += count
         entry[1] += busy
@@ -50,14 +55,25 @@ def shares(timeline: ClassTimeline) -> list[Share]:
     exposed = np.where(timeline.work.stream == 0, busy, 0.0)
     for row in np.flatnonzero((counts > 0) & (program.kind != Kind.RECV)).tolist():
         add(labels[row], int(counts[row]), float(busy[row]), float(exposed[row]))
-    previous = previous_on(timeline.work.stream[rows])
-    for node, start, end in _gaps(timeline):
-        for key, length in _blame(timeline, previous, labels, node, start, end):
-            add(key, 0, 0.0, length)
+    for key, _, length in exposed_pieces(timeline, labels):
+        add(key, 0, 0.0, length)
     return [
         Share(*key, int(count), round(b, 3), round(e, 3))
         for key, (count, b, e) in sorted(found.items())
     ]
+
+
+def exposed_pieces(
+    timeline: ClassTimeline, labels: list[Label] | None = None
+) -> Iterator[tuple[Label, int, float]]:
+    """Each piece of time in which nothing is computed: its label, the row behind it, its length.
+
+    The row is -1 where no work is behind it (`wait`, `host`). `labels` are `labels_of` the program.
+    """
+    labels = labels if labels is not None else labels_of(timeline.work.program)
+    previous = previous_on(timeline.work.stream[timeline.work.nodes.row])
+    for node, start, end in _gaps(timeline):
+        yield from _blame(timeline, previous, labels, node, start, end)
 
 
 def _gaps(timeline: ClassTimeline) -> list[tuple[int, float, float]]:
@@ -78,16 +94,18 @@ def _gaps(timeline: ClassTimeline) -> list[tuple[int, float, float]]:
 def _blame(
     timeline: ClassTimeline,
     previous: list[int],
-    labels: list[tuple[str, str, str]],
+    labels: list[Label],
     node: int,
     start: float,
     end: float,
-) -> list[tuple[tuple[str, str, str], float]]:
+) -> list[tuple[Label, int, float]]:
     """A gap from `start` to `end`, split over what the node after it waited for, last first."""
-    work, parts = timeline.work, []
+    work = timeline.work
+    parts: list[tuple[Label, int, float]] = []
     launchable = max(start, _launchable(timeline, node)) if work.launch_ns else end
     if launchable < end - 1e-6:
-        parts.append((("host", "", labels[int(work.nodes.row[node])][2]), end - launchable))
+        phase = labels[int(work.nodes.row[node])][2]
+        parts.append((("host", "", phase), -1, end - launchable))
         end = launchable
     cause = _cause(timeline, node, end)
     while end > start + 1e-6 and cause >= 0:
@@ -95,16 +113,16 @@ def _blame(
         since = max(start, float(timeline.start_ns[cause]))
         if _is_receive(work.program, row):
             arrival = max(start, float(timeline.end_ns[cause]) - float(work.duration_ns[row]))
-            parts.append((labels[row], end - arrival))
+            parts.append((labels[row], row, end - arrival))
             end = min(end, arrival)
             break
         if since < end:
-            parts.append((labels[row], end - since))
+            parts.append((labels[row], row, end - since))
             end = since
         cause = _cause(timeline, cause, end, previous[cause])
     if end > start + 1e-6:
         phase = labels[int(work.nodes.row[node])][2] if node >= 0 else ""
-        parts.append((("wait", "", phase), end - start))
+        parts.append((("wait", "", phase), -1, end - start))
     return parts
 
 
@@ -132,12 +150,12 @@ def _cause(timeline: ClassTimeline, node: int, moment: float, before: int = -1) 
     return -1 if computes or timeline.end_ns[last] < moment - 1e-3 else last
 
 
-def labels_of(program: Program) -> list[tuple[str, str, str]]:
+def labels_of(program: Program) -> list[Label]:
     """For each row: kind of work, axes, phase."""
     kernels, rows = kernels_of(program)
     kernel: Int64s = np.full(len(program), -1, dtype=np.int64)
     kernel[rows] = kernels.kind
-    known: dict[tuple[int, ...], tuple[str, str, str]] = {}
+    known: dict[tuple[int, ...], Label] = {}
     found = []
     columns = (kernel, program.kind, program.collective, program.group, program.route)
     for key in zip(*(c.tolist() for c in (*columns, program.phase)), strict=True):
@@ -149,7 +167,7 @@ def labels_of(program: Program) -> list[tuple[str, str, str]]:
 
 def _label(
     program: Program, kernel: int, kind: int, collective: int, group: int, route: int, phase: int
-) -> tuple[str, str, str]:
+) -> Label:
     what, over = "", ""
     if kernel >= 0:
         what = KernelKind(kernel).name.lower()

@@ -53,7 +53,7 @@ RankClass = Annotated[
     typer.Option(
         "--class",
         metavar="NAME",
-        help="Rank class of --perfetto: its name or number, or all (default: the slowest).",
+        help="Rank class of --perfetto and --view: its name or number, or all (default: the slowest).",
     ),
 ]
 Window = Annotated[
@@ -61,6 +61,14 @@ Window = Annotated[
     typer.Option(
         metavar="MS:MS",
         help="Times that --perfetto writes, in ms of the step (default: the first 100,000 nodes).",
+    ),
+]
+Views = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--view",
+        metavar="NAME",
+        help="Add to --json: slices, roofline, communication, scopes or pipeline (repeatable).",
     ),
 ]
 
@@ -75,6 +83,7 @@ def estimate(
     perfetto: Perfetto = None,
     class_: RankClass = None,
     window: Window = None,
+    views: Views = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -89,11 +98,13 @@ def estimate(
 
     if overlap == ASTRA_SIM:
         others = (("--map", map_), ("--profile", profile), ("--unpriced", unpriced))
-        views = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
-        _refuse_with_traces((*others, *views))
+        looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
+        _refuse_with_traces((*others, *looks, ("--view", views)))
         _simulated(path, cluster, as_json=json_)
         return
-    view = _view(perfetto, class_, window)
+    view = _view(perfetto, class_, window, in_json=bool(views))
+    if views and not json_:
+        raise FlintError("FL218", "--view is for --json", help="add --json")
     found = Trace(load_workload(path)).estimate(
         cluster,
         profile=profile,
@@ -103,15 +114,14 @@ def estimate(
     )
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_)
-    _print(found, as_json=json_, quiet=quiet, verbose=verbose)
+    if json_:
+        document = found.to_json(views=views or (), rank_class=class_)
+        print_json(str(document.pop("schema")), document)
+    else:
+        _print(found, quiet=quiet, verbose=verbose)
 
 
-def _print(found: Estimate, *, as_json: bool, quiet: bool, verbose: bool) -> None:
-    from flint.backends.cost.estimate import SCHEMA
-
-    if as_json:
-        print_json(SCHEMA, {k: v for k, v in found.to_json().items() if k != "schema"})
-        return
+def _print(found: Estimate, *, quiet: bool, verbose: bool) -> None:
     if found.is_lower_bound:
         print_note("warning: operations without a price count nothing", quiet=quiet)
     _print_text(found.to_text(verbose=verbose))
@@ -163,12 +173,17 @@ class _View(NamedTuple):
     window_ns: tuple[float, float] | None
 
 
-def _view(path: Path | None, rank_class: str | None, window: str | None) -> _View | None:
-    """What to write of the timeline. Raises FlintError FL218, FL502 or FL504."""
+def _view(
+    path: Path | None, rank_class: str | None, window: str | None, *, in_json: bool
+) -> _View | None:
+    """What to write of the timeline. Raises FlintError FL218, FL502 or FL504.
+
+    With `in_json` the class may also be one for `--view`.
+    """
     keep_traces(path)
     if path is not None:
         return _View(path, rank_class, None if window is None else _window_ns(window))
-    for option, value in (("--class", rank_class), ("--window", window)):
+    for option, value in (("--class", None if in_json else rank_class), ("--window", window)):
         if value is not None:
             raise FlintError("FL218", f"{option} is for --perfetto", help="add --perfetto FILE")
     return None

@@ -1,0 +1,161 @@
+"""The schedule of a pipeline as it runs: passes of microbatches on each rank class, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flint.ir.op_class import OpClass
+from flint.ir.program import Int64s, Kind, Phase, Program
+from flint.passes.pipeline.schedule.schedules import SCHEDULES, Order, orders
+from flint.passes.pipeline.schedule.units import Unit
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.simulate.timeline import ClassTimeline
+
+#: What a box is where it is no unit of a schedule.
+_PHASES = {
+    Phase.UNKNOWN: "other",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.REMAT: "backward",
+    Phase.OPTIMIZER: "optimizer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A pass of a microbatch on the compute stream.
+
+    `work` is `forward`, `backward`, `input_backward`, `weight_backward`, `optimizer` or `other`;
+    `microbatch` and `chunk` are -1 where a program does not say which.
+    """
+
+    start_ns: float
+    end_ns: float
+    work: str
+    microbatch: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One rank class: `idle_ns` is how long it computes nothing in the step."""
+
+    name: str
+    ranks: int
+    boxes: tuple[Box, ...]
+    idle_ns: float
+
+
+@dataclass(frozen=True)
+class PipelineSchedule:
+    """What the classes of a pipeline run when. `schedule` is "" where no name is known."""
+
+    schedule: str
+    microbatches: int
+    end_ns: float
+    lanes: tuple[Lane, ...]
+
+
+def pipeline_schedule(estimate: Estimate) -> PipelineSchedule | None:
+    """The schedule of a workload whose rank classes send to each other; None for any other."""
+    timelines = estimate.timeline.classes
+    if len(timelines) < 2 or not any(_sends(t.work.program) for t in timelines):
+        return None
+    about: Mapping[str, Any] = estimate.workload.metadata.get("pipeline") or {}
+    known = _orders(about, len(timelines))
+    lanes = [
+        Lane(
+            c.name,
+            c.ranks,
+            _boxes(t, known[number] if known else ()),
+            round(estimate.step_time_ns - _computing_ns(t), 3),
+        )
+        for number, (c, t) in enumerate(zip(estimate.classes, timelines, strict=True))
+    ]
+    return PipelineSchedule(
+        str(about.get("schedule", "")),
+        int(about.get("microbatches", 0)),
+        round(estimate.step_time_ns, 3),
+        tuple(lanes),
+    )
+
+
+def _sends(program: Program) -> bool:
+    return bool((program.kind == Kind.SEND).any())
+
+
+def _orders(about: Mapping[str, Any], classes: int) -> tuple[Order, ...]:
+    """The units of each class, where the metadata names a schedule of one position a class."""
+    name = about.get("schedule")
+    positions = about.get("positions")
+    if name not in SCHEDULES or not isinstance(positions, list) or len(positions) != classes:
+        return ()
+    return orders(str(name), classes, int(about["microbatches"]), int(about["chunks"]))
+
+
+def _computing_ns(timeline: ClassTimeline) -> float:
+    on = timeline.work.stream[timeline.work.nodes.row] == 0
+    return float((timeline.end_ns[on] - timeline.start_ns[on]).sum())
+
+
+def _boxes(timeline: ClassTimeline, order: Sequence[Unit]) -> tuple[Box, ...]:
+    nodes = np.flatnonzero(timeline.work.stream[timeline.work.nodes.row] == 0)
+    nodes = nodes[np.argsort(timeline.start_ns[nodes], kind="stable")]
+    turn = _turns(timeline, nodes)
+    passes = list(dict.fromkeys(turn[turn >= 0].tolist()))
+    if not order or len(passes) != len(order):
+        return _runs(timeline, nodes)
+    units = [
+        _box(timeline, nodes[turn == key], unit) for key, unit in zip(passes, order, strict=True)
+    ]
+    return (*units, *_runs(timeline, nodes[turn < 0]))
+
+
+def _turns(timeline: ClassTimeline, nodes: Int64s) -> Int64s:
+    """A number for each pass that nodes belong to, -1 for what follows the last one."""
+    program, rows = timeline.work.program, timeline.work.nodes.row[nodes].astype(np.int64)
+    ends = np.flatnonzero(program.op == OpClass.TURN)
+    segment = np.searchsorted(ends, rows)
+    loops = _loops_of_passes(program, ends)
+    loop = loops[program.region[rows]]
+    trips = np.array([*(r.trip_count for r in program.regions), 1], dtype=np.int64)[loop]
+    inner = np.maximum(program.trips[rows] // np.maximum(trips, 1), 1)
+    iteration = np.where(loop >= 0, timeline.work.nodes.instance[nodes] // inner, 0)
+    found = iteration * (len(ends) + 1) + segment
+    return np.where(segment < len(ends), found, -1)
+
+
+def _loops_of_passes(program: Program, ends: Int64s) -> Int64s:
+    """For each region, and for none at the end, the loop over microbatches that it is in, or -1."""
+    over = set(program.region[ends].tolist()) - {-1}
+    found = np.full(len(program.regions) + 1, -1, dtype=np.int64)
+    for number, region in enumerate(program.regions):
+        found[number] = number if number in over else found[region.parent]
+    return found
+
+
+def _box(timeline: ClassTimeline, nodes: Int64s, unit: Unit) -> Box:
+    start, end = timeline.start_ns[nodes].min(), timeline.end_ns[nodes].max()
+    work = unit.work.name.lower()
+    return Box(round(float(start), 3), round(float(end), 3), work, unit.microbatch, unit.chunk)
+
+
+def _runs(timeline: ClassTimeline, nodes: Int64s) -> tuple[Box, ...]:
+    """What follows each other in one phase."""
+    if not len(nodes):
+        return ()
+    phase = timeline.work.program.phase[timeline.work.nodes.row[nodes]].astype(np.int64)
+    phase[phase == Phase.REMAT] = Phase.BACKWARD
+    first = np.flatnonzero(np.diff(phase, prepend=-1))
+    last = np.append(first[1:], len(nodes)) - 1
+    starts, ends = timeline.start_ns[nodes[first]], timeline.end_ns[nodes[last]]
+    return tuple(
+        Box(round(s, 3), round(e, 3), _PHASES[Phase(p)], -1, -1)
+        for s, e, p in zip(starts.tolist(), ends.tolist(), phase[first].tolist(), strict=True)
+    )

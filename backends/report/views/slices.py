@@ -1,0 +1,97 @@
+"""The timeline of a rank class: what runs from when to when on which stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flint.backends.cost.simulate.exposure import labels_of
+from flint.ir.program import Int64s
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.simulate.timeline import ClassTimeline
+
+#: Slices of a class that are kept where nothing else is said.
+SLICE_LIMIT = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One execution of one row of the program of a rank class.
+
+    `kind` and `over` are those of a `Share`: what runs, and the mesh axes of communication.
+    """
+
+    start_ns: float
+    duration_ns: float
+    stream: str
+    kind: str
+    over: str
+    phase: str
+    opcode: str
+    scope: str
+    location: str
+    row: int
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The longest slices of a rank class, in the order in which they start.
+
+    What takes no time has no slice. `left_out` others are shorter than all that are here, and run
+    for `left_out_ns` together.
+    """
+
+    name: str
+    streams: tuple[str, ...]
+    slices: tuple[Slice, ...]
+    left_out: int
+    left_out_ns: float
+
+
+def timeline_slices(estimate: Estimate, number: int, *, limit: int = SLICE_LIMIT) -> Slices:
+    """The slices of the rank class `number`: at most `limit`."""
+    timeline = estimate.timeline.classes[number]
+    nodes, left_out = _longest(timeline, limit)
+    program, rows = timeline.work.program, timeline.work.nodes.row
+    labels, names = labels_of(program), estimate.timeline.streams
+    found = []
+    for node in nodes.tolist():
+        row = int(rows[node])
+        kind, over, phase = labels[row]
+        start = float(timeline.start_ns[node])
+        found.append(
+            Slice(
+                start_ns=round(start, 3),
+                duration_ns=round(float(timeline.end_ns[node]) - start, 3),
+                stream=names[int(timeline.work.stream[row])],
+                kind=kind,
+                over=over,
+                phase=phase,
+                opcode=program.opcodes[program.opcode[row]],
+                scope=program.strings[program.scope[row]],
+                location=program.strings[program.location[row]],
+                row=row,
+            )
+        )
+    used = np.unique(timeline.work.stream[rows]).tolist()
+    lost = float((timeline.end_ns - timeline.start_ns)[left_out].sum())
+    return Slices(
+        estimate.classes[number].name,
+        tuple(names[s] for s in used),
+        tuple(found),
+        len(left_out),
+        round(lost, 3),
+    )
+
+
+def _longest(timeline: ClassTimeline, limit: int) -> tuple[Int64s, Int64s]:
+    """The nodes that are kept, by their start, and the others that take time."""
+    duration = timeline.end_ns - timeline.start_ns
+    takes = np.flatnonzero(duration > 0)
+    by_length = takes[np.argsort(-duration[takes], kind="stable")]
+    kept = np.sort(by_length[:limit])
+    return kept[np.argsort(timeline.start_ns[kept], kind="stable")], by_length[limit:]
