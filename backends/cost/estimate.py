@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -32,11 +32,18 @@ from flint.rewrite import kernels_for
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.simulate.critical_path import Segment
+    from flint.schemas.documents.estimate import (
+        ClassEstimateDocument,
+        EstimateDocument,
+        MemoryDocument,
+        SegmentDocument,
+        ShareDocument,
+    )
 
 #: Kinds of time in which nothing runs on a device.
 IDLE = ("wait", "host")
 #: Version of the JSON form.
-SCHEMA = "flint.estimate/1"
+SCHEMA: Final = "flint.estimate/1"
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ class Estimate:
 
     def to_json(
         self, *, views: Collection[str] = (), rank_class: int | str | None = None
-    ) -> dict[str, Any]:
+    ) -> EstimateDocument:
         """Exact numbers, JSON-able.
 
         `views` ("slices", "roofline", "communication", "scopes", "pipeline") are added, those of a
@@ -129,10 +136,10 @@ class Estimate:
 
         asked, chosen = find_views(views), chosen_classes(self, rank_class)
         classes = [
-            {**_class_json(self, n), **(class_json(self, n, asked) if n in chosen else {})}
+            _class_json(self, n, class_json(self, n, asked) if n in chosen else {})
             for n in range(len(self.classes))
         ]
-        return {
+        found: EstimateDocument = {
             "schema": SCHEMA,
             "name": self.name,
             "cluster": self.cluster.name,
@@ -140,7 +147,7 @@ class Estimate:
             "host_launch_ns": self.cluster.host_launch_ns.value
             if self.cluster.host_launch_ns
             else 0.0,
-            "mapping": [list(row) for row in self.mapping],
+            "mapping": [(axis, size, tier) for axis, size, tier in self.mapping],
             "profile": self.profile,
             "policy": self.policy.name,
             "step_time_ns": round(self.step_time_ns, 3),
@@ -150,10 +157,10 @@ class Estimate:
             "lower_bound": self.is_lower_bound,
             "unpriced": dict(self.unpriced),
             "classes": classes,
-            "critical_path": [asdict(s) for s in self.critical_path],
+            "critical_path": [cast("SegmentDocument", asdict(s)) for s in self.critical_path],
             "notes": list(self.notes),
-            **estimate_json(self, asked),
         }
+        return cast("EstimateDocument", {**found, **estimate_json(self, asked)})
 
     def to_text(self, *, verbose: bool = False) -> str:
         """For people; `verbose` adds the critical path."""
@@ -165,22 +172,24 @@ class Estimate:
         return self.to_text()
 
 
-def _class_json(e: Estimate, number: int) -> dict[str, Any]:
-    from flint.backends.report.views.documents import memory_json
-
+def _class_json(e: Estimate, number: int, views: Mapping[str, object]) -> ClassEstimateDocument:
     c = e.classes[number]
-    return {
+    found: ClassEstimateDocument = {
         "name": c.name,
         "ranks": c.ranks,
         "end_ns": round(c.end_ns, 3),
-        "shares": [asdict(s) for s in c.shares],
-        "memory": {**_memory_json(c.memory), **memory_json(e, number)},
+        "shares": [cast("ShareDocument", asdict(s)) for s in c.shares],
+        "memory": _memory_json(e, number),
     }
+    return cast("ClassEstimateDocument", {**found, **views})
 
 
-def _memory_json(memory: MemoryUse) -> dict[str, Any]:
-    """The fields of a MemoryUse; those of the host only where something is there."""
-    found = asdict(memory)
+def _memory_json(e: Estimate, number: int) -> MemoryDocument:
+    """The fields of a MemoryUse, those of the host only where something is there; its course."""
+    from flint.backends.report.views.documents import memory_json
+
+    memory = e.classes[number].memory
+    found = cast("MemoryDocument", {**asdict(memory), **memory_json(e, number)})
     if not memory.host_bytes:
         del found["host_bytes"], found["host_breakdown"]
     return found

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from flint.errors import FlintError, nearest
 from flint.ir.op_class import LAYOUT, OpClass
 from flint.ir.program import Kind, Program, RegionKind, Row
 from flint.text import format_bytes, format_count, format_flops, plural
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.explain import ExplanationDocument, ScopeDocument
 
 #: Producers and consumers shown per collective.
 _SHOWN = 8
@@ -80,9 +83,9 @@ class Explanation:
     consumers: tuple[Value, ...]
     in_branch: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ExplanationDocument:
         """Exact numbers, JSON-able."""
-        return asdict(self)
+        return cast("ExplanationDocument", asdict(self))
 
     def to_text(self) -> str:
         """A paragraph for people."""
@@ -128,9 +131,9 @@ class ScopeExplanation:
     locations: tuple[str, ...]
     collectives: tuple[Explanation, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ScopeDocument:
         """Exact numbers, JSON-able."""
-        return asdict(self)
+        return cast("ScopeDocument", asdict(self))
 
     def to_text(self) -> str:
         """A paragraph, then one per collective."""

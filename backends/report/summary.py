@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from flint.text import Column, format_bytes, format_count, format_flops, text_ta
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Version of the JSON form.
-SCHEMA = "flint.summary/1"
+    from flint.schemas.documents.summary import SummaryDocument
+
 _SHOWN_ARGUMENTS = 3
 _COLUMNS = (
     Column("collective"),
@@ -77,9 +77,9 @@ class Summary:
     devices: int
     classes: tuple[ClassSummary, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> SummaryDocument:
         """Exact numbers, JSON-able."""
-        return asdict(self)
+        return cast("SummaryDocument", asdict(self))
 
     def to_text(self) -> str:
         """Plain text of any width."""

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from flint.errors import FlintError
 from flint.text import printable, printable_json
@@ -38,9 +38,16 @@ def has_colour(stream: TextIO) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def print_json(schema: str, document: Mapping[str, Any]) -> None:
-    """Print one JSON document whose first key is its schema version."""
-    text = json.dumps({"schema": schema, **document}, indent=2, ensure_ascii=False)
+def print_json(
+    document: Mapping[str, object] | str, rest: Mapping[str, object] | None = None
+) -> None:
+    """Print one document of `flint.schemas.documents`; its first key is `schema`.
+
+    That key may be given apart, as a text before the `rest` of the document.
+    """
+    if isinstance(document, str):
+        document = {"schema": document, **(rest or {})}
+    text = json.dumps(document, indent=2, ensure_ascii=False)
     with _told_if_lost():
         print(printable_json(text), flush=True)
 

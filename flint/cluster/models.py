@@ -45,19 +45,24 @@ _ASTRASIM = (".yml", ".yaml")
 
 @with_families
 class Chip(Model):
-    """One accelerator, with the table of at most one family; without any, a roofline.
-
-    `peak_flops_per_s` is dense, by StableHLO element type ("bf16", "f32", "f8E4M3FN" ...); "f32"
-    of a GPU is that of its CUDA cores, "tf32" that of its Tensor Cores on f32 operands.
-    `host_link_bytes_per_s` is how fast one chip copies to or from the memory of its host, in one
-    direction while the other is busy too; without it such copies have no price.
-    """
+    """One accelerator, with the table of at most one family; without any, a roofline."""
 
     name: str = Field(min_length=1)
+    """What it is called."""
     peak_flops_per_s: Peaks = Field(min_length=1)
+    """Dense peak in FLOP/s by StableHLO element type ("bf16", "f32", "f8E4M3FN" ...).
+
+    "f32" of a GPU is that of its CUDA cores, "tf32" that of its Tensor Cores on f32 operands.
+    """
     memory_bytes: Positive
+    """Memory of one chip, in bytes."""
     memory_bandwidth_bytes_per_s: Positive
+    """Bandwidth of that memory, in bytes/s."""
     host_link_bytes_per_s: Positive | None = None
+    """How fast one chip copies to or from the memory of its host, in bytes/s.
+
+    In one direction, while the other is busy too. Without it such copies have no price.
+    """
 
     @property
     def family(self) -> ChipFamily | None:
@@ -94,36 +99,42 @@ def _can_be_mapped(name: str) -> str:
 
 
 class Network(Model):
-    """One tier of the network, per chip.
-
-    `size` chips are in one domain of the tier (0: no limit). `bandwidth_bytes_per_s` is what one
-    chip sends in one direction over all its links of the tier; of a torus it is that of one link,
-    and each of `torus_dimensions` has two links. `latency_ns` is of one message between members.
-    `oversubscription` divides the bandwidth when all chips of a domain send out of it.
-
-    `torus_shape` is that of a whole pod. A slice of it has a ring in those dimensions whose size
-    is a multiple of `torus_wrap_multiple`, and a line in the others; with `torus_wraps_together`
-    it has rings only if all its dimensions are multiples.
-
-    `measured_members` is the largest group whose measured collectives the constants stand for (1:
-    they are of no measurement; 0: nothing is said).
-    """
+    """One tier of the network, per chip."""
 
     name: Annotated[str, AfterValidator(_can_be_mapped)] = Field(min_length=1)
+    """What it is called, as in --map."""
     kind: NetworkKind
+    """How its members are connected."""
     size: int = Field(ge=0, le=MOST_CHIPS, strict=True)
+    """Chips in one domain of the tier (0: no limit)."""
     bandwidth_bytes_per_s: Positive
+    """What one chip sends in one direction over all its links of the tier, in bytes/s.
+
+    Of a torus it is that of one link, and each of `torus_dimensions` has two links.
+    """
     latency_ns: NotNegative
+    """Of one message between members, in ns."""
     links: int = Field(default=1, ge=1, strict=True)
+    """Links of one chip in the tier."""
     torus_dimensions: int = Field(default=0, ge=0, le=3, strict=True)
+    """Dimensions of a torus; 0 for every other kind."""
     torus_shape: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = ()
+    """That of a whole pod."""
     torus_wrap_multiple: int = Field(default=1, ge=1, strict=True)
+    """A slice has a ring in dimensions whose size is a multiple of it, and a line in the others."""
     torus_wraps_together: bool = Field(default=False, strict=True)
+    """Whether a slice has rings only if all its dimensions are multiples."""
     oversubscription: float = Field(default=1.0, ge=1.0, le=MOST, strict=True, allow_inf_nan=False)
+    """Divides the bandwidth when all chips of a domain send out of it."""
     in_network_reduction: bool = Field(default=False, strict=True)
+    """Whether switches reduce."""
     measured_members: int = Field(default=0, ge=0, strict=True)
-    #: Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`).
+    """The largest group whose measured collectives the constants stand for.
+
+    1: they are of no measurement; 0: nothing is said.
+    """
     constants: NetworkConstants = Field(default_factory=dict)
+    """Fitted constants of the collective model (`a0_ns`, `a1_ns`, `c`, `efficiency`, `nvls_...`)."""
 
     @model_validator(mode="after")
     def _torus_has_a_shape(self) -> Self:
@@ -138,22 +149,29 @@ class Network(Model):
 
 
 class Cluster(Model):
-    """Chips and the networks between them, inner tier first.
-
-    `derate` multiplies the speed of every kernel: real steps run slower than back-to-back
-    benchmarks. It is printed in each estimate; 1 means none. `host_launch_ns` is how often a host
-    launches a kernel where no graph does; without it a host is never late.
-    """
+    """Chips and the networks between them."""
 
     name: str = Field(min_length=1)
+    """What it is called, as in --cluster."""
     title: str
+    """What it is."""
     aliases: tuple[str, ...] = ()
-    base: str = ""  #: the cluster that the file of this one is a change of
+    """Other names of it."""
+    base: str = ""
+    """The cluster that the file of this one is a change of."""
     chip: Chip
+    """Its accelerators: all are alike."""
     network: tuple[Network, ...] = Field(min_length=1)
+    """Tiers of the network, the innermost first."""
     derate: Share
+    """Multiplies the speed of every kernel: real steps run slower than back-to-back benchmarks.
+
+    It is printed in each estimate; 1 means none.
+    """
     host_launch_ns: NotNegative | None = None
+    """How often a host launches a kernel where no graph does; without it a host is never late."""
     notes: str = ""
+    """What else is to be known of it."""
 
     @model_validator(mode="after")
     def _tiers_are_named_and_nested(self) -> Self:

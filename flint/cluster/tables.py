@@ -50,14 +50,14 @@ def _of_a_machine(value: float) -> float:
 
 
 class Quantity(Model):
-    """A number, how it is known, and from where.
-
-    Its unit is in the name of its key. It is 0 or between LEAST and MOST, whatever its sign.
-    """
+    """A number, how it is known, and from where."""
 
     value: Annotated[float, AfterValidator(_of_a_machine)] = Field(strict=True, allow_inf_nan=False)
+    """In the unit that the name of its key ends in; 0 or between 1e-30 and 1e30, of any sign."""
     kind: SourceKind
+    """How it is known."""
     source: str = Field(min_length=1)
+    """From where: a document, a measurement, a reason."""
 
 
 def _positive(quantity: Quantity) -> Quantity:

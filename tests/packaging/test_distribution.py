@@ -105,6 +105,14 @@ def test_the_wheel_holds_every_cluster_file(dist: Path) -> None:
     assert "flint/cluster/presets/h100-dgx.toml" in packaged
 
 
+def test_the_wheel_holds_every_schema(dist: Path) -> None:
+    packaged = {n for n in wheel_names(dist) if n.endswith(".json")}
+    assert packaged == {
+        f"flint/schemas/{p.name}" for p in (ROOT / "flint" / "schemas").glob("*.json")
+    }
+    assert "flint/schemas/estimate-1.json" in packaged
+
+
 def test_the_wheel_is_typed_licensed_and_owns_one_name(dist: Path) -> None:
     names = wheel_names(dist)
     (info,) = {n.split("/")[0] for n in names if ".dist-info/" in n}

@@ -15,7 +15,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Distribution -> what it is imported as, where the names differ.
-IMPORT_NAMES = {"protobuf": "google", "pydantic-core": "pydantic_core"}
+IMPORT_NAMES = {
+    "typing-extensions": "typing_extensions",
+    "protobuf": "google",
+    "pydantic-core": "pydantic_core",
+}
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*.md")])
 
 

@@ -31,6 +31,7 @@ OPTIONS = {
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
     "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",
+    "schema": "--json --quiet --verbose -q -v NAME",
     "schedules": "--chunks --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
 }
 

@@ -13,7 +13,7 @@ import heapq
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Final
 
 from flint.backends.chakra.reading.trace_files import find_traces
 from flint.backends.chakra.schema import NodeType
@@ -24,10 +24,13 @@ from flint.backends.cost.astrasim.traces import Meeting, MessageEnd, RankTrace, 
 from flint.errors import FlintError
 from flint.text import format_duration
 
+if TYPE_CHECKING:
+    from flint.schemas.documents.simulated import SimulatedDocument
+
 #: Name of these rules among the policies of `flint estimate --overlap`.
-ASTRA_SIM = "astra-sim"
+ASTRA_SIM: Final = "astra-sim"
 #: Version of the JSON form.
-SCHEMA = "flint.simulated/1"
+SCHEMA: Final = "flint.simulated/1"
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class SimulatedStep:
         """The rank that ends last, the first of several."""
         return self.end_ns.index(self.step_time_ns)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> SimulatedDocument:
         """Exact numbers, JSON-able."""
         rank = self.slowest
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,8 +13,8 @@ from flint.cli.options import Json, Quiet, Verbose
 
 if TYPE_CHECKING:
     from flint.backends.chakra import CheckReport
+    from flint.schemas.documents.check import CheckDocument, FindingDocument
 
-SCHEMA = "flint.check/1"
 _SHOWN = 20
 
 
@@ -45,15 +45,16 @@ def check(
     with progress_bar("checking", quiet=quiet or json_) as progress:
         report = check_traces(path, comm_groups=groups, progress=progress)
     if json_:
-        print_json(SCHEMA, _document(report))
+        print_json(_document(report))
     else:
         print_text(_text(report, verbose=verbose))
     if not report.ok:
         raise typer.Exit(FOUND)
 
 
-def _document(report: CheckReport) -> dict[str, Any]:
+def _document(report: CheckReport) -> CheckDocument:
     return {
+        "schema": "flint.check/1",
         "ok": report.ok,
         "ranks": report.ranks,
         "nodes": report.nodes,
@@ -63,7 +64,7 @@ def _document(report: CheckReport) -> dict[str, Any]:
         "compared_files": report.compared_files,
         "notes": list(report.notes),
         "counts": report.counts,
-        "findings": [f._asdict() for f in report.findings],
+        "findings": [cast("FindingDocument", f._asdict()) for f in report.findings],
     }
 
 

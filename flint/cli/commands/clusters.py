@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from flint.cluster.models import Cluster
+    from flint.schemas.documents.clusters import ClustersDocument, ClusterSummaryDocument
 
-SCHEMA = "flint.clusters/1"
+SCHEMA: Final = "flint.clusters/1"
 _LIST = ("name", "chips", "bf16", "memory", "bandwidth", "networks")
 _SHOW = ("key", "value", "kind", "source")
 
@@ -35,7 +36,8 @@ def list_(json_: Json = False, quiet: Quiet = False, verbose: Verbose = False) -
 
     loaded = [Cluster.load(name) for name in Cluster.names()]
     if json_:
-        print_json(SCHEMA, {"clusters": [_summary(c) for c in loaded]})
+        listed: ClustersDocument = {"schema": SCHEMA, "clusters": [_summary(c) for c in loaded]}
+        print_json(listed)
         return
     _print_table(_LIST, [_row(c) for c in loaded])
 
@@ -55,7 +57,9 @@ def show(
 
     cluster = load_cluster(name)
     if json_:
-        print_json(SCHEMA, {"cluster": cluster.model_dump(mode="json", exclude_none=True)})
+        dumped = cluster.model_dump(mode="json", exclude_none=True)
+        document: ClustersDocument = {"schema": SCHEMA, "cluster": dumped}
+        print_json(document)
         return
     print_text(f"{cluster.name}: {cluster.title}")
     if cluster.notes:
@@ -80,7 +84,7 @@ def _plain(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _summary(cluster: Cluster) -> dict[str, Any]:
+def _summary(cluster: Cluster) -> ClusterSummaryDocument:
     peaks = cluster.chip.peak_flops_per_s
     return {
         "name": cluster.name,

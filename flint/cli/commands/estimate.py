@@ -115,8 +115,7 @@ def estimate(
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_)
     if json_:
-        document = found.to_json(views=views or (), rank_class=class_)
-        print_json(str(document.pop("schema")), document)
+        print_json(found.to_json(views=views or (), rank_class=class_))
     else:
         _print(found, quiet=quiet, verbose=verbose)
 
@@ -149,7 +148,7 @@ def _refuse_with_traces(others: tuple[tuple[str, object], ...]) -> None:
 
 def _simulated(path: Path, network: str, *, as_json: bool) -> None:
     """Run the traces at `path` by the rules of ASTRA-sim and print what it would say."""
-    from flint.backends.cost.astrasim.run import SCHEMA, simulate_traces
+    from flint.backends.cost.astrasim.run import simulate_traces
     from flint.cluster.models import is_astrasim
 
     if not is_astrasim(network):
@@ -160,7 +159,7 @@ def _simulated(path: Path, network: str, *, as_json: bool) -> None:
         )
     found = simulate_traces(path, Path(network))
     if as_json:
-        print_json(SCHEMA, {k: v for k, v in found.to_json().items() if k != "schema"})
+        print_json(found.to_json())
     else:
         _print_text(found.to_text())
 

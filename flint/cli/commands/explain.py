@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,8 +12,9 @@ from flint.cli.options import Json, Quiet, Rank, Verbose
 
 if TYPE_CHECKING:
     from flint.backends.report.explain import Explanation
+    from flint.schemas.documents.explain import ExplainDocument
 
-SCHEMA = "flint.explain/1"
+SCHEMA: Final = "flint.explain/1"
 
 
 def explain(
@@ -48,18 +49,19 @@ def explain(
     program = program_of_rank(load_workload(path), rank)
     if collective is not None:
         one = explain_collective(program, collective)
-        _print({"collective": one.to_json()}, one.to_text(), as_json=json_)
+        _print({"schema": SCHEMA, "collective": one.to_json()}, one.to_text(), as_json=json_)
     elif scope is not None:
         found = explain_scope(program, scope)
-        _print({"scope": found.to_json()}, found.to_text(), as_json=json_)
+        _print({"schema": SCHEMA, "scope": found.to_json()}, found.to_text(), as_json=json_)
     else:
         rows = list_collectives(program)
-        _print({"collectives": [r.to_json() for r in rows]}, _listing(rows), as_json=json_)
+        listed = [r.to_json() for r in rows]
+        _print({"schema": SCHEMA, "collectives": listed}, _listing(rows), as_json=json_)
 
 
-def _print(document: dict[str, Any], text: str, *, as_json: bool) -> None:
+def _print(document: ExplainDocument, text: str, *, as_json: bool) -> None:
     if as_json:
-        print_json(SCHEMA, document)
+        print_json(document)
     else:
         print_text(text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,8 @@ from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Rank, Verbose
 from flint.cli.signals import signals
 
-SCHEMA = "flint.export/1"
+if TYPE_CHECKING:
+    from flint.schemas.documents.export import ExportDocument
 
 
 class Format(StrEnum):
@@ -60,8 +61,14 @@ def export(
         write_atomically(output, text.encode())
     edges = len(program.deps)
     if json_:
-        counts = {"nodes": len(program), "dependencies": edges}
-        print_json(SCHEMA, {"file": str(output), "format": format_.value, **counts})
+        document: ExportDocument = {
+            "schema": "flint.export/1",
+            "file": str(output),
+            "format": format_.value,
+            "nodes": len(program),
+            "dependencies": edges,
+        }
+        print_json(document)
     else:
         note = f"{output}: {len(program):,} nodes, {edges:,} dependencies"
         print_note(note, quiet=quiet)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from flint.ir.program import Program
     from flint.ir.workload import Workload
     from flint.passes.base import Pass
-
-SCHEMA = "flint.opt/1"
+    from flint.schemas.documents.opt import AppliedDocument, OptDocument
 
 
 def opt(
@@ -72,7 +71,9 @@ def opt(
     metadata = {**workload.metadata, **({"passes": spelled} if chosen else {})}
     result = replace(workload, programs=tuple(programs), metadata=metadata)
     if json_:
-        print_json(SCHEMA, {"passes": run.table, "file": str(output) if output else None})
+        file = str(output) if output else None
+        document: OptDocument = {"schema": "flint.opt/1", "passes": run.table, "file": file}
+        print_json(document)
     elif output is None and not (print_after and chosen):
         for number in numbers:
             print_text(f"// {_label(workload, number)}\n{print_program(programs[number])}", end="")
@@ -90,7 +91,7 @@ class _OptRun:
         self.before = before
         self.after = after
         self.quiet = quiet
-        self.table: list[dict[str, Any]] = []
+        self.table: list[AppliedDocument] = []
 
     def apply(self, program: Program, label: str) -> Program:
         from flint.ir.text.printer import print_program
@@ -107,8 +108,14 @@ class _OptRun:
                 print_text(f"// {label}, after {spelled}\n{print_program(program)}", end="")
             note = f"{label}: {spelled}: {rows:,} -> {len(program):,} rows, {seconds:.3f} s"
             print_note(note, quiet=self.quiet)
-            counts = {"rows_before": rows, "rows_after": len(program)}
-            self.table.append({"pass": spelled, "program": label, **counts})
+            self.table.append(
+                {
+                    "pass": spelled,
+                    "program": label,
+                    "rows_before": rows,
+                    "rows_after": len(program),
+                }
+            )
         return program
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,8 +14,15 @@ from flint.errors import FlintError
 
 if TYPE_CHECKING:
     from flint.passes.pipeline.schedule.simulate import TimedSchedule
+    from flint.schemas.documents.schedules import (
+        ImpossibleDocument,
+        ScheduleDocument,
+        SchedulesDocument,
+        ScheduleSummaryDocument,
+        UnitDocument,
+    )
 
-SCHEMA = "flint.schedules/1"
+SCHEMA: Final = "flint.schedules/1"
 
 
 def schedules(
@@ -56,7 +64,8 @@ def schedules(
     if isinstance(timed, FlintError):
         raise timed
     if json_:
-        print_json(SCHEMA, {"schedule": _document(timed)})
+        document: SchedulesDocument = {"schema": SCHEMA, "schedule": _document(timed)}
+        print_json(document)
     else:
         print_text(_drawn(timed))
     if svg is not None:
@@ -87,13 +96,8 @@ def _list(found: dict[str, TimedSchedule | FlintError], *, json_: bool) -> None:
     from flint.text import Column, text_table
 
     if json_:
-        listed = [
-            {"name": name, "impossible": timed.message}
-            if isinstance(timed, FlintError)
-            else _summary(timed)
-            for name, timed in found.items()
-        ]
-        print_json(SCHEMA, {"schedules": listed})
+        document: SchedulesDocument = {"schema": SCHEMA, "schedules": list(_listed(found))}
+        print_json(document)
         return
     columns = [Column("name"), Column("chunks", True), Column("waits", True), Column("holds")]
     rows = []
@@ -106,11 +110,21 @@ def _list(found: dict[str, TimedSchedule | FlintError], *, json_: bool) -> None:
     print_text(text_table([*columns, Column("")], rows))
 
 
+def _listed(
+    found: dict[str, TimedSchedule | FlintError],
+) -> Iterator[ScheduleSummaryDocument | ImpossibleDocument]:
+    for name, timed in found.items():
+        if isinstance(timed, FlintError):
+            yield {"name": name, "impossible": timed.message}
+        else:
+            yield _summary(timed)
+
+
 def _held(timed: TimedSchedule) -> str:
     return ", ".join(map(str, timed.held))
 
 
-def _summary(timed: TimedSchedule) -> dict[str, Any]:
+def _summary(timed: TimedSchedule) -> ScheduleSummaryDocument:
     return {
         "name": timed.name,
         "ranks": timed.placement.ranks,
@@ -122,9 +136,9 @@ def _summary(timed: TimedSchedule) -> dict[str, Any]:
     }
 
 
-def _document(timed: TimedSchedule) -> dict[str, Any]:
+def _document(timed: TimedSchedule) -> ScheduleDocument:
     """All of a schedule: its passes rank by rank, each with the times when it starts and ends."""
-    units = [
+    units: list[list[UnitDocument]] = [
         [
             {
                 "pass": unit.work.name.lower(),

@@ -85,14 +85,19 @@ class Gpu(ChipFamily):
     table: ClassVar[str] = "gpu"
 
     sms: Count
+    """Streaming multiprocessors (compute units) of a chip."""
     clock_hz: Positive
+    """Their clock, in Hz."""
     l2_bytes: Positive
+    """Size of the last cache before memory, in bytes."""
     l2_bandwidth_bytes_per_s: Positive | None = None
-    #: Missing ones are scaled from the chip named `like`.
+    """Its bandwidth, in bytes/s; without it a multiple of that of memory."""
     constants: Annotated[dict[str, Quantity], named(CONSTANTS), limited(CONSTANTS)] = Field(
         default_factory=dict
     )
+    """Fitted constants of the latency model. Missing ones are scaled from the chip named `like`."""
     like: Annotated[str, AfterValidator(_has_constants)] = ""
+    """The chip whose constants it takes."""
 
     def model(self, chip: Chip) -> ChipModel:
         from flint.backends.cost.chips.families.gpu.model import GpuModel

@@ -66,17 +66,25 @@ class Systolic(ChipFamily):
     table: ClassVar[str] = "systolic"
 
     cores: Count
+    """Cores of a chip."""
     arrays: Count
+    """Systolic arrays of a core."""
     rows: Count
+    """Rows of an array."""
     columns: Count
+    """Columns of an array."""
     clock_hz: Positive
+    """Their clock, in Hz."""
     vmem_bytes: Positive
-    #: "tpu" (pipelined folds, the default) or "scalesim" (SCALE-Sim's cycles of products).
+    """Memory beside the arrays of one core, in bytes."""
     mode: Literal["tpu", "scalesim"] = "tpu"
+    """"tpu" (pipelined folds, the default) or "scalesim" (SCALE-Sim's cycles of products)."""
     dataflow: Literal["ws", "os", "is"] = "ws"
+    """What stays in an array with "scalesim": weights, outputs or inputs."""
     constants: Annotated[dict[str, Quantity], named(CONSTANTS), limited(CONSTANTS)] = Field(
         default_factory=dict
     )
+    """Constants of the model; missing ones are those of a reference chip."""
 
     def model(self, chip: Chip) -> ChipModel:
         from flint.backends.cost.chips.families.systolic.model import ScaleSimModel, SystolicModel

@@ -1,0 +1,178 @@
+"""What `flint estimate` says."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from flint.schemas.documents.views import (
+    CommunicationDocument,
+    PipelineDocument,
+    RooflineDocument,
+    ScopePartDocument,
+    SlicesDocument,
+)
+
+
+class ShareDocument(TypedDict):
+    """Time of one kind of work in one step of a rank class."""
+
+    kind: str
+    """Of a kernel (gemm, elementwise, ...), of a collective, or message, host or wait."""
+    over: str
+    """Mesh axes of communication; "" for kernels."""
+    phase: str
+    """forward, backward, remat, optimizer or unknown."""
+    count: int
+    """How often a step runs it."""
+    busy_ns: float
+    """How long it runs, in ns."""
+    exposed_ns: float
+    """How much of that nothing is computed meanwhile, in ns; of kernels, all."""
+
+
+class PeakPlaceDocument(TypedDict):
+    """The operation during which most memory is in use."""
+
+    row: int
+    """Its row in the program whose memory was counted."""
+    opcode: str
+    """What it is called."""
+    scope: str
+    """Its scope in the source: names of modules or of jax.named_scope."""
+    location: str
+    """File and line of the user's source."""
+
+
+class PeakBufferDocument(TypedDict):
+    """Arrays that are alike and in use at the peak."""
+
+    kind: str
+    """What they are for: parameters, saved_activations, ..."""
+    num_bytes: int
+    """Bytes of each."""
+    count: int
+    """How many there are."""
+    name: str
+    """Of an argument of the step, its path; else ""."""
+    type: str
+    """Element type and shape on one device."""
+    opcode: str
+    """What makes them."""
+    scope: str
+    """The scope of that in the source."""
+    location: str
+    """File and line of the user's source."""
+
+
+class MemoryDocument(TypedDict):
+    """The memory of one device of a rank class."""
+
+    peak_bytes: int
+    """Most bytes in use at once."""
+    at: PeakPlaceDocument
+    """Where that is."""
+    breakdown: dict[str, int]
+    """Bytes at the peak by what they are for (parameters, saved_activations, ...), largest first."""
+    capacity_bytes: int
+    """Bytes that the chip has; 0 if that is not known."""
+    curve: list[tuple[int, int]]
+    """Points [row, bytes]: most bytes in use from that row to the one of the next point."""
+    peak_ns: float
+    """When `peak_bytes` are reached first, in ns of the step."""
+    over_time: list[tuple[float, int]]
+    """Points [ns, bytes]: most bytes in use from that time to that of the next point."""
+    buffers: list[PeakBufferDocument]
+    """The largest arrays at the peak."""
+    buffers_left_out: int
+    """Arrays at the peak that are not in `buffers`."""
+    left_out_bytes: int
+    """Bytes of those."""
+    host_bytes: NotRequired[int]
+    """Most bytes in the memory of the host for this device; only where something lies there."""
+    host_breakdown: NotRequired[dict[str, int]]
+    """The same by what they are for, in bytes."""
+
+
+class ClassEstimateDocument(TypedDict):
+    """The step of one rank class."""
+
+    name: str
+    """Name of the class; "all" where every rank runs the same."""
+    ranks: int
+    """How many ranks it has."""
+    end_ns: float
+    """When its step ends, in ns."""
+    shares: list[ShareDocument]
+    """Where the time goes: exposed times of all add up to `end_ns`."""
+    memory: MemoryDocument
+    """What a device holds."""
+    slices: NotRequired[SlicesDocument]
+    """Its timeline (--view slices)."""
+    roofline: NotRequired[RooflineDocument]
+    """Its kernels against what the chip could do (--view roofline)."""
+    communication: NotRequired[list[CommunicationDocument]]
+    """Its communication, most exposed first (--view communication)."""
+    scopes: NotRequired[ScopePartDocument]
+    """Its time as a tree of source scopes (--view scopes)."""
+
+
+class SegmentDocument(TypedDict):
+    """Work of one kind and source on the critical path."""
+
+    kind: str
+    """Of a kernel or collective, or message, or host for what was launched late."""
+    over: str
+    """Mesh axes of communication; "" for kernels."""
+    scope: str
+    """Its scope in the source."""
+    location: str
+    """File and line of the user's source."""
+    count: int
+    """Pieces on the path."""
+    total_ns: float
+    """Its time on the path, in ns."""
+    share: float
+    """The same as a share of the step, 0 to 1."""
+
+
+class EstimateDocument(TypedDict):
+    """How long a step takes on a cluster, where the time goes, and whether it fits."""
+
+    schema: Literal["flint.estimate/1"]
+    """Kind and version of this document."""
+    name: str
+    """Name of the program."""
+    cluster: str
+    """Name of the cluster."""
+    derate: float
+    """What the speed of every kernel was multiplied by; 1 is nothing."""
+    host_launch_ns: float
+    """How often the host launches a kernel, in ns; 0: it is never late."""
+    mapping: list[tuple[str, str, str]]
+    """Where mesh axes lie: [axis, size, network tier], a row for each tier of an axis."""
+    profile: str
+    """Whose kernels: none, xla-gpu, inductor, ..."""
+    policy: str
+    """When communication begins: overlap, ..."""
+    step_time_ns: float
+    """When the last rank ends its step, in ns."""
+    mfu: float
+    """Model flops utilisation, 0 to 1: products that the model needs, over what chips could do."""
+    hfu: float
+    """Hardware flops utilisation, 0 to 1: products that are executed, repeated ones included."""
+    dtype: str
+    """Element type of most products, in whose peak mfu and hfu are."""
+    lower_bound: bool
+    """Whether operations without a price counted nothing: then all times are lower bounds."""
+    unpriced: dict[str, int]
+    """Executions of these operations, by opcode."""
+    classes: list[ClassEstimateDocument]
+    """One entry for each rank class."""
+    critical_path: list[SegmentDocument]
+    """What the step time is made of, longest first."""
+    notes: list[str]
+    """Sentences on what the numbers rest on."""
+    pipeline: NotRequired[PipelineDocument | None]
+    """What the classes of a pipeline run when (--view pipeline); null for what is no pipeline."""

@@ -1,0 +1,141 @@
+"""`--json` of every command, over examples of each kind, against its schema without open ends."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flint.cli import app
+from flint.schemas.catalog import FOLDER, read_schema, schema_names
+from tests.machine_output import parts, valid
+
+pytest.importorskip("jsonschema", reason="validates documents")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TORCH = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+model = DDP(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(16, 256, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+#: What each capture of `captured` is made of.
+CAPTURES = {
+    "jax": ("llama_jax.py", "-m", "2x2", "--set", "num_layers=2", "--set", "seq=128"),
+    "pipeline": ("gpt3_jax.py", "-m", "pipe=2,data=1,model=1", "--set", "num_layers=2"),
+}
+
+
+def flint(*arguments: object, status: int = 0) -> str:
+    found = CliRunner().invoke(app, list(map(str, arguments)), prog_name="flint")
+    assert found.exit_code == status, found.output
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trace for each of CAPTURES, each told in one document."""
+    pytest.importorskip("jax", reason="captures JAX programs")
+    folder = tmp_path_factory.mktemp("captured")
+    for name, (model, *options) in CAPTURES.items():
+        told = ("-o", folder / name, "-c", "h100-dgx", "--json")
+        document = valid(flint("capture", EXAMPLES / model, *options, *told), "flint.capture/1")
+        assert document["files"]["ranks"] > 1
+    return folder
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_what_is_said_of_a_capture(captured: Path, name: str, tmp_path: Path) -> None:
+    trace = captured / name
+    valid(flint("estimate", trace, "-c", "h100-dgx", "--json"), "flint.estimate/1")
+    valid(flint("estimate", trace, "-c", "v5p", "--unpriced", "zero", "--json"), "flint.estimate/1")
+    views = [f"--view={v}" for v in ("slices", "roofline", "communication", "scopes", "pipeline")]
+    told = flint("estimate", trace, "-c", "h100-dgx", "--json", *views, "--class", "all")
+    for one in valid(told, "flint.estimate/1")["classes"]:
+        assert one["slices"]["slices"] and one["roofline"]["points"] and one["scopes"]["parts"]
+    valid(flint("check", trace, "--json"), "flint.check/1")
+    valid(flint("explain", trace, "--json"), "flint.explain/1")
+    one = valid(flint("explain", trace, "--collective", "1", "--json"), "flint.explain/1")
+    assert one["collective"]["number"] == 1
+    assert valid(flint("explain", trace, "--scope", "*", "--json"), "flint.explain/1")["scope"]
+    valid(flint("opt", trace, "-p", "drop-dead-code", "--json"), "flint.opt/1")
+    valid(flint("export", trace), "flint.graph/1")
+    valid(flint("export", trace, "-o", tmp_path / "g.dot", "-f", "dot", "--json"), "flint.export/1")
+
+
+def test_traces_by_the_rules_of_astra_sim(captured: Path) -> None:
+    network = captured / "jax" / "network.yml"
+    run = ("estimate", captured / "jax", "--overlap", "astra-sim", "-c", network, "--json")
+    found = valid(flint(*run), "flint.simulated/1")
+    assert found["ranks"] == len(found["end_ns"]) == 4
+
+
+def test_findings(captured: Path, tmp_path: Path) -> None:
+    shutil.copytree(captured / "jax", tmp_path / "trace")
+    path = tmp_path / "trace" / "trace.1.et"
+    path.write_bytes(path.read_bytes()[:-7])
+    found = valid(flint("check", tmp_path / "trace", "--json", status=1), "flint.check/1")
+    assert not found["ok"] and {f["code"] for f in found["findings"]} == set(found["counts"])
+
+
+def test_capture_without_traces(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="records a PyTorch program")
+    (tmp_path / "train.py").write_text(TORCH)
+    command = ("capture", tmp_path / "train.py", "--world", "-m", "16", "--json")
+    assert valid(flint(*command), "flint.capture/1")["files"] is None
+
+
+def test_clusters_and_schedules() -> None:
+    names = valid(flint("clusters", "list", "--json"), "flint.clusters/1")["clusters"]
+    for cluster in names:
+        valid(flint("clusters", "show", cluster["name"], "--json"), "flint.clusters/1")
+    valid(flint("schedules", "--json", "--ranks", 3, "--chunks", 1), "flint.schedules/1")
+    valid(flint("schedules", "zb-v", "--json"), "flint.schedules/1")
+
+
+def test_schemas_are_listed_and_found() -> None:
+    listed = valid(flint("schema", "--json"), "flint.schemas/1")
+    assert [s["name"] for s in listed["schemas"]] == schema_names()
+    assert flint("schema").count("\n") == 1 + len(schema_names())
+    assert flint("schema", "estimate") == flint("schema", "flint.estimate/1")
+    wrong = CliRunner().invoke(app, ["schema", "estimte"])
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "no document is called 'estimte'; did you mean 'estimate'?" in wrong.stderr
+    assert "FL507" in CliRunner().invoke(app, ["schema", "flint.estimate/99"]).stderr
+
+
+def test_schemas_are_those_of_the_types() -> None:
+    pydantic = version("pydantic")
+    pins = Path(__file__).parents[2].joinpath("constraints.txt").read_text()
+    if f"pydantic=={pydantic}\n" not in pins:
+        pytest.skip("another pydantic writes the same otherwise")
+    from flint.schemas.generate import generated
+
+    found = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    assert found == generated(), "run python -m flint.schemas.generate"
+
+
+@pytest.mark.parametrize("name", schema_names())
+def test_every_field_is_described_and_room_is_left(name: str) -> None:
+    for part in parts(read_schema(name)):
+        assert part["description"] and "additionalProperties" not in part
+        for field, value in part["properties"].items():
+            assert value.get("description", "").endswith("."), f"{name}: {field}"
+
+
+def test_every_command_is_above() -> None:
+    """A new command's --json has to be held against its schema, here or in a test of its own."""
+    here = Path(__file__).read_text()
+    for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        assert f'"{name}"' in here, name
