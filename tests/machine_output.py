@@ -38,3 +38,18 @@ def _closed(name: str) -> Any:
 def parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Every object with fields that a schema describes."""
     yield from (p for p in (schema, *schema.get("$defs", {}).values()) if "properties" in p)
+
+
+def assert_readable(text: str | bytes) -> None:
+    """That each field of a document is one that its schema has, of the same type.
+
+    Fields that came later, without a new version, may be missing.
+    """
+    from jsonschema import Draft202012Validator
+
+    document = json.loads(text)
+    schema = read_schema(document["schema"])
+    for part in parts(schema):
+        part["additionalProperties"] = False
+        part.pop("required", None)
+    Draft202012Validator(schema).validate(document)
