@@ -78,13 +78,13 @@ def cluster_error(
     own = networks_of(tomllib.loads(text))
 
     def line(found: Mapping[str, Any]) -> int:
-        return line_of(_own_location(_where(found), networks, own), lines)
+        return line_of(_own_location(where_of(found), networks, own), lines)
 
     errors = error.errors()
     # A list whose only entry is wrong is also called too short: that is not what is wrong.
     real = [e for e in errors if e["type"] != "too_short"] or errors
     found = min(real, key=lambda e: (e["type"] not in _UNKNOWN, line(e)))
-    said, help_ = _misnamed(found, document) or (_said(found, model), _help(found, model))
+    said, help_ = _misnamed(found, document) or (said_of(found, model), help_of(found, model))
     at = line(found)
     return FlintError(
         "FL701",
@@ -99,12 +99,13 @@ def changed_error(error: ValidationError, model: type[BaseModel], name: str) -> 
     found = error.errors()[0]
     return FlintError(
         "FL701",
-        f"cluster '{name}', as it was changed: {_said(found, model)}",
-        help=_help(found, model),
+        f"cluster '{name}', as it was changed: {said_of(found, model)}",
+        help=help_of(found, model),
     )
 
 
-def _where(found: Mapping[str, Any]) -> Location:
+def where_of(found: Mapping[str, Any]) -> Location:
+    """Where in the document something was found."""
     return (*found["loc"], *found.get("ctx", {}).get("at", ()))
 
 
@@ -135,8 +136,9 @@ def _misnamed(found: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[st
     return f"no network of base '{base}' is called '{name}'{nearest(name, before)}", others
 
 
-def _said(found: Mapping[str, Any], model: type[BaseModel]) -> str:
-    where, kind = ".".join(map(str, _where(found))), found["type"]
+def said_of(found: Mapping[str, Any], model: type[BaseModel]) -> str:
+    """What pydantic found, with the key and what would be right."""
+    where, kind = ".".join(map(str, where_of(found))), found["type"]
     if kind == "extra_forbidden":
         name = str(found["loc"][-1])
         return f"unknown key '{where}'{nearest(name, list(_keys(model, found['loc'])))}"
@@ -158,7 +160,8 @@ def _in_toml(value: str | float) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _help(found: Mapping[str, Any], model: type[BaseModel]) -> str | None:
+def help_of(found: Mapping[str, Any], model: type[BaseModel]) -> str | None:
+    """What to do about what pydantic found."""
     kind, location = found["type"], found["loc"]
     if kind == "extra_forbidden":
         return f"the keys there are {', '.join(_keys(model, location))}"

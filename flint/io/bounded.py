@@ -37,6 +37,9 @@ class FileKind(Enum):
     WORKLOAD = ("a .flint file", 512 * MIB)
     PROGRAM = ("a program", 512 * MIB)
     MODEL = ("a model file", 16 * MIB)
+    PROJECT = ("a project file", 4 * MIB)
+    LOCK = ("a lock file", 64 * MIB)
+    ESTIMATE = ("a saved estimate", 256 * MIB)
 
     def __init__(self, text: str, most_bytes: int) -> None:
         self.text = text

@@ -24,6 +24,8 @@ OPTIONS = {
     "check": "--groups --json --quiet --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
+    "diff": "--cluster --exit-code --fail-over --json --map --markdown --mesh --overlap --profile "
+    "--quiet --rev --set --unpriced --verbose -c -m -q -v BEFORE [AFTER]",
     "estimate": "--class --cluster --json --map --overlap --perfetto --profile --quiet --unpriced "
     "--verbose --view --window "
     "-c -q -v PATH",
@@ -32,7 +34,10 @@ OPTIONS = {
     "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",
+    "run": "--anew --jobs --json --quiet --update --verbose -j -q -v [NAME...]",
     "schedules": "--chunks --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
+    "verify": "--comment --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
+    "[NAME...]",
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flint.cli.captured import CaptureOptions, captured, require_profile
 from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.options import (
     Arguments,
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
     from flint.backends.report.summary import Summary
     from flint.ir.workload import Workload
-    from flint.steps.model_file import Target
-    from flint.steps.options import PipelineOptions
     from flint.tracing import Trace
 
 SCHEMA = "flint.capture/1"
@@ -95,19 +94,26 @@ def capture(
 
     started = time.perf_counter()
     _refuse_lone(output, cluster, (("--map", map_), ("--unpriced", unpriced)))
-    _require_profile(profile)
+    require_profile(profile)
     remove_leftovers()
     _refuse_output(output, [model, *([args] if args else [])])
     hardware = None if cluster is None else load_cluster(cluster)
-    pipeline = PipelineOptions(cut, schedule, microbatches, chunks)
-    of_models = (args, set_, trip_count, *pipeline.given())
-    _refuse_other_kind(world, of_models, (script_arguments, steps, hint))
-    if world:
-        trace = _trace_script(model, mesh, script_arguments or [], hint or [], steps)
-    else:
-        trace = _trace(model, mesh, args, set_ or [], trip_count or [], partitioner.value, pipeline)
-    if profile != "none":
-        trace = trace.rewritten(profile)
+    trace = captured(
+        CaptureOptions(
+            model,
+            mesh,
+            world=world,
+            script_arguments=tuple(script_arguments or ()),
+            steps=steps,
+            hints=tuple(hint or ()),
+            args=args,
+            settings=tuple(set_ or ()),
+            trip_counts=tuple(trip_count or ()),
+            partitioner=partitioner.value,
+            pipeline=PipelineOptions(cut, schedule, microbatches, chunks),
+            profile=profile,
+        )
+    )
     files: dict[str, Any] | None = None
     written: Workload | None = None
     if output is not None:
@@ -128,34 +134,6 @@ def capture(
         print_note(f"warning: {warning}", quiet=quiet)
     seconds = {**trace.timings, "total_seconds": _since(started)}
     _report(trace.summary(written), files, seconds, as_json=json_, verbose=verbose)
-
-
-def _refuse_other_kind(
-    world: bool, of_models: tuple[object, ...], of_scripts: tuple[object, ...]
-) -> None:
-    """Raise FlintError FL218 for options of model files with a script, and the other way round."""
-    from flint.errors import FlintError
-
-    if world and any(value not in (None, []) for value in of_models):
-        raise FlintError(
-            "FL218",
-            "--args, --set, --trip-count and options of pipelines are for model files with an entry",
-            help="leave out --world, or give a script's arguments after --",
-        )
-    if not world and any(value not in (None, []) for value in of_scripts):
-        raise FlintError(
-            "FL218",
-            "--steps, --hint and arguments after the model are for scripts",
-            help="add --world",
-        )
-
-
-def _require_profile(name: str) -> None:
-    """Raise FlintError FL405 for an unknown profile before anything is captured."""
-    if name != "none":
-        from flint.passes.profiles import profile
-
-        profile(name)
 
 
 def _refuse_output(output: Path | None, targets: list[str]) -> None:
@@ -179,83 +157,6 @@ def _refuse_lone(
     for option, value in others:
         if cluster is None and value is not None:
             raise FlintError("FL218", f"{option} is for --cluster", help="add --cluster NAME")
-
-
-def _trace_script(
-    path: str, mesh: str | None, argv: list[str], hints: list[str], steps: int | None
-) -> Trace:
-    from flint.steps.options import parse_hints
-    from flint.tracing import trace_script
-
-    steps = 2 if steps is None else steps
-    return trace_script(path, _required(mesh), argv, hints=parse_hints(hints), steps=steps)
-
-
-def _required(mesh: str | None) -> str:
-    from flint.errors import FlintError
-
-    if mesh is None:
-        raise FlintError(
-            "FL101", "no mesh is given", help="add --mesh 64x8, or --mesh data=64,model=8"
-        )
-    return mesh
-
-
-def _trace(
-    model: str,
-    mesh: str | None,
-    args: str | None,
-    settings: list[str],
-    trip_counts: list[str],
-    partitioner: str,
-    pipeline: PipelineOptions,
-) -> Trace:
-    from flint.errors import FlintError
-    from flint.steps.input_kind import InputKind, input_kind
-    from flint.steps.model_file import Target
-    from flint.steps.options import parse_settings, parse_trip_counts
-
-    target = Target.parse(model)
-    values, counts = parse_settings(settings), parse_trip_counts(trip_counts)
-    if input_kind(target.path) is InputKind.PYTHON:
-        return _trace_model(target, _required(mesh), args, values, counts, partitioner, pipeline)
-    if args is not None or values or target.name is not None or pipeline.given():
-        raise FlintError(
-            "FL218",
-            f"{target.path.name} is not a Python file: :NAME, --args, --set and options of "
-            "pipelines are for those",
-        )
-    from flint.ir.mesh import Mesh
-    from flint.tracing import trace_file
-
-    parsed = Mesh.parse(mesh) if mesh is not None else None
-    return trace_file(target.path, parsed, partitioner=partitioner, trip_counts=counts)
-
-
-def _trace_model(
-    target: Target,
-    mesh: str,
-    args: str | None,
-    settings: dict[str, str],
-    trip_counts: dict[str, int],
-    partitioner: str,
-    pipeline: PipelineOptions,
-) -> Trace:
-    from flint.cli.exits import user_process
-    from flint.steps.model_file import Target, importable, load_step
-    from flint.tracing import trace_step
-
-    given = Target.parse(args) if args is not None else None
-    with importable(target.path.parent), user_process():
-        loaded = load_step(target, mesh, args=given, settings=settings, offered=pipeline.offered())
-        return trace_step(
-            pipeline.applied_to(loaded.step),
-            loaded.mesh,
-            name=loaded.name,
-            source=loaded.source,
-            trip_counts=trip_counts,
-            partitioner=partitioner,
-        )
 
 
 def _since(started: float) -> float:

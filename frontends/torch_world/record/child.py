@@ -15,6 +15,7 @@ from flint.errors import FlintError
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.recording import Recording
 from flint.frontends.user_code import user_place
+from flint.io.inputs import record_if_asked
 from flint.io.processes import begin_child
 
 
@@ -87,6 +88,7 @@ def _first_line(error: BaseException) -> str:
 def main(job_file: str, result_file: str) -> None:
     """Run the job in one file and leave its outcome in the other."""
     begin_child()
+    record_if_asked()
     os.dup2(2, 1)  # what the program prints is not Flint's output
     warnings.simplefilter("ignore")
     # It logs a traceback of its own for every error that Flint reports in two lines.

@@ -1,0 +1,142 @@
+"""From what a user asks for, on the command line or in flint.toml, to a Trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flint.errors import FlintError
+
+if TYPE_CHECKING:
+    from flint.steps.model_file import Target
+    from flint.steps.options import PipelineOptions
+    from flint.tracing import Trace
+
+
+def _no_pipeline() -> PipelineOptions:
+    from flint.steps.options import PipelineOptions
+
+    return PipelineOptions()
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """Options of `flint capture` that say what is captured, as they are written there.
+
+    `steps`, `hints` and `script_arguments` are for scripts (`world`), `args`, `settings`,
+    `trip_counts` and `pipeline` for model files.
+    """
+
+    model: str
+    mesh: str | None = None
+    world: bool = False
+    script_arguments: tuple[str, ...] = ()
+    steps: int | None = None
+    hints: tuple[str, ...] = ()
+    args: str | None = None
+    settings: tuple[str, ...] = ()
+    trip_counts: tuple[str, ...] = ()
+    partitioner: str = "shardy"
+    pipeline: PipelineOptions = field(default_factory=_no_pipeline)
+    profile: str = "none"
+
+
+def captured(options: CaptureOptions) -> Trace:
+    """Capture a model file, a script or a program in a file, and rewrite it for its profile.
+
+    Raises FlintError FL218 for options of another kind of model, and what capturing raises.
+    """
+    _refuse_other_kind(options)
+    require_profile(options.profile)
+    trace = _trace_script(options) if options.world else _trace(options)
+    return trace if options.profile == "none" else trace.rewritten(options.profile)
+
+
+def require_profile(name: str) -> None:
+    """Raise FlintError FL405 for an unknown profile before anything is captured."""
+    if name != "none":
+        from flint.passes.profiles import profile
+
+        profile(name)
+
+
+def _refuse_other_kind(o: CaptureOptions) -> None:
+    """Raise FlintError FL218 for options of model files with a script, and the other way round."""
+    of_models = (o.args, o.settings, o.trip_counts, *o.pipeline.given())
+    of_scripts = (o.script_arguments, o.steps, o.hints)
+    if o.world and any(value not in (None, (), []) for value in of_models):
+        raise FlintError(
+            "FL218",
+            "--args, --set, --trip-count and options of pipelines are for model files with an entry",
+            help="leave out --world, or give a script's arguments after --",
+        )
+    if not o.world and any(value not in (None, (), []) for value in of_scripts):
+        raise FlintError(
+            "FL218",
+            "--steps, --hint and arguments after the model are for scripts",
+            help="add --world",
+        )
+
+
+def _trace_script(o: CaptureOptions) -> Trace:
+    from flint.steps.options import parse_hints
+    from flint.tracing import trace_script
+
+    steps = 2 if o.steps is None else o.steps
+    mesh, hints = _required(o.mesh), parse_hints(list(o.hints))
+    return trace_script(o.model, mesh, o.script_arguments, hints=hints, steps=steps)
+
+
+def _required(mesh: str | None) -> str:
+    if mesh is None:
+        raise FlintError(
+            "FL101", "no mesh is given", help="add --mesh 64x8, or --mesh data=64,model=8"
+        )
+    return mesh
+
+
+def _trace(o: CaptureOptions) -> Trace:
+    from flint.steps.input_kind import InputKind, input_kind
+    from flint.steps.model_file import Target
+    from flint.steps.options import parse_settings, parse_trip_counts
+
+    target = Target.parse(o.model)
+    values, counts = parse_settings(list(o.settings)), parse_trip_counts(list(o.trip_counts))
+    if input_kind(target.path) is InputKind.PYTHON:
+        return _trace_model(target, _required(o.mesh), values, counts, o)
+    if o.args is not None or values or target.name is not None or o.pipeline.given():
+        raise FlintError(
+            "FL218",
+            f"{target.path.name} is not a Python file: :NAME, --args, --set and options of "
+            "pipelines are for those",
+        )
+    from flint.ir.mesh import Mesh
+    from flint.tracing import trace_file
+
+    parsed = Mesh.parse(o.mesh) if o.mesh is not None else None
+    return trace_file(target.path, parsed, partitioner=o.partitioner, trip_counts=counts)
+
+
+def _trace_model(
+    target: Target,
+    mesh: str,
+    settings: dict[str, str],
+    trip_counts: dict[str, int],
+    o: CaptureOptions,
+) -> Trace:
+    from flint.cli.exits import user_process
+    from flint.steps.model_file import Target, importable, load_step
+    from flint.tracing import trace_step
+
+    given = Target.parse(o.args) if o.args is not None else None
+    offered = o.pipeline.offered()
+    with importable(target.path.parent), user_process():
+        loaded = load_step(target, mesh, args=given, settings=settings, offered=offered)
+        return trace_step(
+            o.pipeline.applied_to(loaded.step),
+            loaded.mesh,
+            name=loaded.name,
+            source=loaded.source,
+            trip_counts=trip_counts,
+            partitioner=o.partitioner,
+        )

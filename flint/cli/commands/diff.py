@@ -1,0 +1,124 @@
+"""`flint diff`: what differs between two captures, why, and whether budgets hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_text
+from flint.cli.exits import FOUND
+from flint.cli.options import Json, Mapping, MeshText, Quiet, Settings, UnpricedChoice, Verbose
+from flint.errors import FlintError
+
+if TYPE_CHECKING:
+    from flint.compare.budgets import Broken
+    from flint.compare.difference import Difference
+
+SideText = Annotated[
+    str,
+    typer.Argument(
+        metavar="BEFORE",
+        help="A trace directory, a .flint file, a saved estimate (.json), a model, REVISION:MODEL, "
+        "or a capture of flint.toml.",
+    ),
+]
+OtherText = Annotated[
+    str | None,
+    typer.Argument(metavar="[AFTER]", help="The same; with --rev, BEFORE as it is now."),
+]
+Revision = Annotated[
+    str | None, typer.Option("--rev", metavar="REV", help="Take BEFORE from this git revision.")
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", "-c", metavar="NAME|FILE", help="Compare times and memory on this cluster."
+    ),
+]
+ProfileName = Annotated[
+    str | None, typer.Option("--profile", metavar="NAME", help="Whose kernels: {profiles}.")
+]
+PolicyName = Annotated[
+    str, typer.Option("--overlap", metavar="NAME", help="When communication begins.")
+]
+FailOver = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-over",
+        metavar="BUDGETS",
+        help="Exit with 1 if a budget does not hold: step-time=+2%,memory=+1GiB,bytes:data=+0.",
+    ),
+]
+ExitCode = Annotated[
+    bool, typer.Option("--exit-code", help="Exit with 1 if anything but names differs.")
+]
+Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print a comment for a pull request: below 60 lines.")
+]
+
+
+def diff(
+    before: SideText,
+    after: OtherText = None,
+    rev: Revision = None,
+    mesh: MeshText = None,
+    set_: Settings = None,
+    cluster: ClusterName = None,
+    map_: Mapping = None,
+    profile: ProfileName = None,
+    overlap: PolicyName = "overlap",
+    unpriced: UnpricedChoice = None,
+    fail_over: FailOver = None,
+    exit_code: ExitCode = False,
+    markdown: Markdown = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare two captures.
+
+    Says what differs and from which cause: sharding, shapes, layers, precision, recomputation,
+    collectives. Operations are matched by what they do, so that renamed functions and moved lines
+    are no differences.
+    """
+    from flint.cli.sides import Request, side
+    from flint.compare.budgets import broken, parse_budgets
+    from flint.compare.difference import compare
+
+    budgets = parse_budgets(fail_over or "")
+    if after is None and rev is None:
+        raise FlintError(
+            "FL218", "there is nothing to compare with", help="give AFTER, or --rev HEAD~1"
+        )
+    request = Request(
+        mesh, tuple(set_ or ()), cluster, map_, profile, overlap, unpriced is not None
+    )
+    first = side(before, rev, request)
+    second = side(before if after is None else after, None, request)
+    found = compare(first, second)
+    told = broken(found, budgets)
+    _print(found, told, as_json=json_, markdown=markdown, quiet=quiet, verbose=verbose)
+    if told or (exit_code and not found.is_equal):
+        raise typer.Exit(FOUND)
+
+
+def _print(
+    found: Difference,
+    told: list[Broken],
+    *,
+    as_json: bool,
+    markdown: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    from flint.compare import document, show
+
+    if as_json:
+        print_json(document.SCHEMA, document.document(found, told))
+    elif markdown:
+        print_text(show.markdown(found, told), end="")
+    elif quiet:
+        print_text(show.verdict(found))
+    else:
+        print_text(show.text(found, told, verbose=verbose))

@@ -1,0 +1,207 @@
+"""`flint run`: the captures of flint.toml, their traces, and the lock file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flint.cli.console import print_json, print_note, print_text, progress_bar
+from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.signals import signals
+
+if TYPE_CHECKING:
+    from flint.project.captures import Captured
+    from flint.project.config import Capture, Project
+    from flint.project.lock import Lock
+
+SCHEMA = "flint.run/1"
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME...]", help="Captures of flint.toml (default: all)."),
+]
+Update = Annotated[
+    bool, typer.Option("--update", help="Accept what changed: write it into flint.lock.")
+]
+Jobs = Annotated[
+    int,
+    typer.Option("--jobs", "-j", metavar="N", min=0, help="Captures at a time (0: processors)."),
+]
+Anew = Annotated[bool, typer.Option("--anew", help="Capture also what has not changed.")]
+
+
+def run(
+    names: Names = None,
+    update: Update = False,
+    jobs: Jobs = 0,
+    anew: Anew = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Capture what flint.toml lists.
+
+    Several captures run at a time; what was made of files that are as they were is not captured
+    again. New captures are added to flint.lock; what changed is only with --update.
+    """
+    from flint.project.config import find_project, load_project
+    from flint.project.lock import Lock, load_lock
+
+    project = load_project(find_project(Path.cwd()))
+    lock = None if update else load_lock(project.lock_path)
+    if update:
+        lock = _lock_to_replace(project)
+    captures = project.chosen(names)
+    captured = captured_with_progress(project, captures, jobs=jobs, anew=anew, quiet=quiet or json_)
+    states = {n: _state(c, lock) for n, c in captured.items()}
+    accepted = [c for n, c in captured.items() if update or states[n] == "new"]
+    if accepted:
+        from flint.project.verify import accept
+
+        accept(project, lock or Lock(), accepted)
+    written = dict(_traces(project, captures, captured, quiet=quiet or json_))
+    _print(captured, states, written, update=update, as_json=json_)
+
+
+def _lock_to_replace(project: Project) -> Lock | None:
+    """The lock of which entries are kept that are not captured now; none that cannot be read."""
+    from flint.errors import FlintError
+    from flint.project.lock import load_lock
+
+    try:
+        return load_lock(project.lock_path)
+    except FlintError as error:
+        print_note(f"warning: {error.message}: it is written anew")
+        return None
+
+
+def captured_with_progress(
+    project: Project, captures: Mapping[str, Capture], *, jobs: int, anew: bool, quiet: bool
+) -> dict[str, Captured]:
+    """All captures, with a bar on a terminal."""
+    from flint.project.captures import capture_all
+
+    with signals().unwinding(), progress_bar("capturing", quiet=quiet) as bar:
+        return capture_all(
+            project,
+            captures,
+            jobs=jobs,
+            anew=anew,
+            progress=None if bar is None else lambda _, done, total: bar(done, total),
+        )
+
+
+def _state(captured: Captured, lock: Lock | None) -> str:
+    """What the lock says of a capture: `new`, `equal` or `changed`."""
+    from flint.compare.causes import causes
+
+    accepted = None if lock is None else lock.captures.get(captured.name)
+    if accepted is None:
+        return "new"
+    return "changed" if causes(accepted, captured.entry.snapshot).found else "equal"
+
+
+def _traces(
+    project: Project,
+    captures: Mapping[str, Capture],
+    captured: Mapping[str, Captured],
+    *,
+    quiet: bool,
+) -> Iterator[tuple[str, str]]:
+    """Write the traces that are asked for and are not of this very workload."""
+    from flint.ir.workload import Workload
+    from flint.tracing import Trace
+
+    for name, one in captured.items():
+        options = captures[name].traces
+        if options is None:
+            continue
+        directory, data = project.root / options.output, one.entry.workload.read_bytes()
+        if any(p.read_bytes() == data for p in directory.glob("*.flint")):
+            continue
+        trace = Trace(Workload.from_bytes(data, name))
+        with signals().unwinding(), progress_bar(f"writing {name}", quiet=quiet) as bar:
+            trace.save(
+                directory,
+                granularity=options.granularity,
+                cluster=options.cluster,
+                ranks=options.ranks,
+                link=options.link,
+                progress=bar,
+            )
+        yield name, options.output
+
+
+def _print(
+    captured: Mapping[str, Captured],
+    states: Mapping[str, str],
+    written: Mapping[str, str],
+    *,
+    update: bool,
+    as_json: bool,
+) -> None:
+    from flint.project.records import snapshot_record
+
+    if as_json:
+        entries: dict[str, Any] = {
+            name: {
+                "cached": one.was_cached,
+                "lock": states[name],
+                "accepted": update or states[name] == "new",
+                "traces": written.get(name),
+                "warnings": list(one.entry.warnings),
+                "snapshot": snapshot_record(one.entry.snapshot),
+            }
+            for name, one in captured.items()
+        }
+        print_json(SCHEMA, {"captures": entries})
+        return
+    print_text(_table(captured, states))
+    for name, one in captured.items():
+        for warning in one.entry.warnings:
+            print_note(f"warning: {name}: {warning}")
+    for name, directory in written.items():
+        print_note(f"wrote   traces of {name}: {directory}")
+    changed = [name for name, state in states.items() if state == "changed"]
+    if changed and not update:
+        print_note(
+            f"flint.lock is as it was: {', '.join(changed)} changed (flint verify says how, "
+            "flint run --update accepts it)"
+        )
+
+
+def _table(captured: Mapping[str, Captured], states: Mapping[str, str]) -> str:
+    from flint.text import Column, format_bytes, format_count, format_duration, text_table
+
+    rows = []
+    for name, one in captured.items():
+        facts = one.entry.snapshot.program
+        devices = 1
+        for size in facts.mesh.values() if facts is not None else ():
+            devices *= size
+        times = [
+            f"{format_duration(e.step_time_ns)} on {c}"
+            for c, e in one.entry.snapshot.estimates.items()
+        ]
+        peaks = [format_bytes(e.peak_bytes) for e in one.entry.snapshot.estimates.values()]
+        rows.append(
+            (
+                name,
+                format_count(devices),
+                ", ".join(times) or "-",
+                ", ".join(dict.fromkeys(peaks)) or "-",
+                "as before" if one.was_cached else "captured",
+                states[name],
+            )
+        )
+    columns = (
+        Column("capture"),
+        Column("devices", right=True),
+        Column("step time"),
+        Column("memory", right=True),
+        Column(""),
+        Column("flint.lock"),
+    )
+    return text_table(columns, rows)

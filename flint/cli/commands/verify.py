@@ -1,0 +1,133 @@
+"""`flint verify`: the captures of flint.toml against flint.lock, for CI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_text
+from flint.cli.exits import FOUND
+from flint.cli.options import Json, Quiet, Verbose
+
+if TYPE_CHECKING:
+    from flint.project.verify import Verdict
+
+SCHEMA = "flint.verify/1"
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME...]", help="Captures of flint.toml (default: all)."),
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a comment for a pull request.")]
+Github = Annotated[
+    bool,
+    typer.Option(
+        "--github", help="Annotate source lines, and write the summary and outputs of a runner."
+    ),
+]
+Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")]
+MarkdownFile = Annotated[
+    Path | None, typer.Option("--comment", metavar="FILE", help="Write the comment to a file.")
+]
+Jobs = Annotated[
+    int,
+    typer.Option("--jobs", "-j", metavar="N", min=0, help="Captures at a time (0: processors)."),
+]
+
+
+def verify(
+    names: Names = None,
+    markdown: Markdown = False,
+    github: Github = False,
+    junit: Junit = None,
+    comment: MarkdownFile = None,
+    jobs: Jobs = 0,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare captures with flint.lock.
+
+    Captures again what changed, says what differs and why, and exits with 1 if a budget does not
+    hold. A capture without budgets may not change at all; flint run --update accepts a change.
+    """
+    from flint.cli.commands.run import captured_with_progress
+    from flint.cli.inputs import keep_traces
+    from flint.errors import FlintError
+    from flint.project import ci
+    from flint.project.config import find_project, load_project
+    from flint.project.lock import load_lock
+    from flint.project.verify import verify as compared
+
+    project = load_project(find_project(Path.cwd()))
+    lock = load_lock(project.lock_path)
+    if lock is None:
+        raise FlintError(
+            "FL723",
+            f"there is no {project.lock_path.name}",
+            place=str(project.lock_path),
+            help="flint run writes it; commit it beside the model",
+        )
+    keep_traces(junit)
+    keep_traces(comment)
+    captures = project.chosen(names)
+    captured = captured_with_progress(
+        project, captures, jobs=jobs, anew=False, quiet=quiet or json_ or markdown
+    )
+    verdicts = compared(project, lock, captured, captures)
+    text = ci.markdown(verdicts)
+    if junit is not None:
+        ci.write_junit(junit, verdicts)
+    if comment is not None:
+        from flint.io.files import write_atomically
+
+        write_atomically(comment, text.encode())
+    if github:
+        for line in ci.workflow_commands(verdicts, captured, project.root):
+            print_text(line)
+        ci.tell_runner(verdicts, text)
+    _print(verdicts, text if markdown else None, as_json=json_, quiet=quiet, verbose=verbose)
+    if any(v.fails for v in verdicts):
+        raise typer.Exit(FOUND)
+
+
+def _print(
+    verdicts: Sequence[Verdict],
+    comment: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    from flint.compare.document import document
+    from flint.project.ci import summary_line
+
+    if as_json:
+        found = [
+            {
+                "capture": v.name,
+                "cluster": v.cluster,
+                "fails": v.fails,
+                "difference": document(v.difference, v.broken),
+            }
+            for v in verdicts
+        ]
+        print_json(SCHEMA, {"fails": any(v.fails for v in verdicts), "verdicts": found})
+    elif comment is not None:
+        print_text(comment, end="")
+    else:
+        ordered = sorted(verdicts, key=lambda v: (not v.fails, v.difference.is_equal))
+        blocks = [_block(v, verbose=verbose, quiet=quiet) for v in ordered]
+        print_text("\n".join([*blocks, summary_line(verdicts)]))
+
+
+def _block(verdict: Verdict, *, verbose: bool, quiet: bool) -> str:
+    from flint.compare import show
+
+    if quiet or verdict.difference.is_equal:
+        return f"{verdict.title}: {show.verdict(verdict.difference)}"
+    text = show.text(verdict.difference, verdict.broken, verbose=verbose)
+    note = "" if verdict.broken or not verdict.fails else "it has no budgets: any change fails\n"
+    return f"{verdict.title}: {note}{text}\n"

@@ -1,0 +1,132 @@
+"""What `flint diff` compares: captures, saved estimates, and models, also of another revision."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flint.cli.inputs import load_workload
+from flint.errors import FlintError
+from flint.io.bounded import FileKind, is_directory, is_file, read_bounded
+
+if TYPE_CHECKING:
+    from flint.compare.difference import Side
+    from flint.ir.workload import Workload
+    from flint.project.config import Capture
+
+_MODELS = (".py", ".mlir", ".mlirbc", ".hlo", ".txt", ".pb")
+_REVISION = re.compile(r"(?P<revision>[^:]+):(?P<model>.+)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """How both sides are captured, if they are models, and estimated, if there is a cluster."""
+
+    mesh: str | None = None
+    settings: tuple[str, ...] = ()
+    cluster: str | None = None
+    mapping: str | None = None
+    profile: str | None = None
+    policy: str = "overlap"
+    unpriced_is_zero: bool = False
+
+
+def side(text: str, revision: str | None, request: Request) -> Side:
+    """One side of a comparison.
+
+    `text` is a trace directory, a `.flint` file, a saved estimate (`.json`), a model
+    (`model.py:NAME`), a model of a revision (`HEAD~1:model.py`), or a capture of flint.toml;
+    `revision` is that of a model or capture. Raises FlintError FL301 for what is none of these,
+    FL218 for a revision of what was captured already, and what capturing raises.
+    """
+    from flint.compare.difference import Side
+
+    path = Path(text)
+    if path.suffix == ".json" and is_file(path):
+        return Side(_saved_estimate(path))
+    if is_directory(path) or path.suffix == ".flint":
+        if revision is not None:
+            raise FlintError(
+                "FL218",
+                f"{text} is a capture: --rev is for models",
+                help="give the model, or a capture of flint.toml",
+            )
+        return _estimated(load_workload(path), request)
+    return _estimated(_captured(text, revision, request), request)
+
+
+def _estimated(workload: Workload, request: Request) -> Side:
+    from flint.compare.difference import Side
+    from flint.tracing import Trace
+
+    if request.cluster is None:
+        return Side.of(workload)
+    estimate = Trace(workload).estimate(
+        request.cluster,
+        profile=request.profile,
+        policy=request.policy,
+        mapping=request.mapping,
+        unpriced_is_zero=request.unpriced_is_zero,
+    )
+    return Side.of(workload, estimate)
+
+
+def _captured(text: str, revision: str | None, request: Request) -> Workload:
+    """The workload of a model or of a capture of the project."""
+    from flint.ir.workload import Workload
+    from flint.project.captures import capture_once
+    from flint.project.revisions import checkout
+
+    found = _REVISION.fullmatch(text)
+    if found and not is_file(Path(text.rpartition(":")[0])) and _is_model(found["model"]):
+        text, revision = found["model"], found["revision"]
+    capture, folder = _capture(text, request)
+    if revision is None:
+        return Workload.from_bytes(capture_once(folder, capture).workload, text)
+    with checkout(revision, folder) as there:
+        made = capture_once(there.folder, capture, there.paths)
+    return Workload.from_bytes(made.workload, f"{revision}:{text}")
+
+
+def _is_model(text: str) -> bool:
+    return Path(text.partition(":")[0]).suffix in _MODELS
+
+
+def _capture(text: str, request: Request) -> tuple[Capture, Path]:
+    """The options of a capture, and the folder in which its model is."""
+    from flint.project.config import Capture, find_project, load_project
+
+    if _is_model(text):
+        settings: dict[str, Any] = {}
+        for pair in request.settings:
+            name, _, value = pair.partition("=")
+            settings[name] = value
+        return Capture(model=text, mesh=request.mesh, set=settings), Path.cwd()
+    try:
+        project = load_project(find_project(Path.cwd()))
+        return project.chosen([text])[text], project.root
+    except FlintError as error:
+        raise FlintError(
+            "FL301",
+            f"cannot read {text}: it is no capture, no model, and {error.message}",
+            help="give a trace directory, a .flint file, a saved estimate (.json), a model, "
+            "or REVISION:MODEL",
+        ) from error
+
+
+def _saved_estimate(path: Path) -> Any:
+    """What `flint estimate --json` printed, as a snapshot. Raises FlintError FL304."""
+    from flint.compare.saved import snapshot_of_estimate
+
+    data = read_bounded(path, FileKind.ESTIMATE, "FL301")
+    try:
+        return snapshot_of_estimate(json.loads(data))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FlintError(
+            "FL304",
+            f"{path} is not what flint estimate --json prints: {error!r}",
+            help="save it with flint estimate ... --json > FILE.json",
+        ) from error

@@ -1,0 +1,90 @@
+"""One capture of a project, in a process of its own: `python -m flint.cli.worker JOB RESULT`.
+
+The job is a capture of flint.toml as JSON; the process runs in the project's folder. The result is a
+folder with `workload.flint` and `result.json`: the snapshot, or the error that stopped it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flint.io.inputs import record_if_asked
+
+if TYPE_CHECKING:
+    from flint.project.config import Capture
+    from flint.tracing import Trace
+
+RESULT, WORKLOAD = "result.json", "workload.flint"
+
+
+def main() -> None:
+    """Run the job, and end with status 0 whether it gave a snapshot or an error of the user's."""
+    from flint.cli.exits import end_process
+    from flint.errors import FlintError
+    from flint.io.processes import begin_child
+
+    begin_child()
+    record_if_asked()
+    job, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    try:
+        result = _result(job, folder)
+    except FlintError as error:
+        result = {"error": [error.code, error.message, error.place, error.help]}
+    except SystemExit as error:  # whatever the model's code raises to end the process
+        from flint.frontends.user_code import user_error
+
+        ended = user_error(error, "the model's code")
+        result = {"error": [ended.code, ended.message, ended.place, ended.help]}
+    (folder / RESULT).write_text(json.dumps(result))
+    end_process(0)
+
+
+def _result(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    from flint.cli.captured import captured
+    from flint.compare.snapshot import snapshot
+    from flint.project.config import Capture
+    from flint.project.records import snapshot_record
+
+    capture = Capture.model_validate(job)
+    trace = captured(_options(capture))
+    estimates = {name: _estimated(trace, capture, name) for name in capture.clusters}
+    found = snapshot(trace.workload, estimates)
+    trace.workload.save(folder / WORKLOAD)
+    return {"snapshot": snapshot_record(found), "warnings": list(trace.warnings)}
+
+
+def _options(c: Capture) -> Any:
+    from flint.cli.captured import CaptureOptions
+
+    return CaptureOptions(
+        c.model,
+        c.mesh,
+        world=c.world,
+        script_arguments=c.script_arguments,
+        steps=c.steps,
+        hints=c.hints,
+        args=c.args,
+        settings=tuple(f"{name}={_text(value)}" for name, value in c.set.items()),
+        trip_counts=tuple(f"{name}={n}" for name, n in c.trip_counts.items()),
+        partitioner=c.partitioner,
+        pipeline=c.pipeline,
+        profile=c.profile,
+    )
+
+
+def _text(value: object) -> str:
+    """A value of TOML as it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _estimated(trace: Trace, c: Capture, cluster: str) -> Any:
+    return trace.estimate(
+        cluster, policy=c.overlap, mapping=c.map, unpriced_is_zero=c.unpriced_is_zero
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Workloads and estimates side by side: what differs, why, and whether a budget holds."""

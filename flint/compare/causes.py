@@ -1,0 +1,407 @@
+"""Why two captures differ: what of the program, the mesh or the options is not what it was.
+
+Each cause is a fact that both snapshots state, so that nothing here is a guess: an argument is
+sharded otherwise, a loop runs more often, a collective is there that was not. What is only a
+consequence of a cause that was found (shapes of a larger mesh, collectives of another sharding) is
+no cause of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flint.compare.snapshot import Argument, ProgramFacts, Snapshot
+from flint.text import format_bytes, plural
+
+#: Arguments that a sentence names.
+_NAMED = 2
+
+
+class CauseKind(StrEnum):
+    """What is not what it was. The order is that in which causes explain what follows from them."""
+
+    MESH = "mesh"
+    LAYERS = "layers"
+    SHAPE = "shape"
+    PRECISION = "precision"
+    SHARDING = "sharding"
+    REMAT = "remat"
+    ARGUMENTS = "arguments"
+    OPTIONS = "options"
+    COLLECTIVES = "collectives"
+    OPERATIONS = "operations"
+    ORDER = "order"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One fact that differs, as a sentence without a subject: `model 8 -> 4`."""
+
+    kind: CauseKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """Causes in the order of `CauseKind`, and how many arguments have other names and are the same."""
+
+    found: tuple[Cause, ...]
+    renamed: tuple[tuple[str, str], ...] = ()
+
+
+def causes(a: Snapshot, b: Snapshot) -> Causes:
+    """What differs between two snapshots."""
+    found: list[Cause] = []
+    renamed: tuple[tuple[str, str], ...] = ()
+    if a.program is not None and b.program is not None:
+        arguments = _Arguments(a.program.arguments, b.program.arguments)
+        found += _of_programs(a.program, b.program, arguments)
+        renamed = tuple(arguments.renamed)
+    found += _clusters(a, b)
+    return Causes(tuple(found), renamed)
+
+
+def _of_programs(a: ProgramFacts, b: ProgramFacts, arguments: _Arguments) -> list[Cause]:
+    if a == b or (a.structure == b.structure and a.options == b.options):
+        return []
+    trips = _changed_trips(a, b)
+    found = [*_mesh(a, b), *_layers(trips, arguments)]
+    found += _shapes(trips, arguments)
+    found += _precision(a, b, arguments)
+    found += arguments.sharding()
+    found += _remat(a, b, {c.kind for c in found})
+    found += arguments.others()
+    found += _options(a, b)
+    known = {c.kind for c in found}
+    found += _collectives(a, b, known)
+    if not known & _CHANGES_OPERATIONS:
+        found += _operations(a, b)
+    return found or [Cause(CauseKind.ORDER, "dependencies of the same operations differ")]
+
+
+#: Causes from which other operations follow, whatever the source says.
+_CHANGES_OPERATIONS = {
+    *(CauseKind.MESH, CauseKind.LAYERS, CauseKind.PRECISION, CauseKind.SHARDING),
+    *(CauseKind.REMAT, CauseKind.ARGUMENTS, CauseKind.OPTIONS, CauseKind.SHAPE),
+}
+#: Causes from which other collectives of the partitioner follow.
+_CHANGES_COLLECTIVES = _CHANGES_OPERATIONS - {CauseKind.PRECISION}
+
+
+def _mesh(a: ProgramFacts, b: ProgramFacts) -> list[Cause]:
+    if a.mesh == b.mesh:
+        return []
+    axes = dict.fromkeys((*a.mesh, *b.mesh))
+    sizes = [(axis, a.mesh.get(axis, 1), b.mesh.get(axis, 1)) for axis in axes]
+    said = [f"{axis} {old} -> {new}" for axis, old, new in sizes if old != new]
+    return [Cause(CauseKind.MESH, ", ".join(said) or f"axes {_axes(a)} -> {_axes(b)}")]
+
+
+def _axes(facts: ProgramFacts) -> str:
+    return "x".join(facts.mesh)
+
+
+# arguments --------------------------------------------------------------------------------------
+
+
+class _Arguments:
+    """Arguments of both sides, paired by name, and those that only changed their name."""
+
+    def __init__(self, a: Sequence[Argument], b: Sequence[Argument]) -> None:
+        first, second = _by_name(a), _by_name(b)
+        gone = {n: v for n, v in first.items() if n not in second}
+        new = {n: v for n, v in second.items() if n not in first}
+        self.renamed = list(_renames(gone, new))
+        for old, name in self.renamed:
+            del gone[old], new[name]
+        self.gone, self.new = list(gone), list(new)
+        #: (before, after) of what has a partner and is not as it was.
+        self.pairs = [
+            pair for name in first if name in second for pair in _unequal(first[name], second[name])
+        ]
+
+    def sharding(self) -> list[Cause]:
+        """One cause for each way in which shardings differ."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for old, new in self.pairs:
+            if old.sharding != new.sharding and old.shape == new.shape:
+                found.setdefault((old.sharding, new.sharding), []).append(old.name)
+        return [
+            Cause(CauseKind.SHARDING, f"{old} -> {new} of {_names(names)}")
+            for (old, new), names in found.items()
+        ]
+
+    def counts(self) -> list[tuple[Argument, Argument]]:
+        """Those of which there are more or fewer layers."""
+        return [(old, new) for old, new in self.pairs if old.count != new.count]
+
+    def others(self) -> list[Cause]:
+        """Arguments that are there on one side only."""
+        said = []
+        if self.new:
+            said.append(f"{_names(self.new)} added")
+        if self.gone:
+            said.append(f"{_names(self.gone)} removed")
+        return [Cause(CauseKind.ARGUMENTS, "; ".join(said))] if said else []
+
+
+def _by_name(arguments: Iterable[Argument]) -> dict[str, list[Argument]]:
+    found: dict[str, list[Argument]] = {}
+    for argument in arguments:
+        found.setdefault(argument.name, []).append(argument)
+    return found
+
+
+def _identity(a: Argument) -> Hashable:
+    return a.dtype, a.shape, a.sharding, a.count
+
+
+def _renames(
+    gone: Mapping[str, Sequence[Argument]], new: Mapping[str, Sequence[Argument]]
+) -> Iterator[tuple[str, str]]:
+    """Names of arguments that are the same under another name, in order."""
+    waiting: dict[Hashable, list[str]] = {}
+    for name, arguments in new.items():
+        waiting.setdefault(tuple(map(_identity, arguments)), []).append(name)
+    for name, arguments in gone.items():
+        same = waiting.get(tuple(map(_identity, arguments)))
+        if same:
+            yield name, same.pop(0)
+
+
+def _unequal(a: Sequence[Argument], b: Sequence[Argument]) -> Iterator[tuple[Argument, Argument]]:
+    """Variants of one name that have no equal on the other side, in order."""
+    mine, theirs = Counter(map(_identity, a)), Counter(map(_identity, b))
+    left = [x for x in a if mine[_identity(x)] > theirs[_identity(x)]]
+    right = [x for x in b if theirs[_identity(x)] > mine[_identity(x)]]
+    return zip(left, right, strict=False)
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    rest = len(names) - _NAMED
+    return f"{shown} and {plural(rest, 'other argument')}" if rest > 0 else shown
+
+
+# sizes ------------------------------------------------------------------------------------------
+
+
+def _changed_trips(a: ProgramFacts, b: ProgramFacts) -> Counter[tuple[int, int]]:
+    """How many loops run so many times now, and how often they ran."""
+    if len(a.trip_counts) != len(b.trip_counts):
+        return Counter()
+    pairs = zip(a.trip_counts, b.trip_counts, strict=True)
+    return Counter(pair for pair in pairs if pair[0] != pair[1])
+
+
+def _layers(trips: Counter[tuple[int, int]], arguments: _Arguments) -> list[Cause]:
+    said = [f"{old} -> {new} iterations of {plural(n, 'loop')}" for (old, new), n in trips.items()]
+    found: dict[tuple[int, int], list[str]] = {}
+    for old, new in arguments.counts():
+        found.setdefault((old.count, new.count), []).append(old.name)
+    said += [f"{old} -> {new} of {_names(names)}" for (old, new), names in found.items()]
+    return [Cause(CauseKind.LAYERS, "; ".join(said))] if said else []
+
+
+def _shapes(trips: Counter[tuple[int, int]], arguments: _Arguments) -> list[Cause]:
+    """Other sizes of dimensions, but for those that are layers stacked for a loop."""
+    sizes: Counter[tuple[int, int]] = Counter()
+    ranks: list[str] = []
+    names: list[str] = []
+    for old, new in arguments.pairs:
+        if len(old.shape) != len(new.shape):
+            ranks.append(f"{_shape(old)} -> {_shape(new)}")
+            names.append(old.name)
+            continue
+        pairs = zip(old.shape, new.shape, strict=True)
+        changed = [p for p in pairs if p[0] != p[1] and p not in trips]
+        sizes.update(changed)
+        names += [old.name] * bool(changed)
+    said = [*ranks, *(f"{old} -> {new}" for (old, new), _ in sizes.most_common())]
+    return [Cause(CauseKind.SHAPE, f"{', '.join(said)} in {_names(names)}")] if said else []
+
+
+def _shape(a: Argument) -> str:
+    return "x".join(map(str, a.shape)) or "scalar"
+
+
+def _precision(a: ProgramFacts, b: ProgramFacts, arguments: _Arguments) -> list[Cause]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for old, new in arguments.pairs:
+        if old.dtype != new.dtype:
+            found.setdefault((old.dtype, new.dtype), []).append(old.name)
+    if found:
+        return [
+            Cause(CauseKind.PRECISION, f"{old} -> {new} of {_names(names)}")
+            for (old, new), names in found.items()
+        ]
+    moved = _moved_types(a, b)
+    return [
+        Cause(CauseKind.PRECISION, f"{old} -> {new} in {', '.join(dict.fromkeys(ops))}")
+        for (old, new), ops in moved.items()
+    ]
+
+
+def _moved_types(a: ProgramFacts, b: ProgramFacts) -> dict[tuple[str, str], list[str]]:
+    """Classes and phases with as many operations as before, of which some have another type."""
+    found: dict[tuple[str, str], list[str]] = {}
+    first, second = _types(a), _types(b)
+    for key in first.keys() & second.keys():
+        lost, gained = first[key] - second[key], second[key] - first[key]
+        if lost and first[key].total() == second[key].total():
+            for old, new in zip(sorted(lost), sorted(gained), strict=False):
+                found.setdefault((old, new), []).append(" ".join(filter(None, key)))
+    return {pair: sorted(found[pair]) for pair in sorted(found)}
+
+
+def _types(facts: ProgramFacts) -> dict[tuple[str, str], Counter[str]]:
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for o in facts.operations:
+        said = f"{o.dtype} as {o.product}" if o.product else o.dtype
+        found.setdefault((o.op, o.phase), Counter())[said] += o.rows
+    return found
+
+
+# operations -------------------------------------------------------------------------------------
+
+
+def _remat(a: ProgramFacts, b: ProgramFacts, known: set[CauseKind]) -> list[Cause]:
+    """Other operations are computed again. With other layers or types their number says nothing."""
+    if known & {CauseKind.LAYERS, CauseKind.PRECISION, CauseKind.MESH}:
+        return []
+    first, second = _repeated(a), _repeated(b)
+    if first == second:
+        return []
+    flops = [sum(o.flops for o in f.operations if o.phase == "remat") for f in (a, b)]
+    rows = f"{plural(first.total(), 'operation')} computed again before, {second.total():,} now"
+    return [Cause(CauseKind.REMAT, f"{rows} ({_ratio(*flops)} in FLOPs)")]
+
+
+def _repeated(facts: ProgramFacts) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for o in facts.operations:
+        if o.phase == "remat":
+            found[o.op] += o.rows
+    return found
+
+
+def _ratio(before: float, after: float) -> str:
+    return f"{after / before - 1:+.1%}" if before else "new"
+
+
+def _options(a: ProgramFacts, b: ProgramFacts) -> list[Cause]:
+    names = dict.fromkeys((*a.options, *b.options))
+    said = [
+        f"{name} {a.options.get(name, 'none')} -> {b.options.get(name, 'none')}"
+        for name in names
+        if a.options.get(name) != b.options.get(name)
+    ]
+    return [Cause(CauseKind.OPTIONS, ", ".join(said))] if said else []
+
+
+def _collectives(a: ProgramFacts, b: ProgramFacts, known: set[CauseKind]) -> list[Cause]:
+    """Collectives that the program says itself, and all where nothing else explains them.
+
+    How often and how large the same ones are follows from other causes, if there are any.
+    """
+    follows = bool(known & _CHANGES_COLLECTIVES)
+    sources = ("program",) if follows else ("program", "partitioner")
+    first, second = _communication(a, sources), _communication(b, sources)
+    if known & _CHANGES_OPERATIONS and first.keys() == second.keys():
+        return []
+    said = [
+        f"{' '.join(filter(None, (phase, kind)))} over {over}: {_run(first, key)} -> {_run(second, key)}"
+        for key in sorted(first.keys() | second.keys(), key=lambda k: _weight(first, second, k))
+        for kind, over, phase in (key,)
+        if first.get(key) != second.get(key)
+    ]
+    shown, rest = said[:_NAMED], said[_NAMED:]
+    more = [f"{len(rest)} more"] if rest else []
+    return [Cause(CauseKind.COLLECTIVES, "; ".join((*shown, *more)))] if said else []
+
+
+#: Executions and bytes of each kind of collective over some axes in a phase.
+_Communication = dict[tuple[str, str, str], tuple[float, float]]
+
+
+def _communication(facts: ProgramFacts, sources: tuple[str, ...]) -> _Communication:
+    found: _Communication = {}
+    for c in facts.collectives:
+        if c.source in sources:
+            key = (c.kind, c.over, c.phase)
+            count, size = found.get(key, (0, 0))
+            found[key] = (count + c.executions, size + c.executions * c.comm_bytes)
+    return found
+
+
+def _run(found: _Communication, key: tuple[str, str, str]) -> str:
+    if key not in found:
+        return "none"
+    count, size = found[key]
+    return f"{count:,} of {format_bytes(int(size))}"
+
+
+def _weight(
+    a: _Communication, b: _Communication, key: tuple[str, str, str]
+) -> tuple[float, tuple[str, str, str]]:
+    """Sorts what changed most in bytes first."""
+    return -abs(b.get(key, (0, 0))[1] - a.get(key, (0, 0))[1]), key
+
+
+def _operations(a: ProgramFacts, b: ProgramFacts) -> list[Cause]:
+    first, second = _rows(a), _rows(b)
+    said = [
+        f"{op} {first[op]:,} -> {second[op]:,}"
+        for op in sorted(first.keys() | second.keys(), key=lambda o: -abs(second[o] - first[o]))
+        if first[op] != second[op]
+    ]
+    if not said:
+        flops = _ratio(a.flops, b.flops)
+        sizes = f"sizes of the same operations: {flops} FLOPs, {_ratio(a.bytes, b.bytes)} bytes"
+        return (
+            [Cause(CauseKind.OPERATIONS, sizes)] if (a.flops, a.bytes) != (b.flops, b.bytes) else []
+        )
+    shown, rest = said[:4], len(said) - 4
+    return [
+        Cause(CauseKind.OPERATIONS, ", ".join(shown) + (f" and {rest} more" if rest > 0 else ""))
+    ]
+
+
+def _rows(facts: ProgramFacts) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for o in facts.operations:
+        found[o.op] += o.rows
+    return found
+
+
+# clusters ---------------------------------------------------------------------------------------
+
+
+def _clusters(before: Snapshot, after: Snapshot) -> list[Cause]:
+    """Estimates that were made on another cluster, or otherwise. One of each side is a pair."""
+    a, b = before.estimates, after.estimates
+    meshes = [s.program.mesh for s in (before, after) if s.program is not None]
+    names = ["chip", "profile", "policy", "derate"]
+    if len(meshes) < 2 or meshes[0] == meshes[1]:
+        names.append("mapping")  # that of another mesh follows from the mesh
+    shared = [(n, n) for n in a if n in b]
+    if not shared and len(a) == len(b) == 1:
+        shared = [(next(iter(a)), next(iter(b)))]
+    found = []
+    for one, other in shared:
+        said = [f"{one} -> {other}"] if one != other else []
+        for name in names:
+            old, new = getattr(a[one], name), getattr(b[other], name)
+            if old != new:
+                said.append(f"{name} {_plain(old)} -> {_plain(new)}")
+        if said:
+            found.append(Cause(CauseKind.CLUSTER, ", ".join(said)))
+    return found
+
+
+def _plain(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)

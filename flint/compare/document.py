@@ -1,0 +1,78 @@
+"""A `Difference` as JSON: `flint.diff/1`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from flint.compare.budgets import Broken
+from flint.compare.difference import Difference
+from flint.compare.match import Change
+from flint.compare.show import all_numbers, verdict
+
+#: Version of the JSON form.
+SCHEMA = "flint.diff/1"
+
+
+def document(
+    difference: Difference, broken: tuple[Broken, ...] | list[Broken] = ()
+) -> dict[str, Any]:
+    """Exact numbers, JSON-able. Times are in nanoseconds."""
+    return {
+        "equal": difference.is_equal,
+        "verdict": verdict(difference),
+        "before": difference.before.name,
+        "after": difference.after.name,
+        "causes": [_cause(difference, i) for i in range(len(difference.causes))],
+        "renamed": [list(pair) for pair in difference.renamed],
+        "numbers": [
+            {
+                "name": n.metric.name,
+                "axis": n.axis,
+                "unit": str(n.metric.unit),
+                "before": n.before,
+                "after": n.after,
+            }
+            for n in all_numbers(difference)
+        ],
+        "memory_bytes": _memory(difference),
+        "changes": [_change(c) for c in difference.changes],
+        "same_kernels": difference.same,
+        "moved_kernels": difference.moved,
+        "shifted_ns": difference.shifted_ns,
+        "broken": [_broken(b) for b in broken],
+    }
+
+
+def _cause(difference: Difference, number: int) -> dict[str, Any]:
+    cause = difference.causes[number]
+    cost = difference.costs.get(cause.kind)
+    return {
+        "kind": str(cause.kind),
+        "text": cause.text,
+        "cost_of_kind": None if cost is None else asdict(cost),
+    }
+
+
+def _memory(difference: Difference) -> dict[str, dict[str, int]]:
+    if difference.estimated is None:
+        return {}
+    before, after = difference.estimated
+    return {"before": dict(before.memory_bytes), "after": dict(after.memory_bytes)}
+
+
+def _change(c: Change) -> dict[str, Any]:
+    found = asdict(c)
+    found["cause"], found["action"] = None if c.cause is None else str(c.cause), str(c.action)
+    return found
+
+
+def _broken(b: Broken) -> dict[str, Any]:
+    return {
+        "budget": b.budget.name,
+        "limit": b.budget.text,
+        "before": b.number.before,
+        "after": b.number.after,
+        "most": b.budget.most(b.number.before or 0.0),
+        "worst": None if b.worst is None else _change(b.worst),
+    }

@@ -1,0 +1,184 @@
+"""What a capture was made of: files that were read, modules that were found, folders that were listed.
+
+A hook of Python's audit events writes down each of them while the capture runs, in its process and
+in those that it starts. What lies with Python or with installed packages is not listed: their names
+and versions stand for it (`environment_of`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+
+#: Names the file to which a process and its children write what they read, and the project's folder.
+RECORD, ROOT = "FLINT_RECORD_INPUTS", "FLINT_RECORD_ROOT"
+#: Variables that change what frameworks do.
+_PREFIXES = ("JAX_", "XLA_", "TORCH", "PYTORCH_", "FLINT_", "LIBTPU_", "TF_")
+#: Variables of Flint that do not change a result, or are set for each capture anew.
+_OWN = (RECORD, ROOT, "FLINT_CHILD", "FLINT_LOG", "FLINT_CHILD_SECONDS", "FLINT_CHILD_IDLE_SECONDS")
+_SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/run", "/var")
+#: Folders of a project that hold no inputs.
+_INSIDE = (".git", ".flint_cache")
+_IMPORT = "<frozen importlib"
+
+
+class InputKind(StrEnum):
+    """What of a path a capture depends on."""
+
+    FILE = "file"  #: its content, or that it is not there
+    MODULES = "modules"  #: names of the Python files in a folder that imports looked into
+    NAMES = "names"  #: names of all that is in a folder that the model listed
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One thing that was read, and the digest of what was there."""
+
+    kind: InputKind
+    path: str
+    digest: str
+
+    def is_current(self) -> bool:
+        """Whether the same is there now."""
+        return digest_of(self.kind, self.path) == self.digest
+
+
+def record_if_asked() -> None:
+    """Write down what this process reads from here on, if its environment says where."""
+    target = os.environ.get(RECORD)
+    if target:
+        hook = _Hook(target, os.environ[ROOT])
+        sys.addaudithook(hook)
+        for module in list(sys.modules.values()):
+            hook.saw(InputKind.FILE, getattr(module, "__file__", None))
+
+
+class _Hook:
+    """The audit hook: appends a line for each path that it sees for the first time."""
+
+    def __init__(self, target: str, root: str) -> None:
+        self._file = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._seen: set[tuple[str, str]] = set()
+        self._root = os.path.join(root, "")
+        self._packages = tuple({*_packages(), *(os.path.join(root, n, "") for n in _INSIDE)})
+        self._elsewhere = tuple(_elsewhere())
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        """One event of Python's."""
+        if event == "open":
+            path, mode, flags = arguments
+            self._opened(path, mode, flags)
+        elif event in ("os.listdir", "os.scandir"):
+            imports = sys._getframe(1).f_code.co_filename.startswith(_IMPORT)
+            kind = InputKind.MODULES if imports else InputKind.NAMES
+            self.saw(kind, arguments[0] if arguments[0] is not None else ".")
+
+    def _opened(self, path: object, mode: object, flags: object) -> None:
+        writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+        if writes or (isinstance(mode, str) and set(mode) & set("wax+")):
+            path_text = _text(path)
+            if path_text is not None:
+                self._seen.add((InputKind.FILE, os.path.abspath(path_text)))  # its own output
+            return
+        self.saw(InputKind.FILE, path)
+
+    def saw(self, kind: InputKind, path: object) -> None:
+        """Write down a path, if it is an input and is new."""
+        text = _text(path)
+        if text is None:
+            return
+        whole = _source(os.path.abspath(text))
+        if (kind, whole) in self._seen or not self._is_input(whole):
+            return
+        self._seen.add((kind, whole))
+        os.write(self._file, f"{json.dumps([kind, whole])}\n".encode())
+
+    def _is_input(self, path: str) -> bool:
+        if path.startswith(self._packages):
+            return False
+        return path.startswith(self._root) or not path.startswith(self._elsewhere)
+
+
+def _text(path: object) -> str | None:
+    """A path as text; None of a descriptor."""
+    if isinstance(path, bytes):
+        return os.fsdecode(path)
+    return path if isinstance(path, str) else None
+
+
+def _source(path: str) -> str:
+    """The source of a compiled module."""
+    if not path.endswith(".pyc"):
+        return path
+    folder, name = os.path.split(path)
+    if os.path.basename(folder) != "__pycache__":
+        return path
+    return os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
+
+
+def _packages() -> Iterable[str]:
+    """Where Python and installed packages lie."""
+    paths = sysconfig.get_paths()
+    named = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
+    named |= {p for p in sys.path if p.endswith(("site-packages", "dist-packages"))}
+    return (os.path.join(os.path.abspath(path), "") for path in named)
+
+
+def _elsewhere() -> Iterable[str]:
+    """Where the system's and temporary files lie."""
+    import tempfile
+
+    named = {tempfile.gettempdir(), os.path.expanduser("~/.cache"), *_SYSTEM}
+    return (os.path.join(os.path.abspath(path), "") for path in named)
+
+
+def digest_of(kind: InputKind | str, path: str) -> str:
+    """The digest of what an input is now; "" if it is not there."""
+    try:
+        if kind == InputKind.FILE:
+            return blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+        names = os.listdir(path)
+    except OSError:
+        return ""
+    if kind == InputKind.MODULES:
+        names = [n for n in names if n.endswith(".py")]
+    else:
+        names = [n for n in names if not n.startswith(".") and n != "__pycache__"]
+    return blake2b("\0".join(sorted(names)).encode(), digest_size=16).hexdigest()
+
+
+def recorded(file: Path) -> tuple[Input, ...]:
+    """The inputs that were written down in a file, sorted."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    found = {(InputKind(kind), path) for kind, path in map(json.loads, lines)}
+    return tuple(Input(kind, path, digest_of(kind, path)) for kind, path in sorted(found))
+
+
+def environment_of(variables: Iterable[str]) -> dict[str, str]:
+    """What a capture depends on beside files: versions, and variables of the environment."""
+    names = {n for n in os.environ if n.startswith(_PREFIXES) and n not in _OWN} | set(variables)
+    packages = sorted(
+        name
+        for folder in dict.fromkeys(
+            p for p in sys.path if p.endswith(("site-packages", "dist-packages"))
+        )
+        for name in _listed(folder)
+        if name.endswith((".dist-info", ".egg-info", ".pth", ".egg-link"))
+    )
+    digest = blake2b("\0".join(packages).encode(), digest_size=16).hexdigest()
+    found = {f"${name}": os.environ.get(name, "") for name in sorted(names)}
+    return {"python": sys.version, "packages": digest, **found}
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""Captures that belong to a repository: flint.toml, the cache, the lock file, and what CI is told."""

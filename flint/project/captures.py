@@ -1,0 +1,157 @@
+"""Captures of a project: from the cache, else each in a process of its own, several at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from flint.compare.snapshot import Snapshot
+from flint.errors import FlintError
+from flint.io.inputs import RECORD, ROOT, Input, recorded
+from flint.io.processes import Child, Patience, family
+from flint.project.cache import Cache, Entry
+from flint.project.config import Capture, Project
+from flint.project.records import snapshot_from
+
+#: Told when a capture is done: its name, how many are, and of how many.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A capture that is there, made now or found in the cache."""
+
+    name: str
+    entry: Entry
+    was_cached: bool
+
+
+def capture_all(
+    project: Project,
+    captures: Mapping[str, Capture],
+    *,
+    jobs: int = 0,
+    anew: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Captured]:
+    """Capture what is not in the cache, `jobs` at a time (0: one for each processor).
+
+    With `anew` the cache is not asked. Raises the first FlintError in the order of the captures,
+    after all have ended, with the name of its capture.
+    """
+    cache = Cache(project.root)
+    found = {n: None if anew else cache.find(c) for n, c in captures.items()}
+    done = {n: Captured(n, entry, True) for n, entry in found.items() if entry is not None}
+    missing = [n for n in captures if n not in done]
+    errors: dict[str, FlintError] = {}
+    workers = max(1, min(jobs or _processors(), len(missing)))
+    with ThreadPoolExecutor(workers) as pool:
+        running: dict[Future[Entry], str] = {
+            pool.submit(_capture, project.root, cache, captures[n]): n for n in missing
+        }
+        for number, future in enumerate(as_completed(running), 1):
+            name = running[future]
+            try:
+                done[name] = Captured(name, future.result(), False)
+            except FlintError as error:
+                errors[name] = error
+            if progress is not None:
+                progress(name, number, len(missing))
+    for name in captures:
+        if name in errors:
+            raise _named(errors[name], name, len(errors))
+    return {n: done[n] for n in captures}
+
+
+def _named(error: FlintError, name: str, count: int) -> FlintError:
+    more = f" (and {count - 1} other captures failed)" if count > 1 else ""
+    return FlintError(
+        error.code, f"capture '{name}': {error.message}{more}", place=error.place, help=error.help
+    )
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _capture(root: Path, cache: Cache, capture: Capture) -> Entry:
+    """Run the worker, and keep what it found."""
+    made = capture_once(root, capture)
+    return cache.store(capture, made.snapshot, made.workload, made.inputs, made.warnings)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a worker found: the workload is a `.flint` file's bytes."""
+
+    snapshot: Snapshot
+    workload: bytes
+    inputs: tuple[Input, ...]
+    warnings: tuple[str, ...]
+
+
+def capture_once(root: Path, capture: Capture, paths: Sequence[str] = ()) -> Made:
+    """Capture in a process that runs in `root`, with `paths` before all others for imports.
+
+    Raises the FlintError that the capture raised.
+    """
+    from flint.cli.worker import RESULT, WORKLOAD
+
+    with family().scratch() as folder:
+        reads, job = folder / "reads", folder / "job.json"
+        job.write_text(capture.model_dump_json())
+        variables = {RECORD: str(reads), ROOT: str(root), **_environment(paths)}
+        log = _run(root, [str(job), str(folder)], variables, folder)
+        try:
+            result = json.loads((folder / RESULT).read_text())
+        except (OSError, ValueError) as error:
+            raise RuntimeError(f"a capture ended without a result\n{log}") from error
+        if "error" in result:
+            code, message, place, help_ = result["error"]
+            raise FlintError(code, message, place=place, help=help_)
+        return Made(
+            snapshot_from(result["snapshot"]),
+            (folder / WORKLOAD).read_bytes(),
+            recorded(reads),
+            tuple(map(str, result["warnings"])),
+        )
+
+
+def _run(root: Path, arguments: list[str], variables: dict[str, str], folder: Path) -> str:
+    """Run the worker to its end. What it prints is returned, for an error of ours."""
+    patience, log = Patience.from_environment(), folder / "log"
+    command = [sys.executable, "-P", "-m", "flint.cli.worker", *arguments]
+    with log.open("wb") as file:
+        child = Child(
+            command,
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, **variables},
+        )
+        try:
+            with child.watched(patience) as watch:
+                child.process.wait()
+        finally:
+            child.end()
+    if watch.reason:
+        raise FlintError("FL203", f"the capture {watch.reason}")
+    return log.read_text(errors="replace")[-20_000:]
+
+
+def _environment(paths: Sequence[str]) -> dict[str, str]:
+    """Flint is found where this process found it; modules of a model first in `paths`."""
+    import flint
+
+    here = str(Path(flint.__file__).resolve().parent.parent)
+    set_ = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys((*paths, here, *set_)))}

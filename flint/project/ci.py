@@ -1,0 +1,165 @@
+"""What CI shows of verdicts: annotations on source lines, a summary, outputs, JUnit XML.
+
+GitHub's forms: https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
+"""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from flint.compare import show
+from flint.compare.match import Change
+from flint.errors import FlintError
+from flint.io.files import write_atomically
+from flint.project.captures import Captured
+from flint.project.verify import Verdict
+from flint.text import plural
+
+#: Annotations of one kind that GitHub shows of a step.
+MOST_ANNOTATIONS = 10
+#: Bytes of a step's summary above which GitHub shows nothing of it.
+MOST_SUMMARY_BYTES = 1 << 20
+#: Lets a workflow find the comment that it wrote before.
+MARKER = "<!-- flint verify -->"
+
+
+def summary_line(verdicts: Sequence[Verdict]) -> str:
+    """`3 captures: 1 equal, 2 changed, 1 over budget`."""
+    equal = sum(v.difference.is_equal for v in verdicts)
+    fails = sum(v.fails for v in verdicts)
+    said = [f"{equal} equal"] * bool(equal) + [f"{len(verdicts) - equal} changed"] * (
+        equal < len(verdicts)
+    )
+    over = f", {fails} over budget" if fails else ""
+    return f"{plural(len(verdicts), 'capture')}: {', '.join(said)}{over}"
+
+
+def markdown(verdicts: Sequence[Verdict]) -> str:
+    """One comment: failures first, then what changed; what is equal in one line."""
+    changed = sorted((v for v in verdicts if not v.difference.is_equal), key=lambda v: not v.fails)
+    parts = [MARKER, f"### {summary_line(verdicts)}", ""]
+    parts += [_one(v) for v in changed]
+    equal = [v.title for v in verdicts if v.difference.is_equal]
+    if equal:
+        parts.append(f"Equal: {', '.join(map(show.escape, equal))}.")
+    text = "\n".join(parts) + "\n"
+    if len(text.encode()) <= MOST_SUMMARY_BYTES // 20:  # a comment has 64 KB
+        return text
+    return "\n".join(
+        [*parts[:3], *(f"- {show.escape(show.verdict(v.difference))}" for v in changed)]
+    )
+
+
+def _one(verdict: Verdict) -> str:
+    text = show.markdown(verdict.difference, verdict.broken, title=f"{verdict.title}:")
+    if not verdict.fails or verdict.broken:
+        return text
+    return text + "\n:x: it has no budgets, so that any change fails.\n"
+
+
+def workflow_commands(
+    verdicts: Iterable[Verdict], captured: Mapping[str, Captured], root: Path
+) -> Iterator[str]:
+    """Workflow commands: an error on the line that broke a budget, notices on others that grew."""
+    errors, notices = [], []
+    for verdict in verdicts:
+        files = _files(captured[verdict.name], root)
+        worst = [(b, b.worst) for b in verdict.broken]
+        errors += [_command("error", files, w, f"{verdict.title}: {b}") for b, w in worst]
+        if verdict.fails and not verdict.broken:
+            errors.append(_command("error", files, None, _changed(verdict)))
+        grew = [c for c in verdict.difference.changes if c.source and _grew(c)]
+        said = [(c, f"{verdict.title}: {_text(verdict, c)}") for c in grew]
+        notices += [_command("notice", files, c, text) for c, text in said]
+    yield from dict.fromkeys(errors[:MOST_ANNOTATIONS])
+    yield from dict.fromkeys(notices[:MOST_ANNOTATIONS])
+
+
+def _changed(verdict: Verdict) -> str:
+    return f"{verdict.title}: {show.verdict(verdict.difference)}"
+
+
+def _grew(c: Change) -> bool:
+    d = c.delta
+    return d.path_ns > 0 or (not d.path_ns and (d.comm_bytes > 0 or d.flops > 0))
+
+
+def _text(verdict: Verdict, c: Change) -> str:
+    return f"{show.name_of(c)} {show.delta_text(verdict.difference, c)}"
+
+
+def _files(captured: Captured, root: Path) -> dict[str, str]:
+    """Files that a capture was made of, by their name alone, as the runner's repository has them."""
+    workspace = Path(os.environ.get("GITHUB_WORKSPACE") or root)
+    top = workspace if root.is_relative_to(workspace) else root
+    found: dict[str, str] = {}
+    for one in captured.entry.inputs:
+        path = Path(one.path)
+        if path.is_relative_to(root):
+            found.setdefault(path.name, path.relative_to(top).as_posix())
+    return found
+
+
+def _command(kind: str, files: Mapping[str, str], change: Change | None, message: str) -> str:
+    name, _, line = (change.source if change is not None else "").rpartition(":")
+    file = files.get(Path(name).name) if name else None
+    properties = [f"file={_property(file)}", f"line={line}"] if file and line.isdigit() else []
+    return f"::{kind} {','.join([*properties, 'title=flint'])}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def tell_runner(verdicts: Sequence[Verdict], comment: str) -> None:
+    """Append the summary and the outputs to the files that a runner of GitHub names.
+
+    Outputs are `verdict` (equal, changed or over-budget) and `summary`. Raises FlintError FL502.
+    """
+    fails, equal = any(v.fails for v in verdicts), all(v.difference.is_equal for v in verdicts)
+    verdict = "over-budget" if fails else "equal" if equal else "changed"
+    _append("GITHUB_STEP_SUMMARY", comment)
+    _append("GITHUB_OUTPUT", f"verdict={verdict}\nsummary={summary_line(verdicts)}\n")
+
+
+def _append(variable: str, text: str) -> None:
+    path = os.environ.get(variable)
+    if not path:
+        return
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise FlintError("FL502", f"cannot write {path}: {error.strerror}") from error
+
+
+def write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
+    """A JUnit XML file with a test for each capture. Raises FlintError FL502."""
+    suite = ET.Element(
+        "testsuite",
+        name="flint verify",
+        tests=str(len(verdicts)),
+        failures=str(sum(v.fails for v in verdicts)),
+    )
+    for verdict in verdicts:
+        case = ET.SubElement(suite, "testcase", classname="flint", name=verdict.title)
+        said = _xml(show.verdict(verdict.difference))
+        if verdict.fails:
+            text = _xml(show.text(verdict.difference, verdict.broken))
+            ET.SubElement(case, "failure", message=said).text = text
+        else:
+            ET.SubElement(case, "system-out").text = said
+    ET.indent(suite)
+    write_atomically(path, ET.tostring(suite, encoding="utf-8", xml_declaration=True))
+
+
+def _xml(text: str) -> str:
+    """Without the characters that XML 1.0 cannot hold."""
+    return "".join(c if c in "\t\n" or ord(c) >= 0x20 else "?" for c in text)

@@ -1,0 +1,103 @@
+"""flint.lock: what each capture was when somebody last accepted it; committed beside the model.
+
+JSON with one line for each argument, class of operations and kind of collective, sorted, without
+dates, paths of a machine or lines of the source, so that its own diff reads well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flint.compare.snapshot import Snapshot
+from flint.errors import FlintError
+from flint.io.bounded import FileKind, is_file, read_bounded
+from flint.io.files import write_atomically
+from flint.project.records import snapshot_from, snapshot_record
+
+#: What files of another major version hold is not known here.
+SCHEMA = "flint.lock/1"
+_ANEW = "flint run --update writes it anew"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The accepted snapshots, by name of the capture."""
+
+    captures: Mapping[str, Snapshot] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The file. Equal locks give equal bytes."""
+        captures = {n: snapshot_record(s) for n, s in sorted(self.captures.items())}
+        document = {"schema": SCHEMA, "captures": captures}
+        return ("".join(_written(document, "")) + "\n").encode()
+
+    def save(self, path: Path) -> bool:
+        """Write the file, if it would change. Raises FlintError FL502."""
+        data = self.to_bytes()
+        if is_file(path) and path.read_bytes() == data:
+            return False
+        write_atomically(path, data)
+        return True
+
+
+def load_lock(path: Path) -> Lock | None:
+    """Read a lock file; None if there is none.
+
+    Raises FlintError FL723 for one of another version, with conflict markers, or of other content.
+    """
+    if not is_file(path):
+        return None
+    data = read_bounded(path, FileKind.LOCK, "FL723")
+    try:
+        text = data.decode("utf-8")
+        if any(line.startswith(("<<<<<<< ", ">>>>>>> ")) for line in text.splitlines()):
+            raise FlintError(
+                "FL723",
+                f"{path.name} has conflict markers of git",
+                place=str(path),
+                help=f"{_ANEW}, from the model as it is after the merge",
+            )
+        document = json.loads(text)
+        schema = document["schema"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _no_lock(path, f"{path.name} is no lock file of flint: {error}") from error
+    if schema != SCHEMA:
+        raise _no_lock(path, f"{path.name} is {schema!r}, and this flint reads {SCHEMA!r}")
+    try:
+        return Lock({str(n): snapshot_from(s) for n, s in document["captures"].items()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        said = str(error).splitlines()[0]
+        raise _no_lock(path, f"{path.name} does not hold what {SCHEMA} says: {said}") from error
+
+
+def _no_lock(path: Path, message: str) -> FlintError:
+    return FlintError("FL723", message, place=str(path), help=_ANEW)
+
+
+def _written(value: Any, indent: str) -> Iterator[str]:
+    """JSON in which what holds no table stands on one line."""
+    if not isinstance(value, (dict, list, tuple)) or not value or _is_flat(value):
+        yield json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return
+    inner, is_table = indent + "  ", isinstance(value, dict)
+    yield "{\n" if is_table else "[\n"
+    entries = list(value.items()) if isinstance(value, dict) else [("", v) for v in value]
+    for number, (key, entry) in enumerate(entries):
+        yield f"{inner}{json.dumps(key, ensure_ascii=False)}: " if is_table else inner
+        yield from _written(entry, inner)
+        yield ",\n" if number < len(entries) - 1 else "\n"
+    yield f"{indent}{'}' if is_table else ']'}"
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether nothing in a value holds a table or a list of more than numbers and texts."""
+    inside = value.values() if isinstance(value, dict) else value
+    return all(
+        not isinstance(v, dict)
+        and not (isinstance(v, list | tuple) and any(isinstance(w, dict | list | tuple) for w in v))
+        for v in inside
+    )

@@ -1,0 +1,73 @@
+"""A revision of a git repository in a folder of its own, to capture a model as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flint.errors import FlintError
+from flint.io.processes import family
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The files of a revision. `folder` is where the working directory would be in it.
+
+    `paths` are the folders of the revision from which its modules are imported: those where this
+    process finds the repository's own, however they are installed.
+    """
+
+    revision: str
+    folder: Path
+    paths: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def checkout(revision: str, directory: Path) -> Iterator[Checkout]:
+    """The files of a revision, until the context ends. The repository itself is only read.
+
+    Raises FlintError FL724 if `directory` is in no repository, or that has no such revision.
+    """
+    top = Path(_git(directory, "rev-parse", "--show-toplevel").strip())
+    found = _git(directory, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    with family().scratch() as folder, tempfile.TemporaryFile() as archive:
+        command = ["git", "-C", str(top), "archive", "--format=tar", found.strip()]
+        subprocess.run(command, stdout=archive, check=True)
+        archive.seek(0)
+        with tarfile.open(fileobj=archive) as files:
+            files.extractall(folder, filter="data")
+        inside = directory.resolve().relative_to(top.resolve())
+        yield Checkout(revision, folder / inside, tuple(_paths(top.resolve(), folder)))
+
+
+def _paths(top: Path, folder: Path) -> Iterator[str]:
+    """Folders of the repository that are on `sys.path`, or are usual there, in the revision."""
+    own = [Path(p).resolve() for p in sys.path if p]
+    inside = [p.relative_to(top) for p in own if p.is_relative_to(top)]
+    for path in dict.fromkeys((Path(), Path("src"), *inside)):
+        if (folder / path).is_dir():
+            yield str(folder / path)
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments], capture_output=True, text=True, check=True
+        )
+    except FileNotFoundError as error:
+        raise FlintError("FL724", "git is not installed", help="revisions need it") from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines()
+        raise FlintError(
+            "FL724",
+            f"git: {said[-1] if said else 'failed'}",
+            place=str(directory),
+            help="give a revision of this repository, as HEAD~1, main or a commit",
+        ) from error
+    return done.stdout
