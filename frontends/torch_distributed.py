@@ -6,6 +6,7 @@ it did there becomes a Program; see `flint.frontends.torch_world`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,6 +19,8 @@ from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import Relay, record
 from flint.ir.workload import Workload
 from flint.steps.step import WorldStep
+
+_log = logging.getLogger(__name__)
 
 
 def capture_world(step: WorldStep, mesh: object, *, name: str = "", source: str = "") -> Workload:
@@ -51,6 +54,7 @@ def _capture(job: Job, mesh: object, name: str, source: str) -> Workload:
     (first,) = recorded([0])
     exact = mesh_of(mesh, first)
     found = rank_classes(recorded, first, exact)
+    _log.info("%d ranks are %d classes with own programs", exact.size, len(found.classes))
     about: dict[str, Any] = {
         "producer": "flint",
         "name": name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from flint.ir.program import Program
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ def apply_pass(one: Pass, program: Program) -> Applied:
     started = time.perf_counter()
     result = one.apply(program)
     seconds = time.perf_counter() - started
+    _log.debug("%s: %d rows became %d in %.3f s", one.name, len(program), len(result), seconds)
     try:
         result.verify()
     except AssertionError as error:

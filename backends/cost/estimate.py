@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from flint.cluster.models import Chip, Cluster
 from flint.errors import FlintError, nearest
 from flint.ir.program import PERHAPS_A_WINDOW, Flag
 from flint.ir.workload import Workload
+from flint.log import stage
 from flint.passes.base import run_passes
 from flint.rewrite import kernels_for
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
         ShareDocument,
     )
 
+_log = logging.getLogger(__name__)
 #: Kinds of time in which nothing runs on a device.
 IDLE = ("wait", "host")
 #: Version of the JSON form.
@@ -236,13 +239,26 @@ def estimate(
     wait for each other).
     """
     chosen = find_policy("overlap" if policy is None else policy)
-    profile = profile or default_profile(workload, cluster)
+    asked, profile = profile, profile or default_profile(workload, cluster)
+    _log.info(
+        "on %s: kernels as %s launches them (%s), communication by policy %s",
+        *(cluster.name, profile, "asked for" if asked else "by capture and chip", chosen.name),
+    )
     placement = NetworkPlacement(workload.mesh, cluster, mapping)
-    kernels = _kernels(workload, profile, chosen)
-    priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
-    timeline = simulate(priced.works, priced.streams, chosen)
+    with stage("fuse"):
+        kernels = _kernels(workload, profile, chosen)
+    with stage("price"):
+        priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
+    with stage("simulate"):
+        timeline = simulate(priced.works, priced.streams, chosen)
+    _log.info(
+        "%d operations are %d kernels and collectives, in time %d nodes",
+        *(sum(map(len, workload.programs)), sum(map(len, kernels.programs))),
+        sum(len(c.start_ns) for c in timeline.classes),
+    )
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
-    memory = _memory(workload, kernels, cluster.chip, chosen)
+    with stage("memory"):
+        memory = _memory(workload, kernels, cluster.chip, chosen)
     classes = tuple(
         ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
         for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)

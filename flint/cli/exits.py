@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import typer
 
 from flint.cli.console import print_error, print_traceback
+from flint.cli.log import log_shown
 from flint.cli.signals import INTERRUPTED, TERMINATED, Terminated, signals
 from flint.errors import FlintError
 
@@ -34,9 +35,10 @@ def guarded(command: C) -> C:
     """Wrap a command so that it ends with an exit code and never with a bare exception."""
 
     @functools.wraps(command)
-    def run(*args: object, **kwargs: object) -> None:
+    def run(*args: object, **kwargs: Any) -> None:
         try:
-            command(*args, **kwargs)
+            with log_shown(int(kwargs.get("verbose") or 0)):
+                command(*args, **kwargs)
         except (typer.Exit, typer.Abort):
             raise
         except FlintError as error:

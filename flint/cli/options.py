@@ -13,7 +13,14 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress.")
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print more: stages, tracebacks of user code.")
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        show_default=False,
+        help="Print more: stages, tracebacks of user code, the log on stderr (-vv: all of it).",
+    ),
 ]
 Rank = Annotated[
     int, typer.Option("--rank", metavar="N", help="Look at the program that this rank runs.")

@@ -21,6 +21,8 @@ INTERRUPTED = 130
 TERMINATED = 143
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+#: To the beginning of the line, and nothing on it.
+_CLEAR_LINE = b"\r\x1b[K"
 #: How long to wait for an import to end before an exception is raised where files are written.
 _IMPORT_SECONDS = 0.02
 
@@ -37,6 +39,8 @@ class Signals:
         self._unwinds = False
         #: Whether this process is a command's own, from its beginning to its end.
         self.taken = False
+        #: Whether a line on stderr is being drawn that has to go before anything is said.
+        self.drawing = False
 
     def take(self) -> None:
         """Answer both from now on. A signal that the caller has told us to ignore stays ignored."""
@@ -78,6 +82,7 @@ class Signals:
         if processes is not None:
             processes.family().end()
         with contextlib.suppress(OSError):
+            os.write(2, _CLEAR_LINE if self.drawing else b"")
             os.write(2, f"{_WORDS[signal.Signals(number)]}\n".encode())
         self._end(128 + number)
 

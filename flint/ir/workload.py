@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
+from flint.log import stage
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -61,6 +64,8 @@ class Kept:
         if found is None or found[0] != key:
             found = (key, make())
             self._results[name] = found
+        else:
+            _log.debug("%s of %s are kept from before", name, key)
         return cast(T, found[1])
 
     def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
@@ -127,5 +132,11 @@ class Workload:
     def load(cls, path: str | Path) -> Workload:
         """Read a `.flint` file. Raises FlintError FL301 (cannot read) or FL304 (not one)."""
         help_ = "give a directory that flint capture wrote, or a .flint file"
-        data = read_bounded(Path(path), FileKind.WORKLOAD, "FL301", help_)
-        return cls.from_bytes(data, str(path))
+        with stage("read"):
+            data = read_bounded(Path(path), FileKind.WORKLOAD, "FL301", help_)
+            found = cls.from_bytes(data, str(path))
+        rows = sum(map(len, found.programs))
+        _log.info(
+            "%s: %d bytes, %d programs of %d rows", path, len(data), len(found.programs), rows
+        )
+        return found

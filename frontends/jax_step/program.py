@@ -18,6 +18,7 @@ from flint.frontends.jax_step.specs import check_axes, check_spec, show_array, s
 from flint.frontends.user_code import user_error
 from flint.ir.axis_types import AxisType
 from flint.ir.mesh import Mesh
+from flint.log import stage
 from flint.passes import jax_private
 from flint.passes.mlir import missing_jax, write_bytecode
 from flint.passes.partition.prepare.attention import attach_attention_rules
@@ -101,7 +102,8 @@ def lower_jax(
     """
     with capturing_on(abstract):
         try:
-            traced = function.trace(*args, **kwargs)
+            with stage("trace"):
+                traced = function.trace(*args, **kwargs)
         except FlintError:
             raise
         except (Exception, SystemExit) as error:
@@ -110,7 +112,8 @@ def lower_jax(
         refuse_huge_constants(traced.jaxpr, place)
         options = lowering_options(platform)
         try:
-            lowered = traced.lower(**options)
+            with stage("lower"):
+                lowered = traced.lower(**options)
         except (Exception, SystemExit) as error:
             raise user_error(error, f"lowering {name} for {platform}", place) from error
         module = lowered.compiler_ir("stablehlo")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import signal
 import struct
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import replace
 from functools import cache
 from typing import IO, Any
@@ -23,6 +25,7 @@ from typing import IO, Any
 from flint.errors import FlintError
 from flint.io.processes import IDLE_SECONDS, TOTAL_SECONDS, Child, Patience, Watch
 
+_log = logging.getLogger(__name__)
 _HEADER = struct.Struct("<II")
 
 
@@ -56,6 +59,7 @@ class Worker:
         patience = Patience.from_environment()
         if seconds is not None:
             patience = replace(patience, total_seconds=seconds)
+        started = time.perf_counter()
         with self._lock:
             child = self._ensure()
             process = child.process
@@ -69,6 +73,11 @@ class Worker:
             except BaseException:
                 self.stop()  # an interrupt leaves an answer in the pipe that nobody will read
                 raise
+        seconds = time.perf_counter() - started
+        _log.info(
+            "%s answered after %.3f s: %d bytes to it, %d back",
+            *(task, seconds, len(payload), len(result)),
+        )
         if header.get("bug"):
             raise RuntimeError(f"in the process of the compiler:\n{header['bug']}")
         if header.get("error"):
@@ -107,6 +116,7 @@ class Worker:
             stderr=self._errors,
             env=child_environment(),
         )
+        _log.debug("started the compiler process %d", self._child.process.pid)
         return self._child
 
     def _died(self, task: str, watch: Watch) -> FlintError:

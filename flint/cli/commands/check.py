@@ -32,7 +32,7 @@ def check(
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Check traces for what makes simulators hang.
 
@@ -47,7 +47,7 @@ def check(
     if json_:
         print_json(_document(report))
     else:
-        print_text(_text(report, verbose=verbose))
+        print_text(_text(report, verbose=verbose > 0))
     if not report.ok:
         raise typer.Exit(FOUND)
 

@@ -30,7 +30,7 @@ clusters = typer.Typer(
 
 @clusters.command("list")
 @guarded
-def list_(json_: Json = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
+def list_(json_: Json = False, quiet: Quiet = False, verbose: Verbose = 0) -> None:
     """List the clusters that come with Flint."""
     from flint.cluster.models import Cluster
 
@@ -50,7 +50,7 @@ def show(
     ],
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Show a cluster: each number with its kind and source."""
     from flint.cluster.models import load_cluster

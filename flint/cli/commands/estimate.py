@@ -11,6 +11,7 @@ import typer
 from flint.cli.console import print_json, print_note, print_result
 from flint.cli.inputs import keep_traces, load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.progress import stages_shown
 from flint.cli.signals import signals
 from flint.errors import FlintError
 
@@ -86,7 +87,7 @@ def estimate(
     views: Views = None,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Estimate step time, memory and exposed communication.
 
@@ -105,19 +106,20 @@ def estimate(
     view = _view(perfetto, class_, window, in_json=bool(views))
     if views and not json_:
         raise FlintError("FL218", "--view is for --json", help="add --json")
-    found = Trace(load_workload(path)).estimate(
-        cluster,
-        profile=profile,
-        policy=overlap,
-        mapping=map_,
-        unpriced_is_zero=unpriced is not None,
-    )
+    with stages_shown(quiet=quiet or json_):
+        found = Trace(load_workload(path)).estimate(
+            cluster,
+            profile=profile,
+            policy=overlap,
+            mapping=map_,
+            unpriced_is_zero=unpriced is not None,
+        )
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_)
     if json_:
         print_json(found.to_json(views=views or (), rank_class=class_))
     else:
-        _print(found, quiet=quiet, verbose=verbose)
+        _print(found, quiet=quiet, verbose=verbose > 0)
 
 
 def _print(found: Estimate, *, quiet: bool, verbose: bool) -> None:

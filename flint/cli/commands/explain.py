@@ -34,7 +34,7 @@ def explain(
     rank: Rank = 0,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Explain why collectives are there.
 

@@ -36,7 +36,7 @@ def export(
     rank: Rank = 0,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Export the program of a rank as a graph.
 

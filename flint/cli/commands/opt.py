@@ -48,7 +48,7 @@ def opt(
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Apply passes to programs, and show them as text.
 

@@ -46,7 +46,7 @@ def schedules(
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Draw a schedule of a pipeline, or list all: how long ranks wait, what they hold.
 

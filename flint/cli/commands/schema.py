@@ -23,7 +23,7 @@ def schema(
     ] = "",
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Print the JSON Schema of a command's --json, or list all.
 

@@ -6,11 +6,13 @@ Ranks are recorded one after the other, each process told what those before it f
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,6 +35,8 @@ from flint.io.processes import (
     family,
     kill_group,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class ProgramError(Exception):
@@ -63,7 +67,10 @@ def record(jobs: Sequence[Job]) -> list[Recording]:
 
 
 def _recorded(job: Job, started: list[int]) -> Recording:
+    began = time.perf_counter()
     outcome = _forked(job) if job.call is not None else _spawned(job, started)
+    seconds = time.perf_counter() - began
+    _log.info("rank %d of %d was recorded in %.3f s", job.rank, job.world_size, seconds)
     if isinstance(outcome, Recording):
         return outcome
     raise _error(job, outcome)
