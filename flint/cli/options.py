@@ -8,6 +8,28 @@ from typing import Annotated
 
 import typer
 
+
+def cluster_candidates() -> list[str]:
+    """What a shell offers for --cluster: presets; it offers files itself."""
+    from flint.cluster.load import preset_names
+
+    return list(preset_names())
+
+
+def profile_candidates() -> list[str]:
+    """What a shell offers for --profile."""
+    from flint.passes.profiles import PROFILES
+
+    return list(PROFILES)
+
+
+def schedule_candidates() -> list[str]:
+    """What a shell offers for --schedule."""
+    from flint.passes.pipeline.schedule.schedules import SCHEDULES
+
+    return list(SCHEDULES)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress.")
@@ -151,17 +173,20 @@ ProfileName = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
+        autocompletion=profile_candidates,
         help="Rewrite collectives as this compiler does, and make its kernels: {profiles}. With none, "
         "--cluster chooses kernels by chip and program.",
     ),
 ]
-ClusterName = Annotated[
-    str | None,
+ClusterNames = Annotated[
+    list[str] | None,
     typer.Option(
         "--cluster",
         "-c",
         metavar="NAME|FILE",
-        help="Give kernels the durations that they have on this cluster (with -o).",
+        autocompletion=cluster_candidates,
+        help="Estimate the step on this cluster (repeatable); with -o, traces have the durations of "
+        "kernels there.",
     ),
 ]
 Ranks = Annotated[
@@ -189,6 +214,7 @@ Schedule = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
+        autocompletion=schedule_candidates,
         help="Schedule of a pipeline: {schedules}.",
     ),
 ]

@@ -12,7 +12,7 @@ from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.options import (
     Arguments,
     Chunks,
-    ClusterName,
+    ClusterNames,
     Cut,
     Granularity,
     GranularityChoice,
@@ -42,17 +42,20 @@ from flint.cli.options import (
     Verbose,
     World,
 )
+from flint.cli.progress import stages_shown
 from flint.cli.signals import signals
+from flint.log import stage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from flint.backends.chakra import WriteReport
+    from flint.backends.cost.estimate import Estimate
     from flint.backends.report.summary import Summary
+    from flint.cluster.models import Cluster
     from flint.ir.workload import Workload
+    from flint.schemas.documents.capture import CaptureDocument, FilesDocument
     from flint.tracing import Trace
-
-SCHEMA = "flint.capture/1"
 
 
 def capture(
@@ -73,7 +76,7 @@ def capture(
     chunks: Chunks = None,
     granularity: GranularityChoice = Granularity.KERNEL,
     profile: ProfileName = "none",
-    cluster: ClusterName = None,
+    cluster: ClusterNames = None,
     map_: Mapping = None,
     unpriced: UnpricedChoice = None,
     ranks: Ranks = "all",
@@ -82,39 +85,41 @@ def capture(
     link: Link = False,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Capture a step on a virtual mesh.
 
-    Prints a summary and, with -o, writes execution traces for every rank.
+    Prints a summary, with -c an estimate on that cluster, and with -o writes execution traces for
+    every rank.
     """
     from flint.cluster.models import load_cluster
     from flint.io.scratch import remove_leftovers
     from flint.steps.options import PipelineOptions
 
     started = time.perf_counter()
-    _refuse_lone(output, cluster, (("--map", map_), ("--unpriced", unpriced)))
+    _refuse_clusters(output, cluster or [], (("--map", map_), ("--unpriced", unpriced)))
     require_profile(profile)
     remove_leftovers()
     _refuse_output(output, [model, *([args] if args else [])])
-    hardware = None if cluster is None else load_cluster(cluster)
-    trace = captured(
-        CaptureOptions(
-            model,
-            mesh,
-            world=world,
-            script_arguments=tuple(script_arguments or ()),
-            steps=steps,
-            hints=tuple(hint or ()),
-            args=args,
-            settings=tuple(set_ or ()),
-            trip_counts=tuple(trip_count or ()),
-            partitioner=partitioner.value,
-            pipeline=PipelineOptions(cut, schedule, microbatches, chunks),
-            profile=profile,
-        )
+    hardware = list(map(load_cluster, cluster or []))
+    asked = CaptureOptions(
+        model,
+        mesh,
+        world=world,
+        script_arguments=tuple(script_arguments or ()),
+        steps=steps,
+        hints=tuple(hint or ()),
+        args=args,
+        settings=tuple(set_ or ()),
+        trip_counts=tuple(trip_count or ()),
+        partitioner=partitioner.value,
+        pipeline=PipelineOptions(cut, schedule, microbatches, chunks),
+        profile=profile,
     )
-    files: dict[str, Any] | None = None
+    with stages_shown(quiet=quiet or json_):
+        trace = captured(asked)
+        trace, estimates = _estimated(trace, hardware, map_, unpriced is not None)
+    files: FilesDocument | None = None
     written: Workload | None = None
     if output is not None:
         options = {
@@ -122,7 +127,7 @@ def capture(
             "tensor_size": tensor_size.value,
             "groups": groups.value,
             "link": link,
-            "cluster": hardware,
+            "cluster": hardware[0] if hardware else None,
             "mapping": map_,
             "unpriced_is_zero": unpriced is not None,
         }
@@ -133,7 +138,25 @@ def capture(
     for warning in trace.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
     seconds = {**trace.timings, "total_seconds": _since(started)}
-    _report(trace.summary(written), files, seconds, as_json=json_, verbose=verbose)
+    if json_:
+        print_json(_document(trace, written, estimates, files, seconds))
+        return
+    tail = _tail(files, seconds, verbose > 0)
+    _print(trace.summary(written), [e.to_text(verbose=verbose > 0) for e in estimates], tail)
+
+
+def _estimated(
+    trace: Trace, clusters: list[Cluster], mapping: str | None, unpriced_is_zero: bool
+) -> tuple[Trace, list[Estimate]]:
+    """An estimate on each cluster, and the trace with the time that they took."""
+    timings = dict(trace.timings)
+    if not clusters:
+        return trace, []
+    with stage("estimate", timings):
+        found = [
+            trace.estimate(c, mapping=mapping, unpriced_is_zero=unpriced_is_zero) for c in clusters
+        ]
+    return replace(trace, timings=timings), found
 
 
 def _refuse_output(output: Path | None, targets: list[str]) -> None:
@@ -146,16 +169,20 @@ def _refuse_output(output: Path | None, targets: list[str]) -> None:
             refuse_output(output, [Target.parse(t).path for t in targets])
 
 
-def _refuse_lone(
-    output: Path | None, cluster: str | None, others: tuple[tuple[str, object], ...]
+def _refuse_clusters(
+    output: Path | None, clusters: list[str], others: tuple[tuple[str, object], ...]
 ) -> None:
-    """Raise FlintError FL218 for options of traces without traces, or of a cluster without one."""
+    """Raise FlintError FL218 for traces of two clusters, or options of a cluster without one."""
     from flint.errors import FlintError
 
-    if output is None and cluster is not None:
-        raise FlintError("FL218", "--cluster is for traces", help="add -o DIR, or flint estimate")
+    if output is not None and len(clusters) > 1:
+        raise FlintError(
+            "FL218",
+            f"traces have the durations of one cluster, and {len(clusters)} are given",
+            help="capture once with each, or leave out -o",
+        )
     for option, value in others:
-        if cluster is None and value is not None:
+        if not clusters and value is not None:
             raise FlintError("FL218", f"{option} is for --cluster", help="add --cluster NAME")
 
 
@@ -168,7 +195,7 @@ def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> WriteR
         return trace.save(output, progress=progress, **options)
 
 
-def _counts(report: WriteReport, output: Path) -> dict[str, Any]:
+def _counts(report: WriteReport, output: Path) -> FilesDocument:
     return {
         "directory": str(output),
         "files": report.files,
@@ -179,32 +206,38 @@ def _counts(report: WriteReport, output: Path) -> dict[str, Any]:
     }
 
 
-def _report(
-    summary: Summary,
-    files: dict[str, Any] | None,
+def _document(
+    trace: Trace,
+    written: Workload | None,
+    estimates: list[Estimate],
+    files: FilesDocument | None,
     seconds: dict[str, float],
-    *,
-    as_json: bool,
-    verbose: bool,
-) -> None:
-    if as_json:
-        rounded = {stage: round(s, 6) for stage, s in seconds.items()}
-        document = {"summary": summary.to_json(), "files": files, "timings": rounded}
-        print_json(SCHEMA, document)
-        return
-    tail = "\n".join(f"{label:<7} {value}" for label, value in _tail(files, seconds, verbose))
+) -> CaptureDocument:
+    return {
+        "schema": "flint.capture/1",
+        "summary": trace.summary(written).to_json(),
+        "files": files,
+        "estimates": [e.to_json() for e in estimates],
+        "warnings": list(trace.warnings),
+        "timings": {stage: round(s, 6) for stage, s in seconds.items()},
+    }
+
+
+def _print(summary: Summary, estimates: list[str], tail: list[tuple[str, str]]) -> None:
+    """The summary, what estimates say, and what was done."""
+    below = "\n\n".join([*estimates, "\n".join(f"{label:<7} {value}" for label, value in tail)])
 
     def rich_form() -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        return Group(summary.to_rich(), Text(tail))
+        return Group(summary.to_rich(), Text(below))
 
-    print_result(f"{summary.to_text()}\n\n{tail}", rich_form)
+    print_result(f"{summary.to_text()}\n\n{below}", rich_form)
 
 
 def _tail(
-    files: dict[str, Any] | None, seconds: dict[str, float], verbose: bool
+    files: FilesDocument | None, seconds: dict[str, float], verbose: bool
 ) -> list[tuple[str, str]]:
     from flint.text import format_bytes, format_count, format_seconds, plural
 

@@ -74,7 +74,7 @@ def diff(
     markdown: Markdown = False,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Compare two captures.
 
@@ -98,7 +98,7 @@ def diff(
     second = side(before if after is None else after, None, request)
     found = compare(first, second)
     told = broken(found, budgets)
-    _print(found, told, as_json=json_, markdown=markdown, quiet=quiet, verbose=verbose)
+    _print(found, told, as_json=json_, markdown=markdown, quiet=quiet, verbose=verbose > 0)
     if told or (exit_code and not found.is_equal):
         raise typer.Exit(FOUND)
 

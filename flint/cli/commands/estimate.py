@@ -10,7 +10,15 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_result
 from flint.cli.inputs import keep_traces, load_workload
-from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.options import (
+    Json,
+    Mapping,
+    Quiet,
+    UnpricedChoice,
+    Verbose,
+    cluster_candidates,
+    profile_candidates,
+)
 from flint.cli.progress import stages_shown
 from flint.cli.signals import signals
 from flint.errors import FlintError
@@ -31,6 +39,7 @@ ClusterName = Annotated[
         "--cluster",
         "-c",
         metavar="NAME|FILE",
+        autocompletion=cluster_candidates,
         help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml.",
     ),
 ]
@@ -39,6 +48,7 @@ ProfileName = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
+        autocompletion=profile_candidates,
         help="Whose kernels: {profiles} (default: that of capture, else by chip and program).",
     ),
 ]

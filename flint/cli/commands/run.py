@@ -39,7 +39,7 @@ def run(
     anew: Anew = False,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Capture what flint.toml lists.
 

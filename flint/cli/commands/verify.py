@@ -46,7 +46,7 @@ def verify(
     jobs: Jobs = 0,
     json_: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbose: Verbose = 0,
 ) -> None:
     """Compare captures with flint.lock.
 
@@ -88,7 +88,7 @@ def verify(
         for line in ci.workflow_commands(verdicts, captured, project.root):
             print_text(line)
         ci.tell_runner(verdicts, text)
-    _print(verdicts, text if markdown else None, as_json=json_, quiet=quiet, verbose=verbose)
+    _print(verdicts, text if markdown else None, as_json=json_, quiet=quiet, verbose=verbose > 0)
     if any(v.fails for v in verdicts):
         raise typer.Exit(FOUND)
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+from flint.schemas.documents.estimate import EstimateDocument
 from flint.schemas.documents.summary import SummaryDocument
 
 
@@ -27,7 +28,7 @@ class FilesDocument(TypedDict):
 
 
 class CaptureDocument(TypedDict):
-    """A captured program: its summary, and what was written of it."""
+    """A captured program: its summary, its estimates, and what was written of it."""
 
     schema: Literal["flint.capture/1"]
     """Kind and version of this document."""
@@ -35,5 +36,9 @@ class CaptureDocument(TypedDict):
     """What the program computes, holds and sends. With -o, communication is that of the traces."""
     files: FilesDocument | None
     """The traces; null without -o."""
+    estimates: list[EstimateDocument]
+    """An estimate for each cluster that was given with -c, in that order."""
+    warnings: list[str]
+    """What could not be captured as asked for, and what was made up: sentences."""
     timings: dict[str, float]
     """Wall seconds of the stages of this run, total_seconds with them. The one part that varies."""
