@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flint.backends.cost.simulate.timeline import Policy
     from flint.backends.report.summary import Summary
     from flint.cluster.models import Cluster
+    from flint.compare.difference import Difference
     from flint.passes.pipeline.split.parts import PartitionedBody
     from flint.steps.captured import Body, CapturedPipeline
 
@@ -117,6 +118,21 @@ class Trace:
             mapping=mapping,
             unpriced_is_zero=unpriced_is_zero,
         )
+
+    def diff(
+        self, other: Trace, cluster: str | Path | Cluster | None = None, **options: Any
+    ) -> Difference:
+        """What `other` does that this does not, and why; with times and memory on a `cluster`.
+
+        Prints as `flint diff` does; `options` are those of `estimate`, whose errors it raises.
+        """
+        from flint.compare.difference import Side, compare
+
+        def side(trace: Trace) -> Side:
+            estimate = None if cluster is None else trace.estimate(cluster, **options)
+            return Side.of(trace.workload, estimate)
+
+        return compare(side(self), side(other))
 
     def save(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from flint.compare.snapshot import Argument, ProgramFacts, Snapshot
+from flint.compare.snapshot import Argument, EstimateFacts, ProgramFacts, Snapshot
 from flint.text import format_bytes, plural
 
 #: Arguments that a sentence names.
@@ -68,14 +68,14 @@ def causes(a: Snapshot, b: Snapshot) -> Causes:
 def _of_programs(a: ProgramFacts, b: ProgramFacts, arguments: _Arguments) -> list[Cause]:
     if a == b or (a.structure == b.structure and a.options == b.options):
         return []
-    trips = _changed_trips(a, b)
-    found = [*_mesh(a, b), *_layers(trips, arguments)]
-    found += _shapes(trips, arguments)
+    trips, options = _changed_trips(a, b), _options(a, b)
+    found = [*_mesh(a, b), *_layers(Counter() if options else trips, arguments)]
+    found += _shapes(trips, arguments, follows=bool(a.mesh != b.mesh))
     found += _precision(a, b, arguments)
     found += arguments.sharding()
     found += _remat(a, b, {c.kind for c in found})
     found += arguments.others()
-    found += _options(a, b)
+    found += options
     known = {c.kind for c in found}
     found += _collectives(a, b, known)
     if not known & _CHANGES_OPERATIONS:
@@ -83,6 +83,8 @@ def _of_programs(a: ProgramFacts, b: ProgramFacts, arguments: _Arguments) -> lis
     return found or [Cause(CauseKind.ORDER, "dependencies of the same operations differ")]
 
 
+#: What the user sets: these stand first, whatever they cost.
+GIVEN = (CauseKind.MESH, CauseKind.OPTIONS, CauseKind.CLUSTER)
 #: Causes from which other operations follow, whatever the source says.
 _CHANGES_OPERATIONS = {
     *(CauseKind.MESH, CauseKind.LAYERS, CauseKind.PRECISION, CauseKind.SHARDING),
@@ -207,12 +209,19 @@ def _layers(trips: Counter[tuple[int, int]], arguments: _Arguments) -> list[Caus
     return [Cause(CauseKind.LAYERS, "; ".join(said))] if said else []
 
 
-def _shapes(trips: Counter[tuple[int, int]], arguments: _Arguments) -> list[Cause]:
-    """Other sizes of dimensions, but for those that are layers stacked for a loop."""
+def _shapes(
+    trips: Counter[tuple[int, int]], arguments: _Arguments, *, follows: bool
+) -> list[Cause]:
+    """Other sizes of dimensions, but for those that are layers stacked for a loop.
+
+    With `follows`, of a changed mesh, only of arguments whose whole shape is known.
+    """
     sizes: Counter[tuple[int, int]] = Counter()
     ranks: list[str] = []
     names: list[str] = []
     for old, new in arguments.pairs:
+        if follows and not (old.sharding and new.sharding):
+            continue
         if len(old.shape) != len(new.shape):
             ranks.append(f"{_shape(old)} -> {_shape(new)}")
             names.append(old.name)
@@ -382,25 +391,33 @@ def _rows(facts: ProgramFacts) -> Counter[str]:
 
 
 def _clusters(before: Snapshot, after: Snapshot) -> list[Cause]:
-    """Estimates that were made on another cluster, or otherwise. One of each side is a pair."""
+    """Estimates that were made on another cluster, or otherwise, or with other constants."""
     a, b = before.estimates, after.estimates
-    meshes = [s.program.mesh for s in (before, after) if s.program is not None]
-    names = ["chip", "profile", "policy", "derate"]
-    if len(meshes) < 2 or meshes[0] == meshes[1]:
-        names.append("mapping")  # that of another mesh follows from the mesh
-    shared = [(n, n) for n in a if n in b]
-    if not shared and len(a) == len(b) == 1:
-        shared = [(next(iter(a)), next(iter(b)))]
+    programs = [s.program for s in (before, after) if s.program is not None]
+    same_mesh = len(programs) < 2 or programs[0].mesh == programs[1].mesh
+    same = len(programs) == 2 and programs[0].structure == programs[1].structure
     found = []
-    for one, other in shared:
+    for one, other in shared_clusters(a, b):
         said = [f"{one} -> {other}"] if one != other else []
-        for name in names:
+        for name in ("chip", "profile", "policy", "derate", *["mapping"] * same_mesh):
             old, new = getattr(a[one], name), getattr(b[other], name)
-            if old != new:
+            if old != new:  # the mapping of another mesh follows from the mesh
                 said.append(f"{name} {_plain(old)} -> {_plain(new)}")
+        if not said and same and a[one] != b[other]:
+            said.append(f"{one} gives other numbers for the same program: its constants changed")
         if said:
             found.append(Cause(CauseKind.CLUSTER, ", ".join(said)))
     return found
+
+
+def shared_clusters(
+    a: Mapping[str, EstimateFacts], b: Mapping[str, EstimateFacts]
+) -> list[tuple[str, str]]:
+    """Names of clusters that both sides have. One of each side is a pair, whatever it is called."""
+    shared = [(name, name) for name in a if name in b]
+    if not shared and len(a) == len(b) == 1:
+        return [(next(iter(a)), next(iter(b)))]
+    return shared
 
 
 def _plain(value: object) -> str:

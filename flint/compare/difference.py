@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flint.compare.causes import Cause, CauseKind, Causes, causes
+from flint.compare.causes import GIVEN, Cause, CauseKind, Causes, causes, shared_clusters
 from flint.compare.match import Change, Matched, match
 from flint.compare.rows import ClassRows, Cost
 from flint.compare.snapshot import EstimateFacts, Snapshot, snapshot
@@ -18,6 +19,7 @@ from flint.rewrite import nodes_of
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
+    from flint.compare.budgets import Broken
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +65,8 @@ class Difference:
     def estimated(self) -> tuple[EstimateFacts, EstimateFacts] | None:
         """The estimates on the first cluster that both have, or on the only one of each."""
         a, b = self.before.estimates, self.after.estimates
-        shared = [(a[n], b[n]) for n in a if n in b]
-        if not shared and len(a) == len(b) == 1:
-            shared = [(next(iter(a.values())), next(iter(b.values())))]
-        return shared[0] if shared else None
+        shared = shared_clusters(a, b)
+        return (a[shared[0][0]], b[shared[0][1]]) if shared else None
 
     @cached_property
     def costs(self) -> dict[CauseKind | None, Cost]:
@@ -76,9 +76,44 @@ class Difference:
             found[change.cause] = found.get(change.cause, Cost()) + change.delta
         return found
 
+    def broken(self, budgets: str) -> list[Broken]:
+        """Budgets that do not hold, of `step-time=+2%,memory=+1GiB`: see `flint diff --fail-over`.
+
+        Raises FlintError FL720 for what is no budget, FL721 for one that cannot be told.
+        """
+        from flint.compare.budgets import broken, parse_budgets
+
+        return broken(self, parse_budgets(budgets))
+
+    def to_text(self, *, verbose: bool = False) -> str:
+        """As `flint diff` prints it; `verbose` shows all changes and numbers."""
+        from flint.compare.show import text
+
+        return text(self, verbose=verbose)
+
+    def to_markdown(self) -> str:
+        """A comment for a pull request, below 60 lines."""
+        from flint.compare.show import markdown
+
+        return markdown(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `flint diff --json`: exact numbers."""
+        from flint.compare.document import SCHEMA, document
+
+        return {"schema": SCHEMA, **document(self)}
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        from flint.compare.show import html
+
+        return html(self)
+
 
 def compare(before: Side, after: Side) -> Difference:
-    """Compare two captures. Causes come in the order of what they cost."""
+    """Compare two captures. Causes that users set come first, then others by what they cost."""
     found = causes(before.snapshot, after.snapshot)
     matched = _matched(before, after, found)
     difference = Difference(before.snapshot, after.snapshot, found.found, found.renamed)
@@ -91,7 +126,9 @@ def compare(before: Side, after: Side) -> Difference:
             shifted_ns=matched.shifted_ns,
             has_kernels=True,
         )
-    ordered = sorted(found.found, key=lambda c: _cost_of(difference, c.kind), reverse=True)
+    ordered = sorted(
+        found.found, key=lambda c: (c.kind not in GIVEN, -_cost_of(difference, c.kind))
+    )
     return replace(difference, causes=tuple(ordered))
 
 
@@ -114,17 +151,15 @@ def _matched(before: Side, after: Side, found: Causes) -> Matched | None:
     if before.workload is None or after.workload is None:
         return None
     kinds = [c.kind for c in found.found]
-    a, b = (_in_pairs(before, after)), (_in_pairs(after, before))
-    return match(a, b, kinds, dict(found.renamed))
+    return match(_in_pairs(before, after), kinds, dict(found.renamed))
 
 
-def _in_pairs(side: Side, other: Side) -> list[ClassRows]:
-    """The rank classes of a side that the other has, too: by name, else by place."""
-    mine, theirs = list(_classes(side)), list(_classes(other))
-    names = {name for name, _ in mine} & {name for name, _ in theirs}
-    if len(names) == len(mine) == len(theirs):
-        return [rows for _, rows in sorted(mine, key=lambda pair: pair[0])]
-    return [rows for _, rows in mine][: min(len(mine), len(theirs))]
+def _in_pairs(before: Side, after: Side) -> Iterator[tuple[ClassRows | None, ClassRows | None]]:
+    """The rank classes of both sides: by name where all have one, else by place."""
+    a, b = list(_classes(before)), list(_classes(after))
+    if {name for name, _ in a} == {name for name, _ in b}:
+        a, b = sorted(a, key=lambda c: c[0]), sorted(b, key=lambda c: c[0])
+    return zip_longest((rows for _, rows in a), (rows for _, rows in b))
 
 
 def rows_of(side: Side) -> Iterator[ClassRows]:

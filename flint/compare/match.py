@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -79,23 +79,22 @@ class Matched:
 
 
 def match(
-    a: Iterable[ClassRows],
-    b: Iterable[ClassRows],
+    pairs: Iterable[tuple[ClassRows | None, ClassRows | None]],
     found: Iterable[CauseKind],
     renamed: Mapping[str, str],
 ) -> Matched:
-    """Match rank classes in their order, and the kernels of each."""
+    """Match the kernels of pairs of rank classes. Of a class without a partner all are new or gone."""
     grouped: dict[tuple[object, ...], Change] = {}
-    kinds = frozenset(found)
-    same = moved = 0
-    shifted = 0.0
-    for one, other in zip(a, b, strict=True):
-        pairs = _pairs(one, other, renamed)
-        gone = set(one.rows) - {i for i, _ in pairs}
-        new = set(other.rows) - {j for _, j in pairs}
-        for change in _changes(one, other, pairs, sorted(gone), sorted(new), kinds):
+    kinds, same, moved, shifted = frozenset(found), 0, 0, 0.0
+    for one, other in pairs:
+        if one is None or other is None:
+            for change in _alone(one, other, kinds):
+                _add(grouped, change)
+            continue
+        rows = _pairs(one, other, renamed)
+        for change in _changes(one, other, rows, kinds):
             _add(grouped, change)
-        equal = [(i, j) for i, j in pairs if not _aspects(one, other, i, j)]
+        equal = [(i, j) for i, j in rows if not _aspects(one, other, i, j)]
         same += len(equal)
         moved += sum(_place(one, i) != _place(other, j) for i, j in equal)
         shifted += sum(other.path_ns[j] - one.path_ns[i] for i, j in equal)
@@ -115,21 +114,23 @@ def _pairs(a: ClassRows, b: ClassRows, renamed: Mapping[str, str]) -> list[tuple
 
 
 def _changes(
-    a: ClassRows,
-    b: ClassRows,
-    pairs: Iterable[tuple[int, int]],
-    gone: Iterable[int],
-    new: Iterable[int],
-    kinds: frozenset[CauseKind],
+    a: ClassRows, b: ClassRows, pairs: Sequence[tuple[int, int]], kinds: frozenset[CauseKind]
 ) -> Iterator[Change]:
     for i, j in pairs:
         aspects = _aspects(a, b, i, j)
         if aspects:
             yield _changed(a, b, i, j, _cause_of_change(aspects, kinds))
-    for i in gone:
-        yield _single(a, i, Action.REMOVED, kinds)
-    for j in new:
-        yield _single(b, j, Action.ADDED, kinds)
+    old, new = {i for i, _ in pairs}, {j for _, j in pairs}
+    yield from (_single(a, i, Action.REMOVED, kinds) for i in a.rows if i not in old)
+    yield from (_single(b, j, Action.ADDED, kinds) for j in b.rows if j not in new)
+
+
+def _alone(
+    one: ClassRows | None, other: ClassRows | None, kinds: frozenset[CauseKind]
+) -> Iterator[Change]:
+    for side, action in ((one, Action.REMOVED), (other, Action.ADDED)):
+        if side is not None:
+            yield from (_single(side, row, action, kinds) for row in side.rows)
 
 
 def _add(grouped: dict[tuple[object, ...], Change], c: Change) -> None:

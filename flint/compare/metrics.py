@@ -30,7 +30,7 @@ class Unit(StrEnum):
             return format_flops(round(value))
         if self is Unit.PERCENT:
             return f"{value:.1f} %"
-        return format_count(round(value)) if value == round(value) else f"{value:,.3f}"
+        return format_count(round(value)) if value == round(value) else f"{value:,.1f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,10 @@ class Number:
         if self.metric.unit is Unit.PERCENT:
             return f"{self.after - self.before:+.1f} points"
         percent = (self.after / self.before - 1) * 100
-        return f"{percent:+.1f} %" if abs(percent) < 1000 else f"x{self.after / self.before:.1f}"
+        if abs(percent) >= 1000:
+            return f"x{self.after / self.before:.1f}"
+        least = f"{'+' if percent > 0 else '-'}<0.1 %"
+        return f"{percent:+.1f} %" if abs(percent) >= 0.05 else least
 
 
 def numbers(

@@ -1,8 +1,9 @@
-"""A `Difference` in words: text for terminals and files, markdown for a pull request."""
+"""A `Difference` in words: text for terminals and files, markdown for a pull request, HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import escape as escape_html
 from pathlib import PurePosixPath
 
 from flint.compare.budgets import Broken
@@ -228,7 +229,7 @@ def _unchanged(difference: Difference) -> str:
         said.append(f"{shifted} of the step are others, which are hidden more or less than before")
     rest = [c for c in difference.changes if c.cause is None]
     if rest:
-        said.append(f"{plural(len(rest), 'change')} follow from none of the causes above")
+        said.append(f"{plural(len(rest), 'change')} cannot be told to follow from the causes above")
     return "; ".join(said)
 
 
@@ -265,3 +266,30 @@ def escape(cell: str) -> str:
     """Names of others as they are: nothing in them is markdown, HTML or a mention."""
     escaped = "".join(f"\\{c}" if c in "\\`*_[]|~#" else c for c in cell)
     return escaped.replace("<", "&lt;").replace("@", "@\u200b").replace("\n", " ")
+
+
+# notebooks --------------------------------------------------------------------------------------
+
+
+def html(difference: Difference) -> str:
+    """The same as text, as HTML for a notebook."""
+    causes = "".join(
+        f"<li>{escape_html(cause_text(difference, c))}</li>" for c in difference.causes
+    )
+    parts = [
+        f"<p><b>{escape_html(verdict(difference))}</b></p>",
+        f"<ul>{causes}</ul>" * bool(causes),
+    ]
+    if not difference.is_equal:
+        parts.append(_html_table(_NUMBERS, list(_number_rows(difference, everything=False))))
+        shown = [_change_cells(difference, c) for c in difference.changes[:SHOWN]]
+        parts += [_html_table(_CHANGES, shown)] * bool(shown)
+    return "".join(parts)
+
+
+def _html_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape_html(c.title)}</th>" for c in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape_html(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -23,8 +23,9 @@ from flint.rewrite import nodes_of
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
 
-#: Metadata that says how a program was captured, beside what it is.
-OPTIONS = ("partitioner", "profile", "granularity", "schedule", "microbatches", "chunks")
+#: Metadata that says how a program was captured, beside what it is; and that of its pipeline.
+OPTIONS = ("partitioner", "profile", "granularity")
+PIPELINE = ("schedule", "microbatches", "chunks")
 #: A number in a name: which of several layers.
 _NUMBER = re.compile(r"(?<![A-Za-z0-9_])\d+(?![A-Za-z0-9_])")
 _DIMENSION = re.compile(r"\{([^{}]*)\}")
@@ -156,11 +157,10 @@ def facts(workload: Workload) -> ProgramFacts:
     for c, ranks in zip(workload.classes, sizes, strict=True):
         add.program(workload.programs[c.program], ranks)
         add.kernels(kernels[c.program], ranks)
-    named = workload.metadata
     return ProgramFacts(
         structure=structure_of(workload),
         mesh=dict(workload.mesh.shape),
-        options={k: str(named[k]) for k in OPTIONS if k in named},
+        options=dict(_options(workload.metadata)),
         kernels=add.mean(add.totals["kernels"]),
         flops=add.mean(add.totals["flops"]),
         bytes=add.mean(add.totals["bytes"]),
@@ -171,6 +171,19 @@ def facts(workload: Workload) -> ProgramFacts:
         operations=tuple(add.operations()),
         collectives=tuple(add.collectives()),
     )
+
+
+def _options(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """How the workload was captured: by name, as text."""
+    yield from ((name, str(metadata[name])) for name in OPTIONS if name in metadata)
+    pipeline = metadata.get("pipeline")
+    if isinstance(pipeline, Mapping):
+        yield from ((name, str(pipeline[name])) for name in PIPELINE if name in pipeline)
+        places = pipeline.get("positions", ())
+        yield "stages", " | ".join("; ".join(str(s["label"]) for s in place) for place in places)
+    pools = metadata.get("pools")
+    if isinstance(pools, Mapping):
+        yield from ((f"{n} pool", str(len(pools[n]))) for n in ("prefill", "decode") if n in pools)
 
 
 class _Added:
