@@ -6,10 +6,9 @@ to the module, in place of the function.
 
 from __future__ import annotations
 
+import logging
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from flint.io.bounded import FileKind, read_bounded
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 from flint.ir.workload import Workload
+from flint.log import stage
 from flint.steps.captured import Captured
 from flint.steps.fields import TRIP_COUNTS, check_value
 from flint.steps.input_kind import InputKind, input_kind
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from flint.compare.difference import Difference
     from flint.passes.pipeline.split.parts import PartitionedBody
     from flint.steps.captured import Body, CapturedPipeline
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +85,7 @@ class Trace:
         """The trace after the rewrites of a target profile ("xla-gpu", ...; FL405 if unknown)."""
         from flint.rewrite import rewrite
 
-        with _timed(timings := dict(self.timings), "rewrite_seconds"):
+        with stage("rewrite", timings := dict(self.timings)):
             workload = rewrite(self.workload, profile=profile)
         return Trace(workload, timings)
 
@@ -175,7 +177,13 @@ class Trace:
                 mapping=mapping,
                 unpriced_is_zero=unpriced_is_zero,
             )
-        return write(nodes, Path(directory), keep=self.workload, timing=timing, **options)
+        with stage("write"):
+            report = write(nodes, Path(directory), keep=self.workload, timing=timing, **options)
+        _log.info(
+            "%d files of %d ranks in %s: %d bytes, %d of them not linked",
+            *(report.files, report.ranks, directory, report.trace_bytes, report.disk_bytes),
+        )
+        return report
 
     def to_networkx(self) -> Any:
         """The program as a `networkx.DiGraph`, one node a row."""
@@ -303,7 +311,7 @@ def trace_script(
     from flint.frontends.torch_distributed import capture_script
 
     timings: dict[str, float] = {}
-    with _timed(timings, "capture_seconds"):
+    with stage("capture", timings):
         workload = capture_script(
             Path(path), tuple(argv), mesh, hints=dict(hints or {}), steps=steps
         )
@@ -314,7 +322,7 @@ def _trace_world(step: WorldStep, mesh: object, name: str, source: str) -> Trace
     from flint.frontends.torch_distributed import capture_world
 
     timings: dict[str, float] = {}
-    with _timed(timings, "capture_seconds"):
+    with stage("capture", timings):
         workload = capture_world(step, mesh, name=step.name or name, source=source)
     return Trace(workload, timings)
 
@@ -355,7 +363,7 @@ def _traced(
         the_worker().prestart()  # it imports MLIR while the frontend traces
     own = TripCounts(step.trip_counts if isinstance(step, Step) else {}, over=counts)
     timings: dict[str, float] = {}
-    with _timed(timings, "capture_seconds"):
+    with stage("capture", timings):
         captured = _capture(replace(step, name=step.name or name), mesh, source, own)
     trace = _finish(captured, partitioner, timings)
     own.require_taken()
@@ -382,7 +390,7 @@ def _trace_pools(step: Disaggregated, mesh: Mesh, source: str, trip_counts: Trip
     from flint.tracing_pools import trace_pools
 
     timings: dict[str, float] = {}
-    with _timed(timings, "capture_seconds"):
+    with stage("capture", timings):
         workload = trace_pools(step, mesh, source=source, trip_counts=trip_counts)
     return Trace(workload, timings)
 
@@ -407,9 +415,9 @@ def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, trip_counts: TripCo
 
     the_worker().prestart()
     timings: dict[str, float] = {}
-    with _timed(timings, "capture_seconds"):
+    with stage("capture", timings):
         captured = _capture_pipeline(step, mesh, source)
-    with _timed(timings, "partition_seconds"):
+    with stage("partition", timings):
         workload = compose(captured, partition)
     return Trace(workload, timings)
 
@@ -476,14 +484,14 @@ def _trace_captured(
     if kind is InputKind.HLO:
         from flint.frontends.files.hlo import read_hlo
 
-        with _timed(timings, "capture_seconds"):
+        with stage("capture", timings):
             found = read_hlo(data, mesh, name=path.name, trip_counts=counts)
         if isinstance(found, Program):
             return Trace(Workload.single(found, _metadata(path.name, path.name, "none")), timings)
         return _finish(found, partitioner, timings)
     from flint.frontends.files.stablehlo import capture_stablehlo
 
-    with _timed(timings, "capture_seconds"):
+    with stage("capture", timings):
         captured = capture_stablehlo(data, mesh, path.name, counts)
     return _finish(captured, partitioner, timings)
 
@@ -491,8 +499,15 @@ def _trace_captured(
 def _finish(captured: Captured, partitioner: str, timings: dict[str, float]) -> Trace:
     from flint.passes.partition import find_partitioner
 
-    with _timed(timings, "partition_seconds"):
+    with stage("partition", timings):
         found = find_partitioner(partitioner)(captured)
+    _log.info(
+        "%s made %d rows in %d loops and branches of a module of %d bytes",
+        partitioner,
+        len(found.program),
+        len(found.program.regions),
+        len(captured.module),
+    )
     metadata = _metadata(captured.name, captured.source, partitioner)
     warnings = [*captured.warnings, *([found.replicated] if found.replicated else ())]
     if warnings:
@@ -502,13 +517,6 @@ def _finish(captured: Captured, partitioner: str, timings: dict[str, float]) -> 
 
 def _metadata(name: str, source: str, partitioner: str) -> dict[str, Any]:
     return {"producer": "flint", "name": name, "source": source, "partitioner": partitioner}
-
-
-@contextmanager
-def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    timings[name] = time.perf_counter() - started
 
 
 def _axis_names(arguments: Any) -> tuple[str, ...] | None:
