@@ -119,3 +119,17 @@ def test_the_stage_is_shown_on_a_terminal_after_a_while() -> None:
 
 def test_nothing_is_drawn_before_that_or_for_the_quiet() -> None:
     assert drawn(quiet=False, after=30) == drawn(quiet=True, after=0) == ""
+
+
+def test_a_capture_says_its_stages(tmp_path: Path) -> None:
+    pytest.importorskip("jax", reason="captures a JAX program")
+    (tmp_path / "model.py").write_text(
+        "import jax\ndef f(x): return x @ x\n"
+        "def args(mesh): return (jax.ShapeDtypeStruct((8, 8), 'float32'),)\n"
+    )
+    model = str(tmp_path / "model.py")
+    command = ["capture", f"{model}:f", "--args", f"{model}:args", "-m", "2x2", "-v"]
+    text = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "trace")]).stderr
+    stages = re.findall(r"stage: (\w+) took", text)
+    assert stages == ["trace", "lower", "capture", "partition", "write"]
+    assert re.search(r"worker: shardy answered after [\d.]+ s: \d+ bytes to it", text)
