@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import attention_notes, congestion_notes, extrapolation_notes
 from flint.backends.cost.price import Priced, price
-from flint.backends.cost.simulate.exposure import Share, shares
+from flint.backends.cost.simulate.exposure import IDLE, Share, shares
 from flint.backends.cost.simulate.timeline import POLICIES, Policy, Timeline, simulate
 from flint.backends.cost.utilisation import (
     ProductFlops,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     )
 
 _log = logging.getLogger(__name__)
-#: Kinds of time in which nothing runs on a device.
-IDLE = ("wait", "host")
 #: Version of the JSON form.
 SCHEMA: Final = "flint.estimate/1"
 
@@ -170,6 +169,44 @@ class Estimate:
         from flint.backends.cost.estimate_text import estimate_text
 
         return estimate_text(self, verbose=verbose)
+
+    def to_html(
+        self,
+        *,
+        against: Estimate | None = None,
+        names: tuple[str, str] | None = None,
+        rank_class: int | str | None = None,
+    ) -> str:
+        """The page that `report` writes."""
+        if against is None:
+            from flint.backends.report.page.document import report_html
+
+            return report_html(self, rank_class=rank_class)
+        from flint.backends.report.page.comparison import comparison_html
+
+        return comparison_html(self, against, names or ("A", "B"), rank_class=rank_class)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        against: Estimate | None = None,
+        names: tuple[str, str] | None = None,
+        rank_class: int | str | None = None,
+    ) -> int:
+        """Write an HTML page on the estimate, or on it beside another one; gives its bytes.
+
+        The page loads nothing from elsewhere. `names` are those of the two, `rank_class` is whose
+        time it shows: an index or name, None for the slowest. Raises FlintError FL502 (cannot
+        write, or a file of a trace or another input would be replaced) and FL503 (no such class).
+        """
+        from flint.backends.chakra.keeping import refuse_to_replace
+        from flint.io.files import write_atomically
+
+        refuse_to_replace(Path(path))
+        page = self.to_html(against=against, names=names, rank_class=rank_class).encode()
+        write_atomically(Path(path), page)
+        return len(page)
 
     def __str__(self) -> str:
         return self.to_text()

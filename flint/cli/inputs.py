@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
-from flint.io.bounded import is_directory, is_file
+from flint.io.bounded import is_directory
 
 if TYPE_CHECKING:
     from flint.ir.program import Program
     from flint.ir.workload import Workload
 
-#: What captures and clusters are read from: nobody means to replace one by a graph.
-_INPUTS = (".py", ".mlir", ".mlirbc", ".hlo", ".toml")
 _CAPTURED = "give a directory that flint capture wrote, or a .flint file"
 
 
@@ -54,31 +52,9 @@ def _refuse_interrupted(path: Path) -> None:
 
 def keep_traces(output: Path | None) -> None:
     """Raise FlintError FL502 for a file to write that is a directory, of a trace, or an input."""
-    if output is None:
-        return
-    if is_directory(output):
-        raise FlintError(
-            "FL502", f"cannot write {output}: it is a directory", help="give the name of a file"
-        )
-    what = _worth_keeping(output) if is_file(output) else None
-    if what is not None:
-        raise FlintError(
-            "FL502", f"{output} is {what}, and is not overwritten", help="give another name"
-        )
+    from flint.backends.chakra.keeping import refuse_to_replace
 
-
-def _worth_keeping(output: Path) -> str | None:
-    """What an existing file is that no graph and no timeline may replace."""
-    from flint.backends.chakra.manifest import NAME, read_manifest
-
-    if output.suffix in (".flint", ".et") or output.name == NAME:
-        return "a file of a trace"
-    if output.suffix in _INPUTS:
-        return f"a {output.suffix} file, which flint reads"
-    manifest = read_manifest(output.parent)
-    if manifest is not None and output.name in manifest.listing:
-        return "a file of a trace"
-    return None
+    refuse_to_replace(output)
 
 
 def program_of_rank(workload: Workload, rank: int) -> Program:

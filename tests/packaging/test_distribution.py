@@ -113,6 +113,11 @@ def test_the_wheel_holds_every_schema(dist: Path) -> None:
     assert "flint/schemas/estimate-1.json" in packaged
 
 
+def test_the_wheel_holds_style_and_script_of_reports(dist: Path) -> None:
+    page = Path("flint/backends/report/page")
+    assert {str(page / name) for name in ("parts.css", "page.css", "page.js")} <= wheel_names(dist)
+
+
 def test_the_wheel_is_typed_licensed_and_owns_one_name(dist: Path) -> None:
     names = wheel_names(dist)
     (info,) = {n.split("/")[0] for n in names if ".dist-info/" in n}

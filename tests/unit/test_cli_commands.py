@@ -35,6 +35,8 @@ OPTIONS = {
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",
     "run": "--anew --jobs --json --quiet --update --verbose -j -q -v [NAME...]",
+    "report": "--class --cluster --json --map --output --overlap --profile --quiet --unpriced --verbose "
+    "-c -o -q -v PATH [OTHER]",
     "schedules": "--chunks --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
     "verify": "--comment --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
     "[NAME...]",

@@ -15,7 +15,7 @@ from flint.backends.cost.estimate import Estimate
 from flint.backends.report.views.breakdown import by_axes, by_kind, by_phase, scope_tree
 from flint.backends.report.views.communication import communication
 from flint.backends.report.views.memory import TIME_POINTS, memory_over_time
-from flint.backends.report.views.pipeline import pipeline_schedule
+from flint.backends.report.views.pipeline import GAP_SHARE, Lane, pipeline_schedule
 from flint.backends.report.views.rank_class import slowest_class
 from flint.backends.report.views.roofline import roofline
 from flint.backends.report.views.row_times import row_times
@@ -144,21 +144,28 @@ def test_roofline_has_every_kernel_once(estimated: Estimate) -> None:
     assert estimated.dtype in found.peak_flops_per_s
 
 
+def _passes(lane: Lane) -> list[tuple[str, int]]:
+    """The passes of a lane, those that are in several boxes once."""
+    return list(dict.fromkeys((b.work[0], b.microbatch) for b in lane.boxes))
+
+
 def test_a_pipeline_runs_its_schedule() -> None:
     found = pipeline_schedule(pipelined())
     assert found is not None
     assert (found.schedule, found.microbatches, len(found.lanes)) == ("1f1b", 4, 2)
     first, second = found.lanes
-    assert [(b.work[0], b.microbatch) for b in first.boxes[:8]] == [
+    assert _passes(first)[:8] == [
         ("f", 0), ("f", 1), ("b", 0), ("f", 2), ("b", 1), ("f", 3), ("b", 2), ("b", 3),
     ]  # fmt: skip
-    assert [(b.work[0], b.microbatch) for b in second.boxes[:3]] == [("f", 0), ("b", 0), ("f", 1)]
+    assert _passes(second)[:3] == [("f", 0), ("b", 0), ("f", 1)]
     for lane, timeline in zip(found.lanes, pipelined().timeline.classes, strict=True):
         ends = [b.end_ns for b in lane.boxes]
         assert all(b.start_ns >= before for b, before in zip(lane.boxes[1:], ends, strict=False))
         on = timeline.work.stream[timeline.work.nodes.row] == 0
         computing = np.sum((timeline.end_ns - timeline.start_ns)[on])
         assert lane.idle_ns + computing == near(found.end_ns, abs=0.1)
+        drawn = sum(b.end_ns - b.start_ns for b in lane.boxes)
+        assert computing - 1 <= drawn <= computing + GAP_SHARE * found.end_ns * on.sum()
     assert pipeline_schedule(layers()) is None
 
 

@@ -13,6 +13,8 @@ from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program
 
+#: Kinds of time in which nothing runs on a device.
+IDLE = ("wait", "host")
 #: Kind of work, axes that it goes over, phase: the names of a `Share`.
 Label: TypeAlias = tuple[str, str, str]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flint.backends.cost.simulate.exposure import IDLE
 from flint.backends.report.views.row_times import row_times
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def by_kind(c: ClassEstimate) -> tuple[Part, ...]:
 
 
 def by_phase(c: ClassEstimate) -> tuple[Part, ...]:
-    """By phase, what has none as `other`."""
-    return _added(c.shares, lambda s: s.phase or "other")
+    """By phase, what has none as `other`, and time in which nothing runs as `waiting`."""
+    return _added(c.shares, lambda s: "waiting" if s.kind in IDLE else s.phase or "other")
 
 
 def by_axes(c: ClassEstimate) -> tuple[Part, ...]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from flint.backends.cost.estimate import Estimate
     from flint.backends.cost.simulate.timeline import ClassTimeline
 
+#: A pass that waits for longer than this share of the step is several boxes.
+GAP_SHARE = 0.002
 #: What a box is where it is no unit of a schedule.
 _PHASES = {
     Phase.UNKNOWN: "other",
@@ -29,7 +31,7 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A pass of a microbatch on the compute stream.
+    """A pass of a microbatch on the compute stream, or a part of it where it waits in between.
 
     `work` is `forward`, `backward`, `input_backward`, `weight_backward`, `optimizer` or `other`;
     `microbatch` and `chunk` are -1 where a program does not say which.
@@ -73,7 +75,7 @@ def pipeline_schedule(estimate: Estimate) -> PipelineSchedule | None:
         Lane(
             c.name,
             c.ranks,
-            _boxes(t, known[number] if known else ()),
+            _boxes(t, known[number] if known else (), GAP_SHARE * estimate.step_time_ns),
             round(estimate.step_time_ns - _computing_ns(t), 3),
         )
         for number, (c, t) in enumerate(zip(estimate.classes, timelines, strict=True))
@@ -104,17 +106,30 @@ def _computing_ns(timeline: ClassTimeline) -> float:
     return float((timeline.end_ns[on] - timeline.start_ns[on]).sum())
 
 
-def _boxes(timeline: ClassTimeline, order: Sequence[Unit]) -> tuple[Box, ...]:
+def _boxes(timeline: ClassTimeline, order: Sequence[Unit], least_ns: float) -> tuple[Box, ...]:
     nodes = np.flatnonzero(timeline.work.stream[timeline.work.nodes.row] == 0)
     nodes = nodes[np.argsort(timeline.start_ns[nodes], kind="stable")]
     turn = _turns(timeline, nodes)
     passes = list(dict.fromkeys(turn[turn >= 0].tolist()))
     if not order or len(passes) != len(order):
-        return _runs(timeline, nodes)
-    units = [
-        _box(timeline, nodes[turn == key], unit) for key, unit in zip(passes, order, strict=True)
+        return _runs(timeline, nodes, least_ns)
+    found: list[Box] = []
+    for key, unit in zip(passes, order, strict=True):
+        for start, end in _pieces(timeline, nodes[turn == key], least_ns):
+            work = unit.work.name.lower()
+            found.append(Box(start, end, work, unit.microbatch, unit.chunk))
+    return (*found, *_runs(timeline, nodes[turn < 0], least_ns))
+
+
+def _pieces(timeline: ClassTimeline, nodes: Int64s, least_ns: float) -> list[tuple[float, float]]:
+    """From when to when nodes that follow each other run, without the gaps above `least_ns`."""
+    starts, ends = timeline.start_ns[nodes], timeline.end_ns[nodes]
+    first = np.flatnonzero(np.append(True, starts[1:] - ends[:-1] > least_ns))
+    last = np.append(first[1:], len(nodes)) - 1
+    return [
+        (round(s, 3), round(e, 3))
+        for s, e in zip(starts[first].tolist(), ends[last].tolist(), strict=True)
     ]
-    return (*units, *_runs(timeline, nodes[turn < 0]))
 
 
 def _turns(timeline: ClassTimeline, nodes: Int64s) -> Int64s:
@@ -140,22 +155,15 @@ def _loops_of_passes(program: Program, ends: Int64s) -> Int64s:
     return found
 
 
-def _box(timeline: ClassTimeline, nodes: Int64s, unit: Unit) -> Box:
-    start, end = timeline.start_ns[nodes].min(), timeline.end_ns[nodes].max()
-    work = unit.work.name.lower()
-    return Box(round(float(start), 3), round(float(end), 3), work, unit.microbatch, unit.chunk)
-
-
-def _runs(timeline: ClassTimeline, nodes: Int64s) -> tuple[Box, ...]:
+def _runs(timeline: ClassTimeline, nodes: Int64s, least_ns: float) -> tuple[Box, ...]:
     """What follows each other in one phase."""
     if not len(nodes):
         return ()
     phase = timeline.work.program.phase[timeline.work.nodes.row[nodes]].astype(np.int64)
     phase[phase == Phase.REMAT] = Phase.BACKWARD
-    first = np.flatnonzero(np.diff(phase, prepend=-1))
-    last = np.append(first[1:], len(nodes)) - 1
-    starts, ends = timeline.start_ns[nodes[first]], timeline.end_ns[nodes[last]]
+    cuts = np.flatnonzero(np.diff(phase)) + 1
     return tuple(
-        Box(round(s, 3), round(e, 3), _PHASES[Phase(p)], -1, -1)
-        for s, e, p in zip(starts.tolist(), ends.tolist(), phase[first].tolist(), strict=True)
+        Box(start, end, _PHASES[Phase(int(phase[at]))], -1, -1)
+        for at, run in zip([0, *cuts.tolist()], np.split(nodes, cuts), strict=True)
+        for start, end in _pieces(timeline, run, least_ns)
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from flint.cli.console import print_json, print_result, print_text
 from flint.cli.exits import guarded
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cluster.constants import numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,23 +66,6 @@ def show(
     if cluster.notes:
         print_text(cluster.notes)
     _print_table(_SHOW, numbers(cluster.model_dump(mode="json", exclude_defaults=True)))
-
-
-def numbers(value: Any, key: str = "") -> list[tuple[str, str, str, str]]:
-    """Key, value, kind and source of every number in a dumped cluster, in its order."""
-    if isinstance(value, dict) and set(value) == {"value", "kind", "source"}:
-        return [(key, f"{value['value']:g}", value["kind"], value["source"])]
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
-        items = {v["name"]: v for v in value}.items()
-    else:
-        return [(key, _plain(value), "", "")] if value and "." in key else []
-    return [row for k, v in items for row in numbers(v, f"{key}.{k}" if key else k)]
-
-
-def _plain(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _summary(cluster: Cluster) -> ClusterSummaryDocument:

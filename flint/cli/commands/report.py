@@ -1,0 +1,97 @@
+"""`flint report`: one page to look at, of an estimate or of two side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_note
+from flint.cli.inputs import keep_traces, load_workload
+from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.signals import signals
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.report import ReportDocument
+
+
+def report(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file.")
+    ],
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster",
+            "-c",
+            metavar="NAME|FILE",
+            help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml.",
+        ),
+    ],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
+    ] = Path("report.html"),
+    map_: Mapping = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="NAME", help="Whose kernels: {profiles}.")
+    ] = None,
+    overlap: Annotated[
+        str, typer.Option("--overlap", metavar="NAME", help="When communication begins.")
+    ] = "overlap",
+    unpriced: UnpricedChoice = None,
+    class_: Annotated[
+        str | None,
+        typer.Option(
+            "--class",
+            metavar="NAME",
+            help="Rank class whose time is shown: its name or number (default: the slowest).",
+        ),
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Write an estimate as one HTML page, or two side by side.
+
+    The page loads nothing and holds everything: where the time goes, a timeline to zoom, exposed
+    communication with causes, memory over time, kernels under the roofs of the chip, collectives,
+    the critical path, the schedule of a pipeline, and every constant with its source.
+    """
+    from flint.tracing import Trace
+
+    keep_traces(output)
+    found = [
+        Trace(load_workload(p)).estimate(
+            cluster,
+            profile=profile,
+            policy=overlap,
+            mapping=map_,
+            unpriced_is_zero=unpriced is not None,
+        )
+        for p in (path, *([other] if other is not None else []))
+    ]
+    with signals().unwinding():
+        size = found[0].report(
+            output,
+            against=found[1] if other is not None else None,
+            names=(_name(path), _name(other)) if other is not None else None,
+            rank_class=class_,
+        )
+    if json_:
+        document: ReportDocument = {
+            "schema": "flint.report/1",
+            "file": str(output),
+            "bytes": size,
+        }
+        print_json(document)
+    else:
+        print_note(f"wrote   {output} ({size / 1e3:,.0f} kB)", quiet=quiet)
+
+
+def _name(path: Path) -> str:
+    """What a side of a comparison is called: the file or directory, without where it lies."""
+    return path.resolve().name.removesuffix(".flint")
