@@ -9,48 +9,25 @@ no cause of its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 
+from flint.compare.arguments import Arguments, names_of
+from flint.compare.cause import Cause, CauseKind, Causes
 from flint.compare.snapshot import Argument, EstimateFacts, ProgramFacts, Snapshot
+from flint.ir.op_class import ATTENTION, DATA_MOVEMENT, ELEMENTWISE, GENERATED, LAYOUT, PRODUCT
 from flint.text import format_bytes, plural
 
-#: Arguments that a sentence names.
-_NAMED = 2
-
-
-class CauseKind(StrEnum):
-    """What is not what it was. The order is that in which causes explain what follows from them."""
-
-    MESH = "mesh"
-    LAYERS = "layers"
-    SHAPE = "shape"
-    PRECISION = "precision"
-    SHARDING = "sharding"
-    REMAT = "remat"
-    ARGUMENTS = "arguments"
-    OPTIONS = "options"
-    COLLECTIVES = "collectives"
-    OPERATIONS = "operations"
-    ORDER = "order"
-    CLUSTER = "cluster"
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One fact that differs, as a sentence without a subject: `model 8 -> 4`."""
-
-    kind: CauseKind
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Causes:
-    """Causes in the order of `CauseKind`, and how many arguments have other names and are the same."""
-
-    found: tuple[Cause, ...]
-    renamed: tuple[tuple[str, str], ...] = ()
+#: Collectives that a sentence names, and sizes.
+_NAMED, _SIZES = 2, 4
+#: Classes whose type is what people mean by precision.
+_PRODUCTS = [op.name.lower() for op in sorted(PRODUCT | ATTENTION)]
+#: Classes that move or make values and calculate nothing.
+_COPIES = {
+    *(op.name.lower() for op in LAYOUT | DATA_MOVEMENT | GENERATED),
+    *("convert", "other", "unknown"),
+}
+#: Classes of few instructions for each element.
+_LIGHT = {op.name.lower() for op in ELEMENTWISE}
 
 
 def causes(a: Snapshot, b: Snapshot) -> Causes:
@@ -58,14 +35,14 @@ def causes(a: Snapshot, b: Snapshot) -> Causes:
     found: list[Cause] = []
     renamed: tuple[tuple[str, str], ...] = ()
     if a.program is not None and b.program is not None:
-        arguments = _Arguments(a.program.arguments, b.program.arguments)
+        arguments = Arguments(a.program.arguments, b.program.arguments)
         found += _of_programs(a.program, b.program, arguments)
         renamed = tuple(arguments.renamed)
     found += _clusters(a, b)
     return Causes(tuple(found), renamed)
 
 
-def _of_programs(a: ProgramFacts, b: ProgramFacts, arguments: _Arguments) -> list[Cause]:
+def _of_programs(a: ProgramFacts, b: ProgramFacts, arguments: Arguments) -> list[Cause]:
     if a == b or (a.structure == b.structure and a.options == b.options):
         return []
     trips, options = _changed_trips(a, b), _options(a, b)
@@ -83,8 +60,6 @@ def _of_programs(a: ProgramFacts, b: ProgramFacts, arguments: _Arguments) -> lis
     return found or [Cause(CauseKind.ORDER, "dependencies of the same operations differ")]
 
 
-#: What the user sets: these stand first, whatever they cost.
-GIVEN = (CauseKind.MESH, CauseKind.OPTIONS, CauseKind.CLUSTER)
 #: Causes from which other operations follow, whatever the source says.
 _CHANGES_OPERATIONS = {
     *(CauseKind.MESH, CauseKind.LAYERS, CauseKind.PRECISION, CauseKind.SHARDING),
@@ -107,88 +82,6 @@ def _axes(facts: ProgramFacts) -> str:
     return "x".join(facts.mesh)
 
 
-# arguments --------------------------------------------------------------------------------------
-
-
-class _Arguments:
-    """Arguments of both sides, paired by name, and those that only changed their name."""
-
-    def __init__(self, a: Sequence[Argument], b: Sequence[Argument]) -> None:
-        first, second = _by_name(a), _by_name(b)
-        gone = {n: v for n, v in first.items() if n not in second}
-        new = {n: v for n, v in second.items() if n not in first}
-        self.renamed = list(_renames(gone, new))
-        for old, name in self.renamed:
-            del gone[old], new[name]
-        self.gone, self.new = list(gone), list(new)
-        #: (before, after) of what has a partner and is not as it was.
-        self.pairs = [
-            pair for name in first if name in second for pair in _unequal(first[name], second[name])
-        ]
-
-    def sharding(self) -> list[Cause]:
-        """One cause for each way in which shardings differ."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for old, new in self.pairs:
-            if old.sharding != new.sharding and old.shape == new.shape:
-                found.setdefault((old.sharding, new.sharding), []).append(old.name)
-        return [
-            Cause(CauseKind.SHARDING, f"{old} -> {new} of {_names(names)}")
-            for (old, new), names in found.items()
-        ]
-
-    def counts(self) -> list[tuple[Argument, Argument]]:
-        """Those of which there are more or fewer layers."""
-        return [(old, new) for old, new in self.pairs if old.count != new.count]
-
-    def others(self) -> list[Cause]:
-        """Arguments that are there on one side only."""
-        said = []
-        if self.new:
-            said.append(f"{_names(self.new)} added")
-        if self.gone:
-            said.append(f"{_names(self.gone)} removed")
-        return [Cause(CauseKind.ARGUMENTS, "; ".join(said))] if said else []
-
-
-def _by_name(arguments: Iterable[Argument]) -> dict[str, list[Argument]]:
-    found: dict[str, list[Argument]] = {}
-    for argument in arguments:
-        found.setdefault(argument.name, []).append(argument)
-    return found
-
-
-def _identity(a: Argument) -> Hashable:
-    return a.dtype, a.shape, a.sharding, a.count
-
-
-def _renames(
-    gone: Mapping[str, Sequence[Argument]], new: Mapping[str, Sequence[Argument]]
-) -> Iterator[tuple[str, str]]:
-    """Names of arguments that are the same under another name, in order."""
-    waiting: dict[Hashable, list[str]] = {}
-    for name, arguments in new.items():
-        waiting.setdefault(tuple(map(_identity, arguments)), []).append(name)
-    for name, arguments in gone.items():
-        same = waiting.get(tuple(map(_identity, arguments)))
-        if same:
-            yield name, same.pop(0)
-
-
-def _unequal(a: Sequence[Argument], b: Sequence[Argument]) -> Iterator[tuple[Argument, Argument]]:
-    """Variants of one name that have no equal on the other side, in order."""
-    mine, theirs = Counter(map(_identity, a)), Counter(map(_identity, b))
-    left = [x for x in a if mine[_identity(x)] > theirs[_identity(x)]]
-    right = [x for x in b if theirs[_identity(x)] > mine[_identity(x)]]
-    return zip(left, right, strict=False)
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    rest = len(names) - _NAMED
-    return f"{shown} and {plural(rest, 'other argument')}" if rest > 0 else shown
-
-
 # sizes ------------------------------------------------------------------------------------------
 
 
@@ -200,18 +93,16 @@ def _changed_trips(a: ProgramFacts, b: ProgramFacts) -> Counter[tuple[int, int]]
     return Counter(pair for pair in pairs if pair[0] != pair[1])
 
 
-def _layers(trips: Counter[tuple[int, int]], arguments: _Arguments) -> list[Cause]:
+def _layers(trips: Counter[tuple[int, int]], arguments: Arguments) -> list[Cause]:
     said = [f"{old} -> {new} iterations of {plural(n, 'loop')}" for (old, new), n in trips.items()]
     found: dict[tuple[int, int], list[str]] = {}
     for old, new in arguments.counts():
         found.setdefault((old.count, new.count), []).append(old.name)
-    said += [f"{old} -> {new} of {_names(names)}" for (old, new), names in found.items()]
+    said += [f"{old} -> {new} of {names_of(names)}" for (old, new), names in found.items()]
     return [Cause(CauseKind.LAYERS, "; ".join(said))] if said else []
 
 
-def _shapes(
-    trips: Counter[tuple[int, int]], arguments: _Arguments, *, follows: bool
-) -> list[Cause]:
+def _shapes(trips: Counter[tuple[int, int]], arguments: Arguments, *, follows: bool) -> list[Cause]:
     """Other sizes of dimensions, but for those that are layers stacked for a loop.
 
     With `follows`, of a changed mesh, only of arguments whose whole shape is known.
@@ -230,29 +121,42 @@ def _shapes(
         changed = [p for p in pairs if p[0] != p[1] and p not in trips]
         sizes.update(changed)
         names += [old.name] * bool(changed)
-    said = [*ranks, *(f"{old} -> {new}" for (old, new), _ in sizes.most_common())]
-    return [Cause(CauseKind.SHAPE, f"{', '.join(said)} in {_names(names)}")] if said else []
+    said = [*dict.fromkeys(ranks), *(f"{old} -> {new}" for (old, new), _ in sizes.most_common())]
+    shown = [*said[:_SIZES], *[f"{len(said) - _SIZES} more"] * (len(said) > _SIZES)]
+    return [Cause(CauseKind.SHAPE, f"{', '.join(shown)} in {names_of(names)}")] if said else []
 
 
 def _shape(a: Argument) -> str:
     return "x".join(map(str, a.shape)) or "scalar"
 
 
-def _precision(a: ProgramFacts, b: ProgramFacts, arguments: _Arguments) -> list[Cause]:
+def _precision(a: ProgramFacts, b: ProgramFacts, arguments: Arguments) -> list[Cause]:
     found: dict[tuple[str, str], list[str]] = {}
     for old, new in arguments.pairs:
         if old.dtype != new.dtype:
             found.setdefault((old.dtype, new.dtype), []).append(old.name)
     if found:
         return [
-            Cause(CauseKind.PRECISION, f"{old} -> {new} of {_names(names)}")
+            Cause(CauseKind.PRECISION, f"{old} -> {new} of {names_of(names)}")
             for (old, new), names in found.items()
         ]
     moved = _moved_types(a, b)
+    products = {p: kept for p, ops in moved.items() if (kept := [o for o in ops if _multiplies(o)])}
+    if not products and _classes(a) != _classes(b):
+        return []  # other operations: their types are their own
     return [
-        Cause(CauseKind.PRECISION, f"{old} -> {new} in {', '.join(dict.fromkeys(ops))}")
-        for (old, new), ops in moved.items()
+        Cause(CauseKind.PRECISION, f"{old} -> {new} in {_listed(ops)}")
+        for (old, new), ops in (products or moved).items()
     ]
+
+
+def _multiplies(operation: str) -> bool:
+    return operation.split()[0] in _PRODUCTS
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown, rest = names[:_SIZES], len(names) - _SIZES
+    return f"{', '.join(shown)} and {rest} more" if rest > 0 else ", ".join(shown)
 
 
 def _moved_types(a: ProgramFacts, b: ProgramFacts) -> dict[tuple[str, str], list[str]]:
@@ -261,16 +165,24 @@ def _moved_types(a: ProgramFacts, b: ProgramFacts) -> dict[tuple[str, str], list
     first, second = _types(a), _types(b)
     for key in first.keys() & second.keys():
         lost, gained = first[key] - second[key], second[key] - first[key]
+        lost, gained = (
+            Counter({t: n for t, n in c.items() if t != "bool"}) for c in (lost, gained)
+        )
         if lost and first[key].total() == second[key].total():
             for old, new in zip(sorted(lost), sorted(gained), strict=False):
                 found.setdefault((old, new), []).append(" ".join(filter(None, key)))
     return {pair: sorted(found[pair]) for pair in sorted(found)}
 
 
+def _classes(facts: ProgramFacts) -> Counter[str]:
+    """How many operations there are of each class, without those that only change a type."""
+    return Counter({op: n for op, n in _rows(facts).items() if op not in _COPIES})
+
+
 def _types(facts: ProgramFacts) -> dict[tuple[str, str], Counter[str]]:
     found: dict[tuple[str, str], Counter[str]] = {}
     for o in facts.operations:
-        said = f"{o.dtype} as {o.product}" if o.product else o.dtype
+        said = f"{o.dtype} as {o.product}" if o.product not in ("", o.dtype) else o.dtype
         found.setdefault((o.op, o.phase), Counter())[said] += o.rows
     return found
 
@@ -279,21 +191,37 @@ def _types(facts: ProgramFacts) -> dict[tuple[str, str], Counter[str]]:
 
 
 def _remat(a: ProgramFacts, b: ProgramFacts, known: set[CauseKind]) -> list[Cause]:
-    """Other operations are computed again. With other layers or types their number says nothing."""
+    """Other operations are computed again, of a forward pass that calculates the same.
+
+    Without recomputation a forward pass calculates a little more, for the backward pass; so of
+    operations that weigh little all have to be the same. With other layers, types or devices their
+    number says nothing.
+    """
     if known & {CauseKind.LAYERS, CauseKind.PRECISION, CauseKind.MESH}:
         return []
-    first, second = _repeated(a), _repeated(b)
-    if first == second:
+    repeated = [_counted(f, "remat", set()) for f in (a, b)]
+    switched = bool(repeated[0]) != bool(repeated[1])
+    heavy = _repeats_otherwise(a, b, _COPIES | _LIGHT)
+    if not (switched or heavy or _repeats_otherwise(a, b, _COPIES)):
         return []
     flops = [sum(o.flops for o in f.operations if o.phase == "remat") for f in (a, b)]
-    rows = f"{plural(first.total(), 'operation')} computed again before, {second.total():,} now"
+    before, now = (r.total() for r in repeated)
+    rows = f"{plural(before, 'operation')} computed again before, {now:,} now"
     return [Cause(CauseKind.REMAT, f"{rows} ({_ratio(*flops)} in FLOPs)")]
 
 
-def _repeated(facts: ProgramFacts) -> Counter[str]:
+def _repeats_otherwise(a: ProgramFacts, b: ProgramFacts, without: set[str]) -> bool:
+    """Whether other operations are repeated although those of the forward pass are the same."""
+    forward, repeated = (
+        [_counted(f, phase, without) for f in (a, b)] for phase in ("forward", "remat")
+    )
+    return forward[0] == forward[1] and repeated[0] != repeated[1]
+
+
+def _counted(facts: ProgramFacts, phase: str, without: set[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for o in facts.operations:
-        if o.phase == "remat":
+        if o.phase == phase and o.op not in without:
             found[o.op] += o.rows
     return found
 
@@ -365,7 +293,9 @@ def _operations(a: ProgramFacts, b: ProgramFacts) -> list[Cause]:
     first, second = _rows(a), _rows(b)
     said = [
         f"{op} {first[op]:,} -> {second[op]:,}"
-        for op in sorted(first.keys() | second.keys(), key=lambda o: -abs(second[o] - first[o]))
+        for op in sorted(
+            first.keys() | second.keys(), key=lambda o: (-abs(second[o] - first[o]), o)
+        )
         if first[op] != second[op]
     ]
     if not said:

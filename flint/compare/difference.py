@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flint.compare.causes import GIVEN, Cause, CauseKind, Causes, causes, shared_clusters
+from flint.compare.cause import GIVEN, Cause, CauseKind, Causes
+from flint.compare.causes import causes, shared_clusters
 from flint.compare.match import Change, Matched, match
 from flint.compare.rows import ClassRows, Cost
 from flint.compare.snapshot import EstimateFacts, Snapshot, snapshot

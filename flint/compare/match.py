@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from flint.compare.align import align
-from flint.compare.causes import CauseKind
+from flint.compare.cause import CauseKind
 from flint.compare.rows import ClassRows, Cost
 from flint.compare.snapshot import family
 from flint.ir.program import Flag, Row

@@ -7,7 +7,7 @@ from html import escape as escape_html
 from pathlib import PurePosixPath
 
 from flint.compare.budgets import Broken
-from flint.compare.causes import Cause
+from flint.compare.cause import Cause
 from flint.compare.difference import Difference
 from flint.compare.match import Change
 from flint.compare.metrics import Number, Unit, numbers

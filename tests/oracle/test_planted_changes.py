@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from flint.compare.causes import CauseKind
+from flint.compare.cause import CauseKind
 from flint.compare.difference import Difference, Side, compare
 from tests.planted import Model, traced
 
@@ -103,3 +103,9 @@ def test_swapped_products_are_paired_by_their_weights() -> None:
     assert found.causes[0].text == (
         "[{}, {}, {\"model\"}] -> [{}, {\"model\"}, {}] of params['gate'], params['up']"
     )
+
+
+def test_another_function_is_no_recomputation_although_other_operations_are_repeated() -> None:
+    """A norm in each layer: the forward pass and what is repeated of it have more operations."""
+    found = difference(BASES["plain"], replace(BASES["plain"], norm=True), None)
+    assert [c.kind for c in found.causes] == [CauseKind.OPERATIONS]

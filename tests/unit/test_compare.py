@@ -10,7 +10,7 @@ import pytest
 
 from flint.compare import show
 from flint.compare.budgets import broken, parse_budgets
-from flint.compare.causes import CauseKind
+from flint.compare.cause import CauseKind
 from flint.compare.difference import Difference, Side, compare
 from flint.compare.document import document
 from flint.compare.match import Action
