@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flint.cli.inputs import load_workload
 from flint.errors import FlintError
-from flint.io.bounded import FileKind, is_directory, is_file, read_bounded
+from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_bounded
 
 if TYPE_CHECKING:
     from flint.compare.difference import Side
@@ -123,7 +122,7 @@ def _saved_estimate(path: Path) -> Any:
 
     data = read_bounded(path, FileKind.ESTIMATE, "FL301")
     try:
-        return snapshot_of_estimate(json.loads(data))
+        return snapshot_of_estimate(parse_json(data))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FlintError(
             "FL304",

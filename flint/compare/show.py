@@ -18,6 +18,8 @@ from flint.text import Column, format_bytes, plural, text_table
 SHOWN, SHOWN_IN_MARKDOWN = 12, 8
 #: Numbers and memory that markdown shows: a comment has to stay short.
 _NUMBERS_IN_MARKDOWN = 14
+#: Reasons of collectives that text shows.
+_REASONS = 3
 _NUMBERS = (
     Column(""),
     Column("before", right=True),
@@ -106,6 +108,9 @@ def text(difference: Difference, broken: Sequence[Broken] = (), *, verbose: bool
     shown = difference.changes if verbose else difference.changes[:SHOWN]
     if shown:
         parts.append(text_table(_CHANGES, [_change_cells(difference, c) for c in shown]))
+    reasons = list(_reasons(shown))[: None if verbose else _REASONS]
+    if reasons:
+        parts.append("\n".join(reasons))
     rest = len(difference.changes) - len(shown)
     if rest > 0:
         parts.append(f"{plural(rest, 'smaller change')} not shown (-v shows all)")
@@ -192,6 +197,14 @@ def _change_cells(difference: Difference, c: Change) -> tuple[str, ...]:
         _scope(c),
         source(c),
     )
+
+
+def _reasons(shown: Sequence[Change]) -> Iterator[str]:
+    """Why the partitioner needs collectives that are new or larger, without the rule's text."""
+    for c in shown:
+        if c.reason and c.delta.comm_bytes > 0:
+            place = f" at {c.source}" if c.source else ""
+            yield f"why {name_of(c)}{place}: {c.reason.partition(' #sdy')[0]}"
 
 
 def _scope(c: Change) -> str:

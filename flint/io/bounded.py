@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import zlib
 from enum import Enum
 from errno import EFBIG
@@ -96,7 +97,7 @@ def gunzip(data: bytes, most_bytes: int) -> bytes:
 
 
 def parse_json(data: bytes) -> Any:
-    """A JSON document in UTF-8, strictly: no NaN, no key twice in an object.
+    """A JSON document in UTF-8, strictly: no NaN, no number beyond all floats, no key twice.
 
     Raises ValueError, with a sentence, for anything else, and for one that would take more memory
     than a file of Flint can.
@@ -106,13 +107,22 @@ def parse_json(data: bytes) -> Any:
         raise ValueError(f"it would take {needed:,} bytes of memory, which no such file needs")
     try:
         text = data.decode("utf-8")
-        return json.loads(text, parse_constant=_no_number, object_pairs_hook=_unique)
+        return json.loads(
+            text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_unique
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is larger than any float")
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
-from flint.io.bounded import FileKind, is_file, read_bounded
+from flint.io.bounded import FileKind, is_file, parse_json, read_bounded
 from flint.io.files import write_atomically
 from flint.project.records import snapshot_from, snapshot_record
 
@@ -61,7 +61,7 @@ def load_lock(path: Path) -> Lock | None:
                 place=str(path),
                 help=f"{_ANEW}, from the model as it is after the merge",
             )
-        document = json.loads(text)
+        document = parse_json(data)
         schema = document["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _no_lock(path, f"{path.name} is no lock file of flint: {error}") from error
