@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from flint.compare.difference import Difference
 from flint.compare.match import Change
 from flint.compare.metrics import METRICS, Metric, Number, Unit, axes_of
+from flint.compare.snapshot import EstimateFacts
 from flint.errors import FlintError, nearest
 
 _LIMIT = re.compile(r"(\+?)\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(%|[A-Za-z]*)")
@@ -65,11 +66,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A budget that does not hold, and the kernels that add most to it."""
+    """A budget that does not hold, and the kernels that add most to it.
+
+    Of peak memory no kernels but `kind`: of what the peak holds more now, `saved_activations`.
+    """
 
     budget: Budget
     number: Number
     worst: Change | None
+    kind: str = ""
 
     def __str__(self) -> str:
         unit, (before, after) = self.budget.metric.unit, (self.number.before, self.number.after)
@@ -160,16 +165,25 @@ def _broken(difference: Difference, budget: Budget) -> Broken | None:
         )
     if budget.holds(before, after):
         return None
-    return Broken(
-        budget, Number(budget.metric, budget.axis, before, after), _worst(difference, budget)
-    )
+    number = Number(budget.metric, budget.axis, before, after)
+    kind = _fullest(one, other) if one and other and budget.metric.name == "memory" else ""
+    return Broken(budget, number, _worst(difference, budget), kind)
+
+
+def _fullest(before: EstimateFacts, after: EstimateFacts) -> str:
+    """What of the memory at the peak grew most."""
+    grew = {k: n - before.memory_bytes.get(k, 0) for k, n in after.memory_bytes.items()}
+    kind = max(grew, key=lambda k: grew[k], default="")
+    return kind if kind and grew[kind] > 0 else ""
 
 
 def _worst(difference: Difference, budget: Budget) -> Change | None:
-    """The change that adds most to what the budget holds."""
+    """The change that adds most to what the budget holds; none where kernels do not make it up."""
     part = budget.metric.part
     if part is None:
-        part = (lambda c: c.path_ns) if difference.estimated else (lambda c: c.comm_bytes)
+        return None
     changes = [c for c in difference.changes if not budget.axis or budget.axis in c.over.split(",")]
+    if budget.metric.by_axis:
+        changes = [c for c in changes if c.over]
     worst = max(changes, key=lambda c: part(c.delta), default=None)
     return worst if worst is not None and part(worst.delta) > 0 else None

@@ -21,6 +21,7 @@ class CauseKind(StrEnum):
     OPERATIONS = "operations"
     ORDER = "order"
     CLUSTER = "cluster"
+    ESTIMATE = "estimate"
 
 
 #: What the user sets: these stand first, whatever they cost.

@@ -326,18 +326,32 @@ def _clusters(before: Snapshot, after: Snapshot) -> list[Cause]:
     programs = [s.program for s in (before, after) if s.program is not None]
     same_mesh = len(programs) < 2 or programs[0].mesh == programs[1].mesh
     same = len(programs) == 2 and programs[0].structure == programs[1].structure
-    found = []
+    found: list[Cause] = []
     for one, other in shared_clusters(a, b):
         said = [f"{one} -> {other}"] if one != other else []
         for name in ("chip", "profile", "policy", "derate", *["mapping"] * same_mesh):
             old, new = getattr(a[one], name), getattr(b[other], name)
             if old != new:  # the mapping of another mesh follows from the mesh
                 said.append(f"{name} {_plain(old)} -> {_plain(new)}")
-        if not said and same and a[one] != b[other]:
+        if not said and same and _moved(a[one], b[other], _SAME_ESTIMATE):
             said.append(f"{one} gives other numbers for the same program: its constants changed")
         if said:
             found.append(Cause(CauseKind.CLUSTER, ", ".join(said)))
+        elif len(programs) < 2 and _moved(a[one], b[other], 0.0):
+            text = f"numbers of {one}; a saved estimate has no program to say why"
+            found.append(Cause(CauseKind.ESTIMATE, text))
     return found
+
+
+#: Estimates of one program that differ by less are equal: renamed arguments reorder its rows, and
+#: with them what waits for what.
+_SAME_ESTIMATE = 1e-3
+
+
+def _moved(a: EstimateFacts, b: EstimateFacts, share: float) -> bool:
+    """Whether a headline number differs by more than a share of it."""
+    pairs = ((a.step_time_ns, b.step_time_ns), (a.peak_bytes, b.peak_bytes), (a.mfu, b.mfu))
+    return any(abs(old - new) > share * max(abs(old), abs(new)) for old, new in pairs)
 
 
 def shared_clusters(

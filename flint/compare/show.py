@@ -91,16 +91,14 @@ def all_numbers(difference: Difference) -> list[Number]:
 
 
 def text(difference: Difference, broken: Sequence[Broken] = (), *, verbose: bool = False) -> str:
-    """The verdict, budgets that broke, causes, numbers that changed, and what costs most.
+    """The verdict, causes, budgets that broke, numbers that changed, and what costs most.
 
     `verbose` shows all changes and numbers.
     """
-    parts = [verdict(difference)]
-    if broken:
-        parts[0] += "\n" + "\n".join(_broken_text(b) for b in broken)
+    causes = [cause_text(difference, c) for c in difference.causes]
+    parts = ["\n".join((verdict(difference), *causes, *map(_broken_text, broken)))]
     if difference.is_equal:
-        return "\n\n".join(parts)
-    parts[0] += "\n" + "\n".join(cause_text(difference, c) for c in difference.causes)
+        return parts[0]
     parts.append(text_table(_NUMBERS, list(_number_rows(difference, everything=verbose))))
     memory = list(_memory_rows(difference))
     if memory:
@@ -149,7 +147,8 @@ def _signed(value: float, unit: Unit) -> str:
 
 
 def _broken_text(broken: Broken) -> str:
-    return f"over budget: {broken}{_where(broken.worst)}"
+    kind = f": {broken.kind.replace('_', ' ')}" if broken.kind else ""
+    return f"over budget: {broken}{_where(broken.worst)}{kind}"
 
 
 def _where(worst: Change | None) -> str:

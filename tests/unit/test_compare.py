@@ -149,6 +149,19 @@ def test_other_constants_for_the_same_program_are_a_difference() -> None:
     assert [c.text for c in found.causes] == [
         "h100-dgx gives other numbers for the same program: its constants changed"
     ]
+    reordered = replace(facts, step_time_ns=facts.step_time_ns * 1.0001)  # as by other names
+    c = replace(a.snapshot, estimates={"h100-dgx": reordered})
+    assert compare(Side(a.snapshot), Side(c)).is_equal
+
+
+def test_a_broken_memory_budget_says_what_grew_at_the_peak() -> None:
+    a = side(program("a"), "h100-dgx").snapshot
+    facts = a.estimates["h100-dgx"]
+    held = {**facts.memory_bytes, "saved_activations": 1 << 30}
+    fuller = replace(facts, peak_bytes=facts.peak_bytes + (1 << 30), memory_bytes=held)
+    found = compare(Side(a), Side(replace(a, estimates={"h100-dgx": fuller})))
+    told = broken(found, parse_budgets("memory=+1%"))
+    assert show.text(found, told).splitlines()[2].endswith("memory=+1%: saved activations")
 
 
 def test_another_cluster_is_a_cause() -> None:
@@ -168,6 +181,8 @@ def test_saved_estimates_are_compared_by_their_numbers() -> None:
     assert replace(kept, chip=own.chip) == own
     slower = replace(saved, estimates={"h100-dgx": replace(kept, step_time_ns=2 * kept.step_time_ns)})  # fmt: skip
     assert broken(compare(Side(saved), Side(slower)), parse_budgets("step-time=+50%"))
+    told = [str(c.kind) for c in compare(Side(saved), Side(slower)).causes]
+    assert told == ["estimate"] and compare(Side(saved), Side(saved)).is_equal
 
 
 @pytest.mark.parametrize(
@@ -196,7 +211,8 @@ def test_a_broken_budget_says_which_line_broke_it() -> None:
     found = diff(program("a"), program("a", gathers=1), "h100-dgx")
     told = broken(found, parse_budgets("step-time=+2%,exposed-time=+1us,memory=+1GiB,mfu=+0"))
     assert [b.budget.name for b in told] == ["step-time", "exposed-time", "mfu"]
-    first = show.text(found, told).splitlines()[1]
+    cause, first, *_ = show.text(found, told).splitlines()[1:]
+    assert cause.startswith("collectives: ")
     assert first.startswith("over budget: step time ")
     assert first.endswith("budget step-time=+2%: forward all_gather over data at m.py:30")
 
