@@ -6,14 +6,17 @@ folder with `workload.flint` and `result.json`: the snapshot, or the error that 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.io.inputs import record_if_asked
 
 if TYPE_CHECKING:
+    from flint.errors import FlintError
     from flint.project.config import Capture
     from flint.tracing import Trace
 
@@ -32,14 +35,19 @@ def main() -> None:
     try:
         result = _result(job, folder)
     except FlintError as error:
-        result = {"error": [error.code, error.message, error.place, error.help]}
+        result = _error(error, error.__cause__ or error)
     except SystemExit as error:  # whatever the model's code raises to end the process
         from flint.frontends.user_code import user_error
 
-        ended = user_error(error, "the model's code")
-        result = {"error": [ended.code, ended.message, ended.place, ended.help]}
+        result = _error(user_error(error, "the model's code"), error)
     (folder / RESULT).write_text(json.dumps(result))
     end_process(0)
+
+
+def _error(error: FlintError, seen: BaseException) -> dict[str, Any]:
+    """What the parent raises again, with the traceback that `-v` prints."""
+    trace = "".join(traceback.format_exception(seen))
+    return {"error": [error.code, error.message, error.place, error.help, trace]}
 
 
 def _result(job: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -53,7 +61,28 @@ def _result(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     estimates = {name: _estimated(trace, capture, name) for name in capture.clusters}
     found = snapshot(trace.workload, estimates)
     trace.workload.save(folder / WORKLOAD)
-    return {"snapshot": snapshot_record(found), "warnings": list(trace.warnings)}
+    return {
+        "snapshot": snapshot_record(found),
+        "warnings": list(trace.warnings),
+        "made_with": _versions(capture),
+    }
+
+
+#: What may change a result, by the names of distributions.
+_DISTRIBUTIONS = {"flint-ir": "flint", "jax": "jax", "jaxlib": "jaxlib", "torch": "torch"}
+
+
+def _versions(c: Capture) -> dict[str, str]:
+    """Versions of Flint and of the frameworks that took part."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    used = {"torch"} if c.world else set()  # it ran in a process of its own
+    found = {}
+    for distribution, module in _DISTRIBUTIONS.items():
+        if module in sys.modules or module in used:
+            with contextlib.suppress(PackageNotFoundError):  # run from a source tree
+                found[distribution] = version(distribution)
+    return found
 
 
 def _options(c: Capture) -> Any:

@@ -1,14 +1,16 @@
 """What a capture was made of: files that were read, modules that were found, folders that were listed.
 
 A hook of Python's audit events writes down each of them while the capture runs, in its process and
-in those that it starts. What lies with Python or with installed packages is not listed: their names
-and versions stand for it (`environment_of`).
+in those that it starts, with the time and size of each file then. What lies with Python or with
+installed packages is not listed: their names and versions stand for it (`environment_of`).
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import pkgutil
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -17,7 +19,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 
-#: Names the file to which a process and its children write what they read, and the project's folder.
+#: Names the file to which a process and its children write what they read, and the folder whose
+#: files are inputs wherever it lies: the repository.
 RECORD, ROOT = "FLINT_RECORD_INPUTS", "FLINT_RECORD_ROOT"
 #: Variables that change what frameworks do.
 _PREFIXES = ("JAX_", "XLA_", "TORCH", "PYTORCH_", "FLINT_", "LIBTPU_", "TF_")
@@ -26,14 +29,19 @@ _OWN = (RECORD, ROOT, "FLINT_CHILD", "FLINT_LOG", "FLINT_CHILD_SECONDS", "FLINT_
 _SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/run", "/var")
 #: Folders of a project that hold no inputs.
 _INSIDE = (".git", ".flint_cache")
-_IMPORT = "<frozen importlib"
+#: Who lists folders to find modules and packages, and nothing else.
+_IMPORT = ("<frozen importlib", importlib.metadata.__file__, pkgutil.__file__)
+#: The digest of a file that changed while it was read: nothing has it.
+CHANGED = "changed"
+#: What imports find in a folder, beside packages.
+_MODULES = (".py", ".so", ".pyd", ".dist-info", ".egg-info")
 
 
 class InputKind(StrEnum):
     """What of a path a capture depends on."""
 
     FILE = "file"  #: its content, or that it is not there
-    MODULES = "modules"  #: names of the Python files in a folder that imports looked into
+    MODULES = "modules"  #: names of modules and packages in a folder that imports looked into
     NAMES = "names"  #: names of all that is in a folder that the model listed
 
 
@@ -56,6 +64,7 @@ def record_if_asked() -> None:
     if target:
         hook = _Hook(target, os.environ[ROOT])
         sys.addaudithook(hook)
+        importlib.invalidate_caches()  # folders that imports know already are listed once more
         for module in list(sys.modules.values()):
             hook.saw(InputKind.FILE, getattr(module, "__file__", None))
 
@@ -67,8 +76,10 @@ class _Hook:
         self._file = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._seen: set[tuple[str, str]] = set()
         self._root = os.path.join(root, "")
-        self._packages = tuple({*_packages(), *(os.path.join(root, n, "") for n in _INSIDE)})
+        inside = {os.path.join(root, name, "") for name in _INSIDE}
         self._elsewhere = tuple(_elsewhere())
+        temporary = {p for p in self._elsewhere if p.startswith(self._root) and p != self._root}
+        self._never = tuple({*_packages(), *inside, *temporary})
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         """One event of Python's."""
@@ -81,8 +92,8 @@ class _Hook:
             self.saw(kind, arguments[0] if arguments[0] is not None else ".")
 
     def _opened(self, path: object, mode: object, flags: object) -> None:
-        writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-        if writes or (isinstance(mode, str) and set(mode) & set("wax+")):
+        makes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        if makes or (isinstance(mode, str) and set(mode) & set("wax")):
             path_text = _text(path)
             if path_text is not None:
                 self._seen.add((InputKind.FILE, os.path.abspath(path_text)))  # its own output
@@ -98,12 +109,22 @@ class _Hook:
         if (kind, whole) in self._seen or not self._is_input(whole):
             return
         self._seen.add((kind, whole))
-        os.write(self._file, f"{json.dumps([kind, whole])}\n".encode())
+        line = json.dumps([kind, whole, _stamp(whole) if kind == InputKind.FILE else ""])
+        os.write(self._file, f"{line}\n".encode())
 
     def _is_input(self, path: str) -> bool:
-        if path.startswith(self._packages):
+        if f"{path}{os.sep}".startswith(self._never):
             return False
         return path.startswith(self._root) or not path.startswith(self._elsewhere)
+
+
+def _stamp(path: str) -> str:
+    """Time and size of a file; "" if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    return f"{found.st_mtime_ns} {found.st_size}"
 
 
 def _text(path: object) -> str | None:
@@ -148,17 +169,35 @@ def digest_of(kind: InputKind | str, path: str) -> str:
     except OSError:
         return ""
     if kind == InputKind.MODULES:
-        names = [n for n in names if n.endswith(".py")]
+        names = [n for n in names if n.endswith(_MODULES) or _is_package(path, n)]
     else:
         names = [n for n in names if not n.startswith(".") and n != "__pycache__"]
     return blake2b("\0".join(sorted(names)).encode(), digest_size=16).hexdigest()
 
 
+def _is_package(folder: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(folder, name, "__init__.py"))
+
+
 def recorded(file: Path) -> tuple[Input, ...]:
-    """The inputs that were written down in a file, sorted."""
+    """The inputs that were written down in a file, sorted.
+
+    A file that is not as it was when it was read has the digest CHANGED: it is never current.
+    """
     lines = file.read_text().splitlines() if file.exists() else []
-    found = {(InputKind(kind), path) for kind, path in map(json.loads, lines)}
-    return tuple(Input(kind, path, digest_of(kind, path)) for kind, path in sorted(found))
+    stamps: dict[tuple[InputKind, str], set[str]] = {}
+    for kind, path, stamp in map(json.loads, lines):
+        stamps.setdefault((InputKind(kind), path), set()).add(stamp)
+    return tuple(
+        Input(kind, path, _digest_if_same(kind, path, seen))
+        for (kind, path), seen in sorted(stamps.items())
+    )
+
+
+def _digest_if_same(kind: InputKind, path: str, seen: set[str]) -> str:
+    if kind is InputKind.FILE and seen != {_stamp(path)}:
+        return CHANGED
+    return digest_of(kind, path)
 
 
 def environment_of(variables: Iterable[str]) -> dict[str, str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from flint.compare.snapshot import Snapshot
-from flint.io.files import write_atomically
+from flint.io.files import cannot_write, write_atomically
 from flint.io.inputs import Input, InputKind, environment_of
-from flint.project.config import Capture
+from flint.project.config import Capture, Project, TraceOptions
 from flint.project.records import snapshot_from, snapshot_record
 
 FOLDER = ".flint_cache"
@@ -31,6 +31,18 @@ class Entry:
     workload: Path
     inputs: tuple[Input, ...]
     warnings: tuple[str, ...] = ()
+    made_with: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a capture gave: `workload` is a `.flint` file's bytes, `made_with` names versions."""
+
+    snapshot: Snapshot
+    workload: bytes
+    inputs: tuple[Input, ...]
+    warnings: tuple[str, ...]
+    made_with: Mapping[str, str]
 
 
 class Cache:
@@ -43,47 +55,68 @@ class Cache:
         """What tells captures apart that were made from the same files."""
         options = capture.model_dump(mode="json", exclude=set(_NO_INPUT))
         parts = (_VERSION, options, environment_of(capture.environment))
-        return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return _digest(json.dumps(parts, sort_keys=True).encode())
 
     def find(self, capture: Capture) -> Entry | None:
         """The entry of a capture, if all its inputs are as they were."""
+        key = self.key(capture)
+        workload = self.folder / f"{key}.flint"
         try:
-            record = json.loads((self.folder / f"{self.key(capture)}.json").read_bytes())
-            inputs = [Input(InputKind(kind), path, d) for kind, path, d in record["inputs"]]
+            record = json.loads((self.folder / f"{key}.json").read_bytes())
+            inputs = tuple(Input(InputKind(kind), path, d) for kind, path, d in record["inputs"])
             found = snapshot_from(record["snapshot"])
-            workload = self.folder / str(record["workload"])
             warnings = tuple(map(str, record["warnings"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            made_with = {str(k): str(v) for k, v in record["made_with"].items()}
+            is_whole = _digest(workload.read_bytes()) == record["workload"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None  # none, or one that another version wrote
-        if not workload.is_file() or not all(i.is_current() for i in inputs):
+        if not is_whole or not all(i.is_current() for i in inputs):
             return None
-        return Entry(found, workload, tuple(inputs), warnings)
+        return Entry(found, workload, inputs, warnings, made_with)
 
-    def store(
-        self,
-        capture: Capture,
-        snapshot: Snapshot,
-        workload: bytes,
-        inputs: tuple[Input, ...],
-        warnings: tuple[str, ...],
-    ) -> Entry:
-        """Keep a capture. Raises FlintError FL502 if the folder cannot be written."""
+    def store(self, capture: Capture, made: Made) -> Entry:
+        """Keep a capture in the place of an older one. Raises FlintError FL502."""
         self.prepare()
-        name = f"{blake2b(workload, digest_size=16).hexdigest()}.flint"
-        write_atomically(self.folder / name, workload)
+        key = self.key(capture)
+        path = self.folder / f"{key}.flint"
+        write_atomically(path, made.workload)
         record: Mapping[str, Any] = {
-            "snapshot": snapshot_record(snapshot),
-            "workload": name,
-            "warnings": list(warnings),
-            "inputs": [list(asdict(i).values()) for i in inputs],
+            "snapshot": snapshot_record(made.snapshot),
+            "workload": _digest(made.workload),
+            "warnings": list(made.warnings),
+            "made_with": dict(made.made_with),
+            "inputs": [list(asdict(i).values()) for i in made.inputs],
         }
-        path = self.folder / f"{self.key(capture)}.json"
-        write_atomically(path, json.dumps(record).encode())
-        return Entry(snapshot, self.folder / name, inputs, warnings)
+        write_atomically(self.folder / f"{key}.json", json.dumps(record).encode())
+        return Entry(made.snapshot, path, made.inputs, made.warnings, made.made_with)
 
     def prepare(self) -> None:
-        """Make the folder, which git does not see."""
-        os.makedirs(self.folder, exist_ok=True)
+        """Make the folder, which git does not see. Raises FlintError FL502."""
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.folder, error) from error
         ignore = self.folder / ".gitignore"
         if not ignore.exists():
             write_atomically(ignore, b"*\n")
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+# traces ------------------------------------------------------------------------------------------
+
+
+def stamp_path(project: Project, name: str) -> Path:
+    """Where it stands of what the traces of a capture were written."""
+    return project.root / FOLDER / "traces" / name
+
+
+def traces_stamp(project: Project, options: TraceOptions, workload: bytes) -> str:
+    """What traces are of: the workload, how they are written, and a cluster's file."""
+    parts = [workload, options.model_dump_json().encode()]
+    if options.cluster is not None:
+        path = Path(project.cluster(options.cluster))
+        parts.append(path.read_bytes() if path.is_file() else b"")
+    return _digest(b"\0".join(parts))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
-from flint.io.inputs import RECORD, ROOT, Input, recorded
+from flint.io.inputs import RECORD, ROOT, recorded
 from flint.io.processes import Child, Patience, family
-from flint.project.cache import Cache, Entry
+from flint.project.cache import Cache, Entry, Made
 from flint.project.config import Capture, Project
 from flint.project.records import snapshot_from
+from flint.text import plural
 
 #: Told when a capture is done: its name, how many are, and of how many.
 Progress = Callable[[str, int, int], None]
@@ -28,6 +30,7 @@ class Captured:
     """A capture that is there, made now or found in the cache."""
 
     name: str
+    model: str
     entry: Entry
     was_cached: bool
 
@@ -47,18 +50,22 @@ def capture_all(
     """
     cache = Cache(project.root)
     found = {n: None if anew else cache.find(c) for n, c in captures.items()}
-    done = {n: Captured(n, entry, True) for n, entry in found.items() if entry is not None}
+    done = {
+        n: Captured(n, captures[n].model, entry, True)
+        for n, entry in found.items()
+        if entry is not None
+    }
     missing = [n for n in captures if n not in done]
     errors: dict[str, FlintError] = {}
     workers = max(1, min(jobs or _processors(), len(missing)))
-    with ThreadPoolExecutor(workers) as pool:
+    with _pool(workers) as pool:
         running: dict[Future[Entry], str] = {
             pool.submit(_capture, project.root, cache, captures[n]): n for n in missing
         }
         for number, future in enumerate(as_completed(running), 1):
             name = running[future]
             try:
-                done[name] = Captured(name, future.result(), False)
+                done[name] = Captured(name, captures[name].model, future.result(), False)
             except FlintError as error:
                 errors[name] = error
             if progress is not None:
@@ -69,11 +76,25 @@ def capture_all(
     return {n: done[n] for n in captures}
 
 
+@contextlib.contextmanager
+def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that wait for children. If this one is interrupted, the children end at once."""
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            family().end()
+            raise
+
+
 def _named(error: FlintError, name: str, count: int) -> FlintError:
-    more = f" (and {count - 1} other captures failed)" if count > 1 else ""
-    return FlintError(
+    more = f" (and {plural(count - 1, 'other capture')} failed)" if count > 1 else ""
+    named = FlintError(
         error.code, f"capture '{name}': {error.message}{more}", place=error.place, help=error.help
     )
+    named.__cause__ = error.__cause__
+    return named
 
 
 def _processors() -> int:
@@ -84,18 +105,11 @@ def _processors() -> int:
 
 def _capture(root: Path, cache: Cache, capture: Capture) -> Entry:
     """Run the worker, and keep what it found."""
-    made = capture_once(root, capture)
-    return cache.store(capture, made.snapshot, made.workload, made.inputs, made.warnings)
+    return cache.store(capture, capture_once(root, capture))
 
 
-@dataclass(frozen=True)
-class Made:
-    """What a worker found: the workload is a `.flint` file's bytes."""
-
-    snapshot: Snapshot
-    workload: bytes
-    inputs: tuple[Input, ...]
-    warnings: tuple[str, ...]
+class InWorker(Exception):
+    """Where in the model's code an error came from, as the worker saw it."""
 
 
 def capture_once(root: Path, capture: Capture, paths: Sequence[str] = ()) -> Made:
@@ -108,25 +122,43 @@ def capture_once(root: Path, capture: Capture, paths: Sequence[str] = ()) -> Mad
     with family().scratch() as folder:
         reads, job = folder / "reads", folder / "job.json"
         job.write_text(capture.model_dump_json())
-        variables = {RECORD: str(reads), ROOT: str(root), **_environment(paths)}
-        log = _run(root, [str(job), str(folder)], variables, folder)
+        variables = {RECORD: str(reads), ROOT: str(_repository(root)), **_environment(paths)}
+        status, log = _run(root, [str(job), str(folder)], variables, folder)
         try:
             result = json.loads((folder / RESULT).read_text())
         except (OSError, ValueError) as error:
-            raise RuntimeError(f"a capture ended without a result\n{log}") from error
+            raise _no_result(status, log) from error
         if "error" in result:
-            code, message, place, help_ = result["error"]
-            raise FlintError(code, message, place=place, help=help_)
+            code, message, place, help_, trace = result["error"]
+            raise FlintError(code, message, place=place, help=help_) from InWorker(trace)
         return Made(
             snapshot_from(result["snapshot"]),
             (folder / WORKLOAD).read_bytes(),
             recorded(reads),
             tuple(map(str, result["warnings"])),
+            {str(name): str(version) for name, version in result["made_with"].items()},
         )
 
 
-def _run(root: Path, arguments: list[str], variables: dict[str, str], folder: Path) -> str:
-    """Run the worker to its end. What it prints is returned, for an error of ours."""
+def _repository(root: Path) -> Path:
+    """The git repository around a folder, else the folder itself."""
+    return next((p for p in (root, *root.parents) if (p / ".git").exists()), root)
+
+
+def _no_result(status: int, log: str) -> Exception:
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = ", as when the machine runs out of memory" if status == -signal.SIGKILL else ""
+        return FlintError(
+            "FL203", f"the capture was ended by {name}{hint}", help="give fewer --jobs"
+        )
+    return RuntimeError(f"a capture ended with status {status} and no result\n{log}")
+
+
+def _run(
+    root: Path, arguments: list[str], variables: dict[str, str], folder: Path
+) -> tuple[int, str]:
+    """Run the worker to its end: its exit status, and what it printed, for an error of ours."""
     patience, log = Patience.from_environment(), folder / "log"
     command = [sys.executable, "-P", "-m", "flint.cli.worker", *arguments]
     with log.open("wb") as file:
@@ -140,12 +172,12 @@ def _run(root: Path, arguments: list[str], variables: dict[str, str], folder: Pa
         )
         try:
             with child.watched(patience) as watch:
-                child.process.wait()
+                status = child.process.wait()
         finally:
             child.end()
     if watch.reason:
-        raise FlintError("FL203", f"the capture {watch.reason}")
-    return log.read_text(errors="replace")[-20_000:]
+        raise FlintError("FL203", f"the capture {watch.reason}") from watch.cause()
+    return status, log.read_text(errors="replace")[-20_000:]
 
 
 def _environment(paths: Sequence[str]) -> dict[str, str]:

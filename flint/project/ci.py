@@ -6,6 +6,7 @@ GitHub's forms: https://docs.github.com/actions/reference/workflow-commands-for-
 from __future__ import annotations
 
 import os
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,14 +15,17 @@ from flint.compare import show
 from flint.compare.match import Change
 from flint.errors import FlintError
 from flint.io.files import write_atomically
+from flint.io.inputs import InputKind
 from flint.project.captures import Captured
 from flint.project.verify import Verdict
 from flint.text import plural
 
 #: Annotations of one kind that GitHub shows of a step.
 MOST_ANNOTATIONS = 10
-#: Bytes of a step's summary above which GitHub shows nothing of it.
-MOST_SUMMARY_BYTES = 1 << 20
+#: Bytes of a comment, below GitHub's 65,536 characters; a step's summary may have 1 MiB.
+MOST_COMMENT_BYTES = 52_000
+#: Verdicts or names that are said of more than fit, and characters of each.
+MOST_LINES, MOST_LINE = 80, 300
 #: Lets a workflow find the comment that it wrote before.
 MARKER = "<!-- flint verify -->"
 
@@ -38,26 +42,46 @@ def summary_line(verdicts: Sequence[Verdict]) -> str:
 
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
-    """One comment: failures first, then what changed; what is equal in one line."""
+    """One comment: failures first, then what changed; what is equal in one line.
+
+    A comment of GitHub has 64 KB: of more, only the verdicts are said, and at last only some.
+    """
     changed = sorted((v for v in verdicts if not v.difference.is_equal), key=lambda v: not v.fails)
-    parts = [MARKER, f"### {summary_line(verdicts)}", ""]
-    parts += [_one(v) for v in changed]
-    equal = [v.title for v in verdicts if v.difference.is_equal]
-    if equal:
-        parts.append(f"Equal: {', '.join(map(show.escape, equal))}.")
-    text = "\n".join(parts) + "\n"
-    if len(text.encode()) <= MOST_SUMMARY_BYTES // 20:  # a comment has 64 KB
+    equal = [show.escape(v.title) for v in verdicts if v.difference.is_equal]
+    head = [MARKER, f"### {summary_line(verdicts)}", ""]
+    last = [f"Equal: {_some(equal)}."] if equal else []
+    text = _joined([*head, *map(_one, changed), *last])
+    if len(text.encode()) <= MOST_COMMENT_BYTES:
         return text
-    return "\n".join(
-        [*parts[:3], *(f"- {show.escape(show.verdict(v.difference))}" for v in changed)]
-    )
+    lines = [f"- {_sign(v)}{show.escape(show.verdict(v.difference))}" for v in changed]
+    rest = len(lines) - MOST_LINES
+    more = [f"- and {rest:,} more"] if rest > 0 else []
+    cut = [_cut(line) for line in lines[:MOST_LINES]]
+    return _joined([*head, *cut, *more, "", *last])
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - MOST_LINES
+    shown = ", ".join(map(_cut, names[:MOST_LINES]))
+    return f"{shown} and {rest:,} more" if rest > 0 else shown
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MOST_LINE else f"{line[:MOST_LINE]}..."
+
+
+def _sign(verdict: Verdict) -> str:
+    return ":x: " if verdict.fails else ""
 
 
 def _one(verdict: Verdict) -> str:
     text = show.markdown(verdict.difference, verdict.broken, title=f"{verdict.title}:")
-    if not verdict.fails or verdict.broken:
-        return text
-    return text + "\n:x: it has no budgets, so that any change fails.\n"
+    sign = _sign(verdict) if not verdict.broken else ""
+    return f"{text}\n{sign}{show.escape(verdict.note)}\n" if verdict.note else text
 
 
 def workflow_commands(
@@ -74,12 +98,13 @@ def workflow_commands(
         grew = [c for c in verdict.difference.changes if c.source and _grew(c)]
         said = [(c, f"{verdict.title}: {_text(verdict, c)}") for c in grew]
         notices += [_command("notice", files, c, text) for c, text in said]
-    yield from dict.fromkeys(errors[:MOST_ANNOTATIONS])
-    yield from dict.fromkeys(notices[:MOST_ANNOTATIONS])
+    for commands in (errors, notices):
+        yield from list(dict.fromkeys(commands))[:MOST_ANNOTATIONS]
 
 
 def _changed(verdict: Verdict) -> str:
-    return f"{verdict.title}: {show.verdict(verdict.difference)}"
+    note = f" ({verdict.note})" if verdict.note else ""
+    return f"{verdict.title}: {show.verdict(verdict.difference)}{note}"
 
 
 def _grew(c: Change) -> bool:
@@ -92,15 +117,22 @@ def _text(verdict: Verdict, c: Change) -> str:
 
 
 def _files(captured: Captured, root: Path) -> dict[str, str]:
-    """Files that a capture was made of, by their name alone, as the runner's repository has them."""
-    workspace = Path(os.environ.get("GITHUB_WORKSPACE") or root)
+    """Files that a capture was made of, by their name alone, as the runner's repository has them.
+
+    Of several with one name, which lines of programs do not tell apart, only the model is there.
+    """
+    workspace = Path(os.environ.get("GITHUB_WORKSPACE") or root).resolve()
     top = workspace if root.is_relative_to(workspace) else root
-    found: dict[str, str] = {}
+    found: dict[str, list[Path]] = {}
     for one in captured.entry.inputs:
         path = Path(one.path)
-        if path.is_relative_to(root):
-            found.setdefault(path.name, path.relative_to(top).as_posix())
-    return found
+        if one.kind is InputKind.FILE and path.is_relative_to(top):
+            found.setdefault(path.name, []).append(path)
+    model = (root / captured.model.partition(":")[0]).resolve()
+    known = {
+        n: model if model in p else p[0] for n, p in found.items() if len(p) == 1 or model in p
+    }
+    return {name: path.relative_to(top).as_posix() for name, path in known.items()}
 
 
 def _command(kind: str, files: Mapping[str, str], change: Change | None, message: str) -> str:
@@ -121,12 +153,17 @@ def _property(text: str) -> str:
 def tell_runner(verdicts: Sequence[Verdict], comment: str) -> None:
     """Append the summary and the outputs to the files that a runner of GitHub names.
 
-    Outputs are `verdict` (equal, changed or over-budget) and `summary`. Raises FlintError FL502.
+    Outputs are `verdict` and `summary`. Raises FlintError FL502.
     """
-    fails, equal = any(v.fails for v in verdicts), all(v.difference.is_equal for v in verdicts)
-    verdict = "over-budget" if fails else "equal" if equal else "changed"
     _append("GITHUB_STEP_SUMMARY", comment)
-    _append("GITHUB_OUTPUT", f"verdict={verdict}\nsummary={summary_line(verdicts)}\n")
+    _append("GITHUB_OUTPUT", f"verdict={word(verdicts)}\nsummary={summary_line(verdicts)}\n")
+
+
+def word(verdicts: Sequence[Verdict]) -> str:
+    """`over-budget` if one fails (also for want of budgets), else `equal` or `changed`."""
+    if any(v.fails for v in verdicts):
+        return "over-budget"
+    return "equal" if all(v.difference.is_equal for v in verdicts) else "changed"
 
 
 def _append(variable: str, text: str) -> None:
@@ -149,7 +186,7 @@ def write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
         failures=str(sum(v.fails for v in verdicts)),
     )
     for verdict in verdicts:
-        case = ET.SubElement(suite, "testcase", classname="flint", name=verdict.title)
+        case = ET.SubElement(suite, "testcase", classname="flint", name=_xml(verdict.title))
         said = _xml(show.verdict(verdict.difference))
         if verdict.fails:
             text = _xml(show.text(verdict.difference, verdict.broken))
@@ -160,6 +197,9 @@ def write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
     write_atomically(path, ET.tostring(suite, encoding="utf-8", xml_declaration=True))
 
 
+#: What XML 1.0 cannot hold.
+_NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
 def _xml(text: str) -> str:
-    """Without the characters that XML 1.0 cannot hold."""
-    return "".join(c if c in "\t\n" or ord(c) >= 0x20 else "?" for c in text)
+    return _NO_XML.sub("?", text)

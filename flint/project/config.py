@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from flint.steps.options import PipelineOptions
 NAME = "flint.toml"
 #: How a file in which captures can be written is told apart.
 _PYPROJECT = "pyproject.toml"
+#: What a capture may be called: files are named after it.
+_NAME = re.compile(r"\w[\w .+-]*")
 _START = '[capture.train]\nmodel = "model.py"\nmesh = "64x8"\nclusters = ["h100-dgx"]'
 Positive = Annotated[StrictInt, Field(ge=1)]
 Scalar = StrictStr | StrictBool | StrictInt | float
@@ -81,7 +84,10 @@ class Capture(_Table):
 
 
 class _File(_Table):
-    """The whole document. `budgets` and `clusters` are those of captures that name none."""
+    """The whole document. `clusters` are those of captures that name none, `budgets` those of all.
+
+    A capture's own budget of the same name counts before one of the file.
+    """
 
     capture: dict[str, Capture] = Field(default_factory=dict)
     clusters: Texts = ()
@@ -101,6 +107,11 @@ class Project(BaseModel):
     def lock_path(self) -> Path:
         """The lock file, beside the project file."""
         return self.root / "flint.lock"
+
+    def cluster(self, name: str) -> str:
+        """What `estimate` takes for a cluster of a capture: files are found from the project."""
+        is_path = name.endswith(".toml") or "/" in name or "\\" in name
+        return str(self.root / name) if is_path else name
 
     def chosen(self, names: list[str] | None) -> dict[str, Capture]:
         """The captures with these names; all without any. Raises FlintError FL722 for others."""
@@ -145,8 +156,18 @@ def load_project(path: Path) -> Project:
             "FL722", f"{path.name} has no captures", place=str(path), help=f"write one:\n{_START}"
         )
     captures = {name: _with_defaults(c, found) for name, c in found.capture.items()}
-    for name, capture in captures.items():
-        _check_budgets(name, capture, path, text, prefix)
+    lines = key_lines(text)
+    _check_budgets(found.budgets, path, (*prefix, "budgets"), lines)
+    for name, capture in found.capture.items():
+        at = (*prefix, "capture", name)
+        if not _NAME.fullmatch(name):
+            raise FlintError(
+                "FL722",
+                f"{path.name}: {name!r} cannot be the name of a capture",
+                place=f"{path}:{line_of(at, lines)}",
+                help="names have letters, digits, spaces, and - _ . + behind the first letter",
+            )
+        _check_budgets(capture.budgets, path, (*at, "budgets"), lines)
     return Project(root=path.parent, file=path.name, captures=captures)
 
 
@@ -160,17 +181,17 @@ def _with_defaults(capture: Capture, file: _File) -> Capture:
 
 
 def _check_budgets(
-    name: str, capture: Capture, path: Path, text: str, prefix: tuple[str, ...]
+    budgets: Mapping[str, str],
+    path: Path,
+    at: tuple[str, ...],
+    lines: Mapping[tuple[str | int, ...], int],
 ) -> None:
-    lines = key_lines(text)
-    for budget, limit in capture.budgets.items():
+    for budget, limit in budgets.items():
         try:
             parse_budget(budget, limit)
         except FlintError as error:
-            own = line_of((*prefix, "capture", name, "budgets", budget), lines)
-            raise FlintError(
-                error.code, error.message, place=f"{path}:{own}", help=error.help
-            ) from error
+            place = f"{path}:{line_of((*at, budget), lines)}"
+            raise FlintError(error.code, error.message, place=place, help=error.help) from error
 
 
 def _parsed(path: Path) -> tuple[dict[str, Any], str]:

@@ -1,7 +1,8 @@
 """flint.lock: what each capture was when somebody last accepted it; committed beside the model.
 
 JSON with one line for each argument, class of operations and kind of collective, sorted, without
-dates, paths of a machine or lines of the source, so that its own diff reads well.
+dates, paths of a machine or lines of the source, so that its own diff reads well. Versions of what
+made an entry stand in it, so that they can be named where it differs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_file, parse_json, read_bounded
-from flint.io.files import write_atomically
+from flint.io.files import cannot_write, write_atomically
 from flint.project.records import snapshot_from, snapshot_record
 
 #: What files of another major version hold is not known here.
@@ -25,21 +26,28 @@ _ANEW = "flint run --update writes it anew"
 
 @dataclass(frozen=True)
 class Lock:
-    """The accepted snapshots, by name of the capture."""
+    """The accepted snapshots, and with what each was made, by name of the capture."""
 
     captures: Mapping[str, Snapshot] = field(default_factory=dict)
+    made_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """The file. Equal locks give equal bytes."""
-        captures = {n: snapshot_record(s) for n, s in sorted(self.captures.items())}
+        captures = {
+            n: {"made_with": dict(self.made_with.get(n, {})), **snapshot_record(s)}
+            for n, s in sorted(self.captures.items())
+        }
         document = {"schema": SCHEMA, "captures": captures}
         return ("".join(_written(document, "")) + "\n").encode()
 
     def save(self, path: Path) -> bool:
         """Write the file, if it would change. Raises FlintError FL502."""
         data = self.to_bytes()
-        if is_file(path) and path.read_bytes() == data:
-            return False
+        try:
+            if is_file(path) and path.read_bytes() == data:
+                return False
+        except OSError as error:
+            raise cannot_write(path, error) from error
         write_atomically(path, data)
         return True
 
@@ -68,10 +76,19 @@ def load_lock(path: Path) -> Lock | None:
     if schema != SCHEMA:
         raise _no_lock(path, f"{path.name} is {schema!r}, and this flint reads {SCHEMA!r}")
     try:
-        return Lock({str(n): snapshot_from(s) for n, s in document["captures"].items()})
+        return _read(document["captures"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         said = str(error).splitlines()[0]
         raise _no_lock(path, f"{path.name} does not hold what {SCHEMA} says: {said}") from error
+
+
+def _read(captures: Mapping[str, Mapping[str, Any]]) -> Lock:
+    made_with = {n: entry["made_with"] for n, entry in captures.items()}
+    parts = {n: {k: v for k, v in e.items() if k != "made_with"} for n, e in captures.items()}
+    return Lock(
+        {n: snapshot_from(part) for n, part in parts.items()},
+        {n: {str(k): str(v) for k, v in made.items()} for n, made in made_with.items()},
+    )
 
 
 def _no_lock(path: Path, message: str) -> FlintError:

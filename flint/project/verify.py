@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flint.compare.budgets import Broken, broken
@@ -13,6 +13,8 @@ from flint.compare.grown import grown
 from flint.compare.snapshot import Snapshot
 from flint.compare.structure import structure_of
 from flint.errors import FlintError
+from flint.io.bounded import is_file
+from flint.io.files import write_atomically
 from flint.ir.workload import Workload
 from flint.project.cache import FOLDER
 from flint.project.captures import Captured
@@ -25,7 +27,8 @@ from flint.tracing import Trace
 class Verdict:
     """One capture on one of its clusters ("" without any), against what was accepted.
 
-    It fails with a budget that does not hold; without budgets, with any difference.
+    It fails with a budget that does not hold; without budgets, with any difference. `versions` are
+    those (before, now) of what both were made with, where they are not the same.
     """
 
     name: str
@@ -33,11 +36,22 @@ class Verdict:
     difference: Difference
     broken: tuple[Broken, ...]
     has_budgets: bool
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def fails(self) -> bool:
         """Whether CI should."""
         return bool(self.broken) or not (self.has_budgets or self.difference.is_equal)
+
+    @property
+    def note(self) -> str:
+        """What has to be said beside the difference; "" for nothing."""
+        if self.difference.is_equal:
+            return ""
+        said = ["it has no budgets: any change fails"] * (self.fails and not self.broken)
+        moved = ", ".join(f"{n} {old} -> {new}" for n, (old, new) in self.versions.items())
+        said += [f"flint.lock was made with other versions: {moved}"] * bool(moved)
+        return "; ".join(said)
 
     @property
     def title(self) -> str:
@@ -51,26 +65,37 @@ def verify(
     captured: Mapping[str, Captured],
     captures: Mapping[str, Capture],
 ) -> list[Verdict]:
-    """Compare captures with the lock. Raises FlintError FL723 for one that is not in it, FL721."""
-    missing = [name for name in captured if name not in lock.captures]
-    if missing:
-        raise FlintError(
-            "FL723",
-            f"{project.lock_path.name} has no capture '{missing[0]}'",
-            place=str(project.lock_path),
-            help="flint run adds it",
-        )
+    """Compare captures with the lock.
+
+    Raises FlintError FL723 for a capture that is not in it, or not on one of its clusters, FL721.
+    """
+    for name in captured:
+        require_accepted(project, lock, name, captures[name].clusters)
     return [
         verdict
         for name, found in captured.items()
-        for verdict in _verdicts(project, lock.captures[name], found, captures[name])
+        for verdict in _verdicts(project, lock, found, captures[name])
     ]
 
 
-def _verdicts(
-    project: Project, accepted: Snapshot, found: Captured, capture: Capture
-) -> Iterator[Verdict]:
-    budgets = capture.parsed_budgets()
+def require_accepted(project: Project, lock: Lock, name: str, clusters: Iterable[str]) -> None:
+    """Raise FlintError FL723 for what the lock says nothing about."""
+    accepted = lock.captures.get(name)
+    what, help_ = f"capture '{name}'", "flint run adds it"
+    if accepted is not None:
+        lacks = [c for c in clusters if c not in accepted.estimates]
+        if not lacks:
+            return
+        what, help_ = f"estimate of '{name}' on {lacks[0]}", f"flint run --update {name} adds it"
+    path = project.lock_path
+    raise FlintError("FL723", f"{path.name} has no {what}", place=str(path), help=help_)
+
+
+def _verdicts(project: Project, lock: Lock, found: Captured, capture: Capture) -> Iterator[Verdict]:
+    accepted, budgets = lock.captures[found.name], capture.parsed_budgets()
+    versions = _other_versions(lock.made_with.get(found.name, {}), found.entry.made_with)
+    if not causes(accepted, found.entry.snapshot).found:
+        keep_accepted(project, found)
     for cluster in capture.clusters or ("",):
         before, after = (_on(s, cluster) for s in (accepted, found.entry.snapshot))
         if causes(before, after).found:
@@ -78,7 +103,14 @@ def _verdicts(
         else:
             difference = compare(Side(before), Side(after))
         told = broken(difference, budgets)
-        yield Verdict(found.name, cluster, difference, tuple(told), bool(budgets))
+        yield Verdict(found.name, cluster, difference, tuple(told), bool(budgets), versions)
+
+
+def _other_versions(
+    before: Mapping[str, str], now: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """Versions that both know and that differ."""
+    return {n: (before[n], now[n]) for n in now if before.get(n, now[n]) != now[n]}
 
 
 def _on(snapshot: Snapshot, cluster: str) -> Snapshot:
@@ -96,10 +128,11 @@ def _difference(
     cluster: str,
 ) -> Difference:
     """With the kernels that changed if the accepted workload is at hand, else with lines that grew."""
-    now = _side(after, Workload.load(found.entry.workload), capture, cluster)
+    place = project.cluster(cluster) if cluster else ""
+    now = _side(after, Workload.load(found.entry.workload), capture, place)
     old = accepted_workload(project, found.name, before)
     if old is not None:
-        return compare(_side(before, old, capture, cluster), now)
+        return compare(_side(before, old, capture, place), now)
     plain = compare(Side(before), Side(after))
     if before.program is None or after.program is None:
         return plain
@@ -139,14 +172,26 @@ def accepted_workload(project: Project, name: str, accepted: Snapshot) -> Worklo
     return found if structure_of(found) == accepted.program.structure else None
 
 
-def accept(project: Project, lock: Lock, captured: Iterable[Captured]) -> bool:
-    """Write captures into the lock. Returns whether the file changed. Raises FlintError FL502."""
-    from flint.io.files import write_atomically
+def keep_accepted(project: Project, captured: Captured) -> None:
+    """Keep the workload of a capture that is as the lock says, for later comparisons."""
+    path, data = accepted_path(project, captured.name), captured.entry.workload.read_bytes()
+    if not is_file(path) or path.read_bytes() != data:
+        write_atomically(path, data)
 
-    found = dict(lock.captures)
+
+def accept(
+    project: Project, lock: Lock, captured: Iterable[Captured], *, drop: Iterable[str] = ()
+) -> bool:
+    """Write captures into the lock, and leave out those of `drop`. Returns whether it changed.
+
+    An entry that is equal keeps the versions that it was made with. Raises FlintError FL502.
+    """
+    gone = set(drop)
+    found = {n: s for n, s in lock.captures.items() if n not in gone}
+    made_with = {n: v for n, v in lock.made_with.items() if n not in gone}
     for one in captured:
-        found[one.name] = one.entry.snapshot
-        path = accepted_path(project, one.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, one.entry.workload.read_bytes())
-    return Lock(found).save(project.lock_path)
+        if found.get(one.name) != one.entry.snapshot:
+            found[one.name] = one.entry.snapshot
+            made_with[one.name] = one.entry.made_with
+        keep_accepted(project, one)
+    return Lock(found, made_with).save(project.lock_path)

@@ -48,31 +48,40 @@ def run(
     """
     from flint.project.config import find_project, load_project
     from flint.project.lock import Lock, load_lock
+    from flint.project.verify import accept, keep_accepted
 
     project = load_project(find_project(Path.cwd()))
     lock = None if update else load_lock(project.lock_path)
     if update:
-        lock = _lock_to_replace(project)
+        lock = _lock_to_replace(project, names)
     captures = project.chosen(names)
     captured = captured_with_progress(project, captures, jobs=jobs, anew=anew, quiet=quiet or json_)
     states = {n: _state(c, lock) for n, c in captured.items()}
     accepted = [c for n, c in captured.items() if update or states[n] == "new"]
-    if accepted:
-        from flint.project.verify import accept
-
-        accept(project, lock or Lock(), accepted)
+    known = lock or Lock()
+    gone = [n for n in known.captures if n not in project.captures] if update and not names else []
+    if accepted or gone:
+        accept(project, known, accepted, drop=gone)
+    for name in captured:
+        if states[name] == "equal":
+            keep_accepted(project, captured[name])
     written = dict(_traces(project, captures, captured, quiet=quiet or json_))
     _print(captured, states, written, update=update, as_json=json_)
 
 
-def _lock_to_replace(project: Project) -> Lock | None:
-    """The lock of which entries are kept that are not captured now; none that cannot be read."""
+def _lock_to_replace(project: Project, names: list[str] | None) -> Lock | None:
+    """The lock of which entries are kept that are not captured now.
+
+    One that cannot be read is written anew, but not for some captures: others would be lost.
+    """
     from flint.errors import FlintError
     from flint.project.lock import load_lock
 
     try:
         return load_lock(project.lock_path)
     except FlintError as error:
+        if names:
+            raise
         print_note(f"warning: {error.message}: it is written anew")
         return None
 
@@ -100,6 +109,8 @@ def _state(captured: Captured, lock: Lock | None) -> str:
     accepted = None if lock is None else lock.captures.get(captured.name)
     if accepted is None:
         return "new"
+    if accepted.estimates.keys() != captured.entry.snapshot.estimates.keys():
+        return "changed"  # other clusters
     return "changed" if causes(accepted, captured.entry.snapshot).found else "equal"
 
 
@@ -110,8 +121,11 @@ def _traces(
     *,
     quiet: bool,
 ) -> Iterator[tuple[str, str]]:
-    """Write the traces that are asked for and are not of this very workload."""
+    """Write the traces that are asked for and are not of this very workload and these options."""
+    from flint.io.bounded import is_file
+    from flint.io.files import write_atomically
     from flint.ir.workload import Workload
+    from flint.project.cache import stamp_path, traces_stamp
     from flint.tracing import Trace
 
     for name, one in captured.items():
@@ -119,18 +133,21 @@ def _traces(
         if options is None:
             continue
         directory, data = project.root / options.output, one.entry.workload.read_bytes()
-        if any(p.read_bytes() == data for p in directory.glob("*.flint")):
+        stamp, said = stamp_path(project, name), traces_stamp(project, options, data)
+        same = is_file(stamp) and stamp.read_text() == said
+        if same and any(p.read_bytes() == data for p in directory.glob("*.flint")):
             continue
         trace = Trace(Workload.from_bytes(data, name))
         with signals().unwinding(), progress_bar(f"writing {name}", quiet=quiet) as bar:
             trace.save(
                 directory,
                 granularity=options.granularity,
-                cluster=options.cluster,
+                cluster=project.cluster(options.cluster) if options.cluster else None,
                 ranks=options.ranks,
                 link=options.link,
                 progress=bar,
             )
+        write_atomically(stamp, said.encode())
         yield name, options.output
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flint.cli.console import print_json, print_text
+from flint.cli.console import print_json, print_note, print_text
 from flint.cli.exits import FOUND
 from flint.cli.options import Json, Quiet, Verbose
 
@@ -59,6 +59,7 @@ def verify(
     from flint.project import ci
     from flint.project.config import find_project, load_project
     from flint.project.lock import load_lock
+    from flint.project.verify import require_accepted
     from flint.project.verify import verify as compared
 
     project = load_project(find_project(Path.cwd()))
@@ -73,6 +74,11 @@ def verify(
     keep_traces(junit)
     keep_traces(comment)
     captures = project.chosen(names)
+    for name, capture in captures.items():  # before captures, which take their time
+        require_accepted(project, lock, name, capture.clusters)
+    gone = [name for name in lock.captures if name not in project.captures]
+    if gone:
+        print_note(f"warning: {project.file} has no longer {', '.join(gone)}", quiet=quiet)
     captured = captured_with_progress(
         project, captures, jobs=jobs, anew=False, quiet=quiet or json_ or markdown
     )
@@ -85,8 +91,9 @@ def verify(
 
         write_atomically(comment, text.encode())
     if github:
+        tell = print_note if json_ or markdown else print_text  # stdout is one document
         for line in ci.workflow_commands(verdicts, captured, project.root):
-            print_text(line)
+            tell(line)
         ci.tell_runner(verdicts, text)
     _print(verdicts, text if markdown else None, as_json=json_, quiet=quiet, verbose=verbose > 0)
     if any(v.fails for v in verdicts):
@@ -110,6 +117,7 @@ def _print(
                 "capture": v.name,
                 "cluster": v.cluster,
                 "fails": v.fails,
+                "note": v.note,
                 "difference": document(v.difference, v.broken),
             }
             for v in verdicts
@@ -129,5 +137,5 @@ def _block(verdict: Verdict, *, verbose: bool, quiet: bool) -> str:
     if quiet or verdict.difference.is_equal:
         return f"{verdict.title}: {show.verdict(verdict.difference)}"
     text = show.text(verdict.difference, verdict.broken, verbose=verbose)
-    note = "" if verdict.broken or not verdict.fails else "it has no budgets: any change fails\n"
-    return f"{verdict.title}: {note}{text}\n"
+    note = f"note: {verdict.note}\n" if verdict.note else ""
+    return f"{verdict.title}: {text}\n{note}"
