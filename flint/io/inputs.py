@@ -113,9 +113,10 @@ class _Hook:
         os.write(self._file, f"{line}\n".encode())
 
     def _is_input(self, path: str) -> bool:
-        if f"{path}{os.sep}".startswith(self._never):
+        inside = os.path.join(path, "")  # the folder itself is one of those that hold no inputs
+        if inside.startswith(self._never):
             return False
-        return path.startswith(self._root) or not path.startswith(self._elsewhere)
+        return path.startswith(self._root) or not inside.startswith(self._elsewhere)
 
 
 def _stamp(path: str) -> str:
