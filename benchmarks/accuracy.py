@@ -1,4 +1,4 @@
-"""Write docs/accuracy.md, and its summary in the README: how far estimates are from measurements.
+"""Write docs/accuracy.md, and its summary in docs/numbers.md: how far estimates are from measurements.
 
     python -m benchmarks.accuracy               at most 60 rows of each set of training steps
     python -m benchmarks.accuracy --most 16     fewer of them, in a few minutes
@@ -22,7 +22,7 @@ from benchmarks.accuracy_tpu import scalesim_accuracy, tpu_rows_accuracy
 from benchmarks.step_rows import Case, all_cases
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, README = ROOT / "docs" / "accuracy.md", ROOT / "README.md"
+PAGE, SUMMARY = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "numbers.md"
 #: Sections of the page: title, what is to be known before reading the table.
 SECTIONS = {
     "GPU kernels": """GEMM and attention timings are NVIDIA's (aiconfigurator): replayed CUDA graphs
@@ -91,7 +91,7 @@ def main() -> None:
     tables = measured(parser.parse_args().most)
     PAGE.write_text(page(tables), encoding="utf-8")
     rows = [row for section in tables.values() for row in section]
-    README.write_text(with_summary(README.read_text("utf-8"), rows), encoding="utf-8")
+    SUMMARY.write_text(with_summary(SUMMARY.read_text("utf-8"), rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

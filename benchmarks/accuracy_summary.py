@@ -1,4 +1,4 @@
-"""The summary of the accuracy report that the README shows: rows that nothing was fitted on."""
+"""The summary of the accuracy report that docs/numbers.md shows: rows that nothing was fitted on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.accuracy_row import Accuracy
 
-#: What the README shows: a name, and the data and split of the rows of the report that it is about.
+#: What docs/numbers.md shows: a name, and the data and split of the rows of the report that it is about.
 SHOWN = (
     ("GEMM, bf16", "GEMM bf16", "held out"),
     ("NCCL, 2-8 GPUs", "NCCL 2-8 GPUs", "held out"),

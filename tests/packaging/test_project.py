@@ -104,7 +104,13 @@ def test_constraints_pin_everything_that_is_declared() -> None:
     pins = re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     pinned = {name.lower().replace("_", "-") for name in pins}
     extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["jax"], *extras["test"], *extras["dev"]]
+    wanted = [
+        *PROJECT["dependencies"],
+        *extras["jax"],
+        *extras["test"],
+        *extras["dev"],
+        *extras["docs"],
+    ]
     names = {requirement_name(r).lower().replace("_", "-") for r in wanted} - {"flint-ir"}
     assert names <= pinned
 
@@ -154,3 +160,7 @@ def test_the_page_on_programs_names_every_column_flag_and_invariant() -> None:
     names = [*COLUMNS, *TABLES, *(k.name for k in Kind), *(f.name for f in Flag)]
     names += [invariant.__name__ for invariant in INVARIANTS]
     assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 200
