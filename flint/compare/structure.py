@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 
-import numpy as np
-
 from flint.ir.program import Kind, Program, RegionKind
 from flint.ir.workload import Workload
 
@@ -29,9 +27,9 @@ _SIZE = 16
 def structure_of(workload: Workload) -> str:
     """The digest, in hexadecimal digits."""
     programs = [_program(p) for p in workload.programs]
-    sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes)).tolist()
     ran = sorted(
-        programs[c.program] + str(n).encode() for c, n in zip(workload.classes, sizes, strict=True)
+        programs[c.program] + repr((sorted(c.where.items()), c.ranks)).encode()
+        for c in workload.classes
     )
     return _digest(repr(tuple(workload.mesh.shape.items())).encode(), *ran).hex()
 
