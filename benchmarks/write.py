@@ -80,7 +80,7 @@ def workload_for(ranks: int, source: Path | None) -> Workload:
     A mesh keeps two positions along its first axis: groups of one are not in a program.
     """
     if source is None:
-        model = min(8, ranks)
+        model = min(8, max(ranks // 2, 1))
         return Workload.single(transformer(Mesh(("data", "model"), (ranks // model, model))))
     loaded = Workload.load(source)
     inner = loaded.mesh.size // loaded.mesh.sizes[0]
