@@ -33,6 +33,8 @@ _INSIDE = (".git", ".flint_cache")
 _IMPORT = ("<frozen importlib", importlib.metadata.__file__, pkgutil.__file__)
 #: The digest of a file that changed while it was read: nothing has it.
 CHANGED = "changed"
+#: Stands for time and size of a file that the model writes.
+MADE = "made"
 #: What imports find in a folder, beside packages.
 _MODULES = (".py", ".so", ".pyd", ".dist-info", ".egg-info")
 
@@ -94,29 +96,35 @@ class _Hook:
     def _opened(self, path: object, mode: object, flags: object) -> None:
         makes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         if makes or (isinstance(mode, str) and set(mode) & set("wax")):
-            path_text = _text(path)
-            if path_text is not None:
-                self._seen.add((InputKind.FILE, os.path.abspath(path_text)))  # its own output
-            return
-        self.saw(InputKind.FILE, path)
+            self._made(path)
+        else:
+            self.saw(InputKind.FILE, path)
 
     def saw(self, kind: InputKind, path: object) -> None:
         """Write down a path, if it is an input and is new."""
-        text = _text(path)
-        if text is None:
-            return
-        whole = _source(os.path.abspath(text))
-        if (kind, whole) in self._seen or not self._is_input(whole):
+        whole = _whole(path)
+        known = whole is None or (kind, whole) in self._seen or (MADE, whole) in self._seen
+        if whole is None or known or not self._is_input(whole):
             return
         self._seen.add((kind, whole))
-        line = json.dumps([kind, whole, _stamp(whole) if kind == InputKind.FILE else ""])
-        os.write(self._file, f"{line}\n".encode())
+        self._tell(kind, whole, _stamp(whole) if kind is InputKind.FILE else "")
+
+    def _made(self, path: object) -> None:
+        """Write down a file that is written: what is read of it from here on is the model's own."""
+        whole = _whole(path)
+        if whole is None or (MADE, whole) in self._seen or not self._is_input(whole):
+            return
+        self._seen.add((MADE, whole))
+        self._tell(InputKind.FILE, whole, MADE)
+
+    def _tell(self, kind: InputKind, path: str, stamp: str) -> None:
+        os.write(self._file, f"{json.dumps([kind, path, stamp])}\n".encode())
 
     def _is_input(self, path: str) -> bool:
-        inside = os.path.join(path, "")  # the folder itself is one of those that hold no inputs
-        if inside.startswith(self._never):
+        folder = os.path.join(path, "")  # so that a folder itself is in itself
+        if folder.startswith(self._never):
             return False
-        return path.startswith(self._root) or not inside.startswith(self._elsewhere)
+        return folder.startswith(self._root) or not folder.startswith(self._elsewhere)
 
 
 def _stamp(path: str) -> str:
@@ -128,11 +136,10 @@ def _stamp(path: str) -> str:
     return f"{found.st_mtime_ns} {found.st_size}"
 
 
-def _text(path: object) -> str | None:
-    """A path as text; None of a descriptor."""
-    if isinstance(path, bytes):
-        return os.fsdecode(path)
-    return path if isinstance(path, str) else None
+def _whole(path: object) -> str | None:
+    """A whole path, that of the source for a compiled module; None of a descriptor."""
+    text = os.fsdecode(path) if isinstance(path, bytes) else path
+    return _source(os.path.abspath(text)) if isinstance(text, str) else None
 
 
 def _source(path: str) -> str:
@@ -183,7 +190,8 @@ def _is_package(folder: str, name: str) -> bool:
 def recorded(file: Path) -> tuple[Input, ...]:
     """The inputs that were written down in a file, sorted.
 
-    A file that is not as it was when it was read has the digest CHANGED: it is never current.
+    A file that is not as it was when it was read has the digest CHANGED: it is never current. One
+    that was not there before it was written is no input.
     """
     lines = file.read_text().splitlines() if file.exists() else []
     stamps: dict[tuple[InputKind, str], set[str]] = {}
@@ -192,11 +200,12 @@ def recorded(file: Path) -> tuple[Input, ...]:
     return tuple(
         Input(kind, path, _digest_if_same(kind, path, seen))
         for (kind, path), seen in sorted(stamps.items())
+        if seen != {MADE} and seen != {MADE, ""}
     )
 
 
 def _digest_if_same(kind: InputKind, path: str, seen: set[str]) -> str:
-    if kind is InputKind.FILE and seen != {_stamp(path)}:
+    if kind is InputKind.FILE and seen - {MADE} != {_stamp(path)}:
         return CHANGED
     return digest_of(kind, path)
 

@@ -245,9 +245,13 @@ def _extended(
 
 
 def _wrong(error: ValidationError, path: Path, text: str, prefix: tuple[str, ...]) -> FlintError:
-    """The first finding of pydantic, with its line."""
+    """The first finding of pydantic, with its line: unknown keys first, which others then lack."""
     lines = key_lines(text)
-    found = min(error.errors(), key=lambda e: line_of((*prefix, *where_of(e)), lines))
+
+    def order(e: Mapping[str, Any]) -> tuple[bool, int]:
+        return e["type"] != "extra_forbidden", line_of((*prefix, *where_of(e)), lines)
+
+    found = min(error.errors(), key=order)
     return FlintError(
         "FL722",
         f"{path.name}: {said_of(found, _File)}",
