@@ -38,15 +38,8 @@ def has_colour(stream: TextIO) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def print_json(
-    document: Mapping[str, object] | str, rest: Mapping[str, object] | None = None
-) -> None:
-    """Print one document of `flint.schemas.documents`; its first key is `schema`.
-
-    That key may be given apart, as a text before the `rest` of the document.
-    """
-    if isinstance(document, str):
-        document = {"schema": document, **(rest or {})}
+def print_json(document: Mapping[str, object]) -> None:
+    """Print one document of `flint.schemas.documents`; its first key is `schema`."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
     with _told_if_lost():
         print(printable_json(text), flush=True)

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Final, cast
 
 from flint.compare.budgets import Broken
 from flint.compare.difference import Difference
 from flint.compare.match import Change
 from flint.compare.show import all_numbers, verdict
 
+if TYPE_CHECKING:
+    from flint.schemas.documents.comparison import (
+        BrokenDocument,
+        CauseDocument,
+        ChangeDocument,
+        CostDocument,
+        DiffDocument,
+    )
+
 #: Version of the JSON form.
-SCHEMA = "flint.diff/1"
+SCHEMA: Final = "flint.diff/1"
 
 
 def document(
     difference: Difference, broken: tuple[Broken, ...] | list[Broken] = ()
-) -> dict[str, Any]:
+) -> DiffDocument:
     """Exact numbers, JSON-able. Times are in nanoseconds."""
     return {
+        "schema": SCHEMA,
         "equal": difference.is_equal,
         "verdict": verdict(difference),
         "before": difference.before.name,
         "after": difference.after.name,
         "causes": [_cause(difference, i) for i in range(len(difference.causes))],
-        "renamed": [list(pair) for pair in difference.renamed],
+        "renamed": list(difference.renamed),
         "numbers": [
             {
                 "name": n.metric.name,
@@ -44,13 +54,13 @@ def document(
     }
 
 
-def _cause(difference: Difference, number: int) -> dict[str, Any]:
+def _cause(difference: Difference, number: int) -> CauseDocument:
     cause = difference.causes[number]
     cost = difference.costs.get(cause.kind)
     return {
         "kind": str(cause.kind),
         "text": cause.text,
-        "cost_of_kind": None if cost is None else asdict(cost),
+        "cost_of_kind": None if cost is None else cast("CostDocument", asdict(cost)),
     }
 
 
@@ -61,13 +71,13 @@ def _memory(difference: Difference) -> dict[str, dict[str, int]]:
     return {"before": dict(before.memory_bytes), "after": dict(after.memory_bytes)}
 
 
-def _change(c: Change) -> dict[str, Any]:
-    found = asdict(c)
+def _change(c: Change) -> ChangeDocument:
+    found = cast("ChangeDocument", asdict(c))
     found["cause"], found["action"] = None if c.cause is None else str(c.cause), str(c.action)
     return found
 
 
-def _broken(b: Broken) -> dict[str, Any]:
+def _broken(b: Broken) -> BrokenDocument:
     return {
         "budget": b.budget.name,
         "limit": b.budget.text,

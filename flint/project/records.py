@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flint.compare.snapshot import Snapshot
 
+if TYPE_CHECKING:
+    from flint.schemas.documents.comparison import SnapshotDocument
 
-def snapshot_record(snapshot: Snapshot) -> dict[str, Any]:
+
+def snapshot_record(snapshot: Snapshot) -> SnapshotDocument:
     """A snapshot as JSON. Tables are in an order that does not depend on lines of the source."""
-    return asdict(snapshot)
+    return cast("SnapshotDocument", asdict(snapshot))
 
 
 def snapshot_from(record: object) -> Snapshot:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from flint.compare.snapshot import snapshot
 from flint.ir.workload import Workload
+from flint.project.lock import load_lock
 from flint.tracing import Trace
 from tests.machine_output import assert_readable
 
@@ -47,6 +49,15 @@ def test_totals_are_those_of_then(path: Path) -> None:
 def test_documents_have_no_field_that_is_gone(path: Path) -> None:
     pytest.importorskip("jsonschema", reason="validates documents")
     assert_readable(path.read_bytes())
+
+
+@pytest.mark.parametrize("folder", RELEASES, ids=lambda p: p.name)
+def test_locks_are_read_and_say_what_they_said(folder: Path) -> None:
+    lock = load_lock(folder / "lock.json")
+    assert lock is not None
+    (locked,) = lock.captures.values()
+    again = snapshot(Workload.load(folder / "jax.flint"))
+    assert locked.program == again.program
 
 
 def test_a_field_that_is_gone_is_seen() -> None:

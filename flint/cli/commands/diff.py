@@ -115,7 +115,7 @@ def _print(
     from flint.compare import document, show
 
     if as_json:
-        print_json(document.SCHEMA, document.document(found, told))
+        print_json(document.document(found, told))
     elif markdown:
         print_text(show.markdown(found, told), end="")
     elif quiet:

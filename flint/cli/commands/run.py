@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from flint.project.captures import Captured
     from flint.project.config import Capture, Project
     from flint.project.lock import Lock
+    from flint.schemas.documents.comparison import RanCaptureDocument, RunDocument
 
-SCHEMA = "flint.run/1"
 Names = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME...]", help="Captures of flint.toml (default: all)."),
@@ -162,7 +162,7 @@ def _print(
     from flint.project.records import snapshot_record
 
     if as_json:
-        entries: dict[str, Any] = {
+        entries: dict[str, RanCaptureDocument] = {
             name: {
                 "cached": one.was_cached,
                 "lock": states[name],
@@ -173,7 +173,8 @@ def _print(
             }
             for name, one in captured.items()
         }
-        print_json(SCHEMA, {"captures": entries})
+        printed: RunDocument = {"schema": "flint.run/1", "captures": entries}
+        print_json(printed)
         return
     print_text(_table(captured, states))
     for name, one in captured.items():

@@ -14,8 +14,8 @@ from flint.cli.options import Json, Quiet, Verbose
 
 if TYPE_CHECKING:
     from flint.project.verify import Verdict
+    from flint.schemas.documents.comparison import VerdictDocument, VerifyDocument
 
-SCHEMA = "flint.verify/1"
 Names = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME...]", help="Captures of flint.toml (default: all)."),
@@ -112,7 +112,7 @@ def _print(
     from flint.project.ci import summary_line
 
     if as_json:
-        found = [
+        found: list[VerdictDocument] = [
             {
                 "capture": v.name,
                 "cluster": v.cluster,
@@ -122,7 +122,12 @@ def _print(
             }
             for v in verdicts
         ]
-        print_json(SCHEMA, {"fails": any(v.fails for v in verdicts), "verdicts": found})
+        printed: VerifyDocument = {
+            "schema": "flint.verify/1",
+            "fails": any(v.fails for v in verdicts),
+            "verdicts": found,
+        }
+        print_json(printed)
     elif comment is not None:
         print_text(comment, end="")
     else:
