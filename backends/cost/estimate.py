@@ -183,8 +183,12 @@ class Estimate:
 
             return report_html(self, rank_class=rank_class)
         from flint.backends.report.page.comparison import comparison_html
+        from flint.compare.difference import Side, compare
 
-        return comparison_html(self, against, names or ("A", "B"), rank_class=rank_class)
+        sides = (Side.of(e.workload, e) for e in (self, against))
+        return comparison_html(
+            self, against, names or ("A", "B"), rank_class=rank_class, difference=compare(*sides)
+        )
 
     def report(
         self,

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.backends.report.page.comparison import Cause, comparison_html
+from flint.backends.report.page.comparison import comparison_html
 from flint.backends.report.page.document import report_html
 from flint.backends.report.page.markup import data, tag, text
 from flint.cli import app
@@ -147,13 +147,12 @@ def test_a_program_without_work_has_a_page() -> None:
 
 def test_two_estimates_stand_side_by_side() -> None:
     other = zoo("llama_fsdp_tp").estimate("h200-dgx")
-    causes = [Cause("another <chip>", "+1 ms", "model.py:3")]
-    page = Page.of(comparison_html(layers(), other, ("before", "after"), causes=causes))
+    page = Page.of(layers().to_html(against=other, names=("before", "after")))
     headings = [str(a["id"]) for a in page.with_tag("h2")]
     assert headings == [
         "causes", "totals", "time", "timeline", "memory", "collectives", "notes", "constants",
     ]  # fmt: skip
-    assert page.tables["why they differ, most first"][1][0] == "another <chip>"
+    assert any("h100-dgx -> h200-dgx" in said for said in page.text["li"])
     totals = {row[0]: row[1:] for row in page.tables["totals"]}
     assert totals["what"] == ["A: before", "B: after", "difference"]
     a, b = layers().step_time_ns, other.step_time_ns
@@ -163,8 +162,18 @@ def test_two_estimates_stand_side_by_side() -> None:
     assert [name for name in page.ids() if name in ("step-a", "step-b")]
 
 
+def test_the_cause_of_a_difference_comes_first() -> None:
+    other = zoo("llama_dp_tp").estimate("h100-dgx")
+    page = Page.of(layers().to_html(against=other))
+    assert any(said.startswith("sharding: ") for said in page.text["li"][: 3 + len(page.ids())])
+    changes = next(t for name, t in page.tables.items() if name.startswith("kernels and coll"))
+    gathers = [row for row in changes if "all_gather" in row[0] and row[1] == "data"]
+    assert gathers
+    assert all(row[-1].startswith("zoo.py:") for row in gathers)
+
+
 def test_equal_estimates_are_said_to_be_equal() -> None:
-    html = comparison_html(layers(), layers())
+    html = layers().to_html(against=layers())
     assert "The two estimates are equal." in html
     assert "kinds are equal." in html
     assert {row[3] for row in Page.of(html).tables["totals"][1:]} == {"equal"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from flint.backends.report.page import facts
 from flint.backends.report.page.charts.bars import Segment, bar, sample
@@ -33,21 +33,15 @@ from flint.backends.report.views.breakdown import Part, by_axes, by_kind, by_pha
 from flint.backends.report.views.communication import communication
 from flint.backends.report.views.memory import MemoryOverTime, memory_over_time
 from flint.backends.report.views.slices import SLICE_LIMIT, Slices, timeline_slices
-from flint.text import format_bytes, format_duration
+from flint.compare.show import cause_text, delta_text, source, verdict
+from flint.text import format_duration
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.compare.difference import Difference
 
 #: Rows of the table of collectives.
 ROWS = 80
-
-
-class Cause(NamedTuple):
-    """Why two estimates differ, in words, what it makes up, and where it is in the source."""
-
-    said: str
-    difference: str
-    location: str
 
 
 def comparison_html(
@@ -56,16 +50,13 @@ def comparison_html(
     names: tuple[str, str] = ("A", "B"),
     *,
     rank_class: int | str | None = None,
-    causes: Sequence[Cause] = (),
+    difference: Difference | None = None,
 ) -> str:
-    """Two estimates as one page. `causes`, most important first, stand above all else.
+    """Two estimates as one page. Causes and changes of their `difference` stand above all else.
 
     Raises FlintError FL503 as `report_html` does.
     """
-    labels = [
-        f"{letter}: {name}" if name != letter else name
-        for letter, name in zip("AB", names, strict=True)
-    ]
+    labels = [f"{a}: {name}" if name != a else name for a, name in zip("AB", names, strict=True)]
     sides = [
         Side(label, e, one_class(e, rank_class))
         for label, e in zip(labels, (first, second), strict=True)
@@ -73,7 +64,7 @@ def comparison_html(
     on = dict.fromkeys(e.cluster.name for e in (first, second))
     title = f"{names[0]} and {names[1]} on {' and '.join(on)}"
     sections = [
-        *([_causes(causes)] if causes else []),
+        *([_causes(difference)] if difference is not None and not difference.is_equal else []),
         _totals(sides),
         _time(sides),
         _timelines(sides),
@@ -81,22 +72,51 @@ def comparison_html(
         _collectives(sides),
         *_foundations(sides),
     ]
-    return document(title, _verdict(sides), sections)
+    return document(title, _verdict(sides, difference), sections)
 
 
-def _causes(causes: Sequence[Cause]) -> Section:
-    """The place for what a comparison finds out."""
-    headings = (Heading("cause", wide=True), Heading("difference", right=True), Heading("source"))
-    return Section("causes", "Causes", table(headings, causes, "why they differ, most first"))
+def _causes(difference: Difference) -> Section:
+    """Why they differ, and the kernels that do."""
+    causes = tag(
+        "ul", *(tag("li", cause_text(difference, c)) for c in difference.causes), cls="notes"
+    )
+    headings = (
+        Heading("what"),
+        Heading("over"),
+        Heading("phase"),
+        Heading("difference", right=True),
+        Heading("change", wide=True),
+        Heading("scope", wide=True),
+        Heading("source", wide=True),
+    )
+    rows = [
+        (
+            f"{c.kernels:,} x {c.kind}" if c.kernels > 1 else c.kind,
+            c.over,
+            c.phase,
+            delta_text(difference, c),
+            c.said if c.action == "changed" else f"{c.action}: {c.said}",
+            layered(c.scope),
+            source(c),
+        )
+        for c in difference.changes[:ROWS]
+    ]
+    rest = len(difference.changes) - len(rows)
+    left_out = f"; {rest:,} smaller ones are left out" if rest > 0 else ""
+    changes = (
+        table(headings, rows, f"kernels and collectives that differ{left_out}") if rows else ""
+    )
+    return Section("causes", "Causes", join((tag("div", causes, cls="causes"), changes)))
 
 
-def _verdict(sides: Sequence[Side]) -> Markup:
+def _verdict(sides: Sequence[Side], found: Difference | None) -> Markup:
     a, b = (s.estimate for s in sides)
+    said = f" ({verdict(found)})" if found is not None else ""
     if a.to_json() == b.to_json():
-        return tag("p", "The two estimates are equal.")
+        return tag("p", f"The two estimates are equal.{said}")
     time = difference(a.step_time_ns, b.step_time_ns, format_duration)
-    memory = difference(_peak(a), _peak(b), lambda n: format_bytes(int(n)))
-    return tag("p", f"From A to B: step time {time}, peak memory {memory}.")
+    memory = difference(_peak(a), _peak(b), in_bytes)
+    return tag("p", f"From A to B: step time {time}, peak memory {memory}.{said}")
 
 
 def _peak(e: Estimate) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flint.cli.commands.estimate import ClusterName, PolicyName, ProfileName
 from flint.cli.console import print_json, print_note
 from flint.cli.inputs import keep_traces, load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
@@ -20,15 +21,7 @@ def report(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file.")
     ],
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster",
-            "-c",
-            metavar="NAME|FILE",
-            help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml.",
-        ),
-    ],
+    cluster: ClusterName,
     other: Annotated[
         Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with.")
     ] = None,
@@ -36,12 +29,8 @@ def report(
         Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
     ] = Path("report.html"),
     map_: Mapping = None,
-    profile: Annotated[
-        str | None, typer.Option("--profile", metavar="NAME", help="Whose kernels: {profiles}.")
-    ] = None,
-    overlap: Annotated[
-        str, typer.Option("--overlap", metavar="NAME", help="When communication begins.")
-    ] = "overlap",
+    profile: ProfileName = None,
+    overlap: PolicyName = "overlap",
     unpriced: UnpricedChoice = None,
     class_: Annotated[
         str | None,
