@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +79,7 @@ def browser() -> str:
     return found
 
 
-def browse(path: Path, *options: str, width: int = 1200, height: int = 900) -> str:
+def browse(path: Path, *options: str) -> str:
     """The document that a browser has after it ran the page's scripts, and nothing else."""
     command = (
         browser(),
@@ -85,10 +87,36 @@ def browse(path: Path, *options: str, width: int = 1200, height: int = 900) -> s
         "--no-sandbox",
         "--disable-gpu",
         "--hide-scrollbars",
+        "--dump-dom",
         f"--user-data-dir={path.parent / 'profile'}",
-        f"--window-size={width},{height}",
+        "--window-size=1200,900",
         *options,
         path.as_uri(),
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
     return done.stdout
+
+
+#: A page that shows another one as wide as is asked, for windows are no narrower than 500 pixels,
+#: and says what a function of its window and document returns when it is there.
+_AROUND = """<!DOCTYPE html><body style="margin:0"><script>
+const told = (w, d) => (SCRIPT);
+const frame = document.createElement("iframe");
+frame.onload = () => {
+  document.body.dataset.told = JSON.stringify(told(frame.contentWindow, frame.contentDocument));
+};
+frame.style = "border:0;width:WIDTHpx;height:900px";
+frame.src = "NAME";
+document.body.append(frame);
+</script></body>
+"""
+
+
+def told(html: str, script: str, path: Path, *options: str, width: int = 1200) -> Any:
+    """What an expression of JavaScript, of a page's window `w` and document `d`, is in a browser."""
+    path.write_text(html)
+    around = path.with_suffix(".around.html")
+    page = _AROUND.replace("WIDTH", str(width)).replace("NAME", path.name)
+    around.write_text(page.replace("SCRIPT", script))
+    shown = Page.of(browse(around, "--allow-file-access-from-files", *options))
+    return json.loads(str(shown.with_tag("body")[0]["data-told"]))

@@ -26,7 +26,7 @@ from flint.backends.report.page.differences import (
     joined,
 )
 from flint.backends.report.page.document import document, one_class
-from flint.backends.report.page.markup import Heading, Markup, join, table, tag
+from flint.backends.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.backends.report.page.section import Section, kind_colours, layered
 from flint.backends.report.page.time_sections import Alike, alike
 from flint.backends.report.views.breakdown import Part, by_axes, by_kind, by_phase
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
     from flint.compare.difference import Difference
 
-#: Rows of the table of collectives.
-ROWS = 80
+#: Rows of tables of what differs, and those that are shown unasked.
+ROWS, FIRST = 120, 15
 
 
 def comparison_html(
@@ -99,24 +99,24 @@ def _causes(difference: Difference) -> Section:
             layered(c.scope),
             source(c),
         )
-        for c in difference.changes[:ROWS]
+        for c in difference.changes
     ]
-    rest = len(difference.changes) - len(rows)
-    left_out = f"; {rest:,} smaller ones are left out" if rest > 0 else ""
-    changes = (
-        table(headings, rows, f"kernels and collectives that differ{left_out}") if rows else ""
-    )
+    first = table(headings, rows[:FIRST], "kernels and collectives that differ, most first")
+    more = rows[FIRST:ROWS]
+    left_out = f"; {len(rows) - ROWS:,} are left out" if len(rows) > ROWS else ""
+    others = folded(f"{len(more)} smaller ones", table(headings, more, f"smaller ones{left_out}"))
+    changes = join((first, others if more else "")) if rows else ""
     return Section("causes", "Causes", join((tag("div", causes, cls="causes"), changes)))
 
 
 def _verdict(sides: Sequence[Side], found: Difference | None) -> Markup:
     a, b = (s.estimate for s in sides)
-    said = f" ({verdict(found)})" if found is not None else ""
     if a.to_json() == b.to_json():
+        said = f" ({verdict(found)})" if found is not None else ""
         return tag("p", f"The two estimates are equal.{said}")
     time = difference(a.step_time_ns, b.step_time_ns, format_duration)
     memory = difference(_peak(a), _peak(b), in_bytes)
-    return tag("p", f"From A to B: step time {time}, peak memory {memory}.{said}")
+    return tag("p", f"From A to B: step time {time}, peak memory {memory}.")
 
 
 def _peak(e: Estimate) -> int:
