@@ -121,7 +121,11 @@ def test_nodes_with_durations_are_kernels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "help_"),
-    [(["-c", "v5p"], "add -o DIR"), (["-o", "out", "--unpriced", "zero"], "add --cluster NAME")],
+    [
+        (["--map", "data=ici"], "add --cluster NAME"),
+        (["-o", "out", "--unpriced", "zero"], "add --cluster NAME"),
+        (["-o", "out", "-c", "v5p", "-c", "v6e"], "leave out -o"),
+    ],
 )
 def test_options_of_the_command_line_that_need_others(arguments: list[str], help_: str) -> None:
     result = CliRunner().invoke(app, ["capture", "m.py", "-m", "2", *arguments])
