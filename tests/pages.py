@@ -97,7 +97,7 @@ def browse(path: Path, *options: str) -> str:
     return done.stdout
 
 
-#: A page that shows another one as wide as is asked, for windows are no narrower than 500 pixels,
+#: A page that shows all of another one as wide as is asked, for windows are no narrower than 500 pixels,
 #: and says what a function of its window and document returns when it is there.
 _AROUND = """<!DOCTYPE html><body style="margin:0"><script>
 const told = (w, d) => (SCRIPT);
@@ -105,7 +105,7 @@ const frame = document.createElement("iframe");
 frame.onload = () => {
   document.body.dataset.told = JSON.stringify(told(frame.contentWindow, frame.contentDocument));
 };
-frame.style = "border:0;width:WIDTHpx;height:900px";
+frame.style = "border:0;width:WIDTHpx;height:30000px";
 frame.src = "NAME";
 document.body.append(frame);
 </script></body>
