@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -16,11 +17,13 @@ from pathlib import Path
 from flint.errors import FlintError
 from flint.io.inputs import RECORD, ROOT, recorded
 from flint.io.processes import Child, Patience, family
+from flint.log import stage
 from flint.project.cache import Cache, Entry, Made
 from flint.project.config import Capture, Project
 from flint.project.records import snapshot_from
 from flint.text import plural
 
+_log = logging.getLogger(__name__)
 #: Told when a capture is done: its name, how many are, and of how many.
 Progress = Callable[[str, int, int], None]
 
@@ -55,12 +58,15 @@ def capture_all(
         for n, entry in found.items()
         if entry is not None
     }
+    for name in done:
+        _log.info("'%s' is kept from before: nothing that it was made of has changed", name)
     missing = [n for n in captures if n not in done]
     errors: dict[str, FlintError] = {}
     workers = max(1, min(jobs or _processors(), len(missing)))
+    _log.debug("%d captures to make, %d at a time", len(missing), workers)
     with _pool(workers) as pool:
         running: dict[Future[Entry], str] = {
-            pool.submit(_capture, project.root, cache, captures[n]): n for n in missing
+            pool.submit(_capture, n, project.root, cache, captures[n]): n for n in missing
         }
         for number, future in enumerate(as_completed(running), 1):
             name = running[future]
@@ -103,9 +109,11 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def _capture(root: Path, cache: Cache, capture: Capture) -> Entry:
+def _capture(name: str, root: Path, cache: Cache, capture: Capture) -> Entry:
     """Run the worker, and keep what it found."""
-    return cache.store(capture, capture_once(root, capture))
+    with stage(f"capture of '{name}'"):
+        made = capture_once(root, capture)
+    return cache.store(capture, made)
 
 
 class InWorker(Exception):

@@ -9,7 +9,9 @@ import typer
 from flint.cli.console import print_json, print_text
 from flint.cli.exits import FOUND
 from flint.cli.options import Json, Mapping, MeshText, Quiet, Settings, UnpricedChoice, Verbose
+from flint.cli.progress import stages_shown
 from flint.errors import FlintError
+from flint.log import stage
 
 if TYPE_CHECKING:
     from flint.compare.budgets import Broken
@@ -94,9 +96,11 @@ def diff(
     request = Request(
         mesh, tuple(set_ or ()), cluster, map_, profile, overlap, unpriced is not None
     )
-    first = side(before, rev, request)
-    second = side(before if after is None else after, None, request)
-    found = compare(first, second)
+    with stages_shown(quiet=quiet or json_):
+        first = side(before, rev, request)
+        second = side(before if after is None else after, None, request)
+        with stage("compare"):
+            found = compare(first, second)
     told = broken(found, budgets)
     _print(found, told, as_json=json_, markdown=markdown, quiet=quiet, verbose=verbose > 0)
     if told or (exit_code and not found.is_equal):

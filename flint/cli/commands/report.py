@@ -11,6 +11,7 @@ from flint.cli.commands.estimate import ClusterName, PolicyName, ProfileName
 from flint.cli.console import print_json, print_note
 from flint.cli.inputs import keep_traces, load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.progress import stages_shown
 from flint.cli.signals import signals
 
 if TYPE_CHECKING:
@@ -53,16 +54,17 @@ def report(
     from flint.tracing import Trace
 
     keep_traces(output)
-    found = [
-        Trace(load_workload(p)).estimate(
-            cluster,
-            profile=profile,
-            policy=overlap,
-            mapping=map_,
-            unpriced_is_zero=unpriced is not None,
-        )
-        for p in (path, *([other] if other is not None else []))
-    ]
+    with stages_shown(quiet=quiet or json_):
+        found = [
+            Trace(load_workload(p)).estimate(
+                cluster,
+                profile=profile,
+                policy=overlap,
+                mapping=map_,
+                unpriced_is_zero=unpriced is not None,
+            )
+            for p in (path, *([other] if other is not None else []))
+        ]
     with signals().unwinding():
         size = found[0].report(
             output,
