@@ -126,7 +126,7 @@ def tensor_data(session: Session, original: GetSetDescriptorType) -> property:
 
 @PRIVATE.replaces("torch.nn:Module._apply", parameters=("self", "fn"))
 def module_apply(session: Session, original: object) -> Function:
-    """`Module.to` swaps the memory of parameters, which fake tensors refuse: new ones instead."""
+    """`Module.to` keeps each parameter the object that it is, as on CUDA: optimizers hold it."""
     return _apply
 
 
@@ -594,6 +594,13 @@ def _applied_parameter(parameter: nn.Parameter, fn: Callable[[Any], Any]) -> nn.
     with torch.no_grad():
         new = fn(parameter)
     if new is parameter:
+        return parameter
+    if isinstance(parameter, FakeTensor) and not _is_known_to_autograd(parameter):
+        gradient, parameter.grad = parameter.grad, None
+        _take_memory(parameter, new)
+        if gradient is not None:
+            with torch.no_grad():
+                parameter.grad = fn(gradient)
         return parameter
     kept = getattr(parameter, "_flint_moved", None)
     if kept is not None and kept[0] == (new.device, new.dtype, new.shape):
