@@ -215,6 +215,11 @@ class Estimate:
     def __str__(self) -> str:
         return self.to_text()
 
+    def _repr_html_(self) -> str:
+        from flint.backends.report.page.small import estimate_fragment
+
+        return estimate_fragment(self)
+
 
 def _class_json(e: Estimate, number: int, views: Mapping[str, object]) -> ClassEstimateDocument:
     c = e.classes[number]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -104,14 +103,17 @@ class Summary:
         return Group(*parts)
 
     def _repr_html_(self) -> str:
-        parts = [_facts_html(self.facts())]
+        from flint.backends.report.page.markup import tag
+        from flint.backends.report.page.small import fragment, list_of_facts, table_of
+
+        parts: list[object] = [list_of_facts(self.facts())]
         for c in self.classes:
             if len(self.classes) > 1:
-                parts.append(f"<h4>class {html.escape(c.name)}</h4>")
-            parts.append(_facts_html(self.class_facts(c)))
+                parts.append(tag("h4", f"class {c.name}"))
+            parts.append(list_of_facts(self.class_facts(c)))
             if c.collectives:
-                parts.append(_table_html([x.title for x in _COLUMNS], _collective_cells(c)))
-        return "".join(parts)
+                parts.append(table_of(_COLUMNS, _collective_cells(c), "communication of one rank"))
+        return fragment(*parts)
 
     def __str__(self) -> str:
         return self.to_text()
@@ -263,17 +265,3 @@ def _collectives_rich(c: ClassSummary) -> RenderableType:
     for cells in _collective_cells(c):
         table.add_row(*map(Text, cells))
     return table
-
-
-def _facts_html(facts: list[tuple[str, str]]) -> str:
-    return _table_html([], facts)
-
-
-def _table_html(titles: list[str], rows: list[tuple[str, ...]] | list[tuple[str, str]]) -> str:
-    head = "".join(f"<th>{html.escape(t)}</th>" for t in titles)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return (
-        f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape as escape_html
 from pathlib import PurePosixPath
 
 from flint.compare.budgets import Broken
@@ -285,23 +284,15 @@ def escape(cell: str) -> str:
 
 def html(difference: Difference) -> str:
     """The same as text, as HTML for a notebook."""
-    causes = "".join(
-        f"<li>{escape_html(cause_text(difference, c))}</li>" for c in difference.causes
-    )
-    parts = [
-        f"<p><b>{escape_html(verdict(difference))}</b></p>",
-        f"<ul>{causes}</ul>" * bool(causes),
-    ]
+    from flint.backends.report.page.markup import tag
+    from flint.backends.report.page.small import fragment, table_of
+
+    causes = [tag("li", cause_text(difference, c)) for c in difference.causes]
+    parts: list[object] = [tag("p", tag("b", verdict(difference)))]
+    parts += [tag("ul", *causes)] * bool(causes)
     if not difference.is_equal:
-        parts.append(_html_table(_NUMBERS, list(_number_rows(difference, everything=False))))
+        rows = list(_number_rows(difference, everything=False))
+        parts.append(table_of(_NUMBERS, rows, "numbers that differ"))
         shown = [_change_cells(difference, c) for c in difference.changes[:SHOWN]]
-        parts += [_html_table(_CHANGES, shown)] * bool(shown)
-    return "".join(parts)
-
-
-def _html_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape_html(c.title)}</th>" for c in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape_html(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        parts += [table_of(_CHANGES, shown, "what differs, most first")] * bool(shown)
+    return fragment(*parts)

@@ -117,7 +117,7 @@ def test_html_escapes_names():
     workload = Workload.single(_program(), {"name": "a<b>", "source": "m.py"})
     shown = summarize(workload)._repr_html_()
     assert "a&lt;b&gt;" in shown and "<b>" not in shown
-    assert "<td>all_gather</td><td>data</td><td>4</td>" in shown
+    assert '<td>all_gather</td><td>data</td><td class="number">4</td>' in shown
 
 
 def test_each_rank_class_has_its_part():

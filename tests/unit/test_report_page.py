@@ -126,6 +126,20 @@ def test_names_cannot_be_markup() -> None:
     assert r"\x1b[2J" in html
 
 
+def test_a_notebook_shows_the_same_parts(tmp_path: Path) -> None:
+    found = layers()
+    for html in (found._repr_html_(), hostile()._repr_html_()):
+        page = Page.of(html)
+        assert not page.with_tag("script")
+        assert not page.with_tag("img")
+        assert {a["class"] for a in page.with_tag("svg") if "role" in a} == {"bar"}
+    cards = Page.of(found._repr_html_()).text["dd"]
+    assert format_duration(found.step_time_ns) in cards
+    assert set(cards) <= set(Page.of(found.to_html()).text["dd"])
+    trace = Page.of(zoo("llama_fsdp_tp")._repr_html_())
+    assert trace.tables["communication of one rank"][0][0] == "collective"
+
+
 def test_markup_is_escaped() -> None:
     assert tag("p", "a<b", title='"x"', hidden=True, cls=None) == (
         '<p title="&quot;x&quot;" hidden>a&lt;b</p>'
