@@ -81,7 +81,7 @@ def _versions(c: Capture) -> dict[str, str]:
     for distribution, module in _DISTRIBUTIONS.items():
         if module in sys.modules or module in used:
             with contextlib.suppress(PackageNotFoundError):  # run from a source tree
-                found[distribution] = version(distribution)
+                found[distribution] = version(distribution).partition("+")[0]  # as for CPUs
     return found
 
 

@@ -138,8 +138,15 @@ def _files(captured: Captured, root: Path) -> dict[str, str]:
 def _command(kind: str, files: Mapping[str, str], change: Change | None, message: str) -> str:
     name, _, line = (change.source if change is not None else "").rpartition(":")
     file = files.get(Path(name).name) if name else None
-    properties = [f"file={_property(file)}", f"line={line}"] if file and line.isdigit() else []
-    return f"::{kind} {','.join([*properties, 'title=flint'])}::{_data(message)}"
+    if file is None or not line.isdigit():
+        return command(kind, message)
+    return command(kind, message, file=file, line=line)
+
+
+def command(kind: str, message: str, **properties: str) -> str:
+    """A workflow command: `::error file=model.py,line=3,title=flint::message`."""
+    said = ",".join(f"{k}={_property(v)}" for k, v in {**properties, "title": "flint"}.items())
+    return f"::{kind} {said}::{_data(message)}"
 
 
 def _data(text: str) -> str:
