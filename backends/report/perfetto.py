@@ -9,7 +9,7 @@ Numbers of messages are those of protos/perfetto/trace of google/perfetto: `trac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.backends.chakra.writing.encode import short_scope
+from flint.backends.report.views.memory import MemoryPoint, memory_over_time
 from flint.backends.report.views.rank_class import chosen_classes
 from flint.errors import FlintError
 from flint.io.files import write_atomically
@@ -74,7 +75,8 @@ def write_perfetto(
     for number in chosen:
         timeline = estimate.timeline.classes[number]
         nodes = _selected(timeline, window_ns, NODE_LIMIT // len(chosen))
-        trace = _ClassTrace(number, estimate.classes[number], timeline)
+        points = memory_over_time(estimate, number).points
+        trace = _ClassTrace(number, estimate.classes[number], timeline, points)
         for packet in trace.packets(estimate.timeline.streams, nodes):
             parts.append(pb.Trace(packet=[packet]).SerializeToString(deterministic=True))
         written, total = written + len(nodes), total + len(timeline.start_ns)
@@ -110,8 +112,15 @@ def _selected(timeline: ClassTimeline, window: tuple[float, float] | None, limit
 class _ClassTrace:
     """The packets of one rank class."""
 
-    def __init__(self, number: int, about: ClassEstimate, timeline: ClassTimeline) -> None:
+    def __init__(
+        self,
+        number: int,
+        about: ClassEstimate,
+        timeline: ClassTimeline,
+        memory: Sequence[MemoryPoint],
+    ) -> None:
         self.pb, self.about, self.timeline = messages(), about, timeline
+        self.memory = memory
         self.process = number + 1  # 0 is the idle process to Perfetto
         self.base = self.process * _TRACKS
         self._events: dict[int, Any] = {}
@@ -124,7 +133,7 @@ class _ClassTrace:
         stream = self._threads(len(streams))[row]
         for used in np.unique(stream).tolist():
             yield self._thread(used, names[used])
-        yield from self._memory(nodes[stream == 0])
+        yield from self._memory(nodes)
         starts = np.rint(self.timeline.start_ns[nodes]).astype(np.int64)
         ends = np.rint(self.timeline.end_ns[nodes]).astype(np.int64)
         columns = (row.tolist(), stream.tolist(), starts.tolist(), ends.tolist())
@@ -166,21 +175,19 @@ class _ClassTrace:
         return self.base + 1 + stream
 
     def _memory(self, nodes: Int64s) -> Iterator[Any]:
-        """A counter of the bytes in use while kernels run, where they change."""
-        curve = self.about.memory.curve
-        if not curve:
+        """A counter of the bytes in use, while the nodes that are written run."""
+        if not self.memory or not len(nodes):
             return
         uuid = self.base + _TRACKS - 1
         unit = self.pb.CounterDescriptor(unit=CounterUnit.SIZE_BYTES)
         yield self._described(uuid=uuid, parent_uuid=self.base, name="memory in use", counter=unit)
-        rows, used = np.array(curve, dtype=np.int64).T
-        points = np.searchsorted(rows, self.timeline.work.nodes.row[nodes], side="right") - 1
-        values = used[np.maximum(points, 0)]
-        changes = np.flatnonzero(np.diff(values, prepend=-1))
-        moments = np.rint(self.timeline.start_ns[nodes[changes]]).astype(np.int64)
-        for moment, value in zip(moments.tolist(), values[changes].tolist(), strict=True):
+        start = float(self.timeline.start_ns[nodes].min())
+        end = float(self.timeline.end_ns[nodes].max())
+        before = [p.num_bytes for p in self.memory if p.start_ns <= start][-1:]
+        inside = [(p.start_ns, p.num_bytes) for p in self.memory if start < p.start_ns < end]
+        for moment, value in [*((start, size) for size in before), *inside]:
             event = self.pb.TrackEvent(type=EventType.COUNTER, track_uuid=uuid, counter_value=value)
-            yield self._packet(moment, event)
+            yield self._packet(round(moment), event)
 
     def _event(self, row: int, stream: int) -> Any:
         """The beginning of a slice: the same for each node of a row."""

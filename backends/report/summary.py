@@ -106,11 +106,13 @@ class Summary:
         from flint.backends.report.page.markup import tag
         from flint.backends.report.page.small import fragment, list_of_facts, table_of
 
-        parts: list[object] = [list_of_facts(self.facts())]
+        shared, several = self.facts(), len(self.classes) > 1
+        parts: list[object] = [list_of_facts(shared)] if several else []
         for c in self.classes:
-            if len(self.classes) > 1:
+            if several:
                 parts.append(tag("h4", f"class {c.name}"))
-            parts.append(list_of_facts(self.class_facts(c)))
+            own = self.class_facts(c)
+            parts.append(list_of_facts(own if several else [*shared, *own]))
             if c.collectives:
                 parts.append(table_of(_COLUMNS, _collective_cells(c), "communication of one rank"))
         return fragment(*parts)
