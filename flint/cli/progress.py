@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 import time
@@ -62,12 +63,15 @@ class _Display(logging.Handler):
     def __init__(self, began: float) -> None:
         super().__init__()
         self._began = began
+        self._pid = os.getpid()
         self._names: list[str] = []
         self._drawn: Progress | None = None
         self._ended = False
         self._guard = threading.Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if os.getpid() != self._pid:  # a fork, in which nobody draws and locks may be held
+            return
         begins, ends = getattr(record, "begins", None), getattr(record, "ends", None)
         with self._guard:
             if begins:
