@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,7 @@ from flint.cli import app
 from flint.schemas.catalog import FOLDER, read_schema, schema_names
 from tests.machine_output import parts, valid
 
-pytest.importorskip("jsonschema", reason="validates documents")
+jsonschema = pytest.importorskip("jsonschema", reason="validates documents")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RELEASE = Path(__file__).parents[1] / "compat" / "data" / "release-0.1"
@@ -172,6 +173,15 @@ def test_every_field_is_described_and_room_is_left(name: str) -> None:
         assert part["description"] and "additionalProperties" not in part
         for field, value in part["properties"].items():
             assert value.get("description", "").endswith("."), f"{name}: {field}"
+
+
+@pytest.mark.parametrize("change", [{"more": 1}, {"schemas": None}, {"schema": "flint.check/1"}])
+def test_what_is_wrong_is_refused(change: dict[str, object]) -> None:
+    document = json.loads(flint("schema", "--json"))
+    with pytest.raises((AssertionError, jsonschema.ValidationError)):
+        valid(json.dumps({**document, **change}), "flint.schemas/1")
+    with pytest.raises(jsonschema.ValidationError, match="required"):
+        valid('{"schema": "flint.schemas/1"}', "flint.schemas/1")
 
 
 def test_every_command_is_above() -> None:
