@@ -18,8 +18,8 @@ from flint.cli import app
 from flint.cluster.constants import numbers
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.ir.mesh import Mesh
-from flint.ir.program import Kind
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
 from flint.text import format_bytes, format_duration
 from tests.estimates import layers, pipelined, zoo
@@ -157,6 +157,24 @@ def test_a_program_without_work_has_a_page() -> None:
     found = estimate(Workload.single(b.build()), Cluster.load("h100-dgx"))
     assert "notes" in Page.of(report_html(found)).ids()
     assert "equal" in comparison_html(found, found)
+
+
+def test_a_page_stays_small_whatever_there_is(tmp_path: Path) -> None:
+    """Thousands of kernels and collectives, each of a source of its own with a long name."""
+    b = ProgramBuilder(Mesh(("data",), (8,)))
+    about = {"dtype": "bfloat16", "shape": (4096, 4096), "result_bytes": 2 * 4096**2}
+    x = b.add("parameter", Kind.PARAMETER, name="x", **about)
+    for n in range(3000):
+        where = {"scope": f"{'outer/' * 40}{n}x", "location": f"{'m' * 200}.py:{n}"}
+        x = b.add("stablehlo.dot_general", deps=[x, x], flops=2 * 4096**3,
+                  dims=(1, 4096, 4096, 4096), operand_bytes=4 * 4096**2, **about, **where)  # fmt: skip
+        x = b.add("sdy.all_reduce", Kind.COLLECTIVE, deps=[x], collective=Collective.ALL_REDUCE,
+                  group=Group((AxisRef("data"),)), comm_bytes=2 * 4096**2, cause="c" * 9000,
+                  **about, **where)  # fmt: skip
+    found = estimate(Workload.single(b.build()), Cluster.load("h100-dgx"))
+    html = report_html(found)
+    assert len(html.encode()) < 1_500_000
+    assert "1,000 shorter ones" in html
 
 
 def test_two_estimates_stand_side_by_side() -> None:

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from flint.text import one_line
 
+#: Letters of a text of a program that a page shows.
+LONGEST = 1000
+
 
 class Markup(str):
     """Text that is HTML or SVG already."""
@@ -20,7 +23,12 @@ def text(value: object) -> Markup:
     """A value as text of a page: nothing in it is markup, moves a cursor or reorders letters."""
     if isinstance(value, Markup):
         return value
-    return Markup(html.escape(one_line(str(value)), quote=True))
+    return Markup(html.escape(one_line(_cut(str(value))), quote=True))
+
+
+def _cut(value: str) -> str:
+    """A text, of a very long one its beginning: a page stays small whatever a program is called."""
+    return value if len(value) <= LONGEST else f"{value[:LONGEST]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def tag(name: str, /, *inside: object, **attributes: object) -> Markup:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Rows of tables: kernels, collectives, scopes, segments of the critical path.
 KERNELS, COLLECTIVES, SCOPES, PATH = 25, 60, 60, 40
+#: Collectives that are shown when asked for too.
+MORE = 300
 
 
 def where_the_time_goes(e: Estimate, number: int) -> Section:
@@ -217,8 +219,10 @@ def collectives(rows: Sequence[Alike]) -> Section:
         return Section("collectives", "Collectives", tag("p", "There are none."))
     caption = "collectives and messages of one rank in one step, longest first"
     shown = table(headings, cells[:COLLECTIVES], caption)
-    rest = cells[COLLECTIVES:]
-    more = folded(f"{len(rest):,} more", table(headings, rest[:2000], "the others")) if rest else ""
+    rest = cells[COLLECTIVES:MORE]
+    left_out = f"; {len(cells) - MORE:,} are left out" if len(cells) > MORE else ""
+    others = f"the others{left_out}"
+    more = folded(f"{len(rest):,} more", table(headings, rest, others)) if rest else ""
     return Section("collectives", "Collectives", join((shown, more)))
 
 

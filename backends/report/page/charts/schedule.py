@@ -10,7 +10,7 @@ from flint.text import format_duration
 
 _ROW = 26
 #: Rank classes that are drawn at most, and boxes; with more boxes those of least time are left out.
-LANES, BOXES = 64, 4000
+LANES, BOXES = 64, 2500
 #: Boxes of a smaller share of the step have no number.
 _NUMBERED = 0.012
 

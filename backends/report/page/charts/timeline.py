@@ -14,6 +14,8 @@ from flint.text import format_duration, one_line, plural
 
 #: Pixels of a stream, of the curve of memory, and of the axis of time (page.js has the same).
 ROW, MEMORY, AXIS = 30, 56, 22
+#: Letters of a name, and of all names of a timeline together; many names are shorter.
+_LONGEST, _ALL_NAMES = 80, 500_000
 _KEYS = (
     "Drag or arrow keys move, + and - zoom, 0 shows the whole step, < and > go from slice to slice, "
     "up and down from stream to stream; the wheel zooms while the picture has the focus."
@@ -76,11 +78,12 @@ def _numbers(slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> d
     """What the script draws: starts and lengths in ns, each start after that of the slice before."""
     rows: dict[tuple[str, ...], int] = {}
     number = [rows.setdefault(_about(s), len(rows)) for s in slices.slices]
+    letters = min(_LONGEST, max(16, _ALL_NAMES // (4 * len(rows) or 1)))
     starts = [round(s.start_ns) for s in slices.slices]
     return {
         "end": round(step_ns),
         "streams": [one_line(s) for s in slices.streams],
-        "rows": [list(map(one_line, row)) for row in rows],
+        "rows": [[_end(name, letters) for name in row] for row in rows],
         "row": number,
         "stream": [slices.streams.index(s.stream) for s in slices.slices],
         "start": _steps(starts),
@@ -92,6 +95,11 @@ def _numbers(slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> d
 def _about(s: Slice) -> tuple[str, ...]:
     """What a slice says when it is chosen; its colour is the first."""
     return family(s.kind), s.kind, s.over, s.phase, s.opcode, s.scope, s.location
+
+
+def _end(text: str, letters: int) -> str:
+    """A name, of a very long one its end."""
+    return one_line(text if len(text) <= letters else f"\N{HORIZONTAL ELLIPSIS}{text[-letters:]}")
 
 
 def _memory(memory: MemoryOverTime | None) -> dict[str, Any]:

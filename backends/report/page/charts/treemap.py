@@ -60,7 +60,7 @@ def treemap(root: Scope, idle_ns: float, label: str) -> Markup:
 
 def _items(scope: Scope, whole: float) -> list[_Item]:
     """The parts of a scope, largest first, small ones and what is of no part together."""
-    large = [p for p in scope.parts if p.exposed_ns >= _LEAST_SHARE * whole]
+    large = [p for p in scope.parts if p.exposed_ns > _LEAST_SHARE * whole]
     rest = scope.exposed_ns - sum(p.exposed_ns for p in large)
     found = [_Item(p.name, p.exposed_ns, p) for p in large]
     if rest > _LEAST_SHARE * whole:
