@@ -118,7 +118,7 @@ def _capture(text: str, request: Request) -> tuple[Capture, Path]:
 
 def _saved_estimate(path: Path) -> Any:
     """What `flint estimate --json` printed, as a snapshot. Raises FlintError FL304."""
-    from flint.compare.saved import snapshot_of_estimate
+    from flint.compare.document import snapshot_of_estimate
 
     data = read_bounded(path, FileKind.ESTIMATE, "FL301")
     try:

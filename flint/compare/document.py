@@ -1,14 +1,19 @@
-"""A `Difference` as JSON: `flint.diff/1`."""
+"""Documents of comparisons: a `Difference` as JSON (`flint.diff/1`), and estimates saved as JSON.
+
+Saved estimates have no program, and are compared by their numbers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from flint.compare.budgets import Broken
 from flint.compare.difference import Difference
 from flint.compare.match import Change
 from flint.compare.show import all_numbers, verdict
+from flint.compare.snapshot import EstimateFacts, Snapshot, mapping_text
 
 if TYPE_CHECKING:
     from flint.schemas.documents.comparison import (
@@ -86,3 +91,43 @@ def _broken(b: Broken) -> BrokenDocument:
         "most": b.budget.most(b.number.before or 0.0),
         "worst": None if b.worst is None else _change(b.worst),
     }
+
+
+# saved estimates ----------------------------------------------------------------------------------
+
+#: What is read here; a file of another major version is not.
+_ESTIMATE = "flint.estimate/"
+
+
+def snapshot_of_estimate(document: Mapping[str, Any]) -> Snapshot:
+    """The snapshot of what `flint estimate --json` printed. Raises ValueError, KeyError, TypeError."""
+    if not str(document["schema"]).startswith(_ESTIMATE):
+        raise ValueError(f"its schema is {document['schema']!r}")
+    classes = document["classes"]
+    slowest = max(classes, key=lambda c: c["end_ns"])
+    fullest = max(classes, key=lambda c: c["memory"]["peak_bytes"])["memory"]
+    facts = EstimateFacts(
+        chip=str(document.get("chip", "")),
+        profile=str(document["profile"]),
+        policy=str(document["policy"]),
+        mapping=mapping_text(document["mapping"]),
+        derate=float(document["derate"]),
+        step_time_ns=float(document["step_time_ns"]),
+        mfu=float(document["mfu"]),
+        is_lower_bound=bool(document["lower_bound"]),
+        exposed_ns=_shares(slowest["shares"], exposed=True),
+        busy_ns=_shares(slowest["shares"], exposed=False),
+        peak_bytes=int(fullest["peak_bytes"]),
+        capacity_bytes=int(fullest["capacity_bytes"]),
+        memory_bytes={str(k): int(v) for k, v in fullest["breakdown"].items()},
+    )
+    return Snapshot(str(document["name"]), None, {str(document["cluster"]): facts})
+
+
+def _shares(shares: list[Mapping[str, Any]], *, exposed: bool) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for share in shares:
+        if exposed == bool(share["over"]):
+            name = str(share["over"] or share["kind"])
+            found[name] = found.get(name, 0.0) + float(share["exposed_ns"])
+    return {name: round(ns, 3) for name, ns in sorted(found.items())}

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from flint.compare import show
 from flint.compare.budgets import broken, parse_budgets
 from flint.compare.difference import Side, compare
-from flint.compare.document import document
-from flint.compare.saved import snapshot_of_estimate
+from flint.compare.document import document, snapshot_of_estimate
 from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
 from flint.io.bounded import parse_json

@@ -12,9 +12,8 @@ from flint.compare import show
 from flint.compare.budgets import broken, parse_budgets
 from flint.compare.cause import CauseKind
 from flint.compare.difference import Difference, Side, compare
-from flint.compare.document import document
+from flint.compare.document import document, snapshot_of_estimate
 from flint.compare.match import Action
-from flint.compare.saved import snapshot_of_estimate
 from flint.compare.snapshot import family, whole_shape
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
