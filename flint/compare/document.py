@@ -90,6 +90,7 @@ def _broken(b: Broken) -> BrokenDocument:
         "after": b.number.after,
         "most": b.budget.most(b.number.before or 0.0),
         "worst": None if b.worst is None else _change(b.worst),
+        "memory_kind": b.kind,
     }
 
 

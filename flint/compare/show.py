@@ -15,6 +15,8 @@ from flint.text import Column, format_bytes, plural, text_table
 
 #: Changes that text shows, and markdown.
 SHOWN, SHOWN_IN_MARKDOWN = 12, 8
+#: Causes that both show: budgets that broke come after them.
+_CAUSES = 6
 #: Numbers and memory that markdown shows: a comment has to stay short.
 _NUMBERS_IN_MARKDOWN = 14
 #: Reasons of collectives that text shows.
@@ -92,9 +94,11 @@ def all_numbers(difference: Difference) -> list[Number]:
 def text(difference: Difference, broken: Sequence[Broken] = (), *, verbose: bool = False) -> str:
     """The verdict, causes, budgets that broke, numbers that changed, and what costs most.
 
-    `verbose` shows all changes and numbers.
+    `verbose` shows all causes, changes and numbers.
     """
     causes = [cause_text(difference, c) for c in difference.causes]
+    if len(causes) > _CAUSES and not verbose:
+        causes[_CAUSES:] = [f"and {plural(len(causes) - _CAUSES, 'cause')} more (-v shows all)"]
     parts = ["\n".join((verdict(difference), *causes, *map(_broken_text, broken)))]
     if difference.is_equal:
         return parts[0]
@@ -253,7 +257,7 @@ def markdown(difference: Difference, broken: Sequence[Broken] = (), *, title: st
     lines += ["", *(f"- :x: {escape(_broken_text(b))}" for b in broken[:8])] if broken else []
     if difference.is_equal:
         return "\n".join(lines) + "\n"
-    causes = [f"- {escape(cause_text(difference, c))}" for c in difference.causes[:6]]
+    causes = [f"- {escape(cause_text(difference, c))}" for c in difference.causes[:_CAUSES]]
     rest = len(difference.causes) - len(causes)
     lines += ["", *causes, *([f"- and {rest} more"] if rest > 0 else [])]
     rows = list(_number_rows(difference, everything=False))[:_NUMBERS_IN_MARKDOWN]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
-import tarfile
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,19 +29,20 @@ class Checkout:
 
 @contextlib.contextmanager
 def checkout(revision: str, directory: Path) -> Iterator[Checkout]:
-    """The files of a revision, until the context ends. The repository itself is only read.
+    """The files of a revision, until the context ends. The repository and its index are only read.
+
+    They are checked out and not archived: .gitattributes may leave files out of archives.
 
     Raises FlintError FL724 if `directory` is in no repository, or that has no such revision.
     """
     top = Path(_git(directory, "rev-parse", "--show-toplevel").strip())
     found = _git(directory, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-    with family().scratch() as folder, tempfile.TemporaryFile() as archive:
-        command = ["git", "-C", str(top), "archive", "--format=tar", found.strip()]
-        subprocess.run(command, stdout=archive, check=True)
-        archive.seek(0)
-        with tarfile.open(fileobj=archive) as files:
-            files.extractall(folder, filter="data")
+    with family().scratch() as scratch:
+        folder, index = scratch / "files", {"GIT_INDEX_FILE": str(scratch / "index")}
+        _git(top, "read-tree", found.strip(), variables=index)
+        _git(top, "checkout-index", "--all", f"--prefix={folder}{os.sep}", variables=index)
         inside = directory.resolve().relative_to(top.resolve())
+        (folder / inside).mkdir(parents=True, exist_ok=True)  # it may be younger than the revision
         yield Checkout(revision, folder / inside, tuple(_paths(top.resolve(), folder)))
 
 
@@ -55,11 +55,11 @@ def _paths(top: Path, folder: Path) -> Iterator[str]:
             yield str(folder / path)
 
 
-def _git(directory: Path, *arguments: str) -> str:
+def _git(directory: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+    environment = {**os.environ, **(variables or {})}
+    command = ["git", "-C", str(directory), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(directory), *arguments], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     except FileNotFoundError as error:
         raise FlintError("FL724", "git is not installed", help="revisions need it") from error
     except subprocess.CalledProcessError as error:

@@ -96,6 +96,8 @@ class BrokenDocument(TypedDict):
     """The most that the budget allows."""
     worst: ChangeDocument | None
     """The change that adds most to it; null where no kernel does."""
+    memory_kind: str
+    """Of peak memory, what grew most there: saved_activations, parameters, ...; else ""."""
 
 
 class DiffDocument(TypedDict):
