@@ -24,7 +24,7 @@ from flint.backends.report.views.breakdown import Scope, by_axes, by_kind, by_ph
 from flint.backends.report.views.communication import Communication
 from flint.backends.report.views.memory import MemoryOverTime
 from flint.backends.report.views.pipeline import PipelineSchedule, pipeline_schedule
-from flint.backends.report.views.roofline import Roofline, roofline
+from flint.backends.report.views.roofline import Roofline, RooflinePoint, roofline
 from flint.backends.report.views.row_times import row_times
 from flint.backends.report.views.slices import SLICE_LIMIT, timeline_slices
 from flint.text import format_bytes, format_count, format_duration, format_flops, plural
@@ -136,6 +136,7 @@ def exposed(e: Estimate, number: int, rows: Sequence[Alike]) -> Section:
     causes = [
         (
             *_collective_cells(a),
+            a.first.phase or "-",
             format_duration(a.exposed_ns),
             share(a.exposed_ns, c.end_ns),
             a.first.location or "-",
@@ -146,6 +147,7 @@ def exposed(e: Estimate, number: int, rows: Sequence[Alike]) -> Section:
     ]
     headings = (
         *_COLLECTIVE,
+        Heading("phase"),
         Heading("exposed", right=True),
         Heading("of step", right=True),
         Heading("source"),
@@ -272,13 +274,14 @@ def kernels(e: Estimate, number: int) -> Section:
     found = roofline(e, number)
     drawn = drawn_points(found)
     whole = sum(p.total_ns for p in found.points)
-    rest = len(found.points) - len(drawn)
+    silent = [p for p in found.points if not p.flops]
     missing = (
-        f" {plural(rest, 'kind')} of kernels, {share(whole - sum(p.total_ns for p in drawn), whole)} of the time, "
-        "calculate nothing or are of little time, and are in the table only."
-        if rest
+        f" {plural(len(silent), 'kind')} of kernels that only move bytes, {_of(silent, whole)}, have no place in it."
+        if silent
         else ""
     )
+    rest = len(found.points) - len(drawn) - len(silent)
+    missing += f" {rest:,} others of least time are left out." if rest > 0 else ""
     said = (
         "Each point is one kind of kernel, the larger the more time it takes. Flops and bytes are those that "
         f"the estimate prices; what is above the slope of the memory is in caches.{missing}"
@@ -292,6 +295,10 @@ def kernels(e: Estimate, number: int) -> Section:
         )
     )
     return Section("kernels", "Kernels under the roofs of the chip", body)
+
+
+def _of(points: Sequence[RooflinePoint], whole: float) -> str:
+    return f"{share(sum(p.total_ns for p in points), whole)} of the time"
 
 
 def _kernel_table(found: Roofline, whole: float) -> Markup:
@@ -342,7 +349,7 @@ def pipeline(e: Estimate) -> Section | None:
 def _schedule_text(found: PipelineSchedule) -> Markup:
     what = (
         f"Schedule {found.schedule} with {found.microbatches:,} microbatches, as it runs: numbers are "
-        "microbatches, paler boxes later chunks."
+        "microbatches, boxes of another shade later chunks."
         if found.schedule
         else "Passes of the rank classes as they run."
     )
