@@ -17,6 +17,8 @@ from flint.text import Column, format_bytes, plural, text_table
 SHOWN, SHOWN_IN_MARKDOWN = 12, 8
 #: Causes that both show: budgets that broke come after them.
 _CAUSES = 6
+#: Said of changes if the kernels of before are not known.
+_SHARES = "the program of before is not here: what each line adds is its share of what all lines of its kind add"
 #: Numbers and memory that markdown shows: a comment has to stay short.
 _NUMBERS_IN_MARKDOWN = 14
 #: Reasons of collectives that text shows.
@@ -117,6 +119,8 @@ def text(difference: Difference, broken: Sequence[Broken] = (), *, verbose: bool
         parts.append(f"{plural(rest, 'smaller change')} not shown (-v shows all)")
     if difference.has_kernels:
         parts.append(_unchanged(difference))
+    elif shown:
+        parts.append(_SHARES)
     return "\n\n".join(parts)
 
 
@@ -268,6 +272,8 @@ def markdown(difference: Difference, broken: Sequence[Broken] = (), *, title: st
     left = len(difference.changes) - len(shown)
     if left > 0:
         lines += ["", f"{plural(left, 'smaller change')} not shown."]
+    if shown and not difference.has_kernels:
+        lines += ["", f"{_SHARES.capitalize()}."]
     return "\n".join(lines) + "\n"
 
 

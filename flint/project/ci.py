@@ -33,12 +33,16 @@ MARKER = "<!-- flint verify -->"
 def summary_line(verdicts: Sequence[Verdict]) -> str:
     """`3 captures: 1 equal, 2 changed, 1 over budget`."""
     equal = sum(v.difference.is_equal for v in verdicts)
-    fails = sum(v.fails for v in verdicts)
-    said = [f"{equal} equal"] * bool(equal) + [f"{len(verdicts) - equal} changed"] * (
-        equal < len(verdicts)
+    over = sum(bool(v.broken) for v in verdicts)
+    bare = sum(v.fails and not v.broken for v in verdicts)
+    counts = (
+        (equal, "equal"),
+        (len(verdicts) - equal, "changed"),
+        (over, "over budget"),
+        (bare, "without budgets, which fail"),
     )
-    over = f", {fails} over budget" if fails else ""
-    return f"{plural(len(verdicts), 'capture')}: {', '.join(said)}{over}"
+    said = ", ".join(f"{n} {what}" for n, what in counts if n)
+    return f"{plural(len(verdicts), 'capture')}: {said}"
 
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
