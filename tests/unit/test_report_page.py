@@ -110,6 +110,7 @@ def test_a_pipeline_has_a_picture_and_a_table_of_classes() -> None:
     assert "pipeline" in page.ids()
     assert page.tables["time without computation"][1][0] == "pipe 0: embed, layers 0-1"
     assert page.tables["peak by rank class"][2][0] == "pipe 1: layers 2-3, head"
+    assert "pipeline" in Page.of(layers().to_html(against=pipelined())).ids()
     other = Page.of(report_html(pipelined(), rank_class="pipe 1"))
     assert any("of pipe 1" in said for said in other.text["p"])
     with pytest.raises(FlintError, match="pipe 7"):
@@ -197,6 +198,7 @@ def test_two_estimates_stand_side_by_side() -> None:
 def test_the_cause_of_a_difference_comes_first() -> None:
     other = zoo("llama_dp_tp").estimate("h100-dgx")
     page = Page.of(layers().to_html(against=other))
+    assert "pipeline" not in page.ids()
     assert any(said.startswith("sharding: ") for said in page.text["li"][: 3 + len(page.ids())])
     changes = next(t for name, t in page.tables.items() if name.startswith("kernels and coll"))
     gathers = [row for row in changes if "all_gather" in row[0] and row[1] == "data"]

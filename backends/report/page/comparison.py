@@ -28,7 +28,7 @@ from flint.backends.report.page.differences import (
 from flint.backends.report.page.document import document, one_class
 from flint.backends.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.backends.report.page.section import Section, kind_colours, layered
-from flint.backends.report.page.time_sections import Alike, alike
+from flint.backends.report.page.time_sections import Alike, alike, pipeline
 from flint.backends.report.views.breakdown import Part, by_axes, by_kind, by_phase
 from flint.backends.report.views.communication import communication
 from flint.backends.report.views.memory import MemoryOverTime, memory_over_time
@@ -68,6 +68,7 @@ def comparison_html(
         _totals(sides),
         _time(sides),
         _timelines(sides),
+        *_pipelines(sides),
         _memory(sides),
         _collectives(sides),
         *_foundations(sides),
@@ -228,6 +229,13 @@ def _timelines(sides: Sequence[Side]) -> Section:
         chart = timeline(f"step-{letter}", slices, memory, e.step_time_ns)
         shown += [tag("h3", f"{side.name}: {format_duration(e.step_time_ns)}"), chart]
     return Section("timeline", "Timelines", join(shown))
+
+
+def _pipelines(sides: Sequence[Side]) -> list[Section]:
+    """The schedules of the sides that have one."""
+    found = [(s.name, pipeline(s.estimate)) for s in sides]
+    shown = [join((tag("h3", name), section.body)) for name, section in found if section]
+    return [Section("pipeline", "Pipeline schedules", join(shown))] if shown else []
 
 
 def _memory(sides: Sequence[Side]) -> Section:

@@ -77,7 +77,7 @@ def table(headings: Sequence[Heading], rows: Iterable[Sequence[object]], caption
         for row in rows
     ]
     inside = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
-    return tag("div", inside, cls="scroll", tabindex="0", role="region", aria_label=caption)
+    return tag("div", inside, cls="scroll", tabindex="0", role="group", aria_label=caption)
 
 
 def _cell(heading: Heading) -> str | None:
