@@ -13,7 +13,7 @@ from typing import Any
 from flint.compare.snapshot import Snapshot
 from flint.io.files import cannot_write, write_atomically
 from flint.io.inputs import Input, InputKind, environment_of
-from flint.project.config import Capture, Project, TraceOptions
+from flint.project.config import Capture
 from flint.project.records import snapshot_from, snapshot_record
 
 FOLDER = ".flint_cache"
@@ -55,7 +55,7 @@ class Cache:
         """What tells captures apart that were made from the same files."""
         options = capture.model_dump(mode="json", exclude=set(_NO_INPUT))
         parts = (_VERSION, options, environment_of(capture.environment))
-        return _digest(json.dumps(parts, sort_keys=True).encode())
+        return digest(json.dumps(parts, sort_keys=True).encode())
 
     def find(self, capture: Capture) -> Entry | None:
         """The entry of a capture, if all its inputs are as they were."""
@@ -67,7 +67,7 @@ class Cache:
             found = snapshot_from(record["snapshot"])
             warnings = tuple(map(str, record["warnings"]))
             made_with = {str(k): str(v) for k, v in record["made_with"].items()}
-            is_whole = _digest(workload.read_bytes()) == record["workload"]
+            is_whole = digest(workload.read_bytes()) == record["workload"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None  # none, or one that another version wrote
         if not is_whole or not all(i.is_current() for i in inputs):
@@ -82,7 +82,7 @@ class Cache:
         write_atomically(path, made.workload)
         record: Mapping[str, Any] = {
             "snapshot": snapshot_record(made.snapshot),
-            "workload": _digest(made.workload),
+            "workload": digest(made.workload),
             "warnings": list(made.warnings),
             "made_with": dict(made.made_with),
             "inputs": [list(asdict(i).values()) for i in made.inputs],
@@ -101,22 +101,6 @@ class Cache:
             write_atomically(ignore, b"*\n")
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
+    """What tells contents apart, in hexadecimal digits."""
     return blake2b(data, digest_size=16).hexdigest()
-
-
-# traces ------------------------------------------------------------------------------------------
-
-
-def stamp_path(project: Project, name: str) -> Path:
-    """Where it stands of what the traces of a capture were written."""
-    return project.root / FOLDER / "traces" / name
-
-
-def traces_stamp(project: Project, options: TraceOptions, workload: bytes) -> str:
-    """What traces are of: the workload, how they are written, and a cluster's file."""
-    parts = [workload, options.model_dump_json().encode()]
-    if options.cluster is not None:
-        path = Path(project.cluster(options.cluster))
-        parts.append(path.read_bytes() if path.is_file() else b"")
-    return _digest(b"\0".join(parts))

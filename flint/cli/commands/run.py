@@ -122,32 +122,14 @@ def _traces(
     quiet: bool,
 ) -> Iterator[tuple[str, str]]:
     """Write the traces that are asked for and are not of this very workload and these options."""
-    from flint.io.bounded import is_file
-    from flint.io.files import write_atomically
-    from flint.ir.workload import Workload
-    from flint.project.cache import stamp_path, traces_stamp
-    from flint.tracing import Trace
+    from flint.project.traces import are_written, write
 
     for name, one in captured.items():
         options = captures[name].traces
-        if options is None:
+        if options is None or are_written(project, one, options):
             continue
-        directory, data = project.root / options.output, one.entry.workload.read_bytes()
-        stamp, said = stamp_path(project, name), traces_stamp(project, options, data)
-        same = is_file(stamp) and stamp.read_text() == said
-        if same and any(p.read_bytes() == data for p in directory.glob("*.flint")):
-            continue
-        trace = Trace(Workload.from_bytes(data, name))
         with signals().unwinding(), progress_bar(f"writing {name}", quiet=quiet) as bar:
-            trace.save(
-                directory,
-                granularity=options.granularity,
-                cluster=project.cluster(options.cluster) if options.cluster else None,
-                ranks=options.ranks,
-                link=options.link,
-                progress=bar,
-            )
-        write_atomically(stamp, said.encode())
+            write(project, one, options, bar)
         yield name, options.output
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,9 @@ from flint.cli.exits import FOUND
 from flint.cli.options import Json, Quiet, Verbose
 
 if TYPE_CHECKING:
+    from flint.project.captures import Captured
+    from flint.project.config import Project
+    from flint.project.lock import Lock
     from flint.project.verify import Verdict
     from flint.schemas.documents.comparison import VerdictDocument, VerifyDocument
 
@@ -55,22 +58,12 @@ def verify(
     """
     from flint.cli.commands.run import captured_with_progress
     from flint.cli.inputs import keep_traces
-    from flint.errors import FlintError
-    from flint.project import ci
     from flint.project.config import find_project, load_project
-    from flint.project.lock import load_lock
     from flint.project.verify import require_accepted
     from flint.project.verify import verify as compared
 
     project = load_project(find_project(Path.cwd()))
-    lock = load_lock(project.lock_path)
-    if lock is None:
-        raise FlintError(
-            "FL723",
-            f"there is no {project.lock_path.name}",
-            place=str(project.lock_path),
-            help="flint run writes it; commit it beside the model",
-        )
+    lock = _accepted(project)
     keep_traces(junit)
     keep_traces(comment)
     captures = project.chosen(names)
@@ -79,37 +72,71 @@ def verify(
     gone = [name for name in lock.captures if name not in project.captures]
     if gone:
         print_note(f"warning: {project.file} has no longer {', '.join(gone)}", quiet=quiet)
+    is_document = json_ or markdown
     captured = captured_with_progress(
-        project, captures, jobs=jobs, anew=False, quiet=quiet or json_ or markdown
+        project, captures, jobs=jobs, anew=False, quiet=quiet or is_document
     )
     verdicts = compared(project, lock, captured, captures)
-    text = ci.markdown(verdicts)
-    if junit is not None:
-        ci.write_junit(junit, verdicts)
-    if comment is not None:
-        from flint.io.files import write_atomically
-
-        write_atomically(comment, text.encode())
+    _write(verdicts, junit, comment)
     if github:
-        tell = print_note if json_ or markdown else print_text  # stdout is one document
-        for line in ci.workflow_commands(verdicts, captured, project.root):
-            tell(line)
-        ci.tell_runner(verdicts, text)
-    _print(verdicts, text if markdown else None, as_json=json_, quiet=quiet, verbose=verbose > 0)
+        _tell_runner(project, verdicts, captured, on_stderr=is_document)
+    _print(verdicts, as_json=json_, markdown=markdown, quiet=quiet, verbose=verbose > 0)
     if any(v.fails for v in verdicts):
         raise typer.Exit(FOUND)
 
 
+def _accepted(project: Project) -> Lock:
+    """The lock file. Raises FlintError FL723 if there is none, or it cannot be read."""
+    from flint.errors import FlintError
+    from flint.project.lock import load_lock
+
+    lock = load_lock(project.lock_path)
+    if lock is None:
+        raise FlintError(
+            "FL723",
+            f"there is no {project.lock_path.name}",
+            place=str(project.lock_path),
+            help="flint run writes it; commit it beside the model",
+        )
+    return lock
+
+
+def _write(verdicts: Sequence[Verdict], junit: Path | None, comment: Path | None) -> None:
+    from flint.io.files import write_atomically
+    from flint.project import ci
+
+    if junit is not None:
+        ci.write_junit(junit, verdicts)
+    if comment is not None:
+        write_atomically(comment, ci.markdown(verdicts).encode())
+
+
+def _tell_runner(
+    project: Project,
+    verdicts: Sequence[Verdict],
+    captured: Mapping[str, Captured],
+    *,
+    on_stderr: bool,
+) -> None:
+    """Annotations, which the runner reads from both streams; the summary and the outputs."""
+    from flint.project import ci
+
+    tell = print_note if on_stderr else print_text
+    for line in ci.workflow_commands(verdicts, captured, project.root):
+        tell(line)
+    ci.tell_runner(verdicts, ci.markdown(verdicts))
+
+
 def _print(
     verdicts: Sequence[Verdict],
-    comment: str | None,
     *,
     as_json: bool,
+    markdown: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
     from flint.compare.document import document
-    from flint.project.ci import summary_line
+    from flint.project import ci
 
     if as_json:
         found: list[VerdictDocument] = [
@@ -128,12 +155,12 @@ def _print(
             "verdicts": found,
         }
         print_json(printed)
-    elif comment is not None:
-        print_text(comment, end="")
+    elif markdown:
+        print_text(ci.markdown(verdicts), end="")
     else:
         ordered = sorted(verdicts, key=lambda v: (not v.fails, v.difference.is_equal))
         blocks = [_block(v, verbose=verbose, quiet=quiet) for v in ordered]
-        print_text("\n".join([*blocks, summary_line(verdicts)]))
+        print_text("\n".join([*blocks, ci.summary_line(verdicts)]))
 
 
 def _block(verdict: Verdict, *, verbose: bool, quiet: bool) -> str:
