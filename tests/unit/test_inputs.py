@@ -17,6 +17,7 @@ PROGRAM = """
 import glob, os, subprocess, sys, time
 from pathlib import Path
 sys.path.insert(0, "src")
+import early  # so that the folder's names are known to Python before
 from flint.io.inputs import record_if_asked
 record_if_asked()
 if len(sys.argv) > 1:  # the child
@@ -51,6 +52,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str,
         (root / name).write_text(name)
     (root / "src" / "package").mkdir(parents=True)
     (root / "src" / "helper.py").write_text("import json")
+    (root / "src" / "early.py").write_text("")
     (root / "src" / "package" / "__init__.py").write_text("")
     (root / "src" / "package" / "inner.py").write_text("")
     (root / "program.py").write_text(PROGRAM)
@@ -72,7 +74,13 @@ def test_files_modules_and_folders_are_found(
     read = {path for kind, path in found if kind == "file" and not path.startswith("..")}
     assert read == {
         *("data.bin", "low.bin", "both.bin", "absent.toml", "of_child.txt", "moving.txt"),
-        *("src/helper.py", "src/package/__init__.py", "src/package/inner.py", "program.py"),
+        *(
+            "src/early.py",
+            "src/helper.py",
+            "src/package/__init__.py",
+            "src/package/inner.py",
+            "program.py",
+        ),
     }
     assert {("modules", "src"), ("modules", "src/package"), ("names", "data")} <= set(found)
     assert found["file", "moving.txt"].digest == CHANGED

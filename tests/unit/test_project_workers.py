@@ -44,3 +44,13 @@ def test_the_first_of_several_and_how_many_more(project: Path) -> None:
     assert result.exit_code == 2
     assert "capture 'raises': raises.py raised ValueError: no such thing (and 1 other capture failed)" in result.stderr  # fmt: skip
     assert 'raises.py", line 1, in <module>' in result.stderr, "-v prints the traceback"
+
+
+def test_inputs_of_the_whole_repository_count(tmp_path: Path) -> None:
+    """A project may be a folder of it, and import what is beside."""
+    from flint.project.captures import _repository
+
+    (tmp_path / "perf").mkdir()
+    assert _repository(tmp_path / "perf") == tmp_path / "perf"
+    (tmp_path / ".git").mkdir()
+    assert _repository(tmp_path / "perf") == tmp_path

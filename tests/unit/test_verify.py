@@ -84,7 +84,10 @@ def test_a_doubled_size(here: Path) -> None:
     assert first[2].startswith("over budget: step time 892 us -> 1.07 ms (+20.3 %), budget ")
     assert "all_reduce over data at model.py:" in first[2]
     assert result.stdout.splitlines()[-1] == "1 capture: 1 changed, 1 over budget"
-    flint("verify", "--markdown")
+    both = flint("verify", "--json", "--github")
+    assert json.loads(both.stdout)["fails"], "stdout is one document"
+    assert both.stderr.startswith("::error file=model.py,line=")
+    assert flint("verify", "--markdown").stdout.startswith("<!-- flint verify -->\n### 1 capture: ")
     assert git(here, "status", "--porcelain") == ""
 
 
