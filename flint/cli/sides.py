@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_b
 if TYPE_CHECKING:
     from flint.compare.difference import Side
     from flint.ir.workload import Workload
-    from flint.project.config import Capture
+    from flint.project.config import Capture, Project
 
 _MODELS = (".py", ".mlir", ".mlirbc", ".hlo", ".txt", ".pb")
 _REVISION = re.compile(r"(?P<revision>[^:]+):(?P<model>.+)")
@@ -54,7 +54,7 @@ def side(text: str, revision: str | None, request: Request) -> Side:
                 help="give the model, or a capture of flint.toml",
             )
         return _estimated(load_workload(path), request)
-    return _estimated(_captured(text, revision, request), request)
+    return _captured(text, revision, request)
 
 
 def _estimated(workload: Workload, request: Request) -> Side:
@@ -73,8 +73,8 @@ def _estimated(workload: Workload, request: Request) -> Side:
     return Side.of(workload, estimate)
 
 
-def _captured(text: str, revision: str | None, request: Request) -> Workload:
-    """The workload of a model or of a capture of the project."""
+def _captured(text: str, revision: str | None, request: Request) -> Side:
+    """A model or a capture of the project, estimated as that says if the request does not."""
     from flint.ir.workload import Workload
     from flint.project.captures import capture_once
     from flint.project.revisions import checkout
@@ -82,20 +82,22 @@ def _captured(text: str, revision: str | None, request: Request) -> Workload:
     found = _REVISION.fullmatch(text)
     if found and not is_file(Path(text.rpartition(":")[0])) and _is_model(found["model"]):
         text, revision = found["model"], found["revision"]
-    capture, folder = _capture(text, request)
+    capture, folder, request = _capture(text, request)
     if revision is None:
-        return Workload.from_bytes(capture_once(folder, capture).workload, text)
-    with checkout(revision, folder) as there:
-        made = capture_once(there.folder, capture, there.paths)
-    return Workload.from_bytes(made.workload, f"{revision}:{text}")
+        made, name = capture_once(folder, capture), text
+    else:
+        with checkout(revision, folder) as there:
+            made = capture_once(there.folder, capture, there.paths)
+        name = f"{revision}:{text}"
+    return _estimated(Workload.from_bytes(made.workload, name), request)
 
 
 def _is_model(text: str) -> bool:
     return Path(text.partition(":")[0]).suffix in _MODELS
 
 
-def _capture(text: str, request: Request) -> tuple[Capture, Path]:
-    """The options of a capture, and the folder in which its model is."""
+def _capture(text: str, request: Request) -> tuple[Capture, Path, Request]:
+    """The options of a capture, the folder in which its model is, and how it is estimated."""
     from flint.project.config import Capture, find_project, load_project
 
     if _is_model(text):
@@ -103,17 +105,32 @@ def _capture(text: str, request: Request) -> tuple[Capture, Path]:
         for pair in request.settings:
             name, _, value = pair.partition("=")
             settings[name] = value
-        return Capture(model=text, mesh=request.mesh, set=settings), Path.cwd()
+        return Capture(model=text, mesh=request.mesh, set=settings), Path.cwd(), request
     try:
         project = load_project(find_project(Path.cwd()))
-        return project.chosen([text])[text], project.root
+        capture = project.chosen([text])[text]
     except FlintError as error:
         raise FlintError(
             "FL301",
             f"cannot read {text}: it is no capture, no model, and {error.message}",
+            place=error.place,
             help="give a trace directory, a .flint file, a saved estimate (.json), a model, "
             "or REVISION:MODEL",
         ) from error
+    return capture, project.root, _as_in(project, capture, request)
+
+
+def _as_in(project: Project, capture: Capture, request: Request) -> Request:
+    """The request; without a cluster, on the first of the capture, as flint run estimates it."""
+    if request.cluster is not None or not capture.clusters:
+        return request
+    return replace(
+        request,
+        cluster=project.cluster(capture.clusters[0]),
+        mapping=capture.map,
+        policy=capture.overlap,
+        unpriced_is_zero=capture.unpriced_is_zero,
+    )
 
 
 def _saved_estimate(path: Path) -> Any:

@@ -91,6 +91,19 @@ def test_a_doubled_size(here: Path) -> None:
     assert git(here, "status", "--porcelain") == ""
 
 
+def test_diff_of_a_capture_is_estimated_as_it_says(here: Path) -> None:
+    change(here, DOUBLED)
+    result = flint("diff", "train", "--rev", "main")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(
+        "changed: train on data=4 x model=2, step time 892 us -> 1.07 ms"
+    )
+    (here / "flint.toml").write_text(PROJECT + "medel = 1\n")
+    wrong = flint("diff", "train", "--rev", "main")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "unknown key 'capture.train.medel'" in wrong.stderr and "flint.toml:7" in wrong.stderr
+
+
 def test_what_git_shows_of_an_accepted_change(here: Path) -> None:
     change(here, DOUBLED)
     assert flint("run", "--update").exit_code == 0
