@@ -12,7 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate
-from flint.backends.report.views.breakdown import by_axes, by_kind, by_phase, scope_tree
+from flint.backends.report.views.breakdown import (
+    by_axes,
+    by_kind,
+    by_phase,
+    by_resource,
+    scope_tree,
+)
 from flint.backends.report.views.communication import communication
 from flint.backends.report.views.memory import TIME_POINTS, memory_over_time
 from flint.backends.report.views.pipeline import GAP_SHARE, Lane, pipeline_schedule
@@ -98,7 +104,7 @@ def test_the_peak_is_where_the_kernels_of_its_source_run() -> None:
 
 def test_parts_add_up_to_the_step(estimated: Estimate) -> None:
     for number, c in enumerate(estimated.classes):
-        for parts in (by_kind(c), by_phase(c)):
+        for parts in (by_kind(c), by_phase(c), by_resource(c)):
             assert sum(p.exposed_ns for p in parts) == near(c.end_ns, abs=0.5)
         tree, times = scope_tree(estimated, number), row_times(estimated.timeline.classes[number])
         assert tree.exposed_ns + sum(times.idle_ns.values()) == near(c.end_ns, abs=0.5)

@@ -9,7 +9,7 @@ from flint.backends.report.page import facts
 from flint.backends.report.page.charts.bars import Segment, bar, sample
 from flint.backends.report.page.charts.memory import memory_chart
 from flint.backends.report.page.charts.timeline import timeline
-from flint.backends.report.page.colours import MEMORY, PHASES, series
+from flint.backends.report.page.colours import MEMORY, PHASES
 from flint.backends.report.page.differences import (
     Good,
     Row,
@@ -28,7 +28,7 @@ from flint.backends.report.page.differences import (
 from flint.backends.report.page.document import document, one_class
 from flint.backends.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.backends.report.page.section import Section, kind_colours, layered
-from flint.backends.report.page.time_sections import Alike, alike, pipeline
+from flint.backends.report.page.time_sections import Alike, alike, axis_colours, pipeline
 from flint.backends.report.views.breakdown import Part, by_axes, by_kind, by_phase
 from flint.backends.report.views.communication import communication
 from flint.backends.report.views.memory import MemoryOverTime, memory_over_time
@@ -176,8 +176,7 @@ def _time(sides: Sequence[Side]) -> Section:
     phases = [by_phase(s.rank_class) for s in sides]
     axes = [by_axes(s.rank_class) for s in sides]
     whole = max(s.rank_class.end_ns for s in sides)
-    axis_names = sorted({p.name for parts in axes for p in parts})
-    of_axes = {name: series(n) for n, name in enumerate(axis_names)}
+    of_axes = axis_colours(p.name for parts in axes for p in parts)
     body = (
         tag("h3", "By kind of work"),
         _bars(sides, kinds, whole, [kind_colours(k) for k in kinds]),

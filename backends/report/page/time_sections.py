@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from flint.backends.report.page.charts.bars import legend
@@ -10,7 +10,7 @@ from flint.backends.report.page.charts.roofline import drawn_points, roofline_ch
 from flint.backends.report.page.charts.schedule import BOXES, LANES, schedule_chart
 from flint.backends.report.page.charts.timeline import timeline
 from flint.backends.report.page.charts.treemap import treemap
-from flint.backends.report.page.colours import PHASES
+from flint.backends.report.page.colours import PHASES, series
 from flint.backends.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.backends.report.page.section import (
     Section,
@@ -20,7 +20,14 @@ from flint.backends.report.page.section import (
     parts_bar,
     share,
 )
-from flint.backends.report.views.breakdown import Scope, by_axes, by_kind, by_phase, scope_tree
+from flint.backends.report.views.breakdown import (
+    Scope,
+    by_axes,
+    by_kind,
+    by_phase,
+    by_resource,
+    scope_tree,
+)
 from flint.backends.report.views.communication import Communication
 from flint.backends.report.views.memory import MemoryOverTime
 from flint.backends.report.views.pipeline import PipelineSchedule, pipeline_schedule
@@ -30,7 +37,7 @@ from flint.backends.report.views.slices import SLICE_LIMIT, timeline_slices
 from flint.text import format_bytes, format_count, format_duration, format_flops, plural
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate import ClassEstimate, Estimate
 
 #: Rows of tables: kernels, collectives, scopes, segments of the critical path.
 KERNELS, COLLECTIVES, SCOPES, PATH = 25, 60, 60, 40
@@ -52,12 +59,28 @@ def where_the_time_goes(e: Estimate, number: int) -> Section:
             parts_bar(kinds, c.end_ns, "time of the step by kind of work", kind_colours(kinds)),
             tag("h3", "By phase"),
             parts_bar(phases, c.end_ns, "time of the step by phase", colours),
+            tag("h3", "By mesh axes"),
+            _by_axes(c),
             tag("h3", "By scope in the source"),
             treemap(tree, idle, "Time of the step by source scope; the table has the numbers"),
             folded("Scopes as a table", _scope_table(tree, c.end_ns)),
         )
     )
     return Section("time", "Where the time goes", body)
+
+
+def _by_axes(c: ClassEstimate) -> Markup:
+    parts = by_resource(c)
+    own = {"computing": "product", "waiting": "idle"}
+    axes = axis_colours(p.name for p in parts if p.name not in own)
+    colours = [own.get(p.name) or axes[p.name] for p in parts]
+    caption = "time of the step by what it goes to: computing, or communication over mesh axes"
+    return parts_bar(parts, c.end_ns, caption, colours)
+
+
+def axis_colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each of some mesh axes, the same wherever the same axes are named."""
+    return {name: series(n + 1) for n, name in enumerate(sorted(set(names)))}
 
 
 def _whose(e: Estimate, number: int) -> Markup:
@@ -127,6 +150,7 @@ def exposed(e: Estimate, number: int, rows: Sequence[Alike]) -> Section:
         return Section(
             "exposed", "Exposed communication", tag("p", "The step communicates nothing.")
         )
+    colours = axis_colours(p.name for p in axes)
     total = sum(p.exposed_ns for p in axes)
     busy = sum(p.busy_ns for p in axes)
     said = (
@@ -158,7 +182,12 @@ def exposed(e: Estimate, number: int, rows: Sequence[Alike]) -> Section:
         (
             tag("p", said),
             tag("h3", "By mesh axes"),
-            parts_bar(axes, c.end_ns, "time of the step by the axes of communication"),
+            parts_bar(
+                axes,
+                c.end_ns,
+                "exposed communication by mesh axes",
+                [colours[p.name] for p in axes],
+            ),
             tag("h3", "By cause"),
             table(headings, causes[:PATH], f"exposed communication by cause{left_out}"),
         )

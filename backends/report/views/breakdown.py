@@ -45,6 +45,11 @@ def by_axes(c: ClassEstimate) -> tuple[Part, ...]:
     return _added((s for s in c.shares if s.over), lambda s: s.over)
 
 
+def by_resource(c: ClassEstimate) -> tuple[Part, ...]:
+    """By what is busy: `computing`, `waiting`, or the mesh axes of communication that is seen."""
+    return _added(c.shares, lambda s: s.over or ("waiting" if s.kind in IDLE else "computing"))
+
+
 def _added(shares: Iterable[Share], name: Callable[[Share], str]) -> tuple[Part, ...]:
     found: dict[str, list[float]] = {}
     for share in shares:
