@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,11 +9,9 @@ from flint.backends.chakra.writing.encode import short_scope
 from flint.backends.report.page.charts.bars import Segment, bar_and_table
 from flint.backends.report.page.colours import TITLES, families, family, series
 from flint.backends.report.page.markup import Heading, Markup, tag
-from flint.backends.report.views.breakdown import Part
+from flint.backends.report.views.breakdown import Part, of_all_layers
 from flint.text import format_count, format_duration
 
-#: A component of a scope that is a number: which of several layers.
-_NUMBER = re.compile(r"(?<![^/])\d+(?![^/])")
 NAME = Heading("what")
 TIMES = (
     Heading("of the step", right=True),
@@ -38,7 +35,7 @@ class Section(NamedTuple):
 
 def layered(scope: str) -> str:
     """A scope that is short, and the same for layers that differ in their number only."""
-    return _NUMBER.sub("*", short_scope(scope))
+    return of_all_layers(short_scope(scope))
 
 
 def share(value: float, whole: float) -> str:

@@ -144,25 +144,36 @@ def alike(rows: Sequence[Communication]) -> list[Alike]:
 
 def exposed(e: Estimate, number: int, rows: Sequence[Alike]) -> Section:
     """Communication that nothing hides, by axes and by cause."""
-    c = e.classes[number]
+    c, title = e.classes[number], "Exposed communication"
     axes = by_axes(c)
     if not axes:
-        return Section(
-            "exposed", "Exposed communication", tag("p", "The step communicates nothing.")
-        )
-    colours = axis_colours(p.name for p in axes)
-    total = sum(p.exposed_ns for p in axes)
-    busy = sum(p.busy_ns for p in axes)
+        return Section("exposed", title, tag("p", "The step communicates nothing."))
+    of_axes = axis_colours(p.name for p in axes)
+    colours = [of_axes[p.name] for p in axes]
+    total, busy = (
+        sum(times) for times in zip(*((p.exposed_ns, p.busy_ns) for p in axes), strict=True)
+    )
     said = (
         f"{format_duration(total)} of the step ({share(total, c.end_ns)}) nothing is computed because "
         f"of communication, which runs for {format_duration(busy)} in all."
     )
+    body = (
+        tag("p", said),
+        tag("h3", "By mesh axes"),
+        parts_bar(axes, c.end_ns, "exposed communication by mesh axes", colours),
+        tag("h3", "By cause"),
+        _causes(rows, c.end_ns),
+    )
+    return Section("exposed", title, join(body))
+
+
+def _causes(rows: Sequence[Alike], whole: float) -> Markup:
     causes = [
         (
             *_collective_cells(a),
             a.first.phase or "-",
             format_duration(a.exposed_ns),
-            share(a.exposed_ns, c.end_ns),
+            share(a.exposed_ns, whole),
             a.first.location or "-",
             _cause(a.first),
         )
@@ -178,21 +189,7 @@ def exposed(e: Estimate, number: int, rows: Sequence[Alike]) -> Section:
         Heading("cause", wide=True),
     )
     left_out = f"; {len(causes) - PATH:,} smaller ones are left out" if len(causes) > PATH else ""
-    body = join(
-        (
-            tag("p", said),
-            tag("h3", "By mesh axes"),
-            parts_bar(
-                axes,
-                c.end_ns,
-                "exposed communication by mesh axes",
-                [colours[p.name] for p in axes],
-            ),
-            tag("h3", "By cause"),
-            table(headings, causes[:PATH], f"exposed communication by cause{left_out}"),
-        )
-    )
-    return Section("exposed", "Exposed communication", body)
+    return table(headings, causes[:PATH], f"exposed communication by cause{left_out}")
 
 
 _COLLECTIVE = (Heading("collective"), Heading("over"))

@@ -77,6 +77,11 @@ class Scope:
     parts: tuple[Scope, ...]
 
 
+def of_all_layers(scope: str) -> str:
+    """A scope with `*` for each component that is a number: the same for all layers."""
+    return _NUMBER.sub("*", scope)
+
+
 def scope_tree(estimate: Estimate, number: int) -> Scope:
     """The scopes of the rank class `number`: the root's time and idle time are its end."""
     timeline = estimate.timeline.classes[number]
@@ -84,7 +89,7 @@ def scope_tree(estimate: Estimate, number: int) -> Scope:
     leaves: dict[str, list[float]] = {}
     for scope in np.unique(program.scope).tolist():
         rows = program.scope == scope
-        path = _NUMBER.sub("*", program.strings[scope])
+        path = of_all_layers(program.strings[scope])
         entry = leaves.setdefault(path, [0.0, 0.0])
         entry[0] += float(times.busy_ns[rows].sum())
         entry[1] += float(times.exposed_ns[rows].sum())

@@ -24,17 +24,39 @@ _KEYS = (
 
 def timeline(name: str, slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> Markup:
     """The picture with its buttons, a line that says what is chosen, and its data as `name`."""
-    kept = f"{plural(len(slices.slices), 'slice')} of {slices.name}"
-    if slices.left_out:
-        left_out = format_duration(slices.left_out_ns)
-        kept += (
-            f", the longest; {slices.left_out:,} shorter ones, {left_out} together, are left out"
-        )
-    height = AXIS + ROW * len(slices.streams) + (MEMORY if memory else 0)
-    label = (
-        f"Timeline of {slices.name}: {', '.join(slices.streams)} over {format_duration(step_ns)}"
+    invitation = "Choose a slice to see what it is."
+    parts = (
+        _buttons(name),
+        _canvas(
+            name, slices, AXIS + ROW * len(slices.streams) + (MEMORY if memory else 0), step_ns
+        ),
+        tag("p", invitation, id=f"{name}-said", cls="said", aria_live="polite"),
+        legend([(TITLES[f], f) for f in families(s.kind for s in slices.slices)]),
+        tag("p", f"{_kept(slices)}. {_KEYS}", id=f"{name}-keys", cls="small"),
+        data(f"{name}-data", _numbers(slices, memory, step_ns)),
     )
-    canvas = tag(
+    return join(parts)
+
+
+def _buttons(name: str) -> Markup:
+    """What the keyboard does too, for a pointer: the words are those of page.js."""
+    buttons = (
+        tag("button", said, type="button", data_for=name, data_does=does, aria_label=meaning)
+        for said, does, meaning in (
+            ("\N{MINUS SIGN}", "out", "zoom out"),
+            ("+", "in", "zoom in"),
+            ("\N{LEFTWARDS ARROW}", "left", "earlier"),
+            ("\N{RIGHTWARDS ARROW}", "right", "later"),
+            ("whole step", "all", "show the whole step"),
+        )
+    )
+    return tag("div", *buttons, cls="buttons")
+
+
+def _canvas(name: str, slices: Slices, height: int, step_ns: float) -> Markup:
+    streams = ", ".join(slices.streams)
+    label = f"Timeline of {slices.name}: {streams} over {format_duration(step_ns)}"
+    return tag(
         "canvas",
         label,
         id=name,
@@ -46,32 +68,15 @@ def timeline(name: str, slices: Slices, memory: MemoryOverTime | None, step_ns: 
         height=height,
         data_height=height,
     )
-    buttons = (
-        tag("button", said, type="button", data_for=name, data_does=does, aria_label=meaning)
-        for said, does, meaning in (
-            ("\N{MINUS SIGN}", "out", "zoom out"),
-            ("+", "in", "zoom in"),
-            ("\N{LEFTWARDS ARROW}", "left", "earlier"),
-            ("\N{RIGHTWARDS ARROW}", "right", "later"),
-            ("whole step", "all", "show the whole step"),
-        )
-    )
-    return join(
-        (
-            tag("div", *buttons, cls="buttons"),
-            canvas,
-            tag(
-                "p",
-                "Choose a slice to see what it is.",
-                id=f"{name}-said",
-                cls="said",
-                aria_live="polite",
-            ),
-            legend([(TITLES[f], f) for f in families(s.kind for s in slices.slices)]),
-            tag("p", f"{kept}. {_KEYS}", id=f"{name}-keys", cls="small"),
-            data(f"{name}-data", _numbers(slices, memory, step_ns)),
-        )
-    )
+
+
+def _kept(slices: Slices) -> str:
+    """How many slices there are, and what is left out."""
+    kept = f"{plural(len(slices.slices), 'slice')} of {slices.name}"
+    if not slices.left_out:
+        return kept
+    rest = f"{slices.left_out:,} shorter ones, {format_duration(slices.left_out_ns)} together"
+    return f"{kept}, the longest; {rest}, are left out"
 
 
 def _numbers(slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> dict[str, Any]:
