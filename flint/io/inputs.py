@@ -82,6 +82,8 @@ class _Hook:
         self._elsewhere = tuple(_elsewhere())
         temporary = {p for p in self._elsewhere if p.startswith(self._root) and p != self._root}
         self._never = tuple({*_packages(), *inside, *temporary})
+        own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        self._always = (self._root, os.path.join(own, ""))  # Flint too, if it is a checkout
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         """One event of Python's."""
@@ -124,7 +126,7 @@ class _Hook:
         folder = os.path.join(path, "")  # so that a folder itself is in itself
         if folder.startswith(self._never):
             return False
-        return folder.startswith(self._root) or not folder.startswith(self._elsewhere)
+        return folder.startswith(self._always) or not folder.startswith(self._elsewhere)
 
 
 def _stamp(path: str) -> str:
@@ -211,7 +213,7 @@ def _digest_if_same(kind: InputKind, path: str, seen: set[str]) -> str:
 
 
 def environment_of(variables: Iterable[str]) -> dict[str, str]:
-    """What a capture depends on beside files: versions, and variables of the environment."""
+    """What a capture depends on beside files: versions, Flint itself, variables of the environment."""
     names = {n for n in os.environ if n.startswith(_PREFIXES) and n not in _OWN} | set(variables)
     packages = sorted(
         name
@@ -223,7 +225,16 @@ def environment_of(variables: Iterable[str]) -> dict[str, str]:
     )
     digest = blake2b("\0".join(packages).encode(), digest_size=16).hexdigest()
     found = {f"${name}": os.environ.get(name, "") for name in sorted(names)}
-    return {"python": sys.version, "packages": digest, **found}
+    return {"python": sys.version, "packages": digest, "flint": _installed_flint(), **found}
+
+
+def _installed_flint() -> str:
+    """A digest of Flint's installed files, which may change without its version; "" of a checkout."""
+    try:
+        listed = importlib.metadata.distribution("flint-ir").read_text("RECORD")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return blake2b((listed or "").encode(), digest_size=16).hexdigest()
 
 
 def _listed(folder: str) -> list[str]:

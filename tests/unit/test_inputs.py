@@ -145,3 +145,17 @@ def test_the_environment_is_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.syspath_prepend(str(packages))
     newer = inputs.environment_of(["SIZE"])
     assert newer["packages"] != before["packages"]
+
+
+def test_another_flint_of_the_same_version_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    about = tmp_path / "site-packages" / "flint_ir-0.1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Name: flint-ir\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(str(about.parent))
+    found = []
+    for digest in ("one", "two"):
+        (about / "RECORD").write_text(f"flint/text.py,sha256={digest},9\n")
+        found.append(inputs.environment_of([]))
+    assert found[0] != found[1]
