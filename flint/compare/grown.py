@@ -50,7 +50,9 @@ def _totals(facts: ProgramFacts) -> dict[_Key, float]:
     """Bytes of collectives and FLOPs (with bytes, which break ties) of operations."""
     found: dict[_Key, float] = {}
     for c in facts.collectives:
-        key = (c.kind, c.over, c.phase)
+        if c.kind == "recv":
+            continue  # the same bytes as the sends
+        key = ("message" if c.kind == "send" else c.kind, c.over, c.phase)
         found[key] = found.get(key, 0.0) + c.executions * c.comm_bytes
     for o in facts.operations:
         key = (o.op, "", o.phase)
@@ -61,6 +63,8 @@ def _totals(facts: ProgramFacts) -> dict[_Key, float]:
 def _of(side: ClassRows) -> Iterator[tuple[_Key, Change]]:
     p = side.program
     for row in side.rows:
+        if p.kind[row] == Kind.RECV:
+            continue
         communicates = p.kind[row] > Kind.COMPUTE
         op, phase = OpClass(int(p.op[row])).name.lower(), phase_name(int(p.phase[row]))
         kind, over = side.labels[row][:2] if communicates else (op, "")
