@@ -174,7 +174,10 @@ def runner(workspace: Path, **inputs: str) -> Runner:
 
 
 def test_equal(workspace: Path) -> None:
+    own = workspace / "sub dir" / "flint.py"  # the user's; `python -m` would find it first
+    own.write_text("raise SystemExit('not this one')")
     done = runner(workspace, captures="train").run()
+    own.unlink()
     assert done.status == 0, done.printed
     assert (done.said("verdict"), done.said("summary")) == ("equal", "1 capture: 1 equal")
     report = Path(done.said("report"))
