@@ -79,6 +79,21 @@ ROOMS = {
         ),
         derived=False,  # a third of all tests make a mesh
     ),
+    "project": Room(
+        ("flint/project/*", "flint/io/inputs.py", "flint/compare/*"),
+        (
+            "tests/unit/test_project*",
+            "tests/unit/test_lock*",
+            "tests/unit/test_inputs*",
+            "tests/unit/test_verify*",
+            "tests/unit/test_compare*",
+            "tests/unit/test_grown*",
+            "tests/unit/test_revisions*",
+            "tests/unit/test_cli_diff*",
+            "tests/properties/test_align*",
+        ),
+        derived=False,
+    ),
     "torch_world": Room(
         ("frontends/torch_world/*",),
         (
