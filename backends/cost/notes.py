@@ -55,7 +55,7 @@ def congestion(track: ClassTimeline, placement: NetworkPlacement) -> Iterator[Co
     labels = labels_of(program)
     for tier, users in _users(program, placement).items():
         here = np.isin(row, users)
-        streams = np.unique(track.work.stream[users]).tolist()
+        streams = np.unique(track.work.stream[row[here]]).tolist()  # of rows that run at all
         busy = {s: np.flatnonzero(here & (track.work.stream[row] == s)) for s in streams if s}
         for one, other in combinations(sorted(busy), 2):
             time_ns = _together(track, busy[one], busy[other])

@@ -6,7 +6,7 @@ from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import Congestion, congestion, congestion_notes
 from flint.backends.cost.simulate.timeline import Timeline, simulate
 from flint.cluster.models import Cluster
-from flint.ir.program import Kind
+from flint.ir.program import Kind, RegionKind
 from tests.timeline_steps import MESH, STREAMS, Steps
 
 
@@ -43,3 +43,14 @@ def test_a_note_says_what_share_of_the_step_it_is() -> None:
 def test_different_tiers_do_not_disturb_each_other() -> None:
     placement = NetworkPlacement(MESH, Cluster.load("h100-dgx"), {"pipe": "ib", "data": "nvlink"})
     assert list(congestion(timeline(5).classes[0], placement)) == []
+
+
+def test_a_branch_that_is_not_taken_disturbs_nobody() -> None:
+    steps = Steps()
+    first = steps.compute(10)
+    steps.builder.begin_region(RegionKind.BRANCH, 0, name="case", choice=1)
+    steps.collective(20, first)
+    steps.builder.end_region()
+    steps.message(Kind.SEND, 30, 1, first)
+    placement = NetworkPlacement(MESH, Cluster.load("h100-dgx"))
+    assert list(congestion(simulate([steps.work()], STREAMS).classes[0], placement)) == []

@@ -64,6 +64,15 @@ def test_slices_run_as_long_as_shares(estimated: Estimate) -> None:
         assert busy == near(said, abs=0.5)
 
 
+def test_the_critical_path_goes_through_slices_that_make_up_the_step(estimated: Estimate) -> None:
+    """What of the path is no slice of a class is a launch that was late, or a wait for a message."""
+    found = [timeline_slices(estimated, n).slices for n in range(len(estimated.classes))]
+    most = sum(s.duration_ns for slices in found for s in slices if s.critical)
+    assert most >= sum(s.total_ns for s in estimated.critical_path) - 1
+    if len(found) == 1:
+        assert most == near(estimated.step_time_ns, abs=1)
+
+
 def test_slices_that_are_left_out_are_counted_and_short(estimated: Estimate) -> None:
     every, some = timeline_slices(estimated, 0), timeline_slices(estimated, 0, limit=7)
     assert (len(some.slices), some.left_out) == (7, len(every.slices) - 7)

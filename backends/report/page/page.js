@@ -36,6 +36,7 @@
       this.said = document.getElementById(canvas.id + "-said");
       this.end = Math.max(1, d.end); this.streams = d.streams; this.rows = d.rows; this.row = d.row;
       this.stream = d.stream; this.start = sums(d.start); this.length = d.length;
+      this.critical = new Set(sums(d.critical));
       this.at = d.at ? sums(d.at) : null; this.bytes = d.bytes; this.peak = d.peak;
       this.longest = Math.max(1, ...this.streams.map((_, s) =>
         this.length.reduce((most, l, i) => this.stream[i] === s && l > most ? l : most, 0)));
@@ -83,6 +84,10 @@
         if (x + w < 0) continue;
         c.fillStyle = this.colour(this.rows[this.row[i]][0]);
         c.fillRect(x, AXIS + this.stream[i] * ROW, Math.max(w > 3 ? w - 0.5 : w, 0.4), ROW - 4);
+        if (this.critical.has(i)) {
+          c.fillStyle = this.colour("ink");
+          c.fillRect(x, AXIS + this.stream[i] * ROW + ROW - 4, Math.max(w, 0.4), 2);
+        }
         if (w > 46) labels.push(i);
       }
       this.names = this.streams.map(name => c.measureText(name).width + 8);
@@ -167,7 +172,8 @@
         const [, kind, over, phase, opcode, scope, location] = this.rows[this.row[i]];
         const moment = this.start[i];
         const parts = [kind.replace(/_/g, " ") + (over ? " over " + over : ""), duration(this.length[i]),
-          "from " + (moment / 1e6).toFixed(3) + " ms", this.streams[this.stream[i]], phase, scope, location, opcode];
+          "from " + (moment / 1e6).toFixed(3) + " ms", this.streams[this.stream[i]],
+          this.critical.has(i) ? "on the critical path" : "", phase, scope, location, opcode];
         this.said.textContent = parts.filter(Boolean).join("  \u00b7  ");
       }
       this.draw();

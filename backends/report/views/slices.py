@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flint.backends.cost.simulate.critical_path import path
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.ir.program import Int64s
 
@@ -23,6 +24,7 @@ class Slice:
     """One execution of one row of the program of a rank class.
 
     `kind` and `over` are those of a `Share`: what runs, and the mesh axes of communication.
+    `critical`: the critical path goes through it.
     """
 
     start_ns: float
@@ -35,6 +37,7 @@ class Slice:
     scope: str
     location: str
     row: int
+    critical: bool
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ def timeline_slices(estimate: Estimate, number: int, *, limit: int = SLICE_LIMIT
     nodes, left_out = _longest(timeline, limit)
     program, rows = timeline.work.program, timeline.work.nodes.row
     labels, names = labels_of(program), estimate.timeline.streams
+    whole = path(estimate.timeline, estimate.policy)
+    critical = {p.node for p in whole if p.rank_class == number and not p.is_launch}
     found = []
     for node in nodes.tolist():
         row = int(rows[node])
@@ -75,6 +80,7 @@ def timeline_slices(estimate: Estimate, number: int, *, limit: int = SLICE_LIMIT
                 scope=program.strings[program.scope[row]],
                 location=program.strings[program.location[row]],
                 row=row,
+                critical=node in critical,
             )
         )
     used = np.unique(timeline.work.stream[rows]).tolist()

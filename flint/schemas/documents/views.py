@@ -28,6 +28,8 @@ class SliceDocument(TypedDict):
     """File and line of the user's source."""
     row: int
     """Its row in the program of kernels."""
+    critical: bool
+    """Whether the critical path goes through it."""
 
 
 class SlicesDocument(TypedDict):

@@ -18,7 +18,8 @@ ROW, MEMORY, AXIS = 30, 56, 22
 _LONGEST, _ALL_NAMES = 80, 500_000
 _KEYS = (
     "Drag or arrow keys move, + and - zoom, 0 shows the whole step, < and > go from slice to slice, "
-    "up and down from stream to stream; the wheel zooms while the picture has the focus."
+    "up and down from stream to stream; the wheel zooms while the picture has the focus. The critical path goes "
+    "through slices with a line below."
 )
 
 
@@ -92,6 +93,7 @@ def _numbers(slices: Slices, memory: MemoryOverTime | None, step_ns: float) -> d
         "row": number,
         "stream": [slices.streams.index(s.stream) for s in slices.slices],
         "start": _steps(starts),
+        "critical": _steps([n for n, s in enumerate(slices.slices) if s.critical]),
         "length": [max(1, round(s.duration_ns)) for s in slices.slices],
         **_memory(memory),
     }
