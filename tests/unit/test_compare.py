@@ -12,7 +12,6 @@ from flint.compare import show
 from flint.compare.budgets import broken, parse_budgets
 from flint.compare.cause import CauseKind
 from flint.compare.difference import Difference, Side, compare
-from flint.compare.document import document, snapshot_of_estimate
 from flint.compare.match import Action
 from flint.compare.snapshot import family, whole_shape
 from flint.errors import FlintError
@@ -276,3 +275,21 @@ def test_names_with_numbers_are_one_family() -> None:
 )
 def test_whole_shapes(sharding: str, whole: tuple[int, ...]) -> None:
     assert whole_shape((8, 6), sharding, {"data": 4, "model": 2}) == whole
+
+
+def test_changes_of_one_line_are_one_row_and_add_up() -> None:
+    found = diff(program("a", "b"), program("a", "b", rows=1024))
+    (products,) = [c for c in found.changes if c.kind == "gemm"]
+    assert products.kernels == 2
+    flops = 2 * 512 * 64 * 64
+    assert (products.before.flops, products.after.flops) == (2 * flops, 4 * flops)
+    assert (products.before.executions, products.after.executions) == (2, 2)
+
+
+def test_a_broken_budget_says_in_json_what_it_allows() -> None:
+    found = diff(program("a", gathers=1), program("a", gathers=3))
+    (told,) = broken(found, parse_budgets("bytes=+50%"))
+    said = document(found, [told])["broken"][0]
+    assert (said["before"], said["after"], said["most"]) == (65536, 3 * 65536, 1.5 * 65536)
+    assert said["worst"] is not None and said["worst"]["kind"] == "all_gather"
+    assert said["memory_kind"] == ""
