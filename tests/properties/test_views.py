@@ -42,10 +42,11 @@ def test_views_add_up(program: Program, profile: str, policy: str) -> None:
     assert max((p.num_bytes for p in memory.points), default=0) == c.memory.peak_bytes
     times = [p.start_ns for p in memory.points]
     assert times == sorted(times)
-    slices = timeline_slices(found, 0)
+    slices = timeline_slices(found, 0, limit=1_000_000)
+    rounded = 1 + 1e-3 * len(slices.slices)
     kernels = found.timeline.classes[0].work.program  # a transfer is its sender's
     busy = sum(s.duration_ns for s in slices.slices if kernels.kind[s.row] != Kind.RECV)
-    assert busy == pytest.approx(sum(s.busy_ns for s in c.shares), abs=1)
+    assert busy == pytest.approx(sum(s.busy_ns for s in c.shares), abs=rounded)
     assert sum(p.exposed_ns for p in by_kind(c)) == pytest.approx(c.end_ns, abs=1)
     idle = sum(row_times(found.timeline.classes[0]).idle_ns.values())
     assert scope_tree(found, 0).exposed_ns + idle == pytest.approx(c.end_ns, abs=1)
