@@ -12,6 +12,7 @@ from flint.compare import show
 from flint.compare.budgets import broken, parse_budgets
 from flint.compare.cause import CauseKind
 from flint.compare.difference import Difference, Side, compare
+from flint.compare.document import document, snapshot_of_estimate
 from flint.compare.match import Action
 from flint.compare.snapshot import family, whole_shape
 from flint.errors import FlintError
