@@ -217,7 +217,13 @@ def test_an_interrupted_run_ends_its_captures(here: Path) -> None:
     (here / "model.py").write_text("import time\nopen('began', 'w').close()\ntime.sleep(60)\n")
     command = [sys.executable, "-m", "flint", "run"]
     began = here / "began"
-    with subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, text=True) as process:
+    # What runs in the background of a shell has SIGINT ignored, and its children leave it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         while not began.exists():
             assert process.poll() is None
             time.sleep(0.05)
