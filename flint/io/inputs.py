@@ -215,26 +215,28 @@ def _digest_if_same(kind: InputKind, path: str, seen: set[str]) -> str:
 def environment_of(variables: Iterable[str]) -> dict[str, str]:
     """What a capture depends on beside files: versions, Flint itself, variables of the environment."""
     names = {n for n in os.environ if n.startswith(_PREFIXES) and n not in _OWN} | set(variables)
+    folders = _installed_in()
     packages = sorted(
         name
-        for folder in dict.fromkeys(
-            p for p in sys.path if p.endswith(("site-packages", "dist-packages"))
-        )
+        for folder in folders
         for name in _listed(folder)
         if name.endswith((".dist-info", ".egg-info", ".pth", ".egg-link"))
     )
     digest = blake2b("\0".join(packages).encode(), digest_size=16).hexdigest()
     found = {f"${name}": os.environ.get(name, "") for name in sorted(names)}
-    return {"python": sys.version, "packages": digest, "flint": _installed_flint(), **found}
+    return {"python": sys.version, "packages": digest, "flint": _installed_flint(folders), **found}
 
 
-def _installed_flint() -> str:
+def _installed_in() -> list[str]:
+    """Folders of installed packages. A checkout on `sys.path` is none, whatever a build left in it."""
+    return [*dict.fromkeys(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))]
+
+
+def _installed_flint(folders: list[str]) -> str:
     """A digest of Flint's installed files, which may change without its version; "" of a checkout."""
-    try:
-        listed = importlib.metadata.distribution("flint-ir").read_text("RECORD")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    return blake2b((listed or "").encode(), digest_size=16).hexdigest()
+    for found in importlib.metadata.distributions(name="flint-ir", path=folders):
+        return blake2b((found.read_text("RECORD") or "").encode(), digest_size=16).hexdigest()
+    return ""
 
 
 def _listed(folder: str) -> list[str]:
