@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.cli import app
+from flint.ir.workload import Workload
 from flint.log import STAGES, stage
-from tests.estimates import layers
+from flint.tracing import Trace
 
 FLINT = Path(__file__).parents[1] / "compat" / "data" / "release-0.1" / "jax.flint"
 LINE = re.compile(r"(debug|info ) +\d+\.\d\d s  [a-z_.]+: .+")
@@ -65,8 +66,9 @@ def test_nothing_is_left_behind_and_nothing_is_made_when_it_is_off() -> None:
 
 
 def test_in_python_it_is_the_standard_log(caplog: pytest.LogCaptureFixture) -> None:
+    trace = Trace(Workload.load(FLINT))
     with caplog.at_level("INFO", "flint"):
-        layers()
+        trace.estimate("h100-dgx")
     assert any(r.name == "flint.stage" and "simulate took" in r.message for r in caplog.records)
 
 
