@@ -290,24 +290,39 @@ def _weight(
 
 
 def _operations(a: ProgramFacts, b: ProgramFacts) -> list[Cause]:
+    """Classes of which there are more or fewer; of as many that calculate, those of other sizes."""
+    if _classes(a) == _classes(b) and (sizes := _sizes_of(a, b)):
+        return [Cause(CauseKind.OPERATIONS, f"other sizes: {', '.join(sizes)}")]
     first, second = _rows(a), _rows(b)
     said = [
         f"{op} {first[op]:,} -> {second[op]:,}"
-        for op in sorted(
-            first.keys() | second.keys(), key=lambda o: (-abs(second[o] - first[o]), o)
-        )
+        for op in sorted(first.keys() | second.keys(), key=lambda o: _importance(o, first, second))
         if first[op] != second[op]
     ]
-    if not said:
-        flops = _ratio(a.flops, b.flops)
-        sizes = f"sizes of the same operations: {flops} FLOPs, {_ratio(a.bytes, b.bytes)} bytes"
-        return (
-            [Cause(CauseKind.OPERATIONS, sizes)] if (a.flops, a.bytes) != (b.flops, b.bytes) else []
-        )
-    shown, rest = said[:4], len(said) - 4
-    return [
-        Cause(CauseKind.OPERATIONS, ", ".join(shown) + (f" and {rest} more" if rest > 0 else ""))
-    ]
+    if said:
+        return [Cause(CauseKind.OPERATIONS, _listed(said))]
+    moved = f"other sizes: {_ratio(a.bytes, b.bytes)} bytes of the same operations"
+    return [Cause(CauseKind.OPERATIONS, moved)] if a.bytes != b.bytes else []
+
+
+def _importance(op: str, a: Counter[str], b: Counter[str]) -> tuple[bool, int, str]:
+    """Sorts what calculates first, and then by how many more or fewer there are."""
+    return op in _COPIES, -abs(b[op] - a[op]), op
+
+
+def _sizes_of(a: ProgramFacts, b: ProgramFacts) -> list[str]:
+    """The classes whose FLOPs changed most."""
+    first, second = _flops(a), _flops(b)
+    changed = [op for op in first.keys() | second.keys() if first[op] != second[op]]
+    ordered = sorted(changed, key=lambda op: (-abs(second[op] - first[op]), op))
+    return [f"{op} {_ratio(first[op], second[op])} FLOPs" for op in ordered[:_NAMED]]
+
+
+def _flops(facts: ProgramFacts) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for o in facts.operations:
+        found[o.op] += round(o.flops)
+    return found
 
 
 def _rows(facts: ProgramFacts) -> Counter[str]:

@@ -294,3 +294,12 @@ def test_a_broken_budget_says_in_json_what_it_allows() -> None:
     assert (said["before"], said["after"], said["most"]) == (65536, 3 * 65536, 1.5 * 65536)
     assert said["worst"] is not None and said["worst"]["kind"] == "all_gather"
     assert said["memory_kind"] == ""
+
+
+def test_the_same_operations_of_other_sizes_are_told_by_what_they_calculate() -> None:
+    """Without other arguments: a stride, a window, a slice."""
+    a, b = program("a"), program("a")
+    flops = b.flops.copy()
+    flops[flops > 0] //= 4
+    (cause,) = diff(a, b.with_rows(flops=flops)).causes
+    assert (cause.kind, cause.text) == (CauseKind.OPERATIONS, "other sizes: matmul -75.0% FLOPs")
