@@ -226,3 +226,12 @@ Chunks = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Stages on each rank of a pipeline."),
 ]
+
+CaptureNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME...]", help="Captures of flint.toml (default: all)."),
+]
+Jobs = Annotated[
+    int,
+    typer.Option("--jobs", "-j", metavar="N", min=0, help="Captures at a time (0: processors)."),
+]

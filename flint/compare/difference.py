@@ -148,7 +148,7 @@ def _cost_of(difference: Difference, kind: CauseKind) -> float:
 
 
 def _matched(before: Side, after: Side, found: Causes) -> Matched | None:
-    """The kernels of both sides, matched; nothing is matched where nothing differs but names."""
+    """The kernels of both sides, matched; None if one was not read whole."""
     if before.workload is None or after.workload is None:
         return None
     kinds = [c.kind for c in found.found]

@@ -13,7 +13,7 @@ from flint.compare.budgets import Broken
 from flint.compare.difference import Difference
 from flint.compare.match import Change
 from flint.compare.show import all_numbers, verdict
-from flint.compare.snapshot import EstimateFacts, Snapshot, mapping_text
+from flint.compare.snapshot import EstimateFacts, Snapshot, mapping_text, share_totals
 
 if TYPE_CHECKING:
     from flint.schemas.documents.comparison import (
@@ -107,6 +107,8 @@ def snapshot_of_estimate(document: Mapping[str, Any]) -> Snapshot:
     classes = document["classes"]
     slowest = max(classes, key=lambda c: c["end_ns"])
     fullest = max(classes, key=lambda c: c["memory"]["peak_bytes"])["memory"]
+    rows = slowest["shares"]
+    shares = [(str(s["kind"]), str(s["over"]), float(s["exposed_ns"])) for s in rows]
     facts = EstimateFacts(
         chip=str(document.get("chip", "")),
         profile=str(document["profile"]),
@@ -116,19 +118,10 @@ def snapshot_of_estimate(document: Mapping[str, Any]) -> Snapshot:
         step_time_ns=float(document["step_time_ns"]),
         mfu=float(document["mfu"]),
         is_lower_bound=bool(document["lower_bound"]),
-        exposed_ns=_shares(slowest["shares"], exposed=True),
-        busy_ns=_shares(slowest["shares"], exposed=False),
+        exposed_ns=share_totals(shares, exposed=True),
+        busy_ns=share_totals(shares, exposed=False),
         peak_bytes=int(fullest["peak_bytes"]),
         capacity_bytes=int(fullest["capacity_bytes"]),
         memory_bytes={str(k): int(v) for k, v in fullest["breakdown"].items()},
     )
     return Snapshot(str(document["name"]), None, {str(document["cluster"]): facts})
-
-
-def _shares(shares: list[Mapping[str, Any]], *, exposed: bool) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for share in shares:
-        if exposed == bool(share["over"]):
-            name = str(share["over"] or share["kind"])
-            found[name] = found.get(name, 0.0) + float(share["exposed_ns"])
-    return {name: round(ns, 3) for name, ns in sorted(found.items())}

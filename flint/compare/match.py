@@ -91,10 +91,10 @@ def match(
             for change in _alone(one, other, kinds):
                 _add(grouped, change)
             continue
-        rows = _pairs(one, other, renamed)
+        rows = [(i, j, _aspects(one, other, i, j)) for i, j in _pairs(one, other, renamed)]
         for change in _changes(one, other, rows, kinds):
             _add(grouped, change)
-        equal = [(i, j) for i, j in rows if not _aspects(one, other, i, j)]
+        equal = [(i, j) for i, j, aspects in rows if not aspects]
         same += len(equal)
         moved += sum(_place(one, i) != _place(other, j) for i, j in equal)
         shifted += sum(other.path_ns[j] - one.path_ns[i] for i, j in equal)
@@ -114,13 +114,15 @@ def _pairs(a: ClassRows, b: ClassRows, renamed: Mapping[str, str]) -> list[tuple
 
 
 def _changes(
-    a: ClassRows, b: ClassRows, pairs: Sequence[tuple[int, int]], kinds: frozenset[CauseKind]
+    a: ClassRows,
+    b: ClassRows,
+    pairs: Sequence[tuple[int, int, list[Aspect]]],
+    kinds: frozenset[CauseKind],
 ) -> Iterator[Change]:
-    for i, j in pairs:
-        aspects = _aspects(a, b, i, j)
+    for i, j, aspects in pairs:
         if aspects:
             yield _changed(a, b, i, j, _cause_of_change(aspects, kinds))
-    old, new = {i for i, _ in pairs}, {j for _, j in pairs}
+    old, new = {i for i, _, _ in pairs}, {j for _, j, _ in pairs}
     yield from (_single(a, i, Action.REMOVED, kinds) for i in a.rows if i not in old)
     yield from (_single(b, j, Action.ADDED, kinds) for j in b.rows if j not in new)
 

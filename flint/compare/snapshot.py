@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from flint.compare.structure import structure_of
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 from flint.ir.workload import Workload
+from flint.passes.work.totals import total, totals
 from flint.rewrite import nodes_of
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import ClassEstimate, Estimate
+    from flint.backends.cost.estimate import Estimate
 
 #: Metadata that says how a program was captured, beside what it is; and that of its pipeline.
 OPTIONS = ("partitioner", "profile", "granularity")
@@ -204,30 +206,27 @@ class _Added:
     def program(self, program: Program, ranks: int) -> None:
         """Add arguments, operations and collectives of one class."""
         for row in np.flatnonzero(program.kind == Kind.PARAMETER).tolist():
-            size = int(program.result_bytes[row])
             entry = self._arguments.setdefault(_argument(program, row), [0, 0])
             entry[0] += 1
-            entry[1] += size * ranks
-            self.totals["argument_bytes"] += size * ranks
+            entry[1] += int(program.result_bytes[row]) * ranks
         for key, rows, numbers in _operations(program):
             entry = self._operations.setdefault(key, [0, 0, 0, 0])
             entry[0] += rows
             for at, number in enumerate(numbers, 1):
                 entry[at] += number * ranks
-            self.totals["flops"] += numbers[1] * ranks
+        found = totals(program)
+        self.totals["flops"] += found.flops * ranks
+        self.totals["argument_bytes"] += found.parameter_bytes * ranks
 
     def kernels(self, program: Program, ranks: int) -> None:
         """Add kernels and communication, as in traces, of one class."""
-        works, trips = program.kind >= Kind.COMPUTE, program.trips
-        self.totals["kernels"] += int(trips[works].sum()) * ranks
-        compute = program.kind == Kind.COMPUTE
-        moved = (program.result_bytes + program.operand_bytes) * trips
-        self.totals["bytes"] += sum(moved[compute].tolist()) * ranks
+        found, trips = totals(program), program.trips
+        self.totals["kernels"] += found.executed_op_count * ranks
+        self.totals["comm_bytes"] += found.comm_bytes * ranks
+        moved = program.result_bytes + program.operand_bytes
+        self.totals["bytes"] += total(program, moved * (program.kind == Kind.COMPUTE)) * ranks
         for row in np.flatnonzero(program.kind > Kind.COMPUTE).tolist():
-            key, executions = _collective(program, row), int(trips[row]) * ranks
-            self._collectives[key] += executions
-            if program.kind[row] != Kind.RECV:
-                self.totals["comm_bytes"] += int(program.comm_bytes[row]) * executions
+            self._collectives[_collective(program, row)] += int(trips[row]) * ranks
 
     def arguments(self) -> Iterator[Argument]:
         """In the order of the program."""
@@ -288,14 +287,16 @@ def _operations(program: Program) -> Iterator[tuple[tuple[Any, ...], int, list[i
     of = (program.op, program.phase, program.dtype, program.product, program.mask)
     key = np.stack([column[works].astype(np.int64) for column in of], axis=1)
     found, which = np.unique(key, axis=0, return_inverse=True)
-    trips = program.trips[works]
     moved = (program.operand_bytes + program.result_bytes)[works]
-    columns: list[Int64s] = [trips, program.flops[works] * trips, moved * trips]
+    columns: list[Int64s] = [np.ones_like(moved), program.flops[works], moved]
+    trips = program.trips[works]
     for number, (op, phase, dtype, product, mask) in enumerate(found.tolist()):
         mine = which.reshape(-1) == number
+        often = trips[mine].tolist()
         what = (OpClass(op).name.lower(), phase_name(phase), program.dtypes[dtype])
         names = (*what, program.products[product], mask)
-        yield names, int(mine.sum()), [sum(c[mine].tolist()) for c in columns]
+        # of Python's numbers: products of large steps leave the range of int64
+        yield names, int(mine.sum()), [sum(map(mul, c[mine].tolist(), often)) for c in columns]
 
 
 def phase_name(phase: int) -> str:
@@ -334,6 +335,7 @@ def estimate_facts(estimate: Estimate) -> EstimateFacts:
     """The facts of an estimate."""
     slowest = max(estimate.classes, key=lambda c: c.end_ns)
     fullest = max(estimate.classes, key=lambda c: c.memory.peak_bytes).memory
+    shares = [(s.kind, s.over, s.exposed_ns) for s in slowest.shares]
     return EstimateFacts(
         chip=estimate.cluster.chip.name,
         profile=estimate.profile,
@@ -343,8 +345,8 @@ def estimate_facts(estimate: Estimate) -> EstimateFacts:
         step_time_ns=round(estimate.step_time_ns, 3),
         mfu=round(estimate.mfu, 6),
         is_lower_bound=estimate.is_lower_bound,
-        exposed_ns=_shares(slowest, exposed=True),
-        busy_ns=_shares(slowest, exposed=False),
+        exposed_ns=share_totals(shares, exposed=True),
+        busy_ns=share_totals(shares, exposed=False),
         peak_bytes=fullest.peak_bytes,
         capacity_bytes=fullest.capacity_bytes,
         memory_bytes={str(kind): size for kind, size in fullest.breakdown.items()},
@@ -356,11 +358,10 @@ def mapping_text(rows: Iterable[Sequence[object]]) -> tuple[str, ...]:
     return tuple(f"{row[0]}={row[-1]}" for row in rows)
 
 
-def _shares(slowest: ClassEstimate, *, exposed: bool) -> dict[str, float]:
-    """Exposed time by axes, or time of kernels by kind, sorted by name."""
+def share_totals(shares: Iterable[tuple[str, str, float]], *, exposed: bool) -> dict[str, float]:
+    """Exposed time by axes, or time of kernels by kind, sorted; of (kind, axes, exposed ns)."""
     found: dict[str, float] = {}
-    for share in slowest.shares:
-        if exposed == bool(share.over):
-            name = share.over or share.kind
-            found[name] = found.get(name, 0.0) + share.exposed_ns
+    for kind, over, ns in shares:
+        if exposed == bool(over):
+            found[over or kind] = found.get(over or kind, 0.0) + ns
     return {name: round(ns, 3) for name, ns in sorted(found.items())}

@@ -170,11 +170,16 @@ def _elsewhere() -> Iterable[str]:
     return (os.path.join(os.path.abspath(path), "") for path in named)
 
 
+def digest(data: bytes) -> str:
+    """What tells contents apart, in hexadecimal digits."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
 def digest_of(kind: InputKind | str, path: str) -> str:
     """The digest of what an input is now; "" if it is not there."""
     try:
         if kind == InputKind.FILE:
-            return blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+            return digest(Path(path).read_bytes())
         names = os.listdir(path)
     except OSError:
         return ""
@@ -182,7 +187,7 @@ def digest_of(kind: InputKind | str, path: str) -> str:
         names = [n for n in names if n.endswith(_MODULES) or _is_package(path, n)]
     else:
         names = [n for n in names if not n.startswith(".") and n != "__pycache__"]
-    return blake2b("\0".join(sorted(names)).encode(), digest_size=16).hexdigest()
+    return digest("\0".join(sorted(names)).encode())
 
 
 def _is_package(folder: str, name: str) -> bool:
@@ -222,9 +227,14 @@ def environment_of(variables: Iterable[str]) -> dict[str, str]:
         for name in _listed(folder)
         if name.endswith((".dist-info", ".egg-info", ".pth", ".egg-link"))
     )
-    digest = blake2b("\0".join(packages).encode(), digest_size=16).hexdigest()
+    installed = digest("\0".join(packages).encode())
     found = {f"${name}": os.environ.get(name, "") for name in sorted(names)}
-    return {"python": sys.version, "packages": digest, "flint": _installed_flint(folders), **found}
+    return {
+        "python": sys.version,
+        "packages": installed,
+        "flint": _installed_flint(folders),
+        **found,
+    }
 
 
 def _installed_in() -> list[str]:
@@ -235,7 +245,7 @@ def _installed_in() -> list[str]:
 def _installed_flint(folders: list[str]) -> str:
     """A digest of Flint's installed files, which may change without its version; "" of a checkout."""
     for found in importlib.metadata.distributions(name="flint-ir", path=folders):
-        return blake2b((found.read_text("RECORD") or "").encode(), digest_size=16).hexdigest()
+        return digest((found.read_text("RECORD") or "").encode())
     return ""
 
 

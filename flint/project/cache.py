@@ -6,13 +6,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from flint.compare.snapshot import Snapshot
 from flint.io.files import cannot_write, write_atomically
-from flint.io.inputs import Input, InputKind, environment_of
+from flint.io.inputs import Input, InputKind, digest, environment_of
 from flint.project.config import Capture
 from flint.project.records import snapshot_from, snapshot_record
 
@@ -99,8 +98,3 @@ class Cache:
         ignore = self.folder / ".gitignore"
         if not ignore.exists():
             write_atomically(ignore, b"*\n")
-
-
-def digest(data: bytes) -> str:
-    """What tells contents apart, in hexadecimal digits."""
-    return blake2b(data, digest_size=16).hexdigest()

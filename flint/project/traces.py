@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from flint.io.bounded import is_file
 from flint.io.files import write_atomically
+from flint.io.inputs import digest
 from flint.ir.workload import Workload
-from flint.project.cache import FOLDER, digest
+from flint.project.cache import FOLDER
 from flint.project.captures import Captured
 from flint.project.config import Project, TraceOptions
 from flint.tracing import Trace

@@ -18,7 +18,7 @@ from flint.compare.snapshot import family, whole_shape
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
-from flint.ir.program import Collective, Flag, Kind, Phase
+from flint.ir.program import Collective, Flag, Kind, Phase, Region, RegionKind
 from flint.ir.workload import RankClass, Workload
 from flint.tracing import Trace
 from tests.program_rows import ProgramBuilder
@@ -303,3 +303,15 @@ def test_the_same_operations_of_other_sizes_are_told_by_what_they_calculate() ->
     flops[flops > 0] //= 4
     (cause,) = diff(a, b.with_rows(flops=flops)).causes
     assert (cause.kind, cause.text) == (CauseKind.OPERATIONS, "other sizes: matmul -75.0% FLOPs")
+
+
+def test_sums_of_large_steps_are_exact() -> None:
+    """A row's FLOPs times its executions leave the range of int64."""
+    p = program("a")
+    flops = p.flops.copy()
+    flops[flops > 0] = 1 << 61
+    loop = Region(RegionKind.LOOP, 2, 3, 1000)
+    region = p.region.copy()
+    region[2] = 0
+    found = side(p.with_rows(flops=flops, region=region, regions=(loop,))).snapshot.program
+    assert found is not None and found.flops == found.operations[0].flops == 1000 << 61

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flint.cli.console import print_json, print_note, print_text, progress_bar
-from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.options import CaptureNames, Jobs, Json, Quiet, Verbose
 from flint.cli.signals import signals
 
 if TYPE_CHECKING:
@@ -18,22 +18,14 @@ if TYPE_CHECKING:
     from flint.project.lock import Lock
     from flint.schemas.documents.comparison import RanCaptureDocument, RunDocument
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[NAME...]", help="Captures of flint.toml (default: all)."),
-]
 Update = Annotated[
     bool, typer.Option("--update", help="Accept what changed: write it into flint.lock.")
-]
-Jobs = Annotated[
-    int,
-    typer.Option("--jobs", "-j", metavar="N", min=0, help="Captures at a time (0: processors)."),
 ]
 Anew = Annotated[bool, typer.Option("--anew", help="Capture also what has not changed.")]
 
 
 def run(
-    names: Names = None,
+    names: CaptureNames = None,
     update: Update = False,
     jobs: Jobs = 0,
     anew: Anew = False,

@@ -10,7 +10,7 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.exits import FOUND
-from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.options import CaptureNames, Jobs, Json, Quiet, Verbose
 
 if TYPE_CHECKING:
     from flint.project.captures import Captured
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from flint.project.verify import Verdict
     from flint.schemas.documents.comparison import VerdictDocument, VerifyDocument
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[NAME...]", help="Captures of flint.toml (default: all)."),
-]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a comment for a pull request.")]
 Github = Annotated[
     bool,
@@ -34,14 +30,10 @@ Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Wri
 MarkdownFile = Annotated[
     Path | None, typer.Option("--comment", metavar="FILE", help="Write the comment to a file.")
 ]
-Jobs = Annotated[
-    int,
-    typer.Option("--jobs", "-j", metavar="N", min=0, help="Captures at a time (0: processors)."),
-]
 
 
 def verify(
-    names: Names = None,
+    names: CaptureNames = None,
     markdown: Markdown = False,
     github: Github = False,
     junit: Junit = None,
