@@ -28,12 +28,13 @@ def traced(m: Model) -> Any:
     """The trace of a training step of the model."""
     import jax
     import jax.numpy as jnp
-    from jax.sharding import AbstractMesh, NamedSharding
+    from jax.sharding import AbstractMesh, AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
     import flint
 
-    mesh = AbstractMesh(tuple(map(int, m.mesh.split("x"))), ("data", "model"))
+    sizes, types = tuple(map(int, m.mesh.split("x"))), (AxisType.Auto, AxisType.Auto)
+    mesh = AbstractMesh(sizes, ("data", "model"), types)
 
     def layer(x: Any, w: Any) -> Any:
         with jax.named_scope(m.scope):
