@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from flint.steps.captured import Body, CapturedPipeline
 
 _log = logging.getLogger(__name__)
+_GSPMD = (
+    "{name} has shardings of GSPMD (mhlo.sharding), which XLA's partitioner reads: that one was taken, "
+    "not Shardy"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +219,9 @@ def trace(
 ) -> Trace:
     """Trace a step for a mesh that need not exist, without executing anything.
 
-    `fn` is a JAX function (jitted or not), a PyTorch module (its forward pass), or a step with
+    `fn` is a JAX function (jitted in whatever way or not), what JAX has staged of one (`Traced`,
+    `Lowered`, `Compiled` of `jax.stages`, `jax.export.Exported` or its bytes; then without
+    arguments), a PyTorch module (its forward pass), or a step with
     everything in it: `Step`, `TorchStep`, `WorldStep`, `Pipeline`,
     `Disaggregated`. `mesh` is "64x8", {"data": 64, "model": 8}
     or a JAX mesh; without names, the axes take those of the mesh that the arguments are sharded on.
@@ -240,6 +246,14 @@ def trace(
         named = dict.fromkeys(kwargs, True)
         _refuse({**given, **of_jax, **named}, f"a flint.{type(fn).__name__}, which has its own")
         return trace_step(fn, Mesh.parse(mesh), partitioner=partitioner, trip_counts=trip_counts)
+    if _is_staged(fn):
+        given = {
+            "arguments": bool(args),
+            "shardings": bool(shardings),
+            **dict.fromkeys(kwargs, True),
+        }
+        _refuse({**given, **of_jax}, "a program that is staged already, which has its own")
+        return _trace_staged(fn, Mesh.parse(mesh), partitioner, trip_counts or {}, platform)
     if not _is_torch_module(fn):
         _refuse({"shardings": bool(shardings)}, "a JAX function: they are in_shardings")
     else:
@@ -261,6 +275,32 @@ def trace(
         platform=platform,
     )
     return trace_step(step, Mesh.parse(mesh, names), partitioner=partitioner)
+
+
+def _is_staged(fn: object) -> bool:
+    """Whether `fn` is what `jax.stages` or `jax.export` hold, or bytes; jax stays unloaded."""
+    if not isinstance(fn, bytes | bytearray) and "jax" not in sys.modules:
+        return False
+    from flint.frontends.jax_step.stages import is_staged
+
+    return is_staged(fn)
+
+
+def _trace_staged(
+    staged: object, mesh: Mesh, partitioner: str, trip_counts: Mapping[str, int], platform: str
+) -> Trace:
+    from flint.frontends.jax_step.stages import capture_staged
+
+    counts = TripCounts(trip_counts)
+    timings: dict[str, float] = {}
+    with stage("capture", timings):
+        found = capture_staged(staged, mesh, platform, counts)
+    if isinstance(found, Program):
+        trace = Trace(Workload.single(found, _metadata("compiled", "", "none")), timings)
+    else:
+        trace = _finish(replace(found, source=""), partitioner, timings)
+    counts.require_taken()
+    return trace
 
 
 def _refuse(given: Mapping[str, bool], why: str) -> None:
@@ -499,6 +539,9 @@ def _trace_captured(
 def _finish(captured: Captured, partitioner: str, timings: dict[str, float]) -> Trace:
     from flint.passes.partition import find_partitioner
 
+    if captured.is_gspmd and partitioner == "shardy":
+        partitioner, said = "xla", _GSPMD.format(name=captured.name)
+        captured = replace(captured, warnings=(*captured.warnings, said))
     with stage("partition", timings):
         found = find_partitioner(partitioner)(captured)
     _log.info(

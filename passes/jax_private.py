@@ -143,6 +143,8 @@ custom_partitioning: Callable[[], Primitive] = _later(
 custom_call = _later("jax._src.interpreters.mlir:custom_call")
 #: The argument of `Traced.lower` that takes `jax.interpreters.mlir.LoweringParameters`.
 PARAMETERS = _keyword("_private_parameters", of="jax.stages:Traced.lower")
+#: The module of `jax.pmap`.
+pmap_module = _later("jax._src.pmap:", "_get_mesh_devices", "_cached_shard_map")
 _pallas_call = _later("jax._src.pallas.pallas_call:pallas_call_p")
 lower_interpreted_pallas = _later("jax._src.pallas.pallas_call:_pallas_call_lowering")
 _own_sharding = _later("jax:ShapeDtypeStruct._sharding")

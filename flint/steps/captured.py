@@ -17,7 +17,8 @@ class Captured:
     arguments (`sdy.sharding`) and constraints; function `main` is the step. Argument locations
     hold parameter names (`params['wq']`), and `jax.buffer_donor` or `tf.aliasing_output` mark
     donated arguments. `trip_counts` gives loops whose bound is not static, by name. `warnings`
-    are sentences for the user about what could not be captured as asked for.
+    are sentences for the user about what could not be captured as asked for. `is_gspmd`: shardings
+    are XLA's old ones (`mhlo.sharding`), which its own partitioner alone reads.
     """
 
     module: bytes
@@ -26,6 +27,7 @@ class Captured:
     source: str
     trip_counts: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    is_gspmd: bool = False
 
 
 class Role(StrEnum):

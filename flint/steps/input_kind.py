@@ -29,14 +29,16 @@ _SUFFIXES = {
     ".txt": InputKind.HLO,
 }
 _KNOWN = ".py, .mlir, .mlirbc, .bc, .hlo, .txt or .pb"
-_HEAD_BYTES = 65536
+_HEAD_BYTES = 2**22
+#: Begins the portable artifact inside what `jax.export.Exported.serialize` returns.
+_EXPORTED = b"ML\xefR\rStableHLO_v"
 
 
 def input_kind(path: Path) -> InputKind:
     """Say what `path` holds. Content that is certain wins over the suffix.
 
-    MLIR bytecode starts with `ML\\xefR`; HLO text with `HloModule`; MLIR text has an operation
-    `module`. Raises FlintError FL301 if the file cannot be read or is empty, FL210 if it is of no
+    MLIR bytecode starts with `ML\\xefR`, and so does the artifact inside an exported function of
+    JAX; HLO text with `HloModule`; MLIR text has an operation `module`. Raises FlintError FL301 if the file cannot be read or is empty, FL210 if it is of no
     kind that Flint captures.
     """
     head = _read_head(path)
@@ -63,7 +65,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def _by_content(head: bytes) -> InputKind | None:
-    if head.startswith(b"ML\xefR"):
+    if head.startswith(b"ML\xefR") or _EXPORTED in head:
         return InputKind.STABLEHLO
     code = re.sub(rb"\A(?:\s+|//[^\n]*\n)+", b"", head)
     if code.startswith(b"HloModule"):

@@ -20,7 +20,7 @@ def capture_stablehlo(
     name: str,
     trip_counts: Mapping[str, int] | None = None,
 ) -> Captured:
-    """Read a StableHLO module whose shardings, if any, are Shardy's.
+    """Read a StableHLO module, with shardings of Shardy or of GSPMD, or none.
 
     `mesh` may be None when the module holds one. Raises FlintError FL302 for bytes that are no
     StableHLO, FL105 when the meshes differ or there is none.
@@ -44,6 +44,7 @@ def capture_stablehlo(
         name,
         TripCounts.of(trip_counts),
         warnings=tuple(facts.get("warnings", ())),
+        is_gspmd=bool(facts.get("gspmd")),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,13 @@ import numpy as np
 
 from flint.errors import FlintError, nearest
 from flint.frontends.jax_step.equations import refuse_callbacks, refuse_huge_constants
+from flint.frontends.jax_step.forms import Handed, handed, is_pmapped
 from flint.frontends.jax_step.gpu_kernels import lowering_options
 from flint.frontends.jax_step.meshes import as_auto, check_meshes, with_mesh_help, with_types_of
+from flint.frontends.jax_step.pretended import asking_for, pmapped_over
 from flint.frontends.jax_step.settings import capturing_on
 from flint.frontends.jax_step.specs import check_axes, check_spec, show_array, show_spec
+from flint.frontends.jax_step.stages import mark_donated, stage_of
 from flint.frontends.user_code import user_error
 from flint.ir.axis_types import AxisType
 from flint.ir.mesh import Mesh
@@ -47,17 +51,20 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
     FL207 (unknown platform), FL208 (a symbolic dimension), FL107 (shardings that are
     not over this mesh, or not Shardy's).
     """
-    mesh = with_types_of(mesh, step)
+    form = handed(step)
+    mesh = with_types_of(mesh, form.step)
+    if is_pmapped(step.fn):
+        return _capture_pmapped(mesh, form, source)
     if AxisType.PERHAPS_EXPLICIT not in mesh.axis_types:
-        return _capture_on(mesh, step, source)
+        return _capture_on(mesh, form, source)
     explicit = replace(mesh, axis_types=(AxisType.EXPLICIT,) * len(mesh.names))
     try:
-        return _capture_on(explicit, step, source)
+        return _capture_on(explicit, form, source)
     except FlintError as error:
         if error.code != "FL203":
             raise
         try:
-            found = _capture_on(as_auto(mesh), step, source)
+            found = _capture_on(as_auto(mesh), form, source)
         except FlintError:
             raise error from None
         return replace(found, warnings=(*found.warnings, _taken_as_auto(error)))
@@ -72,15 +79,30 @@ def _taken_as_auto(error: FlintError) -> str:
     )
 
 
-def _capture_on(mesh: Mesh, step: Step, source: str) -> Captured:
+def _capture_pmapped(mesh: Mesh, form: Handed, source: str) -> Captured:
+    """A pmapped function is one axis of devices, and it says what that is called."""
+    with pmapped_over(mesh) as over:
+        try:
+            return _capture_on(mesh, form, source)
+        except FlintError:
+            if over.axis in ("", *mesh.names):
+                raise
+        return _capture_on(Mesh.parse({over.axis: mesh.size}), form, source)
+
+
+def _capture_on(mesh: Mesh, form: Handed, source: str) -> Captured:
+    step = form.step
     platform = platform_name(step.platform)
     abstract = abstract_mesh(mesh)
     place = definition(step.fn)
-    args, kwargs = _abstract_arguments(step, abstract, mesh, place)
-    function = _jitted(step, abstract, mesh, place)
+    args, kwargs = _abstract_arguments(form, abstract, mesh, place)
+    function = _jitted(form, abstract, mesh, place)
     name = step.name or getattr(step.fn, "__name__", "step")
-    module = lower_jax(function, args, kwargs, abstract, platform, name, place)
-    warnings = check_meshes(module, abstract, place)
+    asked: list[str] = []
+    module = lower_jax(
+        function, args, kwargs, abstract, platform, name, place, asked, is_whole=form.is_whole
+    )
+    warnings = (*check_meshes(module, abstract, place), *asked)
     written = write_bytecode(module)
     refuse_gspmd(module, written, "FL107", name)
     return Captured(written, mesh, name, source, step.trip_counts, warnings)
@@ -94,20 +116,25 @@ def lower_jax(
     platform: str,
     name: str,
     place: str | None,
+    warnings: list[str] | None = None,
+    *,
+    is_whole: bool = False,
 ) -> ir.Module:
     """The StableHLO module of a jitted function, ready for a partitioner.
 
     `args` and `kwargs` are abstract arrays on the mesh `abstract`, `platform` is JAX's name of it.
-    Raises FlintError FL203, FL204 or FL205.
+    `warnings` gets sentences for the user. If the function `is_whole`, what jitted functions in it donate of its arguments, it donates.
+    Raises FlintError FL104, FL203, FL204 or FL205.
     """
     with capturing_on(abstract):
         try:
-            with stage("trace"):
-                traced = function.trace(*args, **kwargs)
+            asked = asking_for(platform, abstract.size, [] if warnings is None else warnings)
+            with stage("trace"), asked:
+                traced = stage_of(function.trace(*args, **kwargs))
         except FlintError:
             raise
         except (Exception, SystemExit) as error:
-            raise with_mesh_help(user_error(error, f"tracing {name}", place), abstract) from error
+            raise _trace_error(error, name, place, abstract) from error
         refuse_callbacks(traced.jaxpr)
         refuse_huge_constants(traced.jaxpr, place)
         options = lowering_options(platform)
@@ -117,8 +144,27 @@ def lower_jax(
         except (Exception, SystemExit) as error:
             raise user_error(error, f"lowering {name} for {platform}", place) from error
         module = lowered.compiler_ir("stablehlo")
+    if is_whole:
+        mark_donated(module, traced.jaxpr)
     attach_attention_rules(module)
     return module
+
+
+def _trace_error(
+    error: BaseException, name: str, place: str | None, abstract: AbstractMesh
+) -> FlintError:
+    first = str(error).partition("\n")[0]
+    found = re.search(
+        r"value is of type (.*) and was passed to the function at path (\S+?)\.", first
+    )
+    if found is not None:
+        return FlintError(
+            "FL104",
+            f"argument {found[2]} is {found[1]}, which the jitted {name} does not take: {first}",
+            place=place,
+            help="name it in static_argnums or static_argnames of its jit",
+        )
+    return with_mesh_help(user_error(error, f"tracing {name}", place), abstract)
 
 
 def platform_name(name: str) -> str:
@@ -170,15 +216,16 @@ def definition(function: Callable[..., object]) -> str | None:
 
 
 def _abstract_arguments(
-    step: Step, abstract: AbstractMesh, mesh: Mesh, place: str | None
+    form: Handed, abstract: AbstractMesh, mesh: Mesh, place: str | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as ShapeDtypeStruct with shardings on `abstract`; static ones stay as they are."""
+    step = form.step
     static = set(positions(step.static_argnums, len(step.args), "static_argnums", place))
     names = argument_names(step.fn, len(step.args))
     shardings = _in_shardings(step)
 
     def convert(value: object, prefix: str, sharding: object) -> object:
-        return abstract_tree(value, prefix, sharding, abstract, mesh, place)
+        return abstract_tree(value, prefix, sharding, abstract, mesh, place, form.is_jitted)
 
     args = tuple(
         value if i in static else convert(value, names[i], shardings[i])
@@ -247,11 +294,12 @@ def abstract_tree(
     abstract: AbstractMesh,
     mesh: Mesh,
     place: str | None,
+    may_be_static: bool = False,
 ) -> Any:
     """A pytree of arrays as ShapeDtypeStruct with shardings on `abstract`, all of them checked.
 
     `sharding` is a pytree prefix of shardings, which go before the leaves' own. Plain numbers stay
-    as they are. Raises FlintError FL102, FL103, FL104, FL106 or FL208.
+    as they are, and whatever is no array if it `may_be_static`. Raises FlintError FL102, FL103, FL104, FL106 or FL208.
     """
     jax = _import_jax()
     leaves, tree = jax.tree_util.tree_flatten_with_path(value)
@@ -259,7 +307,8 @@ def abstract_tree(
     converted = []
     for (path, leaf), leaf_sharding in zip(leaves, given, strict=True):
         name = prefix + jax.tree_util.keystr(path)
-        if isinstance(leaf, bool | int | float | complex):
+        opaque = may_be_static and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+        if opaque or isinstance(leaf, bool | int | float | complex):
             converted.append(leaf)  # a weakly typed scalar, or static for the user's own jit
             continue
         chosen = leaf_sharding if leaf_sharding is not None else own_sharding(leaf)
@@ -355,13 +404,15 @@ def _shape_and_dtype(leaf: Any, name: str, place: str | None) -> tuple[tuple[int
 # the function ---------------------------------------------------------------------------------
 
 
-def _jitted(step: Step, abstract: AbstractMesh, mesh: Mesh, place: str | None) -> Wrapped:
+def _jitted(form: Handed, abstract: AbstractMesh, mesh: Mesh, place: str | None) -> Wrapped:
     jax = _import_jax()
+    step = form.step
     donated = positions(step.donate_argnums, len(step.args), "donate_argnums", place)
     static = positions(step.static_argnums, len(step.args), "static_argnums", place)
     plain = step.out_shardings is None and not donated and not static
-    if plain and hasattr(step.fn, "trace") and hasattr(step.fn, "lower"):
-        return step.fn
+    if plain and form.is_jitted:
+        jitted: Wrapped = step.fn
+        return jitted
     options: dict[str, Any] = {}
     if step.out_shardings is not None:
         _require_shardings(step.out_shardings, "out_shardings", place)

@@ -96,6 +96,8 @@ def _last_words(stderr: str) -> str:
 def partitioned(captured: Captured) -> Partitioned:
     """`partition_xla`, and what is said of axes that no sharding of the program names."""
     program = partition_xla(captured)
+    if captured.is_gspmd:
+        return Partitioned(program)  # its shardings name no axes
     splits = never_split(program, module_text(captured.module))
     return Partitioned(program, replicated_work(program, splits))
 
@@ -106,7 +108,7 @@ def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) 
     Raises FlintError FL401 if XLA dies or takes longer than `timeout_seconds`, FL402 if it refuses
     the module, FL403 for a loop whose trip count is not known.
     """
-    options = {"num_devices": captured.mesh.size}
+    options = {"num_devices": captured.mesh.size, "shardy": not captured.is_gspmd}
     data = run_xla("partition", options, captured.module, timeout_seconds)
     module = decode_module(data, captured.source)
     return module_to_program(module, captured.mesh, captured.trip_counts)

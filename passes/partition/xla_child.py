@@ -23,12 +23,14 @@ _PASS = "spmd-partitioning"
 _POLL_SECONDS = 0.005
 
 
-def run_spmd(module_bytecode: bytes, num_devices: int, scratch: str) -> bytes:
+def run_spmd(
+    module_bytecode: bytes, num_devices: int, scratch: str, *, is_shardy: bool = True
+) -> bytes:
     """Partition a StableHLO module with XLA's own partitioner; returns an HloProto.
 
     One CPU device stands for all `num_devices` of them: the device assignment is zeros, and the
     compilation is left behind once the partitioned module has been dumped into the empty folder
-    `scratch`. Call it in a process that may end afterwards. Raises FlintError FL402 with XLA's
+    `scratch`. Shardings are Shardy's, or GSPMD's unless `is_shardy`. Call it in a process that may end afterwards. Raises FlintError FL402 with XLA's
     reason if it refuses the module.
     """
     # The user's own flags are for other programs, and an unknown one would end this process.
@@ -38,7 +40,7 @@ def run_spmd(module_bytecode: bytes, num_devices: int, scratch: str) -> bytes:
     refused: list[str] = []
     compiling = threading.Thread(
         target=_compile,
-        args=(jax_private.xla_client(), module_bytecode, num_devices, refused),
+        args=(jax_private.xla_client(), module_bytecode, num_devices, is_shardy, refused),
         daemon=True,
     )
     compiling.start()
@@ -58,13 +60,15 @@ def run_spmd(module_bytecode: bytes, num_devices: int, scratch: str) -> bytes:
     )
 
 
-def _compile(xla: Any, module: bytes, num_devices: int, refused: list[str]) -> None:
+def _compile(
+    xla: Any, module: bytes, num_devices: int, is_shardy: bool, refused: list[str]
+) -> None:
     import numpy as np
 
     options = xla.CompileOptions()
     options.num_replicas, options.num_partitions = 1, num_devices
     options.executable_build_options.use_spmd_partitioning = True
-    options.executable_build_options.use_shardy_partitioner = True
+    options.executable_build_options.use_shardy_partitioner = is_shardy
     everywhere = np.zeros((1, num_devices), dtype=np.int64)
     options.device_assignment = xla.DeviceAssignment.create(everywhere)
     client = xla.make_cpu_client()
@@ -115,7 +119,12 @@ def _partition(options: dict[str, Any], payload: bytes) -> bytes:
     from flint.passes.partition.prepare.manual_names import with_whole_names
 
     module = with_whole_names(payload)
-    return run_spmd(module, int(options["num_devices"]), str(options["scratch"]))
+    return run_spmd(
+        module,
+        int(options["num_devices"]),
+        str(options["scratch"]),
+        is_shardy=bool(options.get("shardy", True)),
+    )
 
 
 def _import(options: dict[str, Any], payload: bytes) -> bytes:

@@ -23,6 +23,7 @@ from tests.auto_mesh import auto_mesh
 
 GSPMD = b"""func.func @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"})
     -> tensor<8xf32> { return %x : tensor<8xf32> }"""
+SDY_MESH = b'\nsdy.mesh @mesh = <["data"=8]>'
 MESH = auto_mesh((4, 2), ("data", "model"))
 
 
@@ -124,7 +125,8 @@ def test_a_module_without_a_mesh(tmp_path: Path) -> None:
         (b"\x7fELF\xff\xfe", "FL302", "neither StableHLO text nor MLIR bytecode"),
         (b"ML\xefR", "FL302", "model.mlir is not a StableHLO module: "),
         (b"ML\xefR\rStableHLO_v1.0.0", "FL302", "model.mlir is not a StableHLO module: "),
-        (GSPMD, "FL302", "annotates shardings as mhlo.sharding (GSPMD)"),
+        (GSPMD, "FL105", "holds no mesh and none was given"),
+        (GSPMD.replace(b"{\n", b"{") + SDY_MESH, "FL302", "annotates shardings as mhlo.sharding"),
     ],
 )
 def test_what_is_no_module(data: bytes, code: str, message: str, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Shardings in XLA's old form (GSPMD), which no partitioner here reads: refused, never dropped."""
+"""Shardings in XLA's old form (GSPMD): files that hold them go to XLA's partitioner.
+
+Where Shardy's are expected beside them they are refused, never dropped.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,27 @@ def refuse_gspmd(module: Any, bytecode: bytes, code: str, source: str) -> None:
 
     `bytecode` is the module written out, `source` what it is called in the message.
     """
+    found = _annotated(module, bytecode)
+    if found is not None:
+        text, location = found
+        raise FlintError(
+            code,
+            f"{source} annotates shardings as mhlo.sharding (GSPMD), which Shardy does not read: "
+            f"{text}",
+            place=decode_location(location)[1].replace("-:", f"{source}:", 1) or None,
+            help="lower (or export) it with jax_use_shardy_partitioner=True, JAX's default",
+        )
+
+
+def is_gspmd(module: Any, bytecode: bytes) -> bool:
+    """Whether a module holds shardings as `mhlo.sharding`, and none of Shardy's."""
+    return b"sdy" not in bytecode and _annotated(module, bytecode) is not None
+
+
+def _annotated(module: Any, bytecode: bytes) -> tuple[str, Any] | None:
+    """The first `mhlo.sharding` that splits something, and its location."""
     if not any(mark in bytecode for mark in _MARKS):
-        return
+        return None
     from jaxlib.mlir import ir
 
     found: list[tuple[str, Any]] = []
@@ -32,15 +54,7 @@ def refuse_gspmd(module: Any, bytecode: bytes, code: str, source: str) -> None:
         return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    if found:
-        text, location = found[0]
-        raise FlintError(
-            code,
-            f"{source} annotates shardings as mhlo.sharding (GSPMD), which Shardy does not read: "
-            f"{text}",
-            place=decode_location(location)[1].replace("-:", f"{source}:", 1) or None,
-            help="lower (or export) it with jax_use_shardy_partitioner=True, JAX's default",
-        )
+    return found[0] if found else None
 
 
 def _attributes(op: Any) -> list[Any]:

@@ -10,13 +10,14 @@ from flint.passes.call_graph import MOST_NESTED, check_call_graph
 from flint.passes.locations import Locations, decode_location
 from flint.passes.mlir import functions_of, make_context, write_bytecode
 from flint.passes.partition.child import announce
-from flint.passes.partition.prepare.gspmd import refuse_gspmd
+from flint.passes.partition.prepare.gspmd import is_gspmd, refuse_gspmd
 
 
 def import_stablehlo(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
     """Parse text, bytecode or a portable artifact (VHLO).
 
-    Returns ({"mesh": {axis: size} or None, "warnings": sentences}, bytecode). Raises FlintError
+    Returns ({"mesh": {axis: size} or None, "warnings": sentences, "gspmd": whether its shardings are
+    XLA's old ones}, bytecode). Raises FlintError
     FL302 when the bytes are none of these, hold no function or functions that call one another
     without end, or annotate shardings in a form that Shardy does not read.
     """
@@ -30,8 +31,10 @@ def import_stablehlo(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
             announce(f"read the names in {source}")
             _read_text(module, source)
             bytecode = write_bytecode(module)
-            refuse_gspmd(module, bytecode, "FL302", source)
-            return {"mesh": mesh, "warnings": renamed}, bytecode
+            old = is_gspmd(module, bytecode)
+            if not old:
+                refuse_gspmd(module, bytecode, "FL302", source)
+            return {"mesh": mesh, "warnings": renamed, "gspmd": old}, bytecode
         except (RuntimeError, ValueError) as error:  # damaged text shows only when it is read
             raise _unreadable(source, error) from error
 
