@@ -147,6 +147,10 @@ PARAMETERS = _keyword("_private_parameters", of="jax.stages:Traced.lower")
 pmap_module = _later("jax._src.pmap:", "_get_mesh_devices", "_cached_shard_map")
 _pallas_call = _later("jax._src.pallas.pallas_call:pallas_call_p")
 lower_interpreted_pallas = _later("jax._src.pallas.pallas_call:_pallas_call_lowering")
+_callbacks = _later("jax._src.callback:", "pure_callback_p", "io_callback_p")
+_debugging = _later(
+    "jax._src.debugging:", "debug_callback_p", "debug_print_p", "inspect_sharding_p"
+)
 _own_sharding = _later("jax:ShapeDtypeStruct._sharding")
 
 
@@ -171,6 +175,18 @@ def set_cudnn_versions(versions: object | None) -> None:
 def pallas_call() -> Primitive | None:
     """The primitive of Pallas kernels, None in a process that did not import Pallas."""
     return _pallas_call() if "jax._src.pallas.pallas_call" in sys.modules else None
+
+
+def host_primitives() -> tuple[Primitive, ...]:
+    """What calls back into Python: callbacks, debugging prints, looks at shardings."""
+    called, debugging = _callbacks(), _debugging()
+    return (
+        called.pure_callback_p,
+        called.io_callback_p,
+        debugging.debug_callback_p,
+        debugging.debug_print_p,
+        debugging.inspect_sharding_p,
+    )
 
 
 def own_sharding(struct: object) -> Sharding | object | None:

@@ -41,7 +41,7 @@ class BodyFunction:
 def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str) -> Body:
     """Trace and lower a body for `mesh`; `platform` is JAX's name. No argument or result is lost.
 
-    Raises FlintError FL107, FL203, FL204 or FL205.
+    Raises FlintError FL107, FL203 or FL205.
     """
     import jax
 

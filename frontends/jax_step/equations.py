@@ -39,7 +39,7 @@ def bodies(equation: JaxprEqn) -> list[Jaxpr]:
     return found
 
 
-def _equations(program: ClosedJaxpr) -> Iterator[JaxprEqn]:
+def equations(program: ClosedJaxpr) -> Iterator[JaxprEqn]:
     """Every equation of a program and of all jaxprs inside it, each jaxpr once."""
     todo, seen = [program.jaxpr], set()
     while todo:
@@ -50,21 +50,6 @@ def _equations(program: ClosedJaxpr) -> Iterator[JaxprEqn]:
         for equation in current.eqns:
             yield equation
             todo += bodies(equation)
-
-
-def refuse_callbacks(program: ClosedJaxpr) -> None:
-    """Raise FlintError FL204 for an equation that calls back into Python on the host."""
-    for equation in _equations(program):
-        name = equation.primitive.name
-        if "callback" in name or name in ("debug_print", "infeed", "outfeed"):
-            raise FlintError(
-                "FL204",
-                f"the step calls back into Python on the host ({name}), which no device trace "
-                "can hold",
-                place=place(equation),
-                help="remove jax.debug.print, pure_callback and io_callback from the step, for "
-                "instance behind a flag",
-            )
 
 
 def refuse_huge_constants(program: ClosedJaxpr, where: str | None) -> None:

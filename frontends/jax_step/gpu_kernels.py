@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from flint.frontends.jax_step.callbacks import callback_rules
 from flint.passes.jax_private import (
     PARAMETERS,
     cudnn_versions,
@@ -78,7 +79,10 @@ class _NoGpu:
             set_cudnn_versions(None)
 
 
-_LOWERED_HERE = ("custom_partitioning", "dot_product_attention", "scaled_matmul")
+_LOWERED_HERE = (
+    *("custom_partitioning", "dot_product_attention", "scaled_matmul"),
+    *("pure_callback", "io_callback", "debug_callback", "debug_print", "inspect_sharding"),
+)
 _NO_GPU = _NoGpu()
 
 
@@ -92,7 +96,8 @@ def lowering_options(platform: str) -> dict[str, object]:
     from jax.interpreters import mlir
 
     rules: list[tuple[Primitive, Callable[..., object]]] = [
-        (custom_partitioning(), _lower_custom_partitioning)
+        (custom_partitioning(), _lower_custom_partitioning),
+        *callback_rules(),
     ]
     pallas = pallas_call()
     if pallas is not None and platform in ("cuda", "rocm"):

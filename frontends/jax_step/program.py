@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.errors import FlintError, nearest
-from flint.frontends.jax_step.equations import refuse_callbacks, refuse_huge_constants
+from flint.frontends.jax_step.callbacks import callbacks_of
+from flint.frontends.jax_step.equations import refuse_huge_constants
 from flint.frontends.jax_step.forms import Handed, handed, is_pmapped
 from flint.frontends.jax_step.gpu_kernels import lowering_options
 from flint.frontends.jax_step.meshes import as_auto, check_meshes, with_mesh_help, with_types_of
@@ -46,7 +47,7 @@ def capture_jax(step: Step, mesh: Mesh, source: str = "") -> Captured:
     """Trace and lower a step for `mesh`. Nothing of it is executed.
 
     Raises FlintError: FL102 (unknown axis), FL103 (a sharding that does not divide), FL104 (an
-    argument that is no array), FL203 (the function raised), FL204 (host callbacks), FL205 (a huge
+    argument that is no array), FL203 (the function raised), FL205 (a huge
     closed-over array), FL206 (jax is not installed), FL106 (an axis twice in one sharding),
     FL207 (unknown platform), FL208 (a symbolic dimension), FL107 (shardings that are
     not over this mesh, or not Shardy's).
@@ -124,7 +125,7 @@ def lower_jax(
 
     `args` and `kwargs` are abstract arrays on the mesh `abstract`, `platform` is JAX's name of it.
     `warnings` gets sentences for the user. If the function `is_whole`, what jitted functions in it donate of its arguments, it donates.
-    Raises FlintError FL104, FL203, FL204 or FL205.
+    Raises FlintError FL104, FL203 or FL205.
     """
     with capturing_on(abstract):
         try:
@@ -135,7 +136,9 @@ def lower_jax(
             raise
         except (Exception, SystemExit) as error:
             raise _trace_error(error, name, place, abstract) from error
-        refuse_callbacks(traced.jaxpr)
+        called = callbacks_of(traced.jaxpr)
+        if called and warnings is not None:
+            warnings.append(called)
         refuse_huge_constants(traced.jaxpr, place)
         options = lowering_options(platform)
         try:

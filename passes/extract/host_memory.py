@@ -11,7 +11,7 @@ from flint.ir.columns import Mask, edges, is_any, rewired, with_value
 from flint.ir.op_class import GENERATED, LAYOUT, ON_HOST, OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.mlir import target_of
-from flint.passes.work.host_copies import PLACEMENTS, STREAMS, VIEW
+from flint.passes.work.host_copies import CALLBACK, LOAD, PLACEMENTS, STORE, STREAMS, VIEW
 
 COPIES = frozenset({OpClass.TO_HOST, OpClass.FROM_HOST})
 #: Rows that only show a value, or a part of it, in another way.
@@ -24,9 +24,11 @@ _FILLS = GENERATED | {OpClass.BROADCAST}
 
 def placement(op: Any) -> OpClass | None:
     """What a call does that moves a value to the host or to the device; None of anything else."""
-    if op.name != "stablehlo.custom_call" or target_of(op) not in PLACEMENTS:
+    target = target_of(op) if op.name == "stablehlo.custom_call" else ""
+    if target in (STORE, LOAD):
+        return OpClass.TO_HOST if target == STORE else OpClass.FROM_HOST
+    if target not in PLACEMENTS:
         return None
-    target = target_of(op)
     if target == "annotate_device_placement":
         return OpClass.TO_HOST if "host" in _said(op.attributes) else OpClass.FROM_HOST
     return OpClass.TO_HOST if target == "MoveToHost" else OpClass.FROM_HOST
@@ -47,7 +49,7 @@ def with_host_memory(program: Program) -> Program:
     own for each direction. Slices, updates and changes of layout of what is on the host are views
     (`host.view`): the copy writes or reads only the part that it moves. A stack that a loop fills
     with stored values is on the host from the beginning; nothing fills it first. A copy of what is
-    where it should be is a view. One that is only written into a stack has no result of its own.
+    where it should be is a view. A call on the host (`host.callback`) is a value there. One that is only written into a stack has no result of its own.
     """
     if not is_any(program, COPIES | ON_HOST).any():
         return program
@@ -79,7 +81,8 @@ class _Placed:
                 columns["flags"][row] &= ~np.uint16(Flag.UNPRICED)
                 columns["result_bytes"][row] *= bool(alone[row])
             elif row in self.stacks or self._becomes_view(row):
-                opcodes, columns["opcode"][row] = with_value(opcodes, VIEW)
+                if opcodes[columns["opcode"][row]] != CALLBACK:
+                    opcodes, columns["opcode"][row] = with_value(opcodes, VIEW)
                 columns["op"][row] = OpClass.HOST_VALUE
                 columns["kind"][row] = Kind.VALUE
                 columns["alias"][row] = self.shows[row]

@@ -24,7 +24,8 @@ from flint.passes.extract.halo import Hop, hops, messages, rotation
 from flint.passes.extract.tensors import Tensor, show
 from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
 from flint.passes.extract.work import Operation
-from flint.passes.mlir import is_attention_backward, is_heads_first
+from flint.passes.mlir import is_attention_backward, is_heads_first, target_of
+from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Implied:
 def may_imply(o: Operation) -> bool:
     """Whether `implied_communication` has to be asked, for all operations like `o`."""
     if not any(any(t.sharding) for t in o.operands) or o.name.startswith("sdy."):
+        return False
+    if o.name == "stablehlo.custom_call" and target_of(o.op) == CALLBACK_TARGET + ON_SHARDS:
         return False
     return o.name in _SHIFTS or RULE not in o.op.attributes
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flint.ir.op_class import OpClass
 from flint.passes.extract.op_classes import class_of
 from flint.passes.extract.products import product_of
 from flint.passes.extract.tensors import Tensor
@@ -27,6 +28,7 @@ from flint.passes.mlir import (
 from flint.passes.work import formulas
 from flint.passes.work.declared import ArrayType, KernelCall, declared_in
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
+from flint.passes.work.host_copies import CALLBACK, CALLBACK_TARGET
 from flint.passes.work.sliding import Sliding, used_taps
 from flint.passes.work.work import Work
 
@@ -250,6 +252,8 @@ def custom_call(o: Operation) -> Work:
     target = o.op.attributes["call_target_name"].value
     if target in FREE_TARGETS:
         return Work(operand_bytes=0, result_bytes=0)
+    if target.startswith(CALLBACK_TARGET):
+        return Work(op=OpClass.HOST_VALUE, called=CALLBACK, operand_bytes=0, result_bytes=0)
     if is_attention(target):
         return _attention(o, target, _config(o.op))
     if target in FACTORIZATIONS:

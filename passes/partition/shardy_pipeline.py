@@ -14,6 +14,7 @@ from flint.passes.locations import decode_location
 from flint.passes.mlir import functions_of, make_context, write_bytecode
 from flint.passes.partition.child import announce
 from flint.passes.partition.prepare.as_xla import resolve_dot_conflicts, split_broadcasts
+from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
 from flint.passes.partition.prepare.scans import scans_as_windows
@@ -74,6 +75,7 @@ def partition_module(bytecode: bytes) -> bytes:
         module = ir.Module.parse(bytecode)
         announce("inline")
         inline_calls(module)
+        take_host_calls_apart(module, bytecode)
         if b"scan" in bytecode:
             scans_as_windows(module)
         split_broadcasts(module)

@@ -12,6 +12,7 @@ from flint.ir.edit import kept
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
+from flint.passes.work.host_copies import CALLBACK
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class DropDeadCode(Pass):
     """Remove rows that no result of the step needs, dead collectives included.
 
     Parameters, results (`OpClass.RESULT`), messages and operations with side effects
-    stay, and all that they read, and what is written in place into storage that stays (the sums of
+    (calls of the host among them) stay, and all that they read, and what is written in place into storage that stays (the sums of
     gradients over microbatches). A program in which no row says that it is a result is left as it
     is: nothing tells there which values are returned.
     """
@@ -32,10 +33,16 @@ class DropDeadCode(Pass):
         if not results.any():
             return program
         messages = (program.kind == Kind.SEND) | (program.kind == Kind.RECV)
-        roots = results | messages | is_any(program, OpClass.EFFECT)
+        roots = results | messages | is_any(program, OpClass.EFFECT) | _calls_of_the_host(program)
         alive = _reached(program, roots)
         alive |= program.kind == Kind.PARAMETER
         return program if alive.all() else kept(program, alive)
+
+
+def _calls_of_the_host(program: Program) -> Mask:
+    """Rows that call the host, for what it does there."""
+    called = [number for number, name in enumerate(program.opcodes) if name == CALLBACK]
+    return np.isin(program.opcode, called)
 
 
 def _reached(program: Program, roots: Mask) -> Mask:

@@ -696,33 +696,6 @@ def test_an_exception_of_the_users_function() -> None:
     ]
 
 
-def test_host_callbacks() -> None:
-    from jax.experimental import io_callback
-
-    shape = jax.ShapeDtypeStruct((8, 16), F32)
-
-    def nested(x: Any) -> Any:
-        body = lambda c, _: (jax.pure_callback(lambda v: v, shape, c), None)
-        return lax.scan(body, x, None, length=3)[0]
-
-    def printing(x: Any) -> Any:
-        jax.debug.print("{}", x.sum())
-        return x
-
-    def calling(x: Any) -> Any:
-        jax.debug.callback(print, x)
-        return x
-
-    def reading(x: Any) -> Any:
-        return io_callback(lambda v: v, shape, x)
-
-    for step, line in ((nested, 1), (printing, 1), (calling, 1), (reading, 1)):
-        error = refused(step, shape)
-        assert error.code == "FL204" and "calls back into Python on the host" in error.message
-        expected = f"test_jax_frontend.py:{step.__code__.co_firstlineno + line}"
-        assert error.place == expected
-
-
 def test_a_huge_closed_over_array_is_refused_at_once() -> None:
     big = np.zeros(2_500_000_000, np.float32)
 

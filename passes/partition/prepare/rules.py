@@ -19,7 +19,7 @@ from typing import Any
 from flint.ir.op_class import ELEMENTWISE
 from flint.passes.extract.op_classes import CHLO
 from flint.passes.partition.prepare.attention import attention_rule
-from flint.passes.work.host_copies import PLACEMENTS
+from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS, PLACEMENTS
 
 Shape = tuple[int, ...]
 #: The attribute that holds the sharding rule of an operation.
@@ -212,6 +212,7 @@ KNOWN_CALLS = frozenset(
     f"custom_call:{name}"
     for name in (
         "CompactWyHelper",
+        CALLBACK_TARGET + ON_SHARDS,
         "CustomSPMDPartitioning",
         "PartialReduce",
         "ProductOfElementaryHouseholderReflectors",
@@ -259,7 +260,8 @@ def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
         name = op.name
         if given or name in known or name == _CALL:
             if RULE not in op.attributes:
-                rule = _rule_of(op)
+                # Shardy takes no rule of an operation that reads nothing or makes nothing
+                rule = _rule_of(op) if len(op.operands) and len(op.results) else None
                 if rule is None:
                     return ir.WalkResult.ADVANCE
                 op.attributes[RULE] = rule
