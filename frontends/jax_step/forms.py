@@ -6,7 +6,7 @@
 | `functools.partial` of one, a jitted method of an object | the jitted function, with the bound arguments first |
 | `eqx.filter_jit(f)`, `jax.pmap(f)`, a callable pytree (an Equinox module), a partial that holds `jax.ShapeDtypeStruct`s | a function of the arrays in it and its arguments; everything else is static |
 | any function of Flax NNX modules | the same; what it changes in them is a result, too |
-| any other callable | `jax.jit` of it |
+| any other callable, or one with options beside it (`donate_argnums`) | `jax.jit` of it |
 """
 
 from __future__ import annotations
@@ -35,13 +35,22 @@ class Handed:
 
 def handed(step: Step) -> Handed:
     """The step with its function in a form that can be traced, see above."""
-    step = _unbound(step)
-    if is_jitted(step.fn):
-        return Handed(step, is_jitted=True)
+    if _adds_nothing(step):
+        step = _unbound(step)
+        if is_jitted(step.fn):
+            return Handed(step, is_jitted=True)
+    elif is_jitted(step.fn):
+        return Handed(step)
     mutable = _is_mutable((step.args, dict(step.kwargs)))
     if hasattr(step.fn, "lower") or _holds_arrays(step.fn) or mutable:
         return Handed(_of_arrays(step), is_whole=True)
     return Handed(step)
+
+
+def _adds_nothing(step: Step) -> bool:
+    """Whether a jitted function can stay as it is: nothing is asked for that its own jit lacks."""
+    given = (*_shifted(step.donate_argnums, 0), *_shifted(step.static_argnums, 0))
+    return step.out_shardings is None and not given
 
 
 def is_jitted(function: object) -> bool:

@@ -412,8 +412,7 @@ def _jitted(form: Handed, abstract: AbstractMesh, mesh: Mesh, place: str | None)
     step = form.step
     donated = positions(step.donate_argnums, len(step.args), "donate_argnums", place)
     static = positions(step.static_argnums, len(step.args), "static_argnums", place)
-    plain = step.out_shardings is None and not donated and not static
-    if plain and form.is_jitted:
+    if form.is_jitted:
         jitted: Wrapped = step.fn
         return jitted
     options: dict[str, Any] = {}
