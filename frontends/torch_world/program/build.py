@@ -58,6 +58,8 @@ _ALLOCATING = frozenset(
     )
 )
 _WITHOUT_WORK = _IDLE | _ALLOCATING
+#: Operators that are kernels by themselves: PyTorch's, and those of packages that are stood in for.
+LAUNCHED = ("aten.", "te.", "amp_C.", "apex.", "flash_attn.", "xformers.", "flex.", "deep_ep.")
 #: PyTorch's names of reductions.
 _REDUCERS = {
     "": OpClass.ADD,
@@ -199,7 +201,7 @@ class _Build:
             flops=work.flops,
             dims=work.dims,
             product=work.product,
-            mask=CAUSAL if op in ATTENTION and is_causal(event) else 0,
+            mask=CAUSAL if op in ATTENTION and is_causal(event) else work.mask,
             op=work.class_or(op),
             flags=Flag.UNPRICED if work.unpriced else Flag(0),
         )
@@ -339,7 +341,7 @@ class _Build:
             columns["dtype"], columns["shape"] = dtype_name(stored[0].dtype), stored[0].shape
             if kind is Kind.VALUE:
                 columns["result_bytes"] = stored[0].num_bytes
-        if kind is not Kind.VALUE and event.op.startswith("aten."):
+        if kind is not Kind.VALUE and event.op.startswith(LAUNCHED):
             columns["flags"] = columns.get("flags", 0) | Flag.LAUNCHED
         row = self.builder.add(
             opcode,

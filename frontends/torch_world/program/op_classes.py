@@ -45,7 +45,7 @@ _ATEN: dict[OpClass, str] = {
     OpClass.CONCATENATE: "cat stack",
     OpClass.PAD: "constant_pad_nd select_backward slice_backward",
     OpClass.GATHER: "_embedding_bag _embedding_bag_forward_only _unsafe_index embedding gather "
-    "index index_select take",
+    "index index_select masked_select take",
     OpClass.SCATTER: "_embedding_bag_dense_backward _embedding_bag_backward _index_put_impl "
     "_unsafe_index_put diagonal_scatter embedding_dense_backward index_add index_copy index_fill "
     "index_put masked_scatter scatter scatter_add scatter_reduce select_scatter slice_scatter",

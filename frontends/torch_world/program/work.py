@@ -527,7 +527,11 @@ RULES: Mapping[str, WorkRule] = {
     "topk": top_k,
     **dict.fromkeys(("searchsorted", "bucketize"), search),
     **dict.fromkeys(
-        ("cumsum", "cumprod", "cummax", "cummin", "bincount", "histc", "nonzero", "col2im"), running
+        (
+            *("cumsum", "cumprod", "cummax", "cummin", "bincount", "histc", "nonzero", "col2im"),
+            "masked_select",
+        ),
+        running,
     ),
     **dict.fromkeys(
         (f"upsample_{kind}_backward" for kind in ("bilinear2d", "bicubic2d", "trilinear3d")),

@@ -8,7 +8,7 @@ import pickle
 import sys
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flint.errors import FlintError
@@ -49,9 +49,13 @@ def outcome_of(job: Job) -> Outcome:
         import gc
 
         gc.disable()  # objects of a recording all live to its end
+        from flint.frontends.torch_world.packages.finder import packages_found
         from flint.frontends.torch_world.record.run import run
 
-        return run(job)
+        told: dict[str, None] = {}
+        with packages_found(told.setdefault):
+            recording = run(job)
+        return replace(recording, warnings=(*told, *recording.warnings))
     except FlintError as error:
         return Failure(error.code, error.message, error.place or user_place(error), error.help)
     except SystemExit as error:

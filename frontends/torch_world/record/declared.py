@@ -15,14 +15,15 @@ from torch.utils.flop_counter import flop_registry
 from flint.frontends.torch_declared import by_formula, with_defaults
 from flint.frontends.torch_ops.table import load_table
 from flint.frontends.torch_private import OpOverload, schema_of
+from flint.frontends.torch_world.packages.kernels import KERNELS, Works
 from flint.frontends.torch_world.program.work import is_known
 from flint.frontends.torch_world.record.recording import TensorInfo
 from flint.passes.extract.tensors import dtype_name
-from flint.passes.work.declared import ArrayType, Declaration, KernelCall, declaration_of
+from flint.passes.work.declared import ArrayType, KernelCall, declaration_of
 from flint.passes.work.work import Work
 
 #: Arguments, keyword arguments and result of a call to what is declared of it.
-_Declares = Callable[[Sequence[Any], Mapping[str, Any], object], Declaration]
+_Declares = Callable[[Sequence[Any], Mapping[str, Any], object], Works]
 
 
 class DeclaredWork:
@@ -40,7 +41,7 @@ class DeclaredWork:
 
 def work_of_call(
     func: OpOverload,
-    declaration: Declaration,
+    declaration: Works,
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
     attributes: Mapping[str, Any],
@@ -58,6 +59,9 @@ def _find(func: OpOverload) -> _Declares | None:
     declared = declaration_of(name)
     if declared is not None:
         return lambda *_: declared
+    own = KERNELS.get(name)
+    if own is not None:
+        return lambda *_: own
     formula = flop_registry.get(func.overloadpacket)
     return None if formula is None or known else partial(by_formula, formula)
 

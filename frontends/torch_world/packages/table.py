@@ -1,0 +1,108 @@
+"""Which packages are stood in for, and what stands behind each of their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that is stood in for.
+
+    `modules` maps its modules to Flint's modules whose public names they have; a key that ends in
+    `.*` stands for all modules below. `imports` are modules that others import by themselves.
+    """
+
+    name: str
+    version: str
+    distribution: str
+    modules: Mapping[str, Sequence[str]]
+    imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def module_of(package: Package, name: str) -> Sequence[str] | None:
+    """What stands behind a module; None if there is no such module."""
+    found = package.modules.get(name)
+    if found is None:
+        above = [key for key in package.modules if key.endswith(".*") and name.startswith(key[:-1])]
+        found = package.modules[max(above, key=len)] if above else None
+    return found
+
+
+_TE = "transformer_engine"
+_PYTORCH = f"{_TE}.pytorch"
+_MODULES = (
+    *(f"{_TE}.linear", f"{_TE}.norm_linear", f"{_TE}.mlp", f"{_TE}.norms", f"{_TE}.grouped"),
+    *(f"{_TE}.attention", f"{_TE}.fp8", f"{_TE}.distributed", f"{_TE}.permutation"),
+    *(f"{_TE}.cross_entropy", f"{_TE}.padding"),
+)
+_TRANSFORMER_ENGINE = Package(
+    name=_TE,
+    version="2.6.0",
+    distribution="transformer-engine",
+    modules={
+        _TE: (),
+        f"{_TE}.common": (),
+        f"{_TE}.common.recipe": (f"{_TE}.recipes",),
+        _PYTORCH: _MODULES,
+        f"{_PYTORCH}.fp8": (f"{_TE}.fp8",),
+        f"{_PYTORCH}.distributed": (f"{_TE}.distributed",),
+        f"{_PYTORCH}.attention": (f"{_TE}.attention", f"{_TE}.rope"),
+        f"{_PYTORCH}.attention.rope": (f"{_TE}.rope",),
+        f"{_PYTORCH}.attention.dot_product_attention": (f"{_TE}.attention",),
+        f"{_PYTORCH}.permutation": (f"{_TE}.permutation",),
+        f"{_PYTORCH}.cross_entropy": (f"{_TE}.cross_entropy",),
+        f"{_PYTORCH}.optimizers": ("multi_tensor", "optimizers"),
+        f"{_PYTORCH}.ops": (f"{_TE}.activations",),
+        f"{_PYTORCH}.module": _MODULES,
+        f"{_PYTORCH}.module.base": (f"{_TE}.base",),
+        f"{_PYTORCH}.module.linear": (f"{_TE}.linear",),
+        f"{_PYTORCH}.module.layernorm_linear": (f"{_TE}.norm_linear",),
+        f"{_PYTORCH}.module.layernorm": (f"{_TE}.norms",),
+        f"{_PYTORCH}.module.rmsnorm": (f"{_TE}.norms",),
+        f"{_PYTORCH}.module.grouped_linear": (f"{_TE}.grouped",),
+        f"{_PYTORCH}.tensor": (f"{_TE}.tensors",),
+        f"{_PYTORCH}.tensor.float8_tensor": (f"{_TE}.tensors",),
+        f"{_PYTORCH}.tensor.mxfp8_tensor": (f"{_TE}.tensors",),
+        f"{_PYTORCH}.float8_tensor": (f"{_TE}.tensors",),
+    },
+    imports={
+        _TE: ("common", "pytorch"),
+        f"{_TE}.common": ("recipe",),
+        _PYTORCH: ("fp8", "distributed", "attention", "module", "ops", "tensor", "optimizers"),
+    },
+)
+_APEX = Package(
+    name="apex",
+    version="0.1",
+    distribution="apex",
+    modules={
+        "apex": (),
+        "apex.multi_tensor_apply": ("multi_tensor",),
+        "apex.optimizers": ("optimizers",),
+        "apex.normalization": ("apex.norms",),
+        "apex.normalization.fused_layer_norm": ("apex.norms",),
+        "apex.contrib": (),
+        "apex.contrib.layer_norm": ("apex.norms",),
+        "apex.contrib.layer_norm.layer_norm": ("apex.norms",),
+    },
+    imports={"apex": ("multi_tensor_apply", "optimizers", "normalization")},
+)
+
+
+def _extension(name: str, behind: str) -> Package:
+    """An extension of Apex that is a module of its own."""
+    return Package(name=name, version="0.1", distribution="apex", modules={name: (behind,)})
+
+
+_EXTENSIONS = (
+    _extension("amp_C", "multi_tensor"),
+    _extension("fused_weight_gradient_mlp_cuda", "apex.gradients"),
+    *(
+        _extension(f"scaled_{kind}softmax_cuda", "apex.softmax")
+        for kind in ("", "masked_", "upper_triang_masked_")
+    ),
+)
+#: Packages by the name that a program imports.
+PACKAGES: Mapping[str, Package] = {p.name: p for p in (_TRANSFORMER_ENGINE, _APEX, *_EXTENSIONS)}

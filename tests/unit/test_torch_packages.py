@@ -1,0 +1,200 @@
+"""Packages that are not installed: what stands in for them is found, and costs what they cost."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flint.errors import FlintError
+from flint.frontends.torch_world.packages.finder import WITHOUT, packages_found
+from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.process import record
+from flint.ir.mesh import Mesh
+from flint.ir.op_class import OpClass
+from flint.ir.program import CAUSAL, Collective, Kind, Phase, Program, Row
+
+MESH = Mesh(("data", "model"), (2, 2))
+needs_no_engine = pytest.mark.skipif(
+    importlib.util.find_spec("transformer_engine") is not None,
+    reason="Transformer Engine is installed",
+)
+LAYER = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("nccl")
+    import transformer_engine.pytorch as te
+    from transformer_engine.common.recipe import DelayedScaling
+    from transformer_engine.pytorch.optimizers import FusedAdam
+    group = dist.new_group([0, 1])
+    split = dict(sequence_parallel=True, tp_group=group, params_dtype=torch.bfloat16)
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = te.LayerNormLinear(
+                64, 192, parallel_mode="column", normalization="RMSNorm", bias=False, **split
+            )
+            self.attend = te.DotProductAttention(2, 16)
+            self.proj = te.Linear(64, 32, parallel_mode="row", bias=False, **split)
+
+        def forward(self, x):
+            qkv = self.qkv(x)
+            qkv = qkv.view(*qkv.shape[:2], 2, 48)
+            return self.proj(self.attend(*qkv.split(16, -1)))
+
+    layer = Layer()
+    optimizer = FusedAdam(layer.parameters())
+    for _ in range(3):
+        x = torch.empty(16, 2, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        with te.fp8_autocast(enabled=FP8, fp8_recipe=DelayedScaling()):
+            y = layer(x)
+        y.sum().backward()
+        optimizer.step()
+"""
+
+
+def recorded(tmp_path: Path, program: str) -> tuple[Program, tuple[str, ...]]:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(program))
+    (found,) = record([Job(rank=0, world_size=4, script=str(script), steps=2)])
+    return build_program(found, MESH).program, found.warnings
+
+
+def rows_of(program: Program, *kinds: Kind) -> list[Row]:
+    return [program.row(i) for i in range(len(program)) if program.kind[i] in kinds]
+
+
+@needs_no_engine
+@pytest.mark.parametrize("fp8", [False, True])
+def test_a_split_layer_of_transformer_engine(tmp_path: Path, fp8: bool) -> None:
+    program, warnings = recorded(tmp_path, LAYER.replace("FP8", str(fp8)))
+    assert any(w.startswith("transformer_engine is not installed") for w in warnings)
+    rows = rows_of(program, Kind.COMPUTE)
+    m = 2 * 16 * 2  # rows of both ranks
+    products = Counter((r.dims, r.flops) for r in rows if r.op is OpClass.MATMUL)
+    expected: Counter[Any] = Counter()
+    for n, k in ((96, 64), (32, 32)):  # columns of qkv, rows of proj
+        for dims in ((1, m, n, k), (1, m, k, n), (1, n, k, m)):
+            expected[dims, 2 * m * n * k] += 1
+    assert products == expected
+    (forward,) = [r for r in rows if r.op is OpClass.ATTENTION]
+    (backward,) = [r for r in rows if r.op is OpClass.ATTENTION_BACKWARD]
+    heads, length, size = 2 * 2, 32, 16
+    assert forward.mask == backward.mask == CAUSAL
+    assert forward.flops == 4 * heads * length * length * size
+    assert backward.flops == 10 * heads * length * length * size
+    q = m * 2 * size * 2
+    assert (forward.operand_bytes, forward.result_bytes) == (3 * q, q + heads * length * 4)
+    assert backward.result_bytes == 3 * q
+    item = 1 if fp8 else 2
+    sent = [(r.collective, r.phase, r.comm_bytes) for r in rows_of(program, Kind.COLLECTIVE)]
+    gather, scatter = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+    assert sent == [
+        (gather, Phase.FORWARD, 32 * 64 * item),
+        (scatter, Phase.FORWARD, m * 32 * 2),
+        (gather, Phase.BACKWARD, 32 * 32 * item),  # the gradient of proj's result
+        (gather, Phase.BACKWARD, 32 * 64 * item),  # qkv's input again
+        (scatter, Phase.BACKWARD, m * 64 * 2),
+    ]
+    quantized = [r for r in rows if r.opcode == "te.quantize"]
+    assert len(quantized) == (6 if fp8 else 0)
+    assert {r.product for r in rows if r.op is OpClass.MATMUL} == (
+        {"float8_e4m3fn", "float8_e5m2"} if fp8 else {"bfloat16"}
+    )
+    parameters = 96 * 64 + 32 * 32 + 64
+    (update,) = [r for r in rows if r.opcode == "amp_C.adam"]
+    assert update.flops == 14 * parameters
+    assert update.operand_bytes == parameters * (2 + 2 + 4 + 4)
+    assert update.result_bytes == parameters * (2 + 4 + 4)
+
+
+EXPERTS = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("nccl")
+    import transformer_engine.pytorch as te
+    import fused_weight_gradient_mlp_cuda, amp_C
+    from apex.multi_tensor_apply import multi_tensor_applier
+    from apex.normalization import FusedLayerNorm
+
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = FusedLayerNorm(64).cuda()
+            options = dict(bias=False, fuse_wgrad_accumulation=True, params_dtype=torch.float32)
+            self.layers = te.GroupedLinear(4, 64, 32, **options)
+            for p in self.layers.parameters():
+                p.main_grad = torch.zeros(p.shape, device="cuda")
+                p.grad_added_to_main_grad = False
+
+        def forward(self, x):
+            return self.layers(self.norm(x), [8, 8, 8, 8])
+
+    experts = Experts()
+    optimizer = torch.optim.SGD(experts.norm.parameters(), foreach=False)
+    for _ in range(3):
+        experts(torch.empty(32, 64, device="cuda")).sum().backward()
+        w = torch.empty(32, 64, device="cuda")
+        grad = torch.empty(8, 32, device="cuda")
+        fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(torch.empty(8, 64, device="cuda"), grad, w)
+        flag = torch.zeros(1, dtype=torch.int32, device="cuda")
+        multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, [[w, grad]], False)
+        optimizer.step()
+"""
+
+
+@needs_no_engine
+def test_experts_and_extensions_of_apex(tmp_path: Path) -> None:
+    program, _ = recorded(tmp_path, EXPERTS)
+    rows = rows_of(program, Kind.COMPUTE)
+    by_name = {r.opcode: r for r in rows}
+    weight = 64 * 32
+    assert by_name["te.grouped_gemm"].dims == (4, 8, 32, 64)
+    assert by_name["te.grouped_gemm"].operand_bytes == 4 * (32 * 64 + 4 * weight)
+    into = by_name["te.grouped_wgrad_"]
+    assert into.dims == (4, 32, 64, 8)
+    assert into.flops == 2 * 32 * 64 * 32 + 4 * weight  # and added to what is there
+    assert into.result_bytes == 4 * 4 * weight
+    added = by_name["apex.wgrad_gemm_accum"]
+    assert (added.dims, added.flops) == ((1, 32, 64, 8), 2 * 32 * 64 * 8 + weight)
+    assert added.result_bytes == 4 * weight
+    assert by_name["amp_C.l2norm"].flops == 2 * (weight + 8 * 32)
+    assert {r.op for r in rows if r.opcode.startswith("aten.native_layer_norm")} == {OpClass.NORM}
+
+
+def test_only_the_program_finds_them_and_only_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    with packages_found(told.append):
+        assert importlib.util.find_spec("amp_C") is not None
+        import amp_C
+
+        assert amp_C.multi_tensor_scale
+        assert importlib.util.find_spec("no_such_package") is None
+        assert importlib.metadata.version("transformer-engine")
+    assert len(told) == 1
+    assert importlib.util.find_spec("amp_C") is None
+    monkeypatch.setenv(WITHOUT, "amp_C")
+    with packages_found(told.append):
+        assert importlib.util.find_spec("amp_C") is None
+
+
+@needs_no_engine
+def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+    program = """
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        import transformer_engine.pytorch as te
+        te.DotProductAttention(2, 16, cp_group=dist.new_group([0, 1]))
+    """
+    with pytest.raises(FlintError, match="context parallelism") as caught:
+        recorded(tmp_path, program)
+    assert caught.value.code == "FL235"
