@@ -83,6 +83,12 @@ PROFILES: dict[str, Profile] = {
             'fuse-chains{blocks=shared epilogue="" siblings="" slices=true named=true}',
         ),
         Profile("eager", "PyTorch without a compiler: each operator is a kernel", fusing=""),
+        Profile(
+            "torch",
+            "PyTorch as the program switched it: calls that it compiles as inductor, others eager",
+            fusing="fuse-attention{named=true compiled=true},fuse-chains{blocks=shared "
+            'epilogue="" siblings=any operators=true slices=true named=true compiled=true}',
+        ),
     )
 }
 

@@ -264,7 +264,9 @@ def default_profile(workload: Workload, cluster: Cluster) -> str:
     """
     captured = str(workload.metadata.get("profile", ""))
     recorded = any((p.flags & Flag.LAUNCHED).any() for p in workload.programs)
-    return model_of(cluster.chip).profile(captured, recorded)
+    found = model_of(cluster.chip).profile(captured, recorded)
+    compiles = any(p.compiled.any() for p in workload.programs)
+    return "torch" if compiles and found == "eager" and not captured else found
 
 
 def estimate(
@@ -400,7 +402,7 @@ def _notes(cluster: Cluster, profile: str) -> tuple[str, ...]:
         notes.append(
             f"the host launches a kernel every {host.value / 1e3:g} us ({host.kind}: {host.source})"
         )
-    elif profile == "eager":
+    elif profile in ("eager", "torch"):
         notes.append(
             "no time of a host: launches are never late (host_launch_ns in a cluster's file sets it)"
         )

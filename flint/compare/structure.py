@@ -65,8 +65,9 @@ def _own(program: Program) -> Iterator[bytes]:
     ] + [""]
     dims, region, cause = program.dims.tolist(), program.region.tolist(), program.cause.tolist()
     argument = (program.kind == Kind.PARAMETER).tolist()
+    compiled = (program.compiled > 0).tolist()
     for row, values in enumerate(zip(*numbers, strict=True)):
         named = [table[column[row]] for table, column in zip(tables, texts, strict=True)]
         sharding = program.strings[cause[row]] if argument[row] else ""
         parts = (values, dims[row], named, regions[region[row]], sharding)
-        yield repr(parts).encode()
+        yield repr(parts).encode() + b" compiled" * compiled[row]

@@ -136,6 +136,7 @@ class ProgramBuilder:
         cause: str = "",
         phase: Phase = Phase.UNKNOWN,
         flags: Flag | int = 0,
+        compiled: int = 0,
         alias: int = -1,
     ) -> int:
         """Append one row (see the columns of `Program`) and return its index.
@@ -169,6 +170,7 @@ class ProgramBuilder:
                 text(cause),
                 int(phase),
                 int(flags),
+                compiled,
                 self._open[-1].index if self._open else -1,
                 alias,
             )

@@ -45,6 +45,7 @@ _NAMELESS: dict[str, Any] = {
     "shape": (),
     "result_bytes": 0,
     "phase": 0,
+    "compiled": 0,
 }
 
 

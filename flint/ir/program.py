@@ -67,6 +67,7 @@ class Flag(IntFlag):
     TURNED_LAST = 128  #: a product whose last dependency is not
     LAUNCHED = 256  #: a framework launched it: a kernel by itself, unless a compiler is assumed
     PARTITIONED = 512  #: the partitioner made this collective: the program does not hold it
+    REPLAYED = 1024  #: launched with others by the replay of a CUDA graph, not by itself
 
 
 class RegionKind(IntEnum):
@@ -132,6 +133,7 @@ class Row(NamedTuple):
     cause: str
     phase: Phase
     flags: Flag
+    compiled: int
     region: int
     alias: int
     deps: tuple[int, ...]
@@ -160,6 +162,8 @@ class Program:
     | name, scope, location, cause | indices into `strings`: parameter name (pytree path), source |
     |      | scope (`layers/attention`), `file:line`, and why a collective exists |
     | phase, flags | `Phase`, `Flag` |
+    | compiled | number of the call of a compiled function (`torch.compile`) that a recorded row |
+    |      | is part of, forward and backward alike; 0: none |
     | region | index into `regions` of the innermost region, or -1 |
     | alias | dependency whose storage the result shares (a view, an update in place), or -1 |
     | dep_start, deps | row i reads rows `deps[dep_start[i]:dep_start[i + 1]]`, ascending, unique |
@@ -189,6 +193,7 @@ class Program:
     cause: Int32s
     phase: NDArray[np.uint8]
     flags: NDArray[np.uint16]
+    compiled: Int32s
     region: Int32s
     alias: Int32s
     dep_start: Int64s
@@ -244,6 +249,7 @@ class Program:
             cause=text(self.cause),
             phase=Phase(int(self.phase[at])),
             flags=Flag(int(self.flags[at])),
+            compiled=int(self.compiled[at]),
             region=int(self.region[at]),
             alias=int(self.alias[at]),
             deps=tuple(int(d) for d in self.dependencies(at)),
@@ -312,11 +318,14 @@ COLUMN_TYPES: dict[str, str] = {
     "cause": "int32",
     "phase": "uint8",
     "flags": "uint16",
+    "compiled": "int32",
     "region": "int32",
     "alias": "int32",
     "dep_start": "int64",
     "deps": "int32",
 }
+#: Columns that files leave out where they hold 0 alone: programs that nobody recorded.
+MAY_BE_LEFT_OUT = frozenset({"compiled"})
 #: Names of the array columns, in the same order.
 COLUMNS: tuple[str, ...] = tuple(COLUMN_TYPES)
 #: Names of the lookup tables, in the order in which they are stored.

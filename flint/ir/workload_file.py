@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from flint.errors import FlintError
 from flint.io.bounded import MIB, FileKind, parse_json
 from flint.ir.mesh import Group, Route
-from flint.ir.program import COLUMN_TYPES, COLUMNS, TABLES, Program, Region
+from flint.ir.program import COLUMN_TYPES, COLUMNS, MAY_BE_LEFT_OUT, TABLES, Program, Region
 
 if TYPE_CHECKING:
     from flint.ir.workload import Workload
@@ -92,6 +92,8 @@ def _columns_to_npz(program: Program) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name in COLUMNS:
+            if name in MAY_BE_LEFT_OUT and not getattr(program, name).any():
+                continue
             column = io.BytesIO()
             np.lib.format.write_array(column, getattr(program, name), allow_pickle=False)
             info = zipfile.ZipInfo(f"{name}.npy", date_time=_ZIP_DATE)
@@ -241,6 +243,9 @@ def _columns(npz: bytes, name: str, most_bytes: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with _archive(npz, name) as archive:
         for column in COLUMNS:
+            if column in MAY_BE_LEFT_OUT and f"{column}.npy" not in archive.namelist():
+                found[column] = np.zeros(len(found["kind"]), dtype=COLUMN_TYPES[column])
+                continue
             data = _entry(archive, f"{column}.npy", most_bytes + _HEADER_BYTES)
             found[column] = _column(data, column, f"{name}, column {column}")
             most_bytes -= found[column].nbytes

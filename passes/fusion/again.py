@@ -19,7 +19,13 @@ from flint.ir.edit import kept, passed_over
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
-from flint.passes.fusion.roles import Roles, RowRole, named_kernels, roles_of
+from flint.passes.fusion.roles import (
+    Roles,
+    RowRole,
+    compiled_apart,
+    named_kernels,
+    roles_of,
+)
 from flint.passes.fusion.softmax_backward import softmax_gradients
 
 #: What a softmax has and a norm has not; its gradient is told by its structure.
@@ -58,6 +64,7 @@ def compute_again(
     slices: bool,
     blocks: str,
     named: bool = False,
+    compiled: bool = False,
 ) -> Inlined:
     """Let the readers of a row compute it themselves, where that moves fewer bytes.
 
@@ -74,12 +81,15 @@ def compute_again(
     slices of stacks with `slices`; `blocks` says which reductions along rows share a kernel with
     their readers (see `Diamonds`). With `named`, what a kernel with a name computes only its own
     rows compute again, and it computes nothing of others; layouts and types all kernels change.
+    With `compiled`, nothing but rows of compiled calls vanishes, and into rows of its own call alone.
     """
-    program = _made_again(program, roles_of(program, operators=operators, slices=slices))
-    roles = roles_of(program, operators=operators, slices=slices)
+    roles = roles_of(program, operators=operators, slices=slices, compiled=compiled)
+    program = _made_again(program, roles, compiled_apart(program, compiled))
+    roles = roles_of(program, operators=operators, slices=slices, compiled=compiled)
     diamonds = Diamonds(program, roles, blocks=blocks)
     by_hand = named_kernels(program, named).tolist()
-    gone = _Again(program, roles, diamonds, elements, by_hand).gone()
+    calls = compiled_apart(program, compiled).tolist()
+    gone = _Again(program, roles, diamonds, elements, by_hand, calls).gone()
     softmax = is_any(program, EXPONENTIAL) | softmax_gradients(program, roles)
     owner, target = edges(program)
     busy = _handed_on(program, gone & (program.flops > 0), gone)
@@ -120,6 +130,7 @@ class _Again:
         diamonds: Diamonds,
         elements: bool,
         named: list[int],
+        calls: list[int],
     ) -> None:
         self._program = program
         self._roles = roles
@@ -131,7 +142,8 @@ class _Again:
         self._cheap = (elements & (roles.role == RowRole.ELEMENT) & ~stays).tolist()
         self._elements = roles.elements.tolist()
         self._stored = program.result_bytes.tolist()
-        self._named = named
+        self._named, self._calls = named, calls
+        self._view = (roles.role == RowRole.VIEW).tolist()
         self._kernels: dict[int, set[int]] = {}
 
     def gone(self) -> Mask:
@@ -151,7 +163,9 @@ class _Again:
 
     def _together(self, row: int, readers: list[int], gone: list[bool]) -> bool:
         """Whether all readers can take a row: only of their own kernel, if that has a name."""
-        number, layout = self._named[row], self._layouts[row]
+        number, layout, call = self._named[row], self._layouts[row], self._calls[row]
+        if not self._view[row] and any(self._calls[r] != call for r in readers):
+            return False
         return all(
             (self._takes[r] or gone[r]) and (layout or self._named[r] == number) for r in readers
         )
@@ -242,7 +256,7 @@ def _never_changes(program: Program) -> Mask:
     return found & (np.diff(program.dep_start) > 0)
 
 
-def _made_again(program: Program, roles: Roles) -> Program:
+def _made_again(program: Program, roles: Roles, calls: Int64s) -> Program:
     """Rule `made_again`: readers that can make a value do not read it.
 
     What nothing reads then goes, unless its flops would count more often in its last reader.
@@ -250,7 +264,7 @@ def _made_again(program: Program, roles: Roles) -> Program:
     made = made_from_nothing(program, roles)
     takes = _takes(program, roles) | made
     owner, target = edges(program)
-    cut = takes[owner] & made[target]
+    cut = takes[owner] & made[target] & (calls[owner] == calls[target])
     if not cut.any():
         return program
     operand, flops = program.operand_bytes.copy(), program.flops.copy()

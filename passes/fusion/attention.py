@@ -11,7 +11,7 @@ import numpy as np
 from flint.ir.columns import edges, is_any, rewired, with_value
 from flint.ir.dims import AttentionDims, ProductDims
 from flint.ir.op_class import ATTENTION, MERGED, OpClass
-from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Phase, Program
+from flint.ir.program import CAUSAL, PERHAPS_A_WINDOW, Int64s, Kind, Phase, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, merged, value_bytes
@@ -47,16 +47,19 @@ class FuseAttention(Pass):
     comparisons may be a window, whose length a program does not hold. A changed layout
     of what goes in or comes out is part of the kernel. dims are (batch x heads, queries, keys, head
     size); flops those of all products, of the full square; bytes what crosses, not the scores.
-    With `named`, a softmax in a kernel that the program names stays there.
+    With `named`, a softmax in a kernel that the program names stays there; with `compiled`, only
+    what one compiled call writes out is recognised.
     """
 
     operators: bool = True
     named: bool = False
+    compiled: bool = False
     name: ClassVar[str] = "fuse-attention"
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row for each attention."""
-        graph = SoftmaxGraph(program, roles_of(program, operators=self.operators))
+        roles = roles_of(program, operators=self.operators, compiled=self.compiled)
+        graph = SoftmaxGraph(program, roles)
         finder = _AttentionFinder(program, graph, named_kernels(program, self.named).tolist())
         found = finder.kernels()
         if not found:
@@ -160,13 +163,19 @@ class _AttentionFinder:
                 continue
             seen.add(pattern.scores)
             for kernel in (self._forward(pattern), self._backward(pattern)):
-                if kernel and self.groups.merge_all(set(kernel.rows)):
+                if kernel and self._one_call(kernel) and self.groups.merge_all(set(kernel.rows)):
                     found.append(kernel)
         for split in SplitFinder(self._graph).found():
             kernel = self._backward(_of_split(split))
-            if kernel and self.groups.merge_all(set(kernel.rows)):
+            if kernel and self._one_call(kernel) and self.groups.merge_all(set(kernel.rows)):
                 found.append(kernel)
         return found
+
+    def _one_call(self, kernel: _AttentionKernel) -> bool:
+        """Whether what works in a kernel is of one compiled call, or of none."""
+        rows = np.array(sorted(kernel.rows))
+        working = rows[self._program.kind[rows] == Kind.COMPUTE]
+        return len(np.unique(self._program.compiled[working])) <= 1
 
     def _pattern(self, softmax: int) -> _Pattern | None:
         graph = self._graph

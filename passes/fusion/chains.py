@@ -16,7 +16,14 @@ from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
 from flint.passes.fusion.merging import MERGED_NAMES, merged
-from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, RowRole, named_kernels
+from flint.passes.fusion.roles import (
+    ELEMENT,
+    ROWS,
+    VIEW,
+    RowRole,
+    compiled_apart,
+    named_kernels,
+)
 
 #: Which row stands for a kernel: products first, then updates in place.
 _STANDS = {
@@ -62,6 +69,8 @@ class FuseChains(Pass):
     * `named`: rows in a scope `kernel.NAME` are a kernel that somebody wrote by hand: they join
       each other, whatever the other rules say, and no other row but views.
 
+    * `compiled`: only rows of compiled calls (`Program.compiled`) take part, each call by itself.
+
     Kernels never read each other in a circle. With `operators`, those of PyTorch take part too, and
     rows of the forward and backward pass are not together: they are compiled one by one. flops are
     summed; bytes are those that cross.
@@ -75,6 +84,7 @@ class FuseChains(Pass):
     slices: bool = False
     operators: bool = False
     named: bool = False
+    compiled: bool = False
     name: ClassVar[str] = "fuse-chains"
 
     def apply(self, program: Program) -> Program:
@@ -86,6 +96,7 @@ class FuseChains(Pass):
             slices=self.slices,
             blocks=self.blocks,
             named=self.named,
+            compiled=self.compiled,
         )
         program, roles = inlined.program, inlined.roles
         work = _Chains(inlined, self)
@@ -122,7 +133,10 @@ class _Chains:
         self._known_reads: dict[int, list[int]] = {}
         self._known_readers: dict[int, list[int]] = {}
         self._named = self._named_of(named_kernels(program, options.named).tolist())
-        self.groups = Groups(program, (1 << roles.role).tolist(), self._named)
+        apart = self._named
+        if options.compiled:  # a recorded program has no kernels that it names
+            apart = self._named_of(compiled_apart(program, True).tolist())
+        self.groups = Groups(program, (1 << roles.role).tolist(), apart)
 
     def _named_of(self, numbers: list[int]) -> list[int]:
         """The named kernel of each row; a view belongs to the one that reads it."""

@@ -57,14 +57,19 @@ class Roles:
         return Roles(**{name: column[rows] for name, column in vars(self).items()})
 
 
-def roles_of(program: Program, *, operators: bool, slices: bool = True) -> Roles:
+def roles_of(
+    program: Program, *, operators: bool, slices: bool = True, compiled: bool = False
+) -> Roles:
     """Roles of all rows.
 
     Operators that a framework launched take part if `operators`, reads of a slice of a stack if `slices`.
+    With `compiled`, only rows of compiled calls do.
     """
     compute = (program.kind == Kind.COMPUTE) & ((program.flags & Flag.UNPRICED) == 0)
     if not operators:
         compute &= (program.flags & Flag.LAUNCHED) == 0
+    if compiled:
+        compute &= program.compiled > 0
     if not slices:
         compute &= ~is_any(program, OpClass.DYNAMIC_SLICE)
     moves = is_any(program, _COPIES | _MADE)
@@ -131,6 +136,13 @@ def named_kernels(program: Program, honoured: bool = True) -> Int64s:
     table = {name: 1 + i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
     number = np.array([table.get(name, 0) for name in names], dtype=np.int64)[program.scope]
     return np.where(number, number * 16 + program.phase, 0)
+
+
+def compiled_apart(program: Program, compiled: bool) -> Int64s:
+    """For each row the compiled call that it is part of; 0 for all if nobody asks for these."""
+    if not compiled:
+        return np.zeros(len(program), dtype=np.int64)
+    return program.compiled.astype(np.int64)
 
 
 def _kernel(scope: str) -> str:

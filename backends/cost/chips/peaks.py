@@ -94,7 +94,7 @@ _PRODUCTS = frozenset(
 )
 #: Profiles of PyTorch. `torch.backends.cudnn.allow_tf32` is true unless a program says otherwise,
 #: `torch.backends.cuda.matmul.allow_tf32` is false (docs.pytorch.org, "CUDA semantics").
-_TORCH = ("eager", "inductor", "megatron")
+_TORCH = ("eager", "torch", "inductor", "megatron")
 
 
 def tf32_kinds(profile: str, chip: Chip) -> frozenset[KernelKind]:

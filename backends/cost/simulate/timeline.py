@@ -22,7 +22,7 @@ from flint.backends.cost.simulate.layers import layer_runs, preparation
 from flint.backends.cost.simulate.steady_state import place_alone
 from flint.errors import FlintError
 from flint.ir.op_class import OpClass
-from flint.ir.program import Collective, Int64s, Kind, Phase, Program
+from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 from flint.passes.rewrites.combine_collectives import CombineCollectives
 
 Floats = NDArray[np.float64]
@@ -218,7 +218,7 @@ class _Track:
         # Collectives are launched by the same host, in the order of the program.
         kinds = program.kind[nodes.row]
         launches = (kinds == Kind.COMPUTE) | (kinds == Kind.COLLECTIVE)
-        self.launches = np.cumsum(launches).tolist()
+        self.launches = np.cumsum(launches & ~_replayed(program, nodes)).tolist()
         self.launched, self.done = 0.0, 0
         self.computes = bool((by_stream == 0).any())
 
@@ -316,6 +316,14 @@ class _Track:
         if len(here) < len(self.work.together[row]):
             return None
         return max(here.values())
+
+
+def _replayed(program: Program, nodes: Nodes) -> NDArray[np.bool_]:
+    """Nodes that the launch of another brings along: all but the first in a row of a CUDA graph."""
+    found = ((program.flags & Flag.REPLAYED) != 0)[nodes.row]
+    found[1:] &= found[:-1].copy()
+    found[:1] = False
+    return np.asarray(found, dtype=np.bool_)
 
 
 def previous_on(by_stream: NDArray[np.int64]) -> list[int]:

@@ -343,6 +343,8 @@ class _Build:
                 columns["result_bytes"] = stored[0].num_bytes
         if kind is not Kind.VALUE and event.op.startswith(LAUNCHED):
             columns["flags"] = columns.get("flags", 0) | Flag.LAUNCHED
+        if event.call.replayed and kind is not Kind.VALUE:
+            columns["flags"] = columns.get("flags", 0) | Flag.REPLAYED
         row = self.builder.add(
             opcode,
             kind,
@@ -351,6 +353,7 @@ class _Build:
             scope=event.module.replace(".", "/"),
             location=event.location,
             phase=event.phase,
+            compiled=event.call.number,
             **columns,
         )
         self.order.placed(row, deps)

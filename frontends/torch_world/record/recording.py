@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.ir.program import Collective, Phase
 from flint.passes.work.work import Work
 
@@ -81,6 +82,7 @@ class Event:
     host        the copy between memories that it is; a tensor on the host is then its result, or
                 its only input. Of all other events, only tensors of the device are listed
     work        what the program declares that it costs, if it does
+    call        the compiled call that it is part of, forward or backward
     """
 
     op: str
@@ -97,6 +99,7 @@ class Event:
     waits: tuple[int, ...] = ()
     host: HostCopy = HostCopy.NONE
     work: Work | None = None
+    call: CompiledCall = EAGER
 
 
 @dataclass(frozen=True, slots=True)

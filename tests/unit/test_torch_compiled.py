@@ -1,0 +1,72 @@
+"""What a recorded program compiles is marked, and only that becomes Inductor's kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flint.frontends.torch_world.program.build import build_program
+from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall, CompiledCalls
+from flint.ir.mesh import Mesh
+from flint.ir.program import Kind, Program
+from flint.ir.text.parser import parse_program
+from flint.ir.text.printer import print_program
+from flint.ir.workload import RankClass, Workload
+from flint.ir.workload_file import from_bytes, to_bytes
+from flint.passes.base import run_passes
+from flint.passes.profiles import PROFILES
+from tests.recordings import event, recording, tensor
+
+MESH = Mesh(("dp", "tp"), (2, 2))
+
+
+def chain(*numbers: int) -> Program:
+    """Element-wise operators one after the other, each of the call with that number."""
+    events = [
+        event("aten.relu", [tensor(i, 8, 8)], [tensor(i + 1, 8, 8)], call=CompiledCall(number))
+        for i, number in enumerate(numbers)
+    ]
+    return build_program(recording(*events), MESH).program
+
+
+def kernels(program: Program, profile: str = "torch") -> int:
+    found = run_passes(program, PROFILES[profile].kernels)
+    return int((found.kind == Kind.COMPUTE).sum())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count"),
+    [
+        ((0, 0, 0), 3),  # eager
+        ((1, 1, 1), 1),
+        ((1, 1, 2, 2), 2),  # two graphs
+        ((0, 1, 1, 0, 2, 2, 2), 4),
+    ],
+)
+def test_only_rows_of_one_call_are_a_kernel(numbers: tuple[int, ...], count: int) -> None:
+    program = chain(*numbers)
+    assert kernels(program) == count
+    assert kernels(program, "eager") == len(numbers)
+    assert kernels(program, "inductor") == 1
+
+
+def test_the_column_is_kept_by_text_and_file_and_left_out_of_files_without_it() -> None:
+    for program in (chain(1, 0, 2), chain(0, 0)):
+        workload = Workload(MESH, (program,), (RankClass("all", 0),), {})
+        read = from_bytes(to_bytes(workload), "a.flint").programs[0]
+        again = parse_program(print_program(program))
+        for other in (read, again):
+            assert other.compiled.tolist() == program.compiled.tolist()
+    assert b"compiled" not in to_bytes(workload)
+
+
+def test_a_call_inside_of_another_is_part_of_it() -> None:
+    calls = CompiledCalls()
+    with calls.call():
+        with calls.call(replays=True):
+            assert calls.current == CompiledCall(1, True)
+        with calls.outside(), calls.call():
+            assert calls.current.number == 2
+        assert calls.current == CompiledCall(1)
+    assert calls.current == EAGER
