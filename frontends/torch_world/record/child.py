@@ -51,11 +51,13 @@ def outcome_of(job: Job) -> Outcome:
         gc.disable()  # objects of a recording all live to its end
         from flint.frontends.torch_world.packages.finder import packages_found
         from flint.frontends.torch_world.record.run import run
+        from flint.frontends.torch_world.record.switches import switches_not_followed
 
         told: dict[str, None] = {}
         with packages_found(told.setdefault):
             recording = run(job)
-        return replace(recording, warnings=(*told, *recording.warnings))
+        warnings = (*switches_not_followed(), *told, *recording.warnings)
+        return replace(recording, warnings=warnings)
     except FlintError as error:
         return Failure(error.code, error.message, error.place or user_place(error), error.help)
     except SystemExit as error:
