@@ -200,3 +200,73 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FlintError, match="context parallelism") as caught:
         recorded(tmp_path, program)
     assert caught.value.code == "FL235"
+
+
+ATTENTION = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("nccl")
+    from flash_attn import flash_attn_func, flash_attn_qkvpacked_func, flash_attn_varlen_func
+    from flash_attn import flash_attn_with_kvcache
+    from flash_attn.layers.rotary import apply_rotary_emb
+    from flash_attn.ops.triton.layer_norm import rms_norm_fn
+    from xformers.ops import memory_efficient_attention
+    from xformers.ops.fmha.attn_bias import BlockDiagonalMask
+
+    def tensor(*shape):
+        return torch.empty(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    class Model(torch.nn.Module):
+        def forward(self, q, k):
+            x = flash_attn_func(q, k, k, causal=True)
+            x = x + flash_attn_func(q, k, k, window_size=(15, 0), causal=True)
+            x = x + flash_attn_qkvpacked_func(torch.stack([q, q, q], 2))
+            packed, ends = q.flatten(0, 1), torch.arange(0, 129, 64, dtype=torch.int32)
+            y = flash_attn_varlen_func(packed, packed, packed, ends, ends, 64, 64)
+            x = x + y.view(x.shape)
+            mask = BlockDiagonalMask.from_seqlens([16, 48])
+            x = x + memory_efficient_attention(q, q, q, mask)
+            x = apply_rotary_emb(x, self.cos, self.cos)
+            return rms_norm_fn(x, self.weight, None, residual=q)
+
+    model = Model()
+    model.weight, model.cos = tensor(16), tensor(64, 8).detach()
+    optimizer = torch.optim.SGD([model.weight], foreach=False)
+    for _ in range(3):
+        model(tensor(2, 64, 4, 16), tensor(2, 64, 2, 16)).sum().backward()
+        with torch.no_grad():
+            cache, new = tensor(2, 128, 2, 16), tensor(2, 1, 2, 16)
+            flash_attn_with_kvcache(tensor(2, 1, 4, 16), cache, cache, new, new, cache_seqlens=99)
+        optimizer.step()
+"""
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is not None for name in ("flash_attn", "xformers")),
+    reason="flash-attn or xFormers is installed",
+)
+def test_attention_of_packages(tmp_path: Path) -> None:
+    program, warnings = recorded(tmp_path, ATTENTION)
+    assert any(
+        "2 sequences of packed attention are taken to be equally long" in w for w in warnings
+    )
+    rows = rows_of(program, Kind.COMPUTE)
+    forward = [(r.dims, r.mask) for r in rows if r.op is OpClass.ATTENTION]
+    full = (2 * 4, 64, 64, 16)
+    # keys of two sequences: (16 x 16 + 48 x 48) / 64 on average
+    blocks = (2 * 4 * 2, 32, 40, 16)
+    cache = (2 * 4, 1, 100, 16)
+    assert forward == [(full, CAUSAL), (full, 16), (full, 0), (full, 0), (blocks, 0), (cache, 0)]
+    backward = [(r.dims, r.mask) for r in rows if r.op is OpClass.ATTENTION_BACKWARD]
+    assert sorted(backward) == sorted(forward[:-1])
+    assert {r.flops for r in rows if r.op is OpClass.ATTENTION and r.dims == full} == {
+        4 * 8 * 64 * 64 * 16
+    }
+    (cached,) = [r for r in rows if r.dims == cache]
+    assert cached.result_bytes == 2 * (2 * 4 * 16 + 2 * 2 * 2 * 16)
+    elements = 2 * 64 * 4 * 16
+    by_name = {r.opcode: r for r in rows}
+    assert by_name["flash_attn.rotary"].flops == 3 * elements
+    norm = by_name["flash_attn.add_norm"]
+    assert (norm.op, norm.flops) == (OpClass.NORM, 5 * elements)
+    assert norm.operand_bytes == 2 * (2 * elements + 16)
+    assert norm.result_bytes == 4 * elements + 4 * elements // 16

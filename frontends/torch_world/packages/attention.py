@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_world.packages.kernels import kernel
+from flint.frontends.torch_world.packages.notes import tell
 from flint.ir.product_types import product_type
 from flint.ir.program import CAUSAL
 from flint.passes.work import formulas
@@ -41,6 +42,26 @@ def causal_mask(causal: bool, window: int = -1) -> int:
     if window >= 0:
         return window + 1
     return CAUSAL if causal else 0
+
+
+def batch_square(q: Any, k: Any, mask: int) -> Square:
+    """The scores of (sequences, length, heads, size)."""
+    return Square(q.shape[0] * q.shape[2], q.shape[1], k.shape[1], mask if q.shape[1] > 1 else 0)
+
+
+def packed_square(q: Any, k: Any, ends: Any, ends_of_keys: Any, mask: int) -> Square:
+    """The scores of sequences one after the other, (tokens, heads, size).
+
+    How long each is depends on data: they are taken to be equally long. `ends` has one entry more
+    than there are sequences.
+    """
+    count = max(int(ends.shape[0]) - 1, 1)
+    queries, keys = -(-q.shape[0] // count), -(-k.shape[0] // count)
+    if count > 1:
+        tell(
+            f"{count} sequences of packed attention are taken to be equally long: {queries} tokens"
+        )
+    return Square(count * q.shape[1], queries, keys, mask if queries > 1 else 0)
 
 
 def _cost(call: KernelCall, first: int, *, backward: bool) -> Work:

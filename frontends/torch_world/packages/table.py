@@ -104,5 +104,50 @@ _EXTENSIONS = (
         for kind in ("", "masked_", "upper_triang_masked_")
     ),
 )
+_FLASH = "flash_attn"
+_FLASH_ATTENTION = Package(
+    name=_FLASH,
+    version="2.8.3",
+    distribution="flash-attn",
+    modules={
+        _FLASH: (f"{_FLASH}.interface",),
+        f"{_FLASH}.flash_attn_interface": (f"{_FLASH}.interface",),
+        f"{_FLASH}.bert_padding": (f"{_FLASH}.padding",),
+        f"{_FLASH}.layers": (),
+        f"{_FLASH}.layers.rotary": (f"{_FLASH}.rotary",),
+        f"{_FLASH}.losses": (),
+        f"{_FLASH}.losses.cross_entropy": (f"{_FLASH}.losses",),
+        f"{_FLASH}.ops": (),
+        f"{_FLASH}.ops.rms_norm": (f"{_FLASH}.layer_norm",),
+        f"{_FLASH}.ops.triton": (),
+        f"{_FLASH}.ops.triton.layer_norm": (f"{_FLASH}.layer_norm",),
+        f"{_FLASH}.ops.triton.rotary": (f"{_FLASH}.rotary",),
+        f"{_FLASH}.ops.triton.cross_entropy": (f"{_FLASH}.losses",),
+    },
+)
+#: flash-attn 3, which is a module by itself.
+_FLASH_ATTENTION_3 = Package(
+    name="flash_attn_interface",
+    version="3.0.0",
+    distribution="flash-attn-3",
+    modules={"flash_attn_interface": (f"{_FLASH}.interface",)},
+)
+_XFORMERS = Package(
+    name="xformers",
+    version="0.0.32",
+    distribution="xformers",
+    modules={
+        "xformers": (),
+        "xformers.ops": ("xformers",),
+        "xformers.ops.fmha": ("xformers",),
+        "xformers.ops.fmha.attn_bias": ("xformers",),
+    },
+)
 #: Packages by the name that a program imports.
-PACKAGES: Mapping[str, Package] = {p.name: p for p in (_TRANSFORMER_ENGINE, _APEX, *_EXTENSIONS)}
+PACKAGES: Mapping[str, Package] = {
+    p.name: p
+    for p in (
+        *(_TRANSFORMER_ENGINE, _APEX, *_EXTENSIONS),
+        *(_FLASH_ATTENTION, _FLASH_ATTENTION_3, _XFORMERS),
+    )
+}

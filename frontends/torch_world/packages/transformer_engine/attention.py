@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import nn
 
-from flint.frontends.torch_world.packages.attention import Square, attend, causal_mask
+from flint.frontends.torch_world.packages.attention import (
+    Square,
+    attend,
+    causal_mask,
+    packed_square,
+)
 from flint.frontends.torch_world.packages.transformer_engine.groups import size_of
 from flint.frontends.torch_world.packages.transformer_engine.linear import refuse
 
@@ -86,7 +90,8 @@ class DotProductAttention(nn.Module):
             bias = attention_mask
         q, k = query_layer, key_layer
         if layout == "thd":
-            square = _packed(q, k, max_seqlen_q, max_seqlen_kv, mask)
+            keys = cu_seqlens_kv if cu_seqlens_kv is not None else cu_seqlens_q
+            square = packed_square(q, k, cu_seqlens_q, keys, mask)
         else:
             s, b = (0, 1) if layout == "sbhd" else (1, 0)
             heads = q.shape[b] * q.shape[2]
@@ -98,13 +103,6 @@ class DotProductAttention(nn.Module):
 def _left(window: Any) -> int:
     """Keys before a query that it sees; -1 for all."""
     return -1 if window is None else int(window[0])
-
-
-def _packed(q: Any, k: Any, longest: int | None, longest_keys: int | None, mask: int) -> Square:
-    """Sequences one after the other, taken to be all as long as the longest, but for the last."""
-    queries = int(longest or q.shape[0])
-    keys = int(longest_keys or k.shape[0])
-    return Square(math.ceil(q.shape[0] / queries) * q.shape[1], queries, keys, mask)
 
 
 class _SplitAlongDim(torch.autograd.Function):

@@ -1,0 +1,1 @@
+"""What stands in for flash-attn, 2 and 3."""
