@@ -146,6 +146,8 @@ PARAMETERS = _keyword("_private_parameters", of="jax.stages:Traced.lower")
 #: The module of `jax.pmap`.
 pmap_module = _later("jax._src.pmap:", "_get_mesh_devices", "_cached_shard_map")
 _pallas_call = _later("jax._src.pallas.pallas_call:pallas_call_p")
+#: Pallas' own record of a kernel's cost.
+cost_estimate = _later("jax._src.pallas.core:CostEstimate")
 lower_interpreted_pallas = _later("jax._src.pallas.pallas_call:_pallas_call_lowering")
 _callbacks = _later("jax._src.callback:", "pure_callback_p", "io_callback_p")
 _debugging = _later(

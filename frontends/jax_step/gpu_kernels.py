@@ -14,8 +14,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flint.frontends.jax_step.callbacks import callback_rules
+from flint.frontends.jax_step.kernel_counts import counts_of
 from flint.passes.jax_private import (
     PARAMETERS,
+    cost_estimate,
     cudnn_versions,
     custom_call,
     custom_partitioning,
@@ -24,6 +26,7 @@ from flint.passes.jax_private import (
     pallas_call,
     set_cudnn_versions,
 )
+from flint.passes.work.declared import declaration_of
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Primitive
@@ -100,8 +103,9 @@ def lowering_options(platform: str) -> dict[str, object]:
         *callback_rules(),
     ]
     pallas = pallas_call()
-    if pallas is not None and platform in ("cuda", "rocm"):
-        rules.append((pallas, _lower_pallas))
+    if pallas is not None and platform != "cpu":
+        on_gpu = platform in ("cuda", "rocm")
+        rules.append((pallas, _lower_pallas if on_gpu else _lower_for_tpu))
     parameters = mlir.LoweringParameters(override_lowering_rules=tuple(rules))
     return {"lowering_platforms": (platform,), PARAMETERS: parameters}
 
@@ -121,13 +125,21 @@ def _lower_custom_partitioning(
 def _lower_pallas(
     context: LoweringRuleContext, *values: ir.Value, interpret: object, **parameters: Any
 ) -> Sequence[ir.Value]:
-    """One custom call `pallas_call` with the declared cost; the kernel is not compiled."""
-    from jax.interpreters import mlir
-
+    """One custom call `pallas_call` with its cost; the kernel is not compiled."""
     if interpret:
         lower: Callable[..., Sequence[ir.Value]] = lower_interpreted_pallas()
         return lower(context, *values, interpret=interpret, **parameters)
-    estimate = parameters.get("cost_estimate")
+    return _called(context, values, parameters, _estimate_of(parameters, is_pipelined=False))
+
+
+def _called(
+    context: LoweringRuleContext,
+    values: Sequence[ir.Value],
+    parameters: dict[str, Any],
+    estimate: Any,
+) -> Sequence[ir.Value]:
+    from jax.interpreters import mlir
+
     config: dict[str, Any] = {"name": str(parameters.get("name") or "kernel")}
     if estimate is not None:
         fields = ("flops", "bytes_accessed", "transcendentals")
@@ -141,3 +153,38 @@ def _lower_pallas(
         api_version=2,
     )
     return list(out.results)
+
+
+def _lower_for_tpu(
+    context: LoweringRuleContext, *values: ir.Value, interpret: object, **parameters: Any
+) -> Sequence[ir.Value]:
+    """Mosaic's own lowering; a kernel that declares no cost gets what is counted of it.
+
+    A kernel that is compiled only beside a TPU of some generation becomes a call, as on GPUs.
+    """
+    lower: Callable[..., Sequence[ir.Value]] = lower_interpreted_pallas()
+    if interpret:
+        return lower(context, *values, interpret=interpret, **parameters)
+    parameters["cost_estimate"] = estimate = _estimate_of(parameters, is_pipelined=True)
+    try:
+        return lower(context, *values, interpret=interpret, **parameters)
+    except ValueError as error:
+        if "device kind" not in str(error):
+            raise
+        return _called(context, values, parameters, estimate)
+
+
+def _estimate_of(parameters: dict[str, Any], *, is_pipelined: bool) -> Any:
+    """What a kernel declares, else what its body and grid say, unless `@flint.cost_of` does."""
+    given = parameters.get("cost_estimate")
+    name = str(parameters.get("name") or "kernel")
+    if given is not None or declaration_of(f"pallas.{name}") is not None:
+        return given
+    counts = counts_of(parameters["jaxpr"], parameters["grid_mapping"], is_pipelined=is_pipelined)
+    if counts is None:
+        return None
+    return cost_estimate()(
+        flops=counts.flops,
+        transcendentals=counts.transcendentals,
+        bytes_accessed=counts.bytes_accessed,
+    )

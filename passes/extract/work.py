@@ -256,6 +256,10 @@ def custom_call(o: Operation) -> Work:
         return Work(op=OpClass.HOST_VALUE, called=CALLBACK, operand_bytes=0, result_bytes=0)
     if is_attention(target):
         return _attention(o, target, _config(o.op))
+    if target == formulas.SCALED_DOT:
+        batch_size, rows, k = o.operands[0].shape
+        found = formulas.product(batch_size, rows, o.operands[1].shape[1], k, product=product_of(o))
+        return replace(found, op=OpClass.MATMUL)
     if target in FACTORIZATIONS:
         *batch, m, n = o.operands[0].shape
         return FACTORIZATIONS[target](math.prod(batch), m, n)

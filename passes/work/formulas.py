@@ -25,6 +25,10 @@ def by_class(op: OpClass, elements: int, per_element: int = 1) -> Work | None:
     return Work(flops=elements * per_element) if op in ELEMENTWISE else None
 
 
+#: The target of cuDNN's product of operands with a scale for each block of k.
+SCALED_DOT = "__op$block_scaled_dot"
+
+
 def product(batch: int, m: int, n: int, k: int, *, product: str, added: int = 0) -> Work:
     """2 x batch x m x n x k, and `added` operations for what is added to the product."""
     return Work(

@@ -32,6 +32,7 @@ from flint.passes.work.declared import (
     numbers_of,
     work_of_numbers,
 )
+from flint.passes.work.paged import paged_attention
 from flint.passes.work.work import Work
 
 #: Targets of the custom calls that Pallas kernels become: for TPUs, and by `frontends/gpu_kernels`.
@@ -53,7 +54,10 @@ def work_of_kernel(name: str, call: KernelCall, estimate: object) -> Work:
     found = _attention(name, call.operands, call.results)
     if found is not None:
         return found
-    return work_of_call(f"pallas.{_UNUSUAL.sub('_', name) or 'kernel'}", call, estimate)
+    target = f"pallas.{_UNUSUAL.sub('_', name) or 'kernel'}"
+    if numbers_of(estimate) is None and declaration_of(target) is None:
+        estimate = paged_attention(name, call)
+    return work_of_call(target, call, estimate)
 
 
 def work_of_call(target: str, call: KernelCall, estimate: object) -> Work:

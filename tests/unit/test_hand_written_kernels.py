@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -76,10 +75,20 @@ def test_a_kernel_inside_shard_map_is_that_of_one_device() -> None:
     assert (call.flops, call.shape) == (2 * M * N * K, (M, N))
 
 
-def test_a_kernel_without_an_estimate_stops_and_the_message_says_what_to_do() -> None:
-    trace = flint.trace(
-        partial(product, estimated=False), {"data": 1}, *arrays((M, K), (K, N)), platform="tpu"
-    )
+def until_data_say_so(x: Any) -> Any:
+    def kernel(x: Any, o: Any) -> None:
+        turns = x[0, 0].astype(jnp.int32)
+        o[...] = jax.lax.fori_loop(
+            0, turns, lambda _, c: jnp.dot(c, x[...]).astype(c.dtype), x[...]
+        )
+
+    return pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), name="my_product"
+    )(x)
+
+
+def test_a_kernel_that_cannot_be_counted_stops_and_the_message_says_what_to_do() -> None:
+    trace = flint.trace(until_data_say_so, {"data": 1}, *arrays((M, M)), platform="cuda")
     with pytest.raises(FlintError, match="custom_call.pallas.my_product x1") as error:
         trace.estimate("v6e")
     assert error.value.code == "FL704" and "cost_estimate=" in (error.value.help or "")

@@ -468,12 +468,14 @@ def test_pallas_without_an_estimate_is_unpriced() -> None:
     from jax.experimental import pallas as pl
 
     def step(x: Any) -> Any:
-        return pl.pallas_call(lambda x, o: None, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(
-            x
-        )
+        def kernel(x: Any, o: Any) -> None:
+            turns = x[0, 0].astype(jnp.int32)  # how often, only the data say
+            o[...] = lax.fori_loop(0, turns, lambda _, c: c @ x[...], x[...])
 
-    (call,) = rows(captured(step, shaped((8, 128))), "custom_call.pallas.kernel")
-    assert call.flags & Flag.UNPRICED and call.flops == 0 and call.operand_bytes == 8 * 128 * 4
+        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    (call,) = rows(captured(step, shaped((128, 128))), "custom_call.pallas.kernel")
+    assert call.flags & Flag.UNPRICED and call.flops == 0 and call.operand_bytes == 128 * 128 * 4
 
 
 # element types --------------------------------------------------------------------------------

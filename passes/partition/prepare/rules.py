@@ -19,6 +19,7 @@ from typing import Any
 from flint.ir.op_class import ELEMENTWISE
 from flint.passes.extract.op_classes import CHLO
 from flint.passes.partition.prepare.attention import attention_rule
+from flint.passes.partition.prepare.scaled_dot import scaled_dot_rule
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS, PLACEMENTS
 
 Shape = tuple[int, ...]
@@ -274,7 +275,7 @@ def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
 
 def _rule_of(op: Any) -> Any | None:
     """The rule that an operation is to have."""
-    rule = attention_rule(op) if op.name == _CALL else None
+    rule = attention_rule(op) or scaled_dot_rule(op) if op.name == _CALL else None
     if rule is not None:
         return rule
     maker = rule_maker(op)
