@@ -346,8 +346,23 @@ def trace_script(
     *,
     hints: Mapping[str, Any] | None = None,
     steps: int = 2,
+    step: str = "",
+    chip: str | None = None,
+    partitioner: str = "shardy",
 ) -> Trace:
-    """Trace a torchrun script, run as `python path *argv` on every rank. See `trace_distributed`."""
+    """Trace a script, run as `python path *argv`, on the devices of a mesh that are not there.
+
+    A PyTorch script is a torchrun script: see `trace_distributed` for `steps` and `hints`. Of a JAX
+    script the jitted function called `step` is captured (without a name, the heaviest that is
+    called so often) at its call `steps`, lowered for `chip`: a cluster's name or file.
+
+    Raises FlintError FL218 for options of the other kind of script, and FL230 to FL239.
+    """
+    from flint.frontends.script_kind import ScriptKind, script_kind
+
+    if script_kind(Path(path)) is ScriptKind.JAX:
+        return _trace_jax_script(Path(path), mesh, argv, hints, steps, step, chip, partitioner)
+    _refuse_for_torch_script(step, partitioner)
     from flint.frontends.torch_distributed import capture_script
 
     timings: dict[str, float] = {}
@@ -356,6 +371,37 @@ def trace_script(
             Path(path), tuple(argv), mesh, hints=dict(hints or {}), steps=steps
         )
     return Trace(workload, timings)
+
+
+def _refuse_for_torch_script(step: str, partitioner: str) -> None:
+    for option, given in (("--step", step), ("--partitioner", partitioner != "shardy")):
+        if given:
+            raise FlintError(
+                "FL218", f"{option} is for JAX scripts, this one is PyTorch's", help="leave it out"
+            )
+
+
+def _trace_jax_script(
+    path: Path,
+    mesh: object,
+    argv: Sequence[str],
+    hints: Mapping[str, Any] | None,
+    number: int,
+    step: str,
+    chip: str | None,
+    partitioner: str,
+) -> Trace:
+    from flint.frontends.jax_script import capture_jax_script
+    from flint.passes.partition.worker import the_worker
+
+    if partitioner == "shardy":
+        the_worker().prestart()
+    timings: dict[str, float] = {}
+    with stage("capture", timings):
+        captured = capture_jax_script(
+            path, argv, mesh, chip=chip, step=step, number=number, hints=hints
+        )
+    return _finish(captured, partitioner, timings)
 
 
 def _trace_world(step: WorldStep, mesh: object, name: str, source: str) -> Trace:

@@ -194,3 +194,58 @@ def host_primitives() -> tuple[Primitive, ...]:
 def own_sharding(struct: object) -> Sharding | object | None:
     """What a ShapeDtypeStruct was given: its `sharding` resolves a bare PartitionSpec in a mesh."""
     return _own_sharding().__get__(struct)
+
+
+# running scripts ------------------------------------------------------------------------------
+
+#: Which devices JAX has: its table of clients and the caches of what it asked them.
+backends = _later(
+    "jax._src.xla_bridge:",
+    "backends",
+    "_backends",
+    "_default_backend",
+    "get_backend.cache_clear",
+    "local_devices.cache_clear",
+    "process_count.cache_clear",
+)
+#: Where jitted functions, and all operations outside of them, arrive to be executed.
+jitted_calls = _later(
+    "jax._src.pjit:", "_pjit_call_impl_python", "_resolve_and_lower", "convert_to_metaty"
+)
+#: Arrays of JAX and what is made of them.
+arrays = _later("jax._src.array:", "ArrayImpl", "Shard")
+base_array: Callable[[], type] = _later("jax._src.basearray:Array")
+#: Where arrays are put on devices.
+placing = _later(
+    "jax._src.dispatch:", "device_put_p", "_batched_device_put_impl", "get_intermediate_shardings"
+)
+results = _later(
+    "jax._src.interpreters.pxla:",
+    "batched_device_put",
+    "shard_arg_handlers",
+    "global_result_handlers",
+    "get_default_device",
+)
+#: Methods and operators of arrays.
+array_methods = _later(
+    "jax._src.numpy.array_methods:",
+    "_set_array_base_attributes",
+    "_set_array_attributes",
+    "_JAX_ARRAY_TYPES",
+    "ArrayImpl",
+)
+core = _later(
+    "jax._src.core:",
+    "pytype_aval_mappings",
+    "physical_aval",
+    "ShapedArray",
+    "update_aval_with_sharding",
+    "EvalTrace.process_shard_map",
+)
+adders = _later("jax._src.ad_util:raw_jaxval_adders")
+canonical_types = _later("jax._src.dtypes:", "register_canonicalize_value_handler")
+random_keys: Callable[[], type] = _later("jax._src.random.prng:PRNGKeyArray")
+shardings = _later("jax._src.sharding_impls:", "UNSPECIFIED", "physical_sharding")
+#: jaxlib's own classes and functions as JAX looks them up.
+runtime = _later("jax._src.lib:xla_client")
+distributed = _later("jax._src.distributed:", "initialize", "global_state")

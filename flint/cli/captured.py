@@ -23,7 +23,7 @@ def _no_pipeline() -> PipelineOptions:
 class CaptureOptions:
     """Options of `flint capture` that say what is captured, as they are written there.
 
-    `steps`, `hints` and `script_arguments` are for scripts (`world`), `args`, `settings`,
+    `steps`, `step`, `chip`, `hints` and `script_arguments` are for scripts (`world`), `args`, `settings`,
     `trip_counts` and `pipeline` for model files.
     """
 
@@ -32,6 +32,8 @@ class CaptureOptions:
     world: bool = False
     script_arguments: tuple[str, ...] = ()
     steps: int | None = None
+    step: str | None = None
+    chip: str | None = None
     hints: tuple[str, ...] = ()
     args: str | None = None
     settings: tuple[str, ...] = ()
@@ -63,7 +65,7 @@ def require_profile(name: str) -> None:
 def _refuse_other_kind(o: CaptureOptions) -> None:
     """Raise FlintError FL218 for options of model files with a script, and the other way round."""
     of_models = (o.args, o.settings, o.trip_counts, *o.pipeline.given())
-    of_scripts = (o.script_arguments, o.steps, o.hints)
+    of_scripts = (o.script_arguments, o.steps, o.step, o.chip, o.hints)
     if o.world and any(value not in (None, (), []) for value in of_models):
         raise FlintError(
             "FL218",
@@ -73,7 +75,7 @@ def _refuse_other_kind(o: CaptureOptions) -> None:
     if not o.world and any(value not in (None, (), []) for value in of_scripts):
         raise FlintError(
             "FL218",
-            "--steps, --hint and arguments after the model are for scripts",
+            "--steps, --step, --chip, --hint and arguments after the model are for scripts",
             help="add --world",
         )
 
@@ -82,9 +84,30 @@ def _trace_script(o: CaptureOptions) -> Trace:
     from flint.steps.options import parse_hints
     from flint.tracing import trace_script
 
-    steps = 2 if o.steps is None else o.steps
     mesh, hints = _required(o.mesh), parse_hints(list(o.hints))
-    return trace_script(o.model, mesh, o.script_arguments, hints=hints, steps=steps)
+    step, number = _step_of(o)
+    return trace_script(
+        o.model,
+        mesh,
+        o.script_arguments,
+        hints=hints,
+        steps=number,
+        step=step,
+        chip=o.chip,
+        partitioner=o.partitioner,
+    )
+
+
+def _step_of(o: CaptureOptions) -> tuple[str, int]:
+    """`--step NAME[:N]` and `--steps N` as a name and a number."""
+    name, _, number = (o.step or "").rpartition(":")
+    if not name or not number.isdigit():
+        return o.step or "", 2 if o.steps is None else o.steps
+    if o.steps is not None:
+        raise FlintError(
+            "FL218", f"--step {o.step} has a number, and so has --steps", help="leave one out"
+        )
+    return name, int(number)
 
 
 def _required(mesh: str | None) -> str:

@@ -114,7 +114,9 @@ ScriptArguments = Annotated[
 World = Annotated[
     bool,
     typer.Option(
-        "--world", help="Run MODEL as a torchrun script on every rank, on tensors without data."
+        "--world",
+        help="Run MODEL as a script, on devices that are not there and tensors without data: JAX, or "
+        "PyTorch as torchrun would.",
     ),
 ]
 Steps = Annotated[
@@ -123,8 +125,29 @@ Steps = Annotated[
         "--steps",
         metavar="N",
         min=0,
-        help="Optimizer step of the script to record (default 2: after a warm-up; 0: the whole "
-        "script, for inference).",
+        help="Optimizer step of the script to record, of JAX the call of its step (default 2: after "
+        "a warm-up; 0: the whole script, for inference with PyTorch).",
+        show_default=False,
+    ),
+]
+StepName = Annotated[
+    str | None,
+    typer.Option(
+        "--step",
+        metavar="NAME[:N]",
+        help="Jitted function of a JAX script to capture, at its N-th call (default: the heaviest "
+        "function that is called twice, at its second call).",
+        show_default=False,
+    ),
+]
+ChipName = Annotated[
+    str | None,
+    typer.Option(
+        "--chip",
+        metavar="NAME",
+        autocompletion=cluster_candidates,
+        help="Chip that a script finds: a cluster's name or file (default: the first --cluster, or "
+        "h100).",
         show_default=False,
     ),
 ]

@@ -73,18 +73,36 @@ def partition_module(bytecode: bytes) -> bytes:
     with make_context():
         announce("parse")
         module = ir.Module.parse(bytecode)
-        announce("inline")
-        inline_calls(module)
-        take_host_calls_apart(module, bytecode)
-        if b"scan" in bytecode:
-            scans_as_windows(module)
-        split_broadcasts(module)
-        ruled = attach_rules(module, bytecode)
-        _run(module, PROPAGATE)
+        ruled = _propagated(module, bytecode)
         make_rules_final(module, ruled)
         resolve_dot_conflicts(module)
         _run(module, EXPLICIT)
         return write_bytecode(module)
+
+
+def propagated_module(bytecode: bytes) -> Any:
+    """A module after propagation: every value has its sharding, and nothing is resharded yet.
+
+    To be called in a context of `make_context`. Raises FlintError FL402 as `partition_module` does.
+    """
+    from jaxlib.mlir import ir
+
+    module = ir.Module.parse(bytecode)
+    _propagated(module, bytecode)
+    return module
+
+
+def _propagated(module: Any, bytecode: bytes) -> Any:
+    """Propagate in place; returns the rules that were attached."""
+    announce("inline")
+    inline_calls(module)
+    take_host_calls_apart(module, bytecode)
+    if b"scan" in bytecode:
+        scans_as_windows(module)
+    split_broadcasts(module)
+    ruled = attach_rules(module, bytecode)
+    _run(module, PROPAGATE)
+    return ruled
 
 
 def _run(module: Any, passes: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from flint.cli.captured import CaptureOptions, captured, require_profile
 from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.options import (
     Arguments,
+    ChipName,
     Chunks,
     ClusterNames,
     Cut,
@@ -34,6 +35,7 @@ from flint.cli.options import (
     Schedule,
     ScriptArguments,
     Settings,
+    StepName,
     Steps,
     TensorSize,
     TensorSizeChoice,
@@ -65,6 +67,8 @@ def capture(
     output: Output = None,
     world: World = False,
     steps: Steps = None,
+    step: StepName = None,
+    chip: ChipName = None,
     hint: Hints = None,
     args: Arguments = None,
     set_: Settings = None,
@@ -108,6 +112,8 @@ def capture(
         world=world,
         script_arguments=tuple(script_arguments or ()),
         steps=steps,
+        step=step,
+        chip=chip or (next(iter(cluster or []), None) if world else None),
         hints=tuple(hint or ()),
         args=args,
         settings=tuple(set_ or ()),

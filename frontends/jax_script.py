@@ -1,0 +1,66 @@
+"""JAX scripts -> StableHLO of their step: run on devices that are not there.
+
+The script runs in a process of its own, on arrays without data; see `flint.frontends.jax_world`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flint.errors import FlintError
+from flint.frontends.jax_world.calls import Choice
+from flint.frontends.jax_world.chips import DEFAULT_CHIP, answers_of
+from flint.frontends.jax_world.process import captured_in_child
+from flint.frontends.jax_world.run import Job
+from flint.io.bounded import FileKind, read_bounded
+from flint.ir.mesh import DEFAULT_AXIS_NAMES, Mesh
+from flint.passes.mlir import missing_jax
+from flint.steps.captured import Captured
+
+
+def capture_jax_script(
+    path: Path,
+    argv: Sequence[str],
+    mesh: object,
+    *,
+    chip: str | None = None,
+    step: str = "",
+    number: int = 2,
+    hints: Mapping[str, Any] | None = None,
+) -> Captured:
+    """Run `python path *argv` on as many devices as `mesh` has, and capture the step that it jits.
+
+    `chip` is the name of a cluster or a TOML file, `step` the name of the jitted function (without
+    one, the heaviest that is called often enough) and `number` which of its calls, from 1. The mesh
+    of the step is the program's own; `mesh` says how many devices there are and, with names, which
+    axes they have. Raises FlintError FL301 for a file that cannot be read, FL206 without JAX, FL702
+    for an unknown chip, FL218 for one that JAX does not drive, and FL230 to FL239.
+    """
+    if not os.path.isfile(path):
+        raise FlintError("FL301", f"cannot read {path}: there is no such file")
+    read_bounded(path, FileKind.MODEL, "FL301")
+    try:
+        import jaxlib  # noqa: F401 - the child would say it with a traceback
+    except ImportError as error:
+        raise missing_jax("jax") from error
+    if number < 1:
+        raise FlintError(
+            "FL218", "calls of a jitted function count from 1", help="--steps 1 is the first"
+        )
+    asked, is_named = _mesh(mesh)
+    choice = Choice(step, number)
+    answers = answers_of(chip or DEFAULT_CHIP)
+    job = Job(str(path), tuple(argv), asked, is_named, answers, choice, dict(hints or {}))
+    return captured_in_child(job)
+
+
+def _mesh(spec: object) -> tuple[Mesh, bool]:
+    """The mesh asked for, and whether the user named its axes."""
+    if not isinstance(spec, str) or "=" in spec:
+        return Mesh.parse(spec), True
+    count = len(spec.replace("×", "x").replace(",", "x").split("x"))
+    names = DEFAULT_AXIS_NAMES.get(count) or tuple(f"axis{i}" for i in range(count))
+    return Mesh.parse(spec, names), False

@@ -1,0 +1,201 @@
+"""Calls of jitted functions: what each was called with, how often, and which one is the step."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flint.errors import FlintError, nearest
+from flint.frontends.jax_world.values.places import asking_place
+from flint.frontends.jax_world.work import Weight, Weights
+from flint.text import plural
+
+#: So many calls after the one that is wanted, a heavier function is no longer waited for.
+CALLS_AFTER = 8
+#: A program that has called jitted functions so often is in a loop that does not end.
+MOST_CALLS = 20_000
+
+
+class StepDone(BaseException):
+    """Ends the program: the step is there. Not an Exception, so that the program does not catch it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which call to capture: the `number`-th (from 1) of the function `name`.
+
+    Without a name it is the function with most FLOPs in products among those that were called so
+    often; if none was, the heaviest of all, at its last call.
+    """
+
+    name: str = ""
+    number: int = 2
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a jitted function: flat arguments, and what JAX knows of the function."""
+
+    function: Function
+    arguments: tuple[Any, ...]
+    parameters: dict[str, Any]
+
+
+@dataclass
+class Function:
+    """A jitted function of the program, told from others by name, source line and types."""
+
+    name: str
+    place: str
+    weight: Weight
+    calls: int = 0
+    kept: Call | None = field(default=None, repr=False)
+
+    def described(self) -> str:
+        """In a list for the user: name, line, calls and weight."""
+        where = f" ({self.place})" if self.place else ""
+        return f"{self.name}{where}: {plural(self.calls, 'call')} of {_shown_flops(self.weight)}"
+
+
+def _shown_flops(weight: Weight) -> str:
+    if not weight.flops:
+        return plural(weight.equations, "equation")
+    amount, unit = float(weight.flops), "FLOP"
+    for bigger in ("kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, bigger
+    return f"{amount:.3g} {unit} in products"
+
+
+class Calls:
+    """Every call of a program's own jitted functions, and when it may end."""
+
+    def __init__(self, choice: Choice, weights: Weights | None = None) -> None:
+        self._choice = choice
+        self._weights = weights or Weights()
+        self._functions: dict[tuple[str, str, int], Function] = {}
+        self._jaxprs: list[Any] = []
+        self._total = 0
+
+    def called(self, arguments: Sequence[Any], parameters: dict[str, Any]) -> Function | None:
+        """Note a call, None if it is one of JAX's own functions. Raises FlintError FL239."""
+        found = self._function(parameters["jaxpr"], str(parameters["name"]))
+        if found is None:
+            return None
+        self._total += 1
+        found.calls += 1
+        if found.calls <= self._choice.number:
+            found.kept = Call(found, tuple(arguments), parameters)
+        if self._total > MOST_CALLS:
+            raise self._endless(found)
+        return found
+
+    def may_end(self, function: Function) -> bool:
+        """Whether the step is certain, after a call of `function`."""
+        if self._choice.name:
+            return _is_called(function, self._choice.name) and function.calls >= self._choice.number
+        wanted = function.calls >= self._choice.number + CALLS_AFTER
+        return wanted and self._best() is function
+
+    def chosen(self) -> Call:
+        """The call to capture. Raises FlintError FL231 if it never came."""
+        best = self._best()
+        if best is None or best.kept is None:
+            raise self._never()
+        return best.kept
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether a function was called as often as asked for."""
+        best = self._best()
+        return best is not None and best.calls >= self._choice.number
+
+    def note(self, chosen: Call) -> str:
+        """A sentence on what is captured, with the other functions, heaviest first; or ""."""
+        others = [f for f in self._ranked() if f is not chosen.function and f.weight.flops]
+        if not others:
+            return ""
+        number = min(chosen.function.calls, self._choice.number)
+        listed = "; ".join(f.described() for f in others[:6])
+        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+        return (
+            f"captured is call {number} of {chosen.function.described()}; also jitted: "
+            f"{listed}{more}; --step NAME captures another"
+        )
+
+    def _function(self, jaxpr: Any, name: str) -> Function | None:
+        inner = getattr(jaxpr, "jaxpr", jaxpr)
+        place = _place(inner.debug_info)
+        if place is None:
+            return None
+        key = (name, place, id(inner))
+        found = self._functions.get(key)
+        if found is None:
+            self._jaxprs.append(inner)  # so that its id stays its own
+            found = Function(name, place, self._weights.of(inner))
+            self._functions[key] = found
+        return found
+
+    def _ranked(self) -> list[Function]:
+        often = self._choice.number
+        return sorted(
+            self._functions.values(), key=lambda f: (f.calls >= often, f.weight), reverse=True
+        )
+
+    def _best(self) -> Function | None:
+        name = self._choice.name
+        named = [f for f in self._ranked() if not name or _is_called(f, name)]
+        if name:
+            named = [f for f in named if f.calls >= self._choice.number]
+        return named[0] if named else None
+
+    def _never(self) -> FlintError:
+        known = self._ranked()
+        if not self._choice.name or not known:
+            return FlintError(
+                "FL231",
+                "the program ended, and called no function that jax.jit made",
+                help="a step of operations that are not jitted is no program of a device: jit it",
+            )
+        name, number = self._choice.name, self._choice.number
+        listed = "; ".join(f.described() for f in known[:8])
+        return FlintError(
+            "FL231",
+            f"call {number} of '{name}' never came{nearest(name, [f.name for f in known])}",
+            help=f"the program called {listed}",
+        )
+
+    def _endless(self, function: Function) -> FlintError:
+        place, library = asking_place()
+        return FlintError(
+            "FL239",
+            f"the program has called jitted functions {MOST_CALLS:,} times, last "
+            f"{function.described()}: the loop around it never ends",
+            place=place or library or None,
+            help="choose the function and the call to capture: --step NAME:N",
+        )
+
+
+def _is_called(function: Function, name: str) -> bool:
+    return function.name == name or function.place == name
+
+
+_SOURCE = re.compile(r" at (.*):(\d+)$")
+
+
+def _place(debug_info: Any) -> str | None:
+    """`file.py:line` of a function's definition, "" where nothing says; None for JAX's own."""
+    match = _SOURCE.search(str(getattr(debug_info, "func_src_info", "")))
+    if match is None:
+        return ""
+    file = match[1].replace(os.sep, "/")
+    if "/jax/" in file and ("/site-packages/jax/" in file or "/jax/_src/" in file):
+        return None
+    return f"{os.path.basename(file)}:{match[2]}"
+
+
+Callback = Callable[[Function], None]

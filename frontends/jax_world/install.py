@@ -1,0 +1,271 @@
+"""Puts devices that are not there, and arrays without data, into JAX. Undone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flint.frontends.jax_world.arrays import Placed, array_class
+from flint.frontends.jax_world.calls import Call, Calls, Function, StepDone
+from flint.frontends.jax_world.devices import VirtualClient, VirtualDevice
+from flint.frontends.jax_world.placement import Placement
+from flint.frontends.jax_world.values.answers import Answers
+from flint.frontends.jax_world.values.follow import Follower
+from flint.frontends.jax_world.values.known import Known, known_host_value
+from flint.frontends.jax_world.work import Weight
+from flint.passes import jax_private
+
+
+class World:
+    """A run of one program: its devices, its arrays and its calls."""
+
+    def __init__(self, client: VirtualClient, calls: Calls, answers: Answers) -> None:
+        self.client = client
+        self.calls = calls
+        self.answers = answers
+        self.array: Any = array_class(jax_private.base_array(), answers)
+        self._follower = Follower(self.known)
+        self._placement = Placement(client.raw_platform)
+
+    def known(self, value: Any) -> Known | None:
+        """What is known of an array, or of a value of the host."""
+        if isinstance(value, self.array):
+            found: Known | None = value.known
+            return found
+        return known_host_value(value)
+
+    # calls
+
+    def call(self, *arguments: Any, **parameters: Any) -> tuple[Any, ...]:
+        """What JAX asks to run a jitted function: results without data, and no executable."""
+        function = self.calls.called(arguments, parameters)
+        for argument in arguments:
+            if isinstance(argument, self.array):
+                argument._check_if_deleted()
+        call = Call(function or _NOBODY, tuple(arguments), parameters)
+        results = self._results(call)
+        donated = zip(arguments, parameters["donated_invars"], strict=True)
+        for argument, is_donated in donated:
+            if is_donated and isinstance(argument, self.array):
+                argument.delete()
+        if function is not None and self.calls.may_end(function):
+            raise StepDone
+        return results, None, None, []
+
+    def _results(self, call: Call) -> list[Any]:
+        program = call.parameters["jaxpr"]
+        known = self._follower.results(program, [self.known(a) for a in call.arguments])
+        mesh, places = self._placement.of(call)
+        avals = [v.aval for v in getattr(program, "jaxpr", program).outvars]
+        return [
+            self._result(a, k, place, mesh)
+            for a, k, place in zip(avals, known, places, strict=True)
+        ]
+
+    def _result(
+        self, aval: Any, known: Known | None, place: Callable[[], Placed], mesh: Any
+    ) -> Any:
+        import jax
+
+        core = jax_private.core()
+        if not isinstance(aval, core.ShapedArray):
+            return aval  # a token: there is nothing to wait for
+        if aval.dtype == jax.dtypes.float0:
+            return np.zeros(aval.shape, jax.dtypes.float0)
+        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+            return self._keys(aval, place, mesh)
+        made = self.array.made(aval, known, place)
+        made.mesh_before = mesh
+        return made
+
+    def _keys(self, aval: Any, place: Callable[[], Placed], mesh: Any) -> Any:
+        def physical() -> Placed:
+            found = place()
+            sharding = jax_private.shardings().physical_sharding(aval, found.sharding)
+            return Placed(sharding, found.committed)
+
+        bits = self.array.made(jax_private.core().physical_aval(aval), None, physical)
+        bits.mesh_before = mesh
+        return jax_private.random_keys()(aval.dtype._impl, bits)
+
+    # arrays
+
+    def put(
+        self,
+        *values: Any,
+        devices: Sequence[Any],
+        srcs: Sequence[Any],
+        copy_semantics: Sequence[Any],
+        dst_avals: Sequence[Any] = (),
+    ) -> list[Any]:
+        """`jax.device_put` of several values."""
+        found = [self._put(v, d) for v, d in zip(values, devices, strict=True)]
+        for value, copy, new in zip(values, copy_semantics, found, strict=True):
+            if "DONATE" in str(copy) and value is not new and isinstance(value, self.array):
+                value.delete()
+        return found
+
+    def _put(self, value: Any, device: Any) -> Any:
+        import jax
+
+        keys = jax_private.random_keys()
+        if isinstance(value, keys):
+            where = device
+            if hasattr(device, "device_set"):
+                where = jax_private.shardings().physical_sharding(jax.typeof(value), device)
+            return keys(value._impl, self._put(value._base_array, where))  # type: ignore[attr-defined]
+        if device is None and isinstance(value, self.array):
+            return value
+        sharding, committed = self._sharding(value, device)
+        aval = value.aval if isinstance(value, self.array) else jax.typeof(value)
+        sharding.shard_shape(tuple(aval.shape))  # raises as JAX does for what does not divide
+        made = self.array(aval, sharding, (), committed)
+        made.known = self.known(value)
+        return made
+
+    def _sharding(self, value: Any, device: Any) -> tuple[Any, bool]:
+        from jax.sharding import Sharding, SingleDeviceSharding
+
+        sharding = getattr(device, "sharding", device)  # a Format has one
+        if sharding is None:
+            return SingleDeviceSharding(jax_private.results().get_default_device()), False
+        if isinstance(sharding, Sharding):
+            return sharding, True
+        if not hasattr(sharding, "device_kind"):  # a kind of memory: jax.memory.Space
+            kind = {"host": "pinned_host"}.get(sharding.name.lower(), "device")
+            own = (
+                value.sharding if isinstance(value, self.array) else self._sharding(value, None)[0]
+            )
+            return own.with_memory_kind(kind), True
+        return SingleDeviceSharding(sharding), True
+
+    def put_shards(
+        self,
+        aval: Any,
+        sharding: Any,
+        values: Sequence[Any],
+        devices: Sequence[Any],
+        committed: bool = True,
+        enable_x64: bool | None = None,
+    ) -> Any:
+        """One array of the values that each device gets."""
+        made = self.array(aval, sharding, (), committed)
+        whole = all(np.shape(v) == tuple(aval.shape) for v in values)
+        if values and whole:
+            made.known = self.known(values[0])
+        return made
+
+    def wait(self, arrays: Sequence[Any]) -> None:
+        """`jax.block_until_ready` of several arrays."""
+
+
+#: Stands for JAX's own functions, of which nothing is kept.
+_NOBODY = Function("", "", Weight())
+
+
+@contextlib.contextmanager
+def installed(world: World) -> Iterator[None]:
+    """JAX on the devices of `world` for as long as the context lasts."""
+    import jax
+
+    with contextlib.ExitStack() as stack:
+        _install_devices(world, stack)
+        _install_arrays(world, stack)
+        _set(stack, jax_private.jitted_calls(), "_pjit_call_impl_python", world.call)
+        _set(stack, jax_private.core().EvalTrace, "process_shard_map", _jitted_shard_map)
+        _set(stack, jax.distributed, "initialize", _initialized(world))
+        _set(stack, jax.distributed, "is_initialized", lambda: True)
+        _set(stack, jax.distributed, "shutdown", lambda: None)
+        yield
+
+
+def _install_devices(world: World, stack: contextlib.ExitStack) -> None:
+    backends, runtime = jax_private.backends(), jax_private.runtime()
+    real = dict(backends.backends())
+    cpu = {name: client for name, client in real.items() if name == "cpu"}
+    _set(stack, backends, "_backends", {world.client.raw_platform: world.client, **cpu})
+    _set(stack, backends, "_default_backend", world.client)
+    _forget_devices(stack)
+    import jax
+
+    kind = _also_virtual(runtime.Device)
+    _set(stack, runtime, "Device", kind)
+    _set(stack, jax, "Device", kind)
+
+
+def _forget_devices(stack: contextlib.ExitStack) -> None:
+    """JAX keeps what it asked its clients: before and after, they are others."""
+    backends = jax_private.backends()
+    for name in ("get_backend", "local_devices", "process_count"):
+        getattr(backends, name).cache_clear()
+        stack.callback(getattr(backends, name).cache_clear)
+
+
+def _also_virtual(real: type) -> type:
+    """What `isinstance(d, jax.Device)` is asked of: also true of virtual devices."""
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, real | VirtualDevice)
+
+        def __getattr__(cls, name: str) -> Any:
+            return getattr(real, name)
+
+    return Kind("Device", (), {})
+
+
+def _install_arrays(world: World, stack: contextlib.ExitStack) -> None:
+    kind, core = world.array, jax_private.core()
+    methods, results = jax_private.array_methods(), jax_private.results()
+    methods._set_array_base_attributes(kind)
+    methods._set_array_attributes(kind)
+    jax_private.canonical_types().register_canonicalize_value_handler(kind, None)
+    core.pytype_aval_mappings[kind] = _typed
+    jax_private.adders()[kind] = jax_private.adders()[jax_private.arrays().ArrayImpl]
+    results.shard_arg_handlers[kind] = world.wait
+    types = (*methods._JAX_ARRAY_TYPES, kind)
+    _set(stack, methods, "_JAX_ARRAY_TYPES", types)
+    _set(stack, methods, "ArrayImpl", kind)
+    _set(stack, jax_private.arrays(), "ArrayImpl", kind)
+    _set(stack, results, "batched_device_put", world.put_shards)
+    placing = jax_private.placing()
+    _set(stack, placing.device_put_p, "impl", world.put)
+    _set(stack, placing, "_batched_device_put_impl", world.put)
+    _set(stack, jax_private.runtime(), "batched_block_until_ready", world.wait)
+
+
+def _typed(array: Any) -> Any:
+    """The type of an array for JAX: its shape, its dtype, and the mesh that it is on."""
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    core = jax_private.core()
+    if array.is_placed or array.mesh_before is None or array.mesh_before._any_axis_explicit:
+        return core.update_aval_with_sharding(array.aval, array.sharding)
+    return core.update_aval_with_sharding(
+        array.aval, NamedSharding(array.mesh_before, PartitionSpec())
+    )
+
+
+def _jitted_shard_map(
+    trace: Any, primitive: Any, function: Any, arguments: Any, **parameters: Any
+) -> Any:
+    """A `shard_map` outside of a jitted function: staged whole, instead of run part by part."""
+    import jax
+
+    return jax.jit(lambda *a: primitive.bind(function, *a, **parameters))(*arguments)
+
+
+def _initialized(world: World) -> Callable[..., None]:
+    def initialize(*_: Any, **__: Any) -> None:
+        """`jax.distributed.initialize`: this process has all devices."""
+
+    return initialize
+
+
+def _set(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    stack.callback(setattr, owner, name, before)

@@ -1,0 +1,145 @@
+"""Where the results of a jitted call are: as it says, or as Shardy decides it for the whole call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flint.frontends.jax_world.arrays import Placed
+from flint.frontends.jax_world.calls import Call
+from flint.frontends.jax_world.lowering import lowered
+from flint.passes import jax_private
+
+
+class Placement:
+    """Finds out where results of calls are. Devices are those of `platform`."""
+
+    def __init__(self, platform: str) -> None:
+        self._platform = platform
+        self._inside: dict[int, tuple[Any, list[Any]]] = {}
+        self._decided: dict[Any, list[Any]] = {}
+
+    def of(self, call: Call) -> tuple[Any, list[Callable[[], Placed]]]:
+        """The mesh that a call runs on, None for one device, and for each result where it is.
+
+        Results whose sharding the call does not say are found out when one of them is asked.
+        """
+        parameters = call.parameters
+        said = [
+            _said(s, a) for s, a in zip(parameters["out_shardings"], _results(call), strict=True)
+        ]
+        mesh = self._mesh(call, said)
+        if mesh is None:
+            placed = self._one_device(call, said)
+            return None, [lambda p=p: p for p in placed]  # type: ignore[misc]
+        late = _Late(call, [_concrete(s, mesh) for s in said], mesh, self._decide)
+        return mesh, [lambda i=i: late.placed(i) for i in range(len(said))]  # type: ignore[misc]
+
+    def _mesh(self, call: Call, said: Sequence[Any]) -> Any:
+        """The mesh of several devices that a call runs on, or None."""
+        shardings = [a.sharding for a in call.arguments if _is_put(a)]
+        inside = self._inside_of(call.parameters["jaxpr"])
+        meshes = [
+            getattr(getattr(a, "_base_array", a), "mesh_before", None) for a in call.arguments
+        ]
+        found = [
+            *(m for m in meshes if m is not None),
+            call.parameters["ctx_mesh"],
+            *(getattr(s, "mesh", None) for s in (*shardings, *said)),
+            *(getattr(s, "mesh", None) for s in call.parameters["in_shardings"]),
+            *(getattr(s, "mesh", None) for s in inside),
+        ]
+        concrete = [m for m in found if hasattr(m, "devices") and not m.empty]
+        return next((m for m in concrete if m.size > 1), None)
+
+    def _inside_of(self, program: Any) -> list[Any]:
+        jaxpr = getattr(program, "jaxpr", program)
+        kept = self._inside.get(id(jaxpr))
+        if kept is None:
+            found = jax_private.placing().get_intermediate_shardings(jaxpr)
+            kept = self._inside[id(jaxpr)] = (jaxpr, [s for s, _ in found])
+        return kept[1]
+
+    def _one_device(self, call: Call, said: Sequence[Any]) -> list[Placed]:
+        from jax.sharding import SingleDeviceSharding
+
+        committed = [a for a in call.arguments if _is_put(a) and a._committed]
+        default = jax_private.results().get_default_device()
+        asked = [s for s in (*call.parameters["in_shardings"], *said) if hasattr(s, "device_set")]
+        devices = [next(iter(s.device_set)) for s in (*(a.sharding for a in committed), *asked)]
+        where = SingleDeviceSharding(devices[0] if devices else default)
+        return [Placed(s if s is not None else where, bool(devices)) for s in said]
+
+    def _decide(self, call: Call) -> list[Any]:
+        """Specs of all results, as the partitioner propagates them through the call."""
+        key = (
+            id(call.parameters["jaxpr"]),
+            *(str(getattr(a, "sharding", "")) for a in call.arguments),
+        )
+        if key not in self._decided:
+            from flint.frontends.jax_world.propagation import result_specs
+
+            self._decided[key] = result_specs(lowered(call, self._platform))
+        return self._decided[key]
+
+
+class _Late:
+    """Results of one call on a mesh; the partitioner is asked when one of them has to be known."""
+
+    def __init__(
+        self, call: Call, said: list[Any], mesh: Any, decide: Callable[[Call], list[Any]]
+    ) -> None:
+        self._call: Call | None = call
+        self._said = said
+        self._mesh = mesh
+        self._decide = decide
+
+    def placed(self, index: int) -> Placed:
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        if self._said[index] is None and not _results_shape(self._call, index):
+            return Placed(NamedSharding(self._mesh, PartitionSpec()), committed=True)
+        if self._said[index] is None:
+            assert self._call is not None, "a call is kept until its results are placed"
+            specs = self._decide(self._call)
+            self._said = [
+                NamedSharding(self._mesh, PartitionSpec(*spec)) if said is None else said
+                for said, spec in zip(self._said, specs, strict=True)
+            ]
+            self._call = None
+        return Placed(self._said[index], committed=True)
+
+
+def _results_shape(call: Call | None, index: int) -> tuple[int, ...]:
+    return tuple(_results(call)[index].shape) if call is not None else ()
+
+
+def _results(call: Call) -> list[Any]:
+    program = call.parameters["jaxpr"]
+    return [getattr(v, "aval", None) for v in getattr(program, "jaxpr", program).outvars]
+
+
+def _is_put(argument: Any) -> bool:
+    """Whether an argument is an array that somebody knows the place of."""
+    array = getattr(argument, "_base_array", argument)  # what random keys are kept in
+    return bool(getattr(array, "is_placed", False))
+
+
+def _said(sharding: Any, aval: Any) -> Any:
+    """The sharding that a call gives a result, by its options or its type, or None."""
+    if hasattr(sharding, "device_set") or hasattr(sharding, "mesh"):
+        return sharding
+    typed = getattr(aval, "sharding", None)
+    mesh = getattr(typed, "mesh", None)
+    if mesh is not None and not mesh.empty and mesh.are_all_axes_explicit:
+        return typed
+    return None
+
+
+def _concrete(sharding: Any, mesh: Any) -> Any:
+    """A sharding over an abstract mesh, over the devices of `mesh`."""
+    from jax.sharding import NamedSharding
+
+    if isinstance(sharding, NamedSharding) and not hasattr(sharding.mesh, "devices"):
+        return NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
+    return sharding

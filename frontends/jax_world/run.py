@@ -1,0 +1,119 @@
+"""Runs a JAX script on devices that are not there, in this process, and lowers its step."""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flint.frontends.jax_world.calls import Calls, Choice, StepDone
+from flint.frontends.jax_world.chips import ChipAnswers
+from flint.frontends.user_code import user_place
+from flint.ir.mesh import Mesh
+from flint.steps.captured import Captured
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script with its arguments, the devices to run it on, and what of it to capture.
+
+    `mesh` has as many devices as the script shall see; `is_named` says whether the user named its
+    axes.
+    """
+
+    script: str
+    argv: tuple[str, ...]
+    mesh: Mesh
+    is_named: bool
+    chip: ChipAnswers
+    choice: Choice = field(default_factory=Choice)
+    hints: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The script's name."""
+        return Path(self.script).name
+
+
+def run(job: Job) -> Captured:
+    """Run the job's script up to its step and lower that for the chip.
+
+    Raises FlintError FL203, FL204, FL231, FL232, FL233, FL237 and FL239; what the program raises
+    goes through, unless its step is certain by then.
+    """
+    from flint.frontends.jax_step.settings import start_backend
+    from flint.frontends.jax_world.devices import VirtualClient
+    from flint.frontends.jax_world.install import World, installed
+    from flint.frontends.jax_world.values.answers import Answers
+    from flint.passes import jax_private
+
+    jax_private.check()
+    start_backend()
+    calls, answers = Calls(job.choice), Answers(job.hints)
+    world = World(VirtualClient(job.chip, job.mesh.sizes), calls, answers)
+    warnings: list[str] = []
+    with installed(world):
+        with _script(job):
+            _until_done(job, calls, warnings)
+        return _captured(job, calls, (*warnings, *answers.warnings))
+
+
+def _until_done(job: Job, calls: Calls, warnings: list[str]) -> None:
+    try:
+        runpy.run_path(job.script, run_name="__main__")
+    except StepDone:
+        return
+    except SystemExit as exit_:
+        if exit_.code not in (None, 0):
+            raise
+    except Exception as error:
+        if not calls.is_certain:
+            raise
+        place = user_place(error) or job.name
+        what = str(error).strip().partition("\n")[0]
+        warnings.append(
+            f"after its step the program raised {type(error).__name__}: {what} ({place})"
+        )
+
+
+@contextlib.contextmanager
+def _script(job: Job) -> Iterator[None]:
+    """The arguments and the path that Python gives a script."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [job.script, *job.argv]
+    sys.path.insert(0, str(Path(job.script).resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+def _captured(job: Job, calls: Calls, warnings: tuple[str, ...]) -> Captured:
+    from flint.frontends.jax_step.callbacks import callbacks_of
+    from flint.frontends.jax_step.meshes import check_meshes
+    from flint.frontends.jax_step.program import abstract_mesh
+    from flint.frontends.jax_world.lowering import lowered
+    from flint.frontends.jax_world.meshes import mesh_of
+    from flint.passes.mlir import write_bytecode
+    from flint.passes.partition.prepare.attention import attach_attention_rules
+    from flint.passes.partition.prepare.gspmd import refuse_gspmd
+
+    call = calls.chosen()
+    module = lowered(call, job.chip.platform)
+    attach_attention_rules(module)
+    mesh, said = mesh_of(module, call, job)
+    said = (*said, *check_meshes(module, abstract_mesh(mesh), call.function.place or None))
+    written = write_bytecode(module)
+    refuse_gspmd(module, written, "FL107", call.function.name)
+    said = (*said, callbacks_of(call.parameters["jaxpr"]))
+    return Captured(
+        written,
+        mesh,
+        call.function.name,
+        job.name,
+        warnings=tuple(filter(None, (calls.note(call), *warnings, *said))),
+    )

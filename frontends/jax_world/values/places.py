@@ -1,0 +1,38 @@
+"""Where in the program something is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+from flint.frontends.user_code import is_users
+
+#: Packages whose code passes a question on: who asks is whoever called them.
+_PASSING_ON = ("jax", "jaxlib", "numpy", "ml_dtypes", "flint")
+
+
+def asking_place() -> tuple[str, str]:
+    """`file.py:line` of the user's line that runs, and `package/file.py:line` of a library's.
+
+    The user's line is the innermost one. The library's is empty where the user's own line asks, and
+    the user's where all code is a library's, as that of a training framework.
+    """
+    frame, library = sys._getframe(1), ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file):
+            return f"{os.path.basename(file)}:{frame.f_lineno}", library
+        if not library and (name := _library_file(file)):
+            library = f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "", library
+
+
+@cache
+def _library_file(file: str) -> str:
+    """`package/file.py` of an installed package that asks for itself, or ""."""
+    _, found, inside = file.replace(os.sep, "/").rpartition("/site-packages/")
+    if not found or inside.split("/", 1)[0] in _PASSING_ON:
+        return ""
+    return inside

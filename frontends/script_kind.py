@@ -1,0 +1,87 @@
+"""Whether a script trains with PyTorch or with JAX: read from its imports, without running it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+#: So many files of the script's own folder are looked through.
+_MOST_FILES = 200
+_JAX = frozenset(["jax", "jaxlib", "flax", "optax", "equinox", "haiku", "orbax"])
+_TORCH = frozenset(["torch", "torchtitan", "lightning", "pytorch_lightning", "deepspeed"])
+#: Parts of PyTorch that JAX programs read their data with.
+_TORCH_DATA = ("torch.utils", "torchvision", "torchdata", "torchtext")
+
+
+class ScriptKind(Enum):
+    """What a script's training step is written in."""
+
+    JAX = "jax"
+    TORCH = "torch"
+
+
+def script_kind(path: Path) -> ScriptKind:
+    """What the script at `path` trains with, by its imports and those of modules beside it.
+
+    A program that imports both is JAX's if it uses PyTorch's data loaders alone. One that imports
+    neither, itself or through an installed package, is taken for PyTorch's.
+    """
+    names = set(_imports_of_all(path))
+    tops = {name.partition(".")[0] for name in names}
+    jax = bool(tops & _JAX) or any(_requires(top, "jax") for top in tops)
+    torch = {n for n in names if n.partition(".")[0] in _TORCH and not n.startswith(_TORCH_DATA)}
+    if not torch and not jax:
+        return ScriptKind.TORCH
+    if jax and (
+        not torch or torch <= {"torch"} and any(n.startswith("torch.utils") for n in names)
+    ):
+        return ScriptKind.JAX
+    return ScriptKind.JAX if jax and not _distributes(torch) else ScriptKind.TORCH
+
+
+def _distributes(torch: set[str]) -> bool:
+    """Whether PyTorch is used for more than tensors and their loading."""
+    parts = ("torch.distributed", "torch.optim", "torch.nn", "torch.cuda")
+    return not torch <= {"torch"} and any(n.startswith(parts) or "." not in n for n in torch)
+
+
+def _imports_of_all(path: Path) -> Iterator[str]:
+    """Modules that a file imports, and those that modules beside it import."""
+    todo, seen = [path], set[Path]()
+    while todo and len(seen) < _MOST_FILES:
+        file = todo.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        for name in _imports(file):
+            yield name
+            inside = path.parent.joinpath(*name.split("."))
+            todo += [f for f in (inside.with_suffix(".py"), inside / "__init__.py") if f.is_file()]
+
+
+def _imports(file: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError, RecursionError):
+        return  # whoever runs it says what is wrong with it
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _requires(package: str, wanted: str) -> bool:
+    """Whether the distribution of an installed package needs another one, extras left out."""
+    for distribution in metadata.packages_distributions().get(package, ()):
+        for line in metadata.requires(distribution) or ():
+            name = line.partition(";")[0].strip().lower()
+            if name.rstrip("0123456789.<>=!~, []").partition("[")[0].strip() == wanted:
+                return "extra" not in line
+    return False
