@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flint.errors import FlintError, nearest
+from flint.frontends.jax_world.sources import Source, source_of
 from flint.frontends.jax_world.values.places import asking_place
 from flint.frontends.jax_world.work import Weight, Weights
 from flint.text import plural
@@ -77,8 +76,8 @@ class Calls:
     def __init__(self, choice: Choice, weights: Weights | None = None) -> None:
         self._choice = choice
         self._weights = weights or Weights()
-        self._functions: dict[tuple[str, str, int], Function] = {}
-        self._jaxprs: list[Any] = []
+        self._functions: dict[tuple[Source, Any], Function] = {}
+        self._seen: dict[int, tuple[Any, Function | None]] = {}
         self._total = 0
 
     def called(self, arguments: Sequence[Any], parameters: dict[str, Any]) -> Function | None:
@@ -129,16 +128,20 @@ class Calls:
 
     def _function(self, jaxpr: Any, name: str) -> Function | None:
         inner = getattr(jaxpr, "jaxpr", jaxpr)
-        place = _place(inner.debug_info)
-        if place is None:
+        if id(inner) not in self._seen:
+            self._seen[id(inner)] = (inner, self._told_apart(inner, name))
+        return self._seen[id(inner)][1]
+
+    def _told_apart(self, jaxpr: Any, name: str) -> Function | None:
+        """The function that a jaxpr is of. One that is traced again for the same types is one."""
+        source = source_of(jaxpr, name)
+        if source is None:
             return None
-        key = (name, place, id(inner))
-        found = self._functions.get(key)
-        if found is None:
-            self._jaxprs.append(inner)  # so that its id stays its own
-            found = Function(name, place, self._weights.of(inner))
-            self._functions[key] = found
-        return found
+        types = tuple((v.aval.shape, str(v.aval.dtype)) for v in jaxpr.invars)
+        key = (source, types)
+        if key not in self._functions:
+            self._functions[key] = Function(source.name, source.place, self._weights.of(jaxpr))
+        return self._functions[key]
 
     def _ranked(self) -> list[Function]:
         often = self._choice.number
@@ -182,20 +185,3 @@ class Calls:
 
 def _is_called(function: Function, name: str) -> bool:
     return function.name == name or function.place == name
-
-
-_SOURCE = re.compile(r" at (.*):(\d+)$")
-
-
-def _place(debug_info: Any) -> str | None:
-    """`file.py:line` of a function's definition, "" where nothing says; None for JAX's own."""
-    match = _SOURCE.search(str(getattr(debug_info, "func_src_info", "")))
-    if match is None:
-        return ""
-    file = match[1].replace(os.sep, "/")
-    if "/jax/" in file and ("/site-packages/jax/" in file or "/jax/_src/" in file):
-        return None
-    return f"{os.path.basename(file)}:{match[2]}"
-
-
-Callback = Callable[[Function], None]

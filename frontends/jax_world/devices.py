@@ -14,7 +14,11 @@ _GPU_SHARE = 0.75
 
 
 class VirtualMemory:
-    """A kind of memory of a device: "device", "pinned_host" or "unpinned_host"."""
+    """A kind of memory of a device: "device", "pinned_host" or "unpinned_host".
+
+    It equals its kind: jaxlib compares the kinds that a sharding names with the memories themselves
+    where devices are Python objects.
+    """
 
     def __init__(self, device: VirtualDevice, kind: str) -> None:
         self.kind = kind
@@ -23,6 +27,12 @@ class VirtualMemory:
     def addressable_by_devices(self) -> list[VirtualDevice]:
         """The device itself."""
         return [self._device]
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other == self.kind
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
 
     def __repr__(self) -> str:
         return f"{self.kind}({self._device!r})"

@@ -114,7 +114,7 @@ class World:
         keys = jax_private.random_keys()
         if isinstance(value, keys):
             where = device
-            if hasattr(device, "device_set"):
+            if isinstance(device, jax.sharding.Sharding):
                 where = jax_private.shardings().physical_sharding(jax.typeof(value), device)
             return keys(value._impl, self._put(value._base_array, where))  # type: ignore[attr-defined]
         if device is None and isinstance(value, self.array):
@@ -172,6 +172,7 @@ def installed(world: World) -> Iterator[None]:
     import jax
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.set_mesh(None))  # and the program's own does not stay
         _install_devices(world, stack)
         _install_arrays(world, stack)
         _set(stack, jax_private.jitted_calls(), "_pjit_call_impl_python", world.call)

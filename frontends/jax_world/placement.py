@@ -37,6 +37,8 @@ class Placement:
 
     def _mesh(self, call: Call, said: Sequence[Any]) -> Any:
         """The mesh of several devices that a call runs on, or None."""
+        from jax.sharding import Mesh
+
         shardings = [a.sharding for a in call.arguments if _is_put(a)]
         inside = self._inside_of(call.parameters["jaxpr"])
         meshes = [
@@ -49,7 +51,7 @@ class Placement:
             *(getattr(s, "mesh", None) for s in call.parameters["in_shardings"]),
             *(getattr(s, "mesh", None) for s in inside),
         ]
-        concrete = [m for m in found if hasattr(m, "devices") and not m.empty]
+        concrete = [m for m in found if isinstance(m, Mesh) and not m.empty]
         return next((m for m in concrete if m.size > 1), None)
 
     def _inside_of(self, program: Any) -> list[Any]:
@@ -61,11 +63,11 @@ class Placement:
         return kept[1]
 
     def _one_device(self, call: Call, said: Sequence[Any]) -> list[Placed]:
-        from jax.sharding import SingleDeviceSharding
+        from jax.sharding import Sharding, SingleDeviceSharding
 
         committed = [a for a in call.arguments if _is_put(a) and a._committed]
         default = jax_private.results().get_default_device()
-        asked = [s for s in (*call.parameters["in_shardings"], *said) if hasattr(s, "device_set")]
+        asked = [s for s in (*call.parameters["in_shardings"], *said) if isinstance(s, Sharding)]
         devices = [next(iter(s.device_set)) for s in (*(a.sharding for a in committed), *asked)]
         where = SingleDeviceSharding(devices[0] if devices else default)
         return [Placed(s if s is not None else where, bool(devices)) for s in said]
@@ -127,7 +129,9 @@ def _is_put(argument: Any) -> bool:
 
 def _said(sharding: Any, aval: Any) -> Any:
     """The sharding that a call gives a result, by its options or its type, or None."""
-    if hasattr(sharding, "device_set") or hasattr(sharding, "mesh"):
+    from jax.sharding import Sharding
+
+    if isinstance(sharding, Sharding):
         return sharding
     typed = getattr(aval, "sharding", None)
     mesh = getattr(typed, "mesh", None)
@@ -138,8 +142,8 @@ def _said(sharding: Any, aval: Any) -> Any:
 
 def _concrete(sharding: Any, mesh: Any) -> Any:
     """A sharding over an abstract mesh, over the devices of `mesh`."""
-    from jax.sharding import NamedSharding
+    from jax.sharding import AbstractMesh, NamedSharding
 
-    if isinstance(sharding, NamedSharding) and not hasattr(sharding.mesh, "devices"):
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         return NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
     return sharding

@@ -21,6 +21,8 @@ _CALLS = {
     "remat": "jaxpr",
     "checkpoint": "jaxpr",
 }
+#: Equations that are followed by methods of their own.
+_INSIDE = ("cond", "shard_map")
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Follower:
             return self.results(equation.params[_CALLS[name]], given)
         if name == "cond":
             return self._branch(equation, given)
+        if name == "shard_map":
+            return self._on_shards(equation, given)
         aval = equation.outvars[0].aval
         if name == "ne" and equation.invars[0] is equation.invars[1]:  # this is how isnan is told
             return [Known(np.broadcast_to(np.False_, aval.shape), made_up=given[0] is None)]
@@ -81,6 +85,13 @@ class Follower:
         chosen = min(max(int(which.data), 0), len(branches) - 1)
         return self.results(branches[chosen], given[1:])
 
+    def _on_shards(self, equation: Any, given: list[Known | None]) -> list[Known | None]:
+        """Arrays whose elements are all equal have shards whose elements are."""
+        jaxpr = getattr(equation.params["jaxpr"], "jaxpr", equation.params["jaxpr"])
+        shards = [_uniform(k, v.aval.shape) for k, v in zip(given, jaxpr.invars, strict=True)]
+        found = self.results(equation.params["jaxpr"], shards)
+        return [_uniform(k, v.aval.shape) for k, v in zip(found, equation.outvars, strict=True)]
+
     def _plan(self, jaxpr: Any) -> _Plan:
         kept = self._plans.get(id(jaxpr))
         if kept is None:
@@ -92,9 +103,9 @@ def _plan_of(jaxpr: Any) -> _Plan:
     unknown: set[Any] = set()
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        followed = is_followed(name) or name in _CALLS or name == "cond"
+        followed = is_followed(name) or name in _CALLS or name in _INSIDE
         stops = any(not hasattr(a, "val") and a in unknown for a in equation.invars)
-        if not followed or (stops and name not in ("is_finite", "ne", *_CALLS)):
+        if not followed or (stops and name not in ("is_finite", "ne", "shard_map", *_CALLS)):
             unknown.update(equation.outvars)
     results = tuple(hasattr(v, "val") or v not in unknown for v in jaxpr.outvars)
     needed = {v for v, k in zip(jaxpr.outvars, results, strict=True) if k and not hasattr(v, "val")}
@@ -104,6 +115,16 @@ def _plan_of(jaxpr: Any) -> _Plan:
             equations.append(equation)
             needed.update(a for a in equation.invars if not hasattr(a, "val"))
     return _Plan(tuple(reversed(equations)), results)
+
+
+def _uniform(value: Known | None, shape: tuple[int, ...]) -> Known | None:
+    """The one element of an array in another shape, None where there are several."""
+    if value is None or not value.data.size:
+        return None
+    first = value.data[(0,) * value.data.ndim]
+    if not value.is_uniform and not bool((value.data == first).all()):
+        return None
+    return Known(np.broadcast_to(first, tuple(shape)), value.made_up)
 
 
 def _as_type(value: Known | None, aval: Any) -> Known | None:

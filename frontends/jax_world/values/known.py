@@ -89,7 +89,7 @@ def _calculated(
             return _uniform_reduction(name, values[0], shape)
         axes = tuple(params["axes"])
         return np.asarray(_REDUCTIONS[name](values[0].data, axis=axes)) if small else None
-    if uniform and name in _MOVES:
+    if name in _MOVES and values[0].is_uniform:
         return np.broadcast_to(values[0].element, shape)
     return np.asarray(_SHAPES[name](params, *(v.data for v in values))) if small else None
 
@@ -219,16 +219,40 @@ def _dynamic_slice(params: Mapping[str, Any], x: Array, *starts: Array) -> Array
     return x[tuple(slice(b, b + m) for b, m in zip(begins, sizes, strict=True))]
 
 
+def _gather(params: Mapping[str, Any], x: Array, indices: Array) -> Array:
+    """One slice, as `x[i]` takes it of an array on several devices; many are not followed."""
+    if indices.ndim != 1:
+        raise NotImplementedError
+    numbers, starts = params["dimension_numbers"], [0] * x.ndim
+    for dimension, index in zip(numbers.start_index_map, indices, strict=True):
+        starts[dimension] = int(index)
+    sliced = _dynamic_slice({"slice_sizes": params["slice_sizes"]}, x, *map(np.asarray, starts))
+    return np.squeeze(sliced, axis=tuple(numbers.collapsed_slice_dims))
+
+
 _SHAPES: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _broadcast,
     "reshape": lambda params, x: x.reshape(params["new_sizes"]),
     "squeeze": lambda params, x: np.squeeze(x, axis=tuple(params["dimensions"])),
     "transpose": lambda params, x: np.transpose(x, params["permutation"]),
+    "stack": lambda params, *xs: np.stack(xs, axis=params["axis"]),
     "concatenate": lambda params, *xs: np.concatenate(xs, axis=params["dimension"]),
     "slice": _slice,
     "dynamic_slice": _dynamic_slice,
+    "gather": _gather,
     "iota": _iota,
     "rev": lambda params, x: np.flip(x, tuple(params["dimensions"])),
 }
 #: Those of them that a uniform array goes through unchanged.
-_MOVES = frozenset(["broadcast_in_dim", "reshape", "squeeze", "transpose", "slice", "rev"])
+_MOVES = frozenset(
+    [
+        "broadcast_in_dim",
+        "reshape",
+        "squeeze",
+        "transpose",
+        "slice",
+        "rev",
+        "dynamic_slice",
+        "gather",
+    ]
+)
