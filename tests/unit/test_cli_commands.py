@@ -17,8 +17,8 @@ from tests.program_rows import ProgramBuilder
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
-    "capture": "--args --chunks --cluster --cut --granularity --groups --hint --json --link --map --mesh "
-    "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --steps "
+    "capture": "--args --chip --chunks --cluster --cut --granularity --groups --hint --json --link --map --mesh "
+    "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --step --steps "
     "--tensor-size --trip-count --unpriced --verbose --world "
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "check": "--groups --json --quiet --verbose -q -v DIR",
@@ -99,7 +99,7 @@ def test_every_command_takes_json():
         (["clusters", "sho"], "No such command 'sho'"),
         (["export", "trace", "-f", "svg"], "'svg' is not one of"),
         (["capture", "m.py", "--partitioner", "gspmd"], "'gspmd' is not one of"),
-        (["capture", "m.py", "--steps", "3"], "--steps, --hint and arguments after the model"),
+        (["capture", "m.py", "--steps", "3"], "--chip, --hint and arguments after the model"),
         (["capture", "m.py", "--", "--batch", "3"], "error[FL218]"),
         (["capture", "m.py", "--world", "--set", "a=1"], "error[FL218]"),
         (["capture", "m.py", "--world"], "error[FL101]: no mesh is given"),
