@@ -131,6 +131,8 @@ refuse_addresses: Callable[[Any], None] = _find("torch._C:_set_throw_on_mutable_
 exchange_tensors: Callable[[Any, Any], None] = _find("torch._C:_swap_tensor_impl")
 may_share: Callable[[Any, Any], bool] = _find("torch:_has_compatible_shallow_copy_type")
 device_constructors: Callable[[], Any] = _find("torch.utils._device:_device_constructors")
+#: What functions of operators may be annotated with, and what a schema calls it.
+operator_types: dict[Any, str] = _find("torch._library.infer_schema:SUPPORTED_PARAM_TYPES")
 MODULE_STATE = ("_parameters", "_buffers", "_modules")
 own_parameters = _field("_parameters", "torch.nn:Module")
 own_buffers = _field("_buffers", "torch.nn:Module")
@@ -145,6 +147,13 @@ make_device: Callable[..., None] = _find(
 def apply_to(module: nn.Module, function: Callable[[Any], Any]) -> None:
     """Replace all tensors of a module by what a function makes of them."""
     module._apply(function)  # found at every call: it is replaced while a program is recorded
+
+
+def apply_to_tensors(tree: object, function: Callable[[Any], Any]) -> Any:
+    """Lists, tuples and dicts with every tensor in them replaced by what a function makes of it."""
+    import torch
+
+    return pytree.tree_map_only(torch.Tensor, function, tree)
 
 
 def sequence_number(node: Node) -> int:

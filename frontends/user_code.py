@@ -45,6 +45,24 @@ def calling_place() -> str | None:
     return None
 
 
+def library_file(filename: str) -> str:
+    """A file of an installed package from the package on (`transformers/trainer.py`), else ""."""
+    path = filename.replace(os.sep, "/")
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in path:
+            return path.rpartition(folder)[2]
+    return ""
+
+
+def library_place(error: BaseException) -> str:
+    """`package/file.py:line` of the innermost frame of an installed package, "" if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = library_file(frame.filename)
+        if file and not file.startswith(("torch/", "numpy/")):
+            return f"{file}:{frame.lineno}"
+    return ""
+
+
 def user_error(error: BaseException, doing: str, place: str | None = None) -> FlintError:
     """FlintError FL203: what the user's code raised, and where; `place` if no frame of it did."""
     message = str(error).strip()

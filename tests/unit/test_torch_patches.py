@@ -14,7 +14,9 @@ from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.device import NAME, DeviceTimeline, make_device_module
+from flint.frontends.torch_world.runtime.chips import chip_properties
+from flint.frontends.torch_world.runtime.cuda import make_device_module
+from flint.frontends.torch_world.runtime.device import NAME, DeviceTimeline
 from flint.frontends.torch_world.runtime.objects import Objects
 from flint.frontends.torch_world.runtime.patches import PRIVATE, LazyChunks
 from flint.frontends.torch_world.runtime.patching import Patch, check, installed
@@ -27,7 +29,8 @@ ABSENT = object()
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session whose device module is there, without the device."""
     timeline = DeviceTimeline()
-    monkeypatch.setattr(torch, NAME, make_device_module(timeline, 2), raising=False)
+    module = make_device_module(timeline, chip_properties("h100"), 2)
+    monkeypatch.setattr(torch, NAME, module, raising=False)
     return Session(0, 8, timeline, ModulePaths(), Phases(2), objects=Objects(Handover()))
 
 

@@ -12,7 +12,6 @@ from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import DeviceMeshInfo, Placement, StorageInfo
 from flint.frontends.torch_world.record.storages import dtype_name
-from flint.frontends.torch_world.runtime.device import NAME
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -46,7 +45,7 @@ class States:
         for parameter in parameters:
             if parameter.grad is not None:
                 local = _local(parameter.grad)
-                if local.device.type == NAME:
+                if local.is_cuda:
                     number = self._recorder.storages.number(local)
                     self._gradients[number] = (parameter, local, number)
 
@@ -93,7 +92,7 @@ class States:
         like: DTensor | None = None,
     ) -> None:
         local = _local(tensor)
-        on_host = local.device.type != NAME
+        on_host = not local.is_cuda
         sources = self._recorder.host_sources
         if on_host and not sources:
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 from flint.errors import FlintError
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.recording import Recording
-from flint.frontends.user_code import user_place
+from flint.frontends.user_code import library_place, user_place
 from flint.io.inputs import record_if_asked
 from flint.io.processes import begin_child
 
@@ -77,7 +77,9 @@ def _raised(job: Job, what: str, error: BaseException) -> Outcome:
     place = _place(error, job)
     if place is None and not isinstance(error, SystemExit):
         return Bug(trace)
-    return Failure("FL230", f"{job.name} {what}", place, help_, trace)
+    library = library_place(error)
+    where = f" (in {library})" if library else ""
+    return Failure("FL230", f"{job.name} {what}{where}", place, help_, trace)
 
 
 def _place(error: BaseException, job: Job) -> str | None:

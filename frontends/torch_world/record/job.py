@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.runtime.chips import DEFAULT_CHIP
 from flint.io.bounded import FileKind, read_bounded
 from flint.steps.step import WorldStep
 
@@ -22,7 +23,7 @@ class Job:
     Of `script` and `function` one is set: a path with `argv`, or `file.py:name` / `module:name`
     with its pickled `arguments`. `call` is a function that cannot be named (a lambda, a closure):
     it is run in a fork of this process. `mesh_names` and `mesh_sizes` are the mesh that was asked
-    for. `known` is what processes of other ranks found out. `steps` is the optimizer step that ends the recorded one; 0 records to the end.
+    for. `chip` names the cluster whose GPU the program is told it runs on. `known` is what processes of other ranks found out. `steps` is the optimizer step that ends the recorded one; 0 records to the end.
     """
 
     script: str = ""
@@ -37,7 +38,13 @@ class Job:
     steps: int = 2
     hints: Mapping[str, Any] = field(default_factory=dict)
     local_world_size: int = 8
+    chip: str = DEFAULT_CHIP
     known: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def local_rank(self) -> int:
+        """The rank's place in its node."""
+        return self.rank % min(self.local_world_size, self.world_size)
 
     @property
     def name(self) -> str:

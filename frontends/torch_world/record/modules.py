@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import flint
+from flint.frontends.user_code import library_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,6 +22,8 @@ _LIBRARY = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _SITE = tuple(
     os.path.realpath(sysconfig.get_paths()[key]) + os.sep for key in ("purelib", "platlib")
 )
+#: Decorators, whose frames lie between a function and its caller.
+_DECORATORS = ("typing_extensions.py", "decorator.py", "wrapt/wrappers.py")
 _TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
 #: Flint's own folders; in a checkout, three of them lie beside the package.
 _OWN = (
@@ -124,7 +127,8 @@ class ModulePaths:
 class Places:
     """`file.py:line` of the innermost frame that is neither PyTorch's, Python's nor Flint's.
 
-    Model libraries count as the user's code: their lines say more than the call of the model.
+    Model libraries count as the user's code: their lines say more than the call of the model. Their
+    files are named from the package on, as `transformers/trainer.py`.
     """
 
     def __init__(self) -> None:
@@ -153,4 +157,5 @@ def _user_file(filename: str) -> str:
         return ""
     if path.startswith(_LIBRARY) and not path.startswith(_SITE):
         return ""
-    return os.path.basename(path)
+    inside = library_file(path)
+    return "" if inside in _DECORATORS else inside or os.path.basename(path)

@@ -35,7 +35,7 @@ from flint.frontends.torch_world.record.recording import (
 )
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
-from flint.frontends.torch_world.runtime.device import NAME
+from flint.frontends.torch_world.runtime.device import SHOWN, is_virtual, virtual_device
 from flint.ir.program import Phase
 from flint.passes.work.work import Work
 
@@ -89,7 +89,7 @@ class Recorder(TorchDispatchMode):
         self._forward: dict[int, tuple[str, str]] = {}
         self._works: dict[int, tuple[dist.Work, int, int]] = {}
         self._messages: dict[int, Phase] = {}
-        self._device = torch.device(NAME, 0)
+        self._device = virtual_device()
 
     # --- the recorded step ----------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Recorder(TorchDispatchMode):
 
     def _on_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         device = kwargs.get("device")
-        if device is not None and device.type in ("cuda", NAME):
+        if device is not None and is_virtual(device):
             kwargs = {**kwargs, "device": self._device}
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
@@ -377,7 +377,7 @@ def _tensors(values: Sequence[object]) -> list[Any]:
 
 
 def _on_accelerator(tensor: torch.Tensor) -> bool:
-    return bool(tensor.device.type == NAME)
+    return bool(tensor.device.type == SHOWN)
 
 
 def _on_host(tensor: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import (
@@ -32,11 +34,18 @@ from flint.frontends.torch_world.record.phases import Phases, StepDone
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import GroupInfo, Recording
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.device import NAME, DeviceTimeline, make_device_module
+from flint.frontends.torch_world.runtime.chips import chip_properties
+from flint.frontends.torch_world.runtime.cuda import make_device_module
+from flint.frontends.torch_world.runtime.device import NAME, SHOWN, DeviceTimeline
 from flint.frontends.torch_world.runtime.fakes import Fakes
+from flint.frontends.torch_world.runtime.files import (
+    CHECKPOINTS,
+    CHECKPOINTS_MODULE,
+    UnwrittenFiles,
+)
 from flint.frontends.torch_world.runtime.objects import Objects
 from flint.frontends.torch_world.runtime.patches import PIPELINE, PIPELINES, PRIVATE
-from flint.frontends.torch_world.runtime.patching import after_import, check, installed
+from flint.frontends.torch_world.runtime.patching import Patches, after_import, check, installed
 from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_ins
 from flint.frontends.torch_world.runtime.versions import check_version
 from flint.frontends.torch_world.runtime.whole_operators import operators_kept_whole
@@ -52,9 +61,9 @@ def run(job: Job) -> Recording:
     warning = check_version()
     torch_private.check(recording=True)
     check(PRIVATE.all)
-    timeline = DeviceTimeline()
-    _make_device(timeline, job.local_world_size)
+    timeline = DeviceTimeline(job.local_rank)
     session = _session(job, timeline)
+    _make_device(session, job)
     if warning:
         session.warnings[warning] = None
     recorder = Recorder(session)
@@ -67,7 +76,7 @@ def run(job: Job) -> Recording:
 
 def _session(job: Job, timeline: DeviceTimeline) -> Session:
     handover = Handover(job.known)
-    return Session(
+    session = Session(
         rank=job.rank,
         world_size=job.world_size,
         timeline=timeline,
@@ -77,6 +86,8 @@ def _session(job: Job, timeline: DeviceTimeline) -> Session:
         handover=handover,
         objects=Objects(handover),
     )
+    session.files = UnwrittenFiles(lambda warning: session.warnings.setdefault(warning))
+    return session
 
 
 def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> None:
@@ -97,12 +108,15 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
             without_modes=without_modes,
             group_position=recorder.groups.position,
             call=Fakes(session.fake_mode).call,
+            on_host=lambda tensor: tensor.device.type == "cpu",
         ),
     )
 
 
-def _make_device(timeline: DeviceTimeline, count: int) -> None:
-    module = make_device_module(timeline, count)
+def _make_device(session: Session, job: Job) -> None:
+    count, chip = min(job.local_world_size, job.world_size), chip_properties(job.chip)
+    known = lambda tensor: session.values.known(tensor)  # noqa: E731 - there are none yet
+    module = make_device_module(session.timeline, chip, count, known)
     try:
         make_device(NAME, backend_module=module)
     except RuntimeError as error:
@@ -126,8 +140,11 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(_leave_world)
         stack.enter_context(installed([*PRIVATE.all, *stand_ins()], session))
-        stack.enter_context(after_import(PIPELINES, lambda: _patch_pipelines(stack, session)))
+        for module, patches in ((PIPELINES, PIPELINE), (CHECKPOINTS_MODULE, CHECKPOINTS)):
+            late = functools.partial(_patch, patches, stack, session)
+            stack.enter_context(after_import(module, late))
         stack.enter_context(session.autocast.registered())
+        torch.set_autocast_dtype(SHOWN, torch.float16)  # as CUDA's
         stack.enter_context(operators_kept_whole())
         stack.enter_context(single_thread())
         before = register_optimizer_step_pre_hook(lambda o, *_: phases.optimizer_starts(o))
@@ -143,9 +160,9 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def _patch_pipelines(stack: contextlib.ExitStack, session: Session) -> None:
-    check(PIPELINE.all)
-    stack.enter_context(installed(PIPELINE.all, session))
+def _patch(patches: Patches, stack: contextlib.ExitStack, session: Session) -> None:
+    check(patches.all)
+    stack.enter_context(installed(patches.all, session))
 
 
 def _leave_world() -> None:
@@ -160,7 +177,7 @@ def _environment(job: Job) -> Iterator[None]:
     given = {
         "RANK": job.rank,
         "WORLD_SIZE": job.world_size,
-        "LOCAL_RANK": job.rank % local,
+        "LOCAL_RANK": job.local_rank,
         "LOCAL_WORLD_SIZE": local,
         "GROUP_RANK": job.rank // local,
         "GROUP_WORLD_SIZE": -(-job.world_size // local),

@@ -33,9 +33,17 @@ class Session:
     device_meshes: list[Any] = field(default_factory=list)
     rank_maps: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
+    #: The backend of each process group, by the group's name.
+    backends: dict[str, str] = field(default_factory=dict)
+    files: Any = None
     paused: int = 0
     on_work: Callable[[Any], None] = lambda work: None
     on_message: Callable[[Any, Phase], None] = lambda tensor, phase: None
+
+    @property
+    def device(self) -> Any:
+        """What the program calls the device of its rank."""
+        return self.timeline.shown
 
     @contextmanager
     def pause(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from flint.frontends.torch_private import (
     forget_library,
     without_dispatch_keys,
 )
-from flint.frontends.torch_world.runtime.device import NAME
+from flint.frontends.torch_world.runtime.device import NAME, SHOWN
 
 _KEY = "AutocastPrivateUse1"
 #: In the half type: matrix products and convolutions.
@@ -88,7 +88,7 @@ class Autocast:
             return [self.cast(entry, dtype) for entry in arg]
         if not isinstance(arg, torch.Tensor) or not arg.is_floating_point() or arg.dtype == dtype:
             return arg
-        if arg.device.type != NAME or arg.dtype == torch.float64:
+        if arg.device.type != SHOWN or arg.dtype == torch.float64:
             return arg
         keeps = arg.is_leaf and arg.requires_grad and torch.is_autocast_cache_enabled()
         if not keeps:

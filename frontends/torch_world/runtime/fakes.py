@@ -24,7 +24,7 @@ from flint.frontends.torch_private import (
     storage_address,
     without_dispatch,
 )
-from flint.frontends.torch_world.runtime.device import NAME
+from flint.frontends.torch_world.runtime.device import virtual_device
 
 _META = torch.device("meta")
 _UNSUITABLE = (
@@ -69,7 +69,9 @@ class Fakes:
         self._suitable: dict[Any, bool] = {}
         self._known: dict[tuple[Any, ...], _Entry | None] = {}
         self._templates: dict[torch.device, dict[str, Any]] = {}
-        self._devices = (device or torch.device(NAME, 0), _META)
+        self._devices = (device or virtual_device(), _META)
+        #: While a program is recorded all tensors are of one kind (`runtime/tensors.py`).
+        self._keys = virtual_device() if device is None else None
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """`func(*args, **kwargs)`."""
@@ -178,8 +180,9 @@ class Fakes:
                 plain = torch.empty_strided((0,), (1,), dtype=result.dtype, device=_META)
                 storage = tensors[result.source].untyped_storage()
                 plain.set_(storage, result.offset, result.shape, result.stride)
+            keys = self._keys or device
             made = as_subclass(
-                FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
+                FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=keys
             )
         refuse_addresses(made)
         vars(made).update(self._templates[device])

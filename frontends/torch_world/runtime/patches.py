@@ -37,7 +37,6 @@ from flint.frontends.torch_private import (
 )
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime import ddp
-from flint.frontends.torch_world.runtime.device import NAME
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 from flint.ir.program import Phase
 
@@ -64,70 +63,6 @@ _RANDOM = "torch.distributed.tensor._random:OffsetBasedRNGTracker"
 def avoid_device_init(session: Session, original: object) -> property:
     """`torch.tensor(data, device=...)` would allocate on the device, which does not exist."""
     return property(lambda mode: True)
-
-
-@PRIVATE.replaces(f"{_FAKE}:FakeTensorMode.__deepcopy__", adds=True)
-def deepcopy_mode(session: Session, original: object) -> Function:
-    """A deep copy of a fake parameter would copy the mode, and two modes do not mix."""
-    return lambda mode, memo: mode
-
-
-@PRIVATE.replaces(f"{_FAKE}:FakeTensor.__deepcopy__", adds=True)
-def deepcopy_tensor(session: Session, original: object) -> Function:
-    """A deep copy sets the storage of the copy, which fake tensors on `meta` refuse."""
-
-    def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-        if id(tensor) not in memo:
-            made = memo[id(tensor)] = tensor.detach().clone()
-            made.requires_grad_(tensor.requires_grad)
-            own = {k: v for k, v in tensor.__dict__.items() if k not in made.__dict__}
-            made.__dict__.update(copy.deepcopy(own, memo))
-        return memo[id(tensor)]
-
-    return deepcopy
-
-
-@PRIVATE.replaces(f"{_FAKE}:FakeTensor.tolist", parameters=("self",))
-def tolist(session: Session, original: object) -> Function:
-    """Fake tensors have no values to list."""
-    return lambda tensor: session.values.tolist(tensor)
-
-
-@PRIVATE.replaces(f"{_FAKE}:FakeTensor.data_ptr", adds=True)
-def data_ptr(session: Session, original: object) -> Function:
-    """FSDP1 compares addresses to tell whether a tensor is a view of another."""
-
-    def pointer(tensor: torch.Tensor) -> int:
-        return _storage_id(tensor) + int(tensor.storage_offset() * tensor.element_size())
-
-    return pointer
-
-
-@PRIVATE.replaces("torch.distributed.fsdp._flat_param:_same_storage", parameters=("a", "b"))
-def same_storage(session: Session, original: object) -> Function:
-    """As above, for whole storages."""
-    return lambda a, b: _storage_id(a) == _storage_id(b)
-
-
-@PRIVATE.replaces("torch:Tensor.data")
-def tensor_data(session: Session, original: GetSetDescriptorType) -> property:
-    """`p.data = p.to(device)` moves a parameter on CUDA, as FSDP2 does; fake tensors refuse it."""
-
-    def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
-        moves = isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor)
-        moves = moves and not may_share(tensor, value)
-        if moves and not _is_known_to_autograd(tensor):
-            _take_memory(tensor, value)
-        else:
-            original.__set__(tensor, value)
-
-    return property(original.__get__, set_data)
-
-
-@PRIVATE.replaces("torch.nn:Module._apply", parameters=("self", "fn"))
-def module_apply(session: Session, original: object) -> Function:
-    """`Module.to` keeps each parameter the object that it is, as on CUDA: optimizers hold it."""
-    return _apply
 
 
 @PRIVATE.replaces(
@@ -196,7 +131,13 @@ def always_steps(session: Session, original: object) -> Function:
 @PRIVATE.replaces("torch.amp.grad_scaler:GradScaler.update", parameters=("self",))
 def scale_stays(session: Session, original: object) -> Function:
     """The new scale depends on whether gradients overflowed."""
-    return lambda self, new_scale=None: states_by_optimizer(self).clear()
+
+
+    def update(scaler: torch.amp.GradScaler, new_scale: object = None) -> None:
+        if scaler.is_enabled():
+            states_by_optimizer(scaler).clear()
+
+    return update
 
 
 @PRIVATE.replaces(
@@ -235,7 +176,7 @@ def mesh_tensor(session: Session, original: property) -> property:
 
 @PRIVATE.replaces(f"{_MESH}:DeviceMesh.__init__", parameters=("self", "device_type", "mesh"))
 def mesh_init(session: Session, original: Function) -> Function:
-    """Meshes keep a real tensor of ranks, on the virtual device whatever the program names."""
+    """Meshes keep a real tensor of ranks."""
 
     @functools.wraps(original)
     def init(
@@ -249,7 +190,7 @@ def mesh_init(session: Session, original: Function) -> Function:
                 kwargs["_rank_map"] = torch.tensor(
                     session.values.tolist(ranks), dtype=ranks.dtype, device="cpu"
                 )
-            original(self, _device_type(device_type), mesh, *args, **kwargs)
+            original(self, device_type, mesh, *args, **kwargs)
         ranks = mesh_ranks(self)
         set_mesh_ranks(self, session.rank_maps.setdefault(ranks, ranks))
         session.device_meshes.append(self)
@@ -297,8 +238,8 @@ def tracker_init(session: Session, original: object) -> Function:
     """The state of the random generator would be broadcast, and read."""
 
     def init(self: Any, device_mesh: object, run_state_sync: bool = True) -> None:
-        self._device = torch.device(NAME, 0)
-        self._device_handle = getattr(torch, NAME)
+        self._device = session.device
+        self._device_handle = torch.cuda
         self._use_distribute_region = True
         self.rng_states = {}
 
@@ -498,10 +439,6 @@ for _name, _phase in (
 # --- what the replacements are made of ------------------------------------------------------------
 
 
-def _storage_id(tensor: torch.Tensor) -> int:
-    return int(storage_address(_local_tensors(tensor).untyped_storage()))
-
-
 def _sharded_alike(lists: Sequence[Any]) -> bool:
     """Whether tensors that belong together lie on one mesh in one way; scalars lie anywhere."""
     for together in zip(*lists, strict=False):
@@ -555,62 +492,3 @@ def _noting_mesh(session: Session, method: Function) -> Function:
         return mesh
 
     return run
-
-
-def _device_type(given: str) -> str:
-    return NAME if given == "cuda" else given
-
-
-def _is_known_to_autograd(tensor: torch.Tensor) -> bool:
-    """Whether hooks or a graph hang on a tensor: they would stay with the memory that it had."""
-    return has_hooks(tensor) or tensor.grad_fn is not None
-
-
-def _take_memory(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Give `tensor`, which stays the same object, the memory and the device of `value`."""
-    gradient, needs_gradient = tensor.grad, tensor.requires_grad
-    tensor.grad = None  # it is counted as another user of the tensor
-    made = value.detach().requires_grad_(needs_gradient)
-    exchange_tensors(tensor, made)
-    tensor.fake_device = value.fake_device
-    tensor.grad = gradient
-
-
-def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-    if recurse:
-        for child in module.children():
-            apply_to(child, fn)
-    parameters, buffers = own_parameters(module), own_buffers(module)
-    for name, parameter in list(parameters.items()):
-        if parameter is not None:
-            parameters[name] = _applied_parameter(parameter, fn)
-    for name, buffer in list(buffers.items()):
-        if buffer is not None:
-            buffers[name] = fn(buffer)
-    return module
-
-
-def _applied_parameter(parameter: nn.Parameter, fn: Callable[[Any], Any]) -> nn.Parameter:
-    with torch.no_grad():
-        new = fn(parameter)
-    if new is parameter:
-        return parameter
-    if isinstance(parameter, FakeTensor) and not _is_known_to_autograd(parameter):
-        gradient, parameter.grad = parameter.grad, None
-        _take_memory(parameter, new)
-        if gradient is not None:
-            with torch.no_grad():
-                parameter.grad = fn(gradient)
-        return parameter
-    kept = getattr(parameter, "_flint_moved", None)
-    if kept is not None and kept[0] == (new.device, new.dtype, new.shape):
-        return kept[1]  # tied parameters stay tied
-    made = torch.nn.Parameter(new, requires_grad=parameter.requires_grad)
-    for key, value in vars(parameter).items():
-        if key not in vars(made) and not key.startswith("_flint"):
-            setattr(made, key, value)  # marks that the program put there
-    if parameter.grad is not None:
-        with torch.no_grad():
-            made.grad = fn(parameter.grad)
-    parameter._flint_moved = ((new.device, new.dtype, new.shape), made)
-    return made

@@ -16,64 +16,42 @@ import torch.distributed as dist
 from torch import nn
 
 from flint.errors import FlintError
-from flint.frontends.torch_private import device_constructors, fake_store, without_modes
+from flint.frontends.torch_private import fake_store, without_modes
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.device import NAME, Device
+from flint.frontends.torch_world.runtime.coalesced import COALESCED
+from flint.frontends.torch_world.runtime.cuda import device_functions
+from flint.frontends.torch_world.runtime.device import NAME, SHOWN
+from flint.frontends.torch_world.runtime.devices import DEVICES
+from flint.frontends.torch_world.runtime.files import FILES, SAFETENSORS
 from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES
 from flint.frontends.torch_world.runtime.patching import Function, Make, Patch, Patches
-from flint.frontends.torch_world.runtime.weights import SafeTensors, load_file
+from flint.frontends.torch_world.runtime.tensors import TENSORS
 
 PUBLIC = Patches()
 _C10D = "torch.distributed.distributed_c10d"
 _BOTH = ("torch.distributed", _C10D)
 
-#: Functions of `torch.cuda` that are the device module's own.
-_CUDA = (
-    *("is_available", "is_initialized", "device_count", "current_device", "set_device", "device"),
-    *("synchronize", "empty_cache", "init", "_lazy_init", "_is_compiled", "is_bf16_supported"),
-    *("Stream", "Event", "stream", "StreamContext", "set_stream", "current_stream"),
-    *("default_stream", "memory_stats", "memory_summary", "mem_get_info", "memory_allocated"),
-    *("max_memory_allocated", "memory_reserved", "max_memory_reserved", "ipc_collect"),
-    *("reset_peak_memory_stats", "reset_max_memory_allocated", "utilization"),
-    *("reset_accumulated_memory_stats", "set_per_process_memory_fraction"),
-    *("get_device_properties", "get_device_name", "get_device_capability"),
-    *("get_rng_state", "set_rng_state", "get_rng_state_all", "set_rng_state_all", "initial_seed"),
-    *("manual_seed", "manual_seed_all", "seed", "seed_all", "is_current_stream_capturing"),
+#: Where PyTorch keeps functions of devices; a name is that of the device's module, but for these.
+_MODULES = (
+    *("torch.cuda", "torch.cuda.memory", "torch.cuda.random", "torch.cuda.streams"),
+    "torch.accelerator",
 )
-_ACCELERATOR = {
-    "current_stream": "current_stream",
-    "set_stream": "set_stream",
-    "synchronize": "synchronize",
-    "current_device_index": "current_device",
-    "set_device_index": "set_device",
-    "device_count": "device_count",
-    "is_available": "is_available",
-    "empty_cache": "empty_cache",
-    "memory_stats": "memory_stats",
-    "memory_allocated": "memory_allocated",
-    "max_memory_allocated": "max_memory_allocated",
-    "memory_reserved": "memory_reserved",
-    "max_memory_reserved": "max_memory_reserved",
-    "reset_peak_memory_stats": "reset_peak_memory_stats",
-}
+_ACCELERATOR = {"set_device_index": "set_device", "set_device_idx": "set_device"}
 
 
 def stand_ins() -> list[Patch]:
     """All of them, those of `torch.cuda` and `torch.accelerator` that this version has."""
-    cuda = [Patch(f"torch.cuda:{name}", _device_function(name)) for name in _CUDA]
-    memory = [Patch(f"torch.cuda.memory:{name}", _device_function(name)) for name in _MEMORY]
-    accelerator = [
+    found = [
+        Patch(f"{module}:{name}", _device_function(name))
+        for module in _MODULES
+        for name in device_functions()
+    ]
+    found += [
         Patch(f"torch.accelerator:{name}", _device_function(own))
         for name, own in _ACCELERATOR.items()
     ]
-    files = [
-        Patch("safetensors:safe_open", lambda session, original: SafeTensors),
-        Patch("safetensors.torch:load_file", lambda session, original: load_file),
-    ]
-    return [*PUBLIC.all, *(p for p in (*cuda, *memory, *accelerator, *files) if p.holds())]
-
-
-_MEMORY = tuple(name for name in _CUDA if "memory" in name)
+    always = [*DEVICES.all, *TENSORS.all, *FILES.all, *COALESCED.all, *PUBLIC.all]
+    return [*always, *(patch for patch in (*found, *SAFETENSORS.all) if patch.holds())]
 
 
 def _device_function(name: str) -> Make:
@@ -81,185 +59,6 @@ def _device_function(name: str) -> Make:
         return getattr(getattr(torch, NAME), name)
 
     return make
-
-
-# --- devices --------------------------------------------------------------------------------------
-
-
-@PUBLIC.replaces("torch:Tensor.is_cuda")
-def is_cuda(session: Session, original: object) -> property:
-    """Programs assert that their tensors are on the device."""
-    return property(lambda tensor: tensor.device.type == NAME)
-
-
-def _on_device(device: Device) -> Device:
-    """The virtual device for whatever means `cuda`, anything else as it is."""
-    if isinstance(device, str) and device.partition(":")[0] in ("cuda", NAME):
-        return torch.device(NAME, 0)
-    if isinstance(device, torch.device) and device.type in ("cuda", NAME):
-        return torch.device(NAME, 0)
-    return device
-
-
-@PUBLIC.replaces("torch:Tensor.to")
-def to(session: Session, original: Function) -> Function:
-    """PyTorch looks `cuda` up before an operator is called, and finds no such device."""
-
-    @functools.wraps(original)
-    def move(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-        if args and isinstance(args[0], (str, torch.device)):
-            args = (_on_device(args[0]), *args[1:])
-        elif args and type(args[0]) is int:
-            args = (torch.device(NAME, 0), *args[1:])
-        if "device" in kwargs:
-            kwargs["device"] = _on_device(kwargs["device"])
-        return original(tensor, *args, **kwargs)
-
-    return move
-
-
-@PUBLIC.replaces("torch:Tensor.cuda")
-def cuda(session: Session, original: object) -> Function:
-    """As above."""
-
-    def move(
-        tensor: torch.Tensor,
-        device: object = None,
-        non_blocking: bool = False,
-        memory_format: object = None,
-    ) -> torch.Tensor:
-        return tensor.to(torch.device(NAME, 0), non_blocking=non_blocking)
-
-    return move
-
-
-@PUBLIC.replaces("torch:tensor", "torch:as_tensor", "torch:asarray", "torch:Tensor.new_tensor")
-def tensor_of_data(session: Session, original: Function) -> Function:
-    """As above."""
-    # `with torch.device(...)` knows functions by identity, and remembers them from here on.
-    device_constructors()
-
-    @functools.wraps(original)
-    def make(*args: object, **kwargs: object) -> object:
-        if kwargs.get("device") is not None:
-            kwargs["device"] = _on_device(kwargs["device"])
-        return original(*args, **kwargs)
-
-    return make
-
-
-@PUBLIC.replaces("torch.utils._device:DeviceContext.__init__")
-def device_context(session: Session, original: Function) -> Function:
-    """`with torch.device("cuda")` and `torch.set_default_device("cuda")`, as above."""
-    return lambda context, device: original(context, _on_device(torch.device(device)))
-
-
-@PUBLIC.replaces("torch:Generator")
-def generator(session: Session, original: type) -> type:
-    """Random numbers are not drawn; the host's generator does."""
-
-    class Generator(original):
-        def __new__(cls, device: object = "cpu") -> torch.Generator:
-            return original.__new__(cls, "cpu")
-
-    return Generator
-
-
-@PUBLIC.replaces("torch:Tensor.pin_memory")
-def pin_memory(session: Session, original: object) -> Function:
-    """Pinning allocates."""
-    return lambda tensor, *args, **kwargs: tensor
-
-
-@PUBLIC.replaces("torch:Tensor.record_stream", adds=True)
-def record_stream(session: Session, original: object) -> Function:
-    """Tells the allocator, which there is none of."""
-    return lambda tensor, stream: None
-
-
-@PUBLIC.replaces("torch.amp.autocast_mode:autocast.__init__")
-def autocast(session: Session, original: Function) -> Function:
-    """Autocast of `cuda` is that of the virtual device; half precision is bf16 or f16 as asked."""
-
-    @functools.wraps(original)
-    def init(
-        self: object,
-        device_type: str,
-        dtype: torch.dtype | None = None,
-        *args: object,
-        **kwargs: object,
-    ) -> None:
-        if device_type in ("cuda", NAME):
-            device_type, dtype = NAME, dtype or torch.float16
-        original(self, device_type, dtype, *args, **kwargs)
-
-    return init
-
-
-@PUBLIC.replaces("torch:clear_autocast_cache")
-def clear_casts(session: Session, original: Function) -> Function:
-    """Leaving the outermost autocast forgets the casts of parameters, those of this device too."""
-
-    def clear() -> None:
-        session.autocast.forget()
-        original()
-
-    return clear
-
-
-@PUBLIC.replaces("torch:is_autocast_enabled", "torch:get_autocast_dtype")
-def autocast_state(session: Session, original: Function) -> Function:
-    """As above."""
-
-    def ask(device_type: str | None = None) -> object:
-        return original(NAME if device_type in (None, "cuda") else device_type)
-
-    return ask
-
-
-@PUBLIC.replaces("torch.cuda.amp.autocast_mode:autocast.__init__")
-def cuda_autocast(session: Session, original: object) -> Function:
-    """As above, for the older spelling."""
-
-    def init(
-        self: object,
-        enabled: bool = True,
-        dtype: torch.dtype | None = torch.float16,
-        cache_enabled: bool = True,
-    ) -> None:
-        torch.autocast.__init__(self, NAME, dtype, enabled, cache_enabled)
-
-    return init
-
-
-@PUBLIC.replaces("torch.cuda.nvtx:range_push", "torch.cuda.nvtx:range_pop", "torch.cuda.nvtx:mark")
-def nvtx(session: Session, original: object) -> Function:
-    """Marks for a profiler that is not there."""
-    return lambda *args, **kwargs: 0
-
-
-@PUBLIC.replaces("torch.autograd.profiler:record_function.__enter__")
-def enter_range(session: Session, original: object) -> Function:
-    """Ranges of a profiler would be operators."""
-    return lambda profiled: profiled
-
-
-@PUBLIC.replaces("torch.autograd.profiler:record_function.__exit__")
-def leave_range(session: Session, original: object) -> Function:
-    """As above."""
-    return lambda profiled, *error: None
-
-
-@PUBLIC.replaces("torch.cuda.nccl:version")
-def nccl_version(session: Session, original: object) -> Function:
-    """Logged with every error; the CPU build has none."""
-    return lambda: (2, 27, 3)
-
-
-@PUBLIC.replaces("torch.cuda.amp.common:amp_definitely_not_available")
-def amp_available(session: Session, original: object) -> Function:
-    """The virtual device has mixed precision."""
-    return lambda: False
 
 
 # --- modules and compilers ------------------------------------------------------------------------
@@ -380,6 +179,7 @@ def init_process_group(session: Session, original: Function) -> Function:
             raise world_differs("init_process_group was given", world_size, session)
         fake = (NAME, None, timeout, session.world_size, session.rank, fake_store()())
         original(*fake, group_name=kwargs.get("group_name", ""))
+        session.backends[dist.group.WORLD.group_name] = _backend(backend)
 
     return init
 
@@ -414,9 +214,12 @@ def new_group(session: Session, original: Function) -> Function:
             return dist.GroupMember.NON_GROUP_MEMBER
         names = ("timeout", "backend", "pg_options", "use_local_synchronization", "group_desc")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        for name in ("backend", "pg_options", "device_id"):
+        backend = given.pop("backend", None)
+        for name in ("pg_options", "device_id"):
             given.pop(name, None)
-        return original(ranks, **given)
+        made = original(ranks, **given)
+        session.backends[made.group_name] = _backend(backend)
+        return made
 
     return make
 
@@ -468,7 +271,7 @@ def init_device_mesh(session: Session, original: Function) -> Function:
             dist.init_process_group()
         with torch.device("cpu"), without_modes():
             return original(
-                NAME if device_type == "cuda" else device_type, mesh_shape, *args, **kwargs
+                SHOWN if device_type == NAME else device_type, mesh_shape, *args, **kwargs
             )
 
     return make
@@ -482,8 +285,23 @@ def has_backend(session: Session, original: object) -> Function:
 
 @PUBLIC.replaces(*(f"{module}:get_backend" for module in _BOTH))
 def get_backend(session: Session, original: object) -> Function:
-    """Programs choose by it; they were written for nccl."""
-    return lambda group=None: "nccl"
+    """What the program asked for: it chooses by it."""
+
+    def backend(group: dist.ProcessGroup | None = None) -> str:
+        return session.backends.get((group or dist.group.WORLD).group_name, _DEFAULT_BACKEND)
+
+    return backend
+
+
+_DEFAULT_BACKEND = "nccl"
+
+
+def _backend(asked: object) -> str:
+    """The backend of device tensors: of `cpu:gloo,cuda:nccl` the second."""
+    if not isinstance(asked, str) or asked in ("", "undefined"):
+        return _DEFAULT_BACKEND
+    of_devices = dict(part.partition(":")[::2] for part in asked.lower().split(","))
+    return of_devices.get(SHOWN) or next(iter(of_devices))
 
 
 @PUBLIC.replaces(*(f"{module}:barrier" for module in _BOTH))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,20 +27,43 @@ _DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def _header(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header: dict[str, Any] = json.loads(file.read(size))
+    return header
 
 
 class SafeTensors:
     """What `safetensors.safe_open` returns, with tensors that hold no data."""
 
     def __init__(
-        self, filename: str | PathLike[str], framework: str = "pt", device: Device = "cpu"
+        self,
+        filename: str | PathLike[str],
+        framework: str = "pt",
+        device: Device = "cpu",
+        *,
+        held: Mapping[str, Any] | None = None,
+        **unused: object,
     ) -> None:
-        with Path(filename).open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(size))
+        """Read the header of a file, or take it from `held`. `unused` is how newer versions read."""
+        header: dict[str, Any] = dict(held) if held is not None else _header(Path(filename))
         self._metadata = header.pop("__metadata__", {})
-        self._header: dict[str, Any] = header
+        self._header = header
         self._device = f"cuda:{device}" if isinstance(device, int) else device
+
+    @staticmethod
+    def header_of(
+        tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None
+    ) -> dict[str, Any]:
+        """The header of a file of these tensors, without their place in it."""
+        header: dict[str, Any] = {"__metadata__": dict(metadata or {})}
+        for name, tensor in tensors.items():
+            header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape)}
+        return header
 
     def __enter__(self) -> SafeTensors:  # noqa: PYI034 - it is not made to be subclassed
         return self
@@ -63,13 +86,31 @@ class SafeTensors:
         entry = self._header[name]
         return torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]], device=self._device)
 
-    get_slice = get_tensor
+    def get_slice(self, name: str) -> Slice:
+        """A tensor of which parts are taken."""
+        return Slice(self.get_tensor(name), self._header[name]["dtype"])
+
+    def get_keys(self) -> list[str]:
+        """As `keys`."""
+        return self.keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._header)
 
 
-def load_file(filename: str | PathLike[str], device: Device = "cpu") -> dict[str, torch.Tensor]:
-    """In the place of `safetensors.torch.load_file`, which maps the file's memory."""
-    opened = SafeTensors(filename, device=device)
-    return {name: opened.get_tensor(name) for name in opened}
+class Slice:
+    """What `get_slice` returns: its shape and type, and parts of it by index."""
+
+    def __init__(self, tensor: torch.Tensor, dtype: str) -> None:
+        self._tensor, self._dtype = tensor, dtype
+
+    def get_shape(self) -> list[int]:
+        """The shape of the whole tensor."""
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        """The type, as the file names it."""
+        return self._dtype
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self._tensor[index]

@@ -24,10 +24,13 @@ from flint.frontends.torch_world.values.kinds import (
     Classes,
     Even,
     Known,
+    Magnitude,
     Value,
     balanced_counts,
     even_counts,
 )
+from flint.frontends.torch_world.values.magnitudes import MAKERS as SIGNED
+from flint.frontends.torch_world.values.random import drawn, draws, is_drawn
 from flint.frontends.torch_world.values.rules import Call, Found, Rule, rule_of
 
 aten = torch.ops.aten
@@ -42,7 +45,7 @@ class Surroundings:
     `place` and `module` say where the program is (`train.py:88`, `layers.0.moe`).
     `without_modes` is a context in which operators compute with real tensors.
     `group_position` gives rank and size of a process group, from its name or itself.
-    `call` runs an operator on fake tensors.
+    `call` runs an operator on fake tensors. `on_host` says which tensors are the host's.
     """
 
     place: Callable[[], str]
@@ -52,6 +55,7 @@ class Surroundings:
     call: Callable[[OpOverload, Sequence[Any], Mapping[str, Any]], object] = (
         lambda f, args, kwargs: f(*args, **kwargs)
     )
+    on_host: Callable[[torch.Tensor], bool] = lambda tensor: False
 
 
 class Values:
@@ -82,8 +86,21 @@ class Values:
         if answer is not None:
             return answer(self, func, args, kwargs)
         result = self._around.call(func, args, kwargs)
-        self._follow(func, args, kwargs, result)
+        if draws(func) and is_drawn(result) and self._around.on_host(result):
+            self._draw(func, args, kwargs, result)
+        else:
+            self._follow(func, args, kwargs, result)
         return result
+
+    def _draw(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """The host's random numbers are real: programs shuffle, crop and choose with them."""
+        self._forget([result])
+        with self._around.without_modes():
+            real = drawn(func, args, kwargs, result, self.lookup)
+        if real is not None:
+            self.set(result, Known(real))
 
     def tolist(self, tensor: torch.Tensor) -> object:
         """`tensor.tolist()`."""
@@ -102,6 +119,37 @@ class Values:
             with self._around.without_modes():
                 return torch.ones(tuple(tensor.shape)).tolist()
         raise self._unknown(f".tolist() of a tensor {_shape(tensor)}", _list_hint(tensor))
+
+    def numpy(self, tensor: torch.Tensor) -> Any:
+        """`tensor.numpy()`: what is known, ones for numbers that are not, else FL233."""
+        value = self.lookup(tensor)
+        if isinstance(value, Known):
+            with self._around.without_modes():
+                return value.data.clone().numpy()
+        if tensor.dtype.is_floating_point:
+            self._tell(f".numpy() of {tensor.numel()} numbers", "1.0 each")
+            with self._around.without_modes():
+                return torch.ones(tuple(tensor.shape), dtype=tensor.dtype).numpy()
+        raise self._unknown(f".numpy() of a tensor {_shape(tensor)}", _list_hint(tensor))
+
+    def numbers(self, data: Any) -> Any:
+        """A list of lists, as `torch.tensor` takes it, with numbers in the place of tensors."""
+        if isinstance(data, (list, tuple)):
+            return [self.numbers(entry) for entry in data]
+        return data.tolist() if isinstance(data, torch.Tensor) else data
+
+    def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The values of a tensor as a real one, None where they do not follow from the program."""
+        value = self.lookup(tensor)
+        return value.data if isinstance(value, Known) and not value.made_up else None
+
+    def known_list(self, tensor: torch.Tensor) -> object:
+        """The elements of a small tensor that follow from the program, None of any other."""
+        value = self.lookup(tensor)
+        if not isinstance(value, Known) or value.made_up:
+            return None
+        with self._around.without_modes():
+            return value.data.tolist()
 
     def lookup(self, tensor: torch.Tensor) -> Value | None:
         """What is known of a tensor now."""
@@ -219,7 +267,7 @@ class Values:
         if found is None:
             return
         if isinstance(result, torch.Tensor):
-            if isinstance(found, (Known, Even, Classes)):
+            if isinstance(found, (Known, Even, Classes, Magnitude)):
                 self.set(result, found)
             return
         if isinstance(result, (list, tuple)) and isinstance(found, (list, tuple)):
@@ -433,13 +481,18 @@ class Values:
         return repeats.new_empty((size,))
 
     def _equal(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """`torch.equal` and `torch.allclose`: known values, or one tensor twice."""
         left, right = (self.lookup(arg) for arg in args[:2])
         if isinstance(left, Known) and isinstance(right, Known):
             with self._around.without_modes():
-                return bool(torch.equal(left.data, right.data))
+                return bool(func(left.data, right.data, *args[2:], **kwargs))
+        if args[0].shape != args[1].shape and func is aten.equal.default:
+            return False
+        if _are_one(args[0], args[1]):
+            return True
         hint = self._hint(lambda given: isinstance(given, (bool, int)))
         if hint is None:
-            raise self._unknown("torch.equal()", "true")
+            raise self._unknown(f"torch.{schema_of(func).name.partition('::')[2]}()", "true")
         return bool(hint)
 
     def _unscale(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
@@ -466,6 +519,7 @@ _ANSWERS: dict[OpOverload, Answer] = {
     aten.unique_dim.default: Values._unique,
     aten.repeat_interleave.Tensor: Values._repeat_interleave,
     aten.equal.default: Values._equal,
+    aten.allclose.default: Values._equal,
     aten._amp_foreach_non_finite_check_and_unscale_.default: Values._unscale,
 }
 
@@ -485,7 +539,7 @@ _UNASKED = frozenset(
         "zero_",
         "fill_",
     ]
-)
+) | {f"aten::{name}" for name in SIGNED}
 _MAKERS = frozenset(
     f"aten::{name}"
     for name in [
@@ -609,7 +663,7 @@ def _over_ranks(
     if isinstance(value, Even):
         return Even(value.level * factor, value.made_up) if reduces else value
     if not isinstance(value, Known):
-        return None if reduces else value
+        return value if isinstance(value, Magnitude) or not reduces else None
     data = value.data.flatten()
     if name.startswith(("allreduce", "all_reduce")):
         data = data * factor
@@ -652,6 +706,15 @@ def _fits(given: object, tensor: torch.Tensor) -> bool:
     if tensor.dim() == 0:
         return isinstance(given, (bool, int, float))
     return isinstance(given, list) and len(given) == tensor.shape[0]
+
+
+def _are_one(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements of one memory."""
+    if left is right:
+        return True
+    stored = (storage_address(t.untyped_storage()) for t in (left, right))
+    same = len(set(stored)) == 1 and left.storage_offset() == right.storage_offset()
+    return same and left.shape == right.shape and left.stride() == right.stride()
 
 
 def _shape(tensor: torch.Tensor) -> str:

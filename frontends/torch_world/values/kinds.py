@@ -37,7 +37,12 @@ class Classes:
     count: int
 
 
-Value = Known | Even | Classes
+@dataclass(frozen=True, slots=True)
+class Magnitude:
+    """Finite numbers, none below zero: norms of gradients."""
+
+
+Value = Known | Even | Classes | Magnitude
 
 
 def balanced_counts(total: int, parts: int) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_world.values.kinds import Classes, Even, Known, Value, settled
+from flint.frontends.torch_world.values.magnitudes import magnitude_of
 
 Found = Value | Sequence[Value | None] | None
 
@@ -78,7 +79,20 @@ _ADDING = ("scatter_add", "scatter_add_", "index_add", "index_add_")
 
 def rule_of(name: str) -> Rule | None:
     """The rule of an operator by the name of its packet (`aten::sum`), overloads alike."""
-    return _RULES.get(name.rpartition("::")[2])
+    packet = name.rpartition("::")[2]
+    rule = _RULES.get(packet)
+    return _with_signs(packet, rule) if name.startswith("aten::") else rule
+
+
+def _with_signs(packet: str, rule: Rule | None) -> Rule:
+    def found(call: Call) -> Found:
+        value = rule(call) if rule is not None else None
+        if value is not None:
+            return value
+        signs: Found = magnitude_of(packet, call.args, call.result, call.lookup)
+        return signs
+
+    return found
 
 
 def _same(call: Call) -> Found:
@@ -275,6 +289,29 @@ def _multiply(call: Call) -> Found:
     return Even(left * right)
 
 
+def _where(call: Call) -> Found:
+    """A condition that has one answer everywhere chooses one of the two."""
+    level = _level_everywhere(call.value(0))
+    if level not in (0, 1):
+        return None
+    chosen = call.args[1 if level else 2]
+    return call.lookup(chosen) if isinstance(chosen, torch.Tensor) else None
+
+
+def _masked_fill(call: Call) -> Found:
+    """As above: where nothing is masked, nothing changes."""
+    return call.value(0) if _level_everywhere(call.value(1)) == 0 else None
+
+
+def _level_everywhere(value: Value | None) -> Fraction | None:
+    if isinstance(value, Even):
+        return value.level
+    if isinstance(value, Known) and value.data.numel():
+        share = int(value.data.count_nonzero())
+        return Fraction(share, value.data.numel())
+    return None
+
+
 def _level(call: Call, given: object) -> Fraction | None:
     if isinstance(given, int):
         return Fraction(given)
@@ -360,6 +397,8 @@ _RULES: dict[str, Rule] = {
     "bitwise_and": _and,
     "logical_or": _or,
     "bitwise_or": _or,
+    "where": _where,
+    **dict.fromkeys(("masked_fill", "masked_fill_"), _masked_fill),
     "mul": _multiply,
     "sum": _sum,
     "mean": _mean,

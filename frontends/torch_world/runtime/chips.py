@@ -1,0 +1,61 @@
+"""What a program that asks for its GPU is told: the properties of a named chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flint.cluster.models import load_cluster
+from flint.errors import FlintError
+
+#: The chip of a recorded program that names none.
+DEFAULT_CHIP = "h100"
+
+
+@dataclass(frozen=True)
+class ChipProperties:
+    """What `torch.cuda.get_device_properties` says of a chip.
+
+    `name` is what its driver reports, `capability` CUDA's compute capability.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+    sms: int
+    l2_bytes: int
+
+
+# Names as nvidia-smi prints them; capabilities from developer.nvidia.com/cuda-gpus.
+_REPORTED = {
+    "A100-SXM4-40GB": ("NVIDIA A100-SXM4-40GB", (8, 0)),
+    "A100-SXM4-80GB": ("NVIDIA A100-SXM4-80GB", (8, 0)),
+    "H100-SXM5-80GB": ("NVIDIA H100 80GB HBM3", (9, 0)),
+    "H200-SXM-141GB": ("NVIDIA H200", (9, 0)),
+    "B200-SXM-180GB": ("NVIDIA B200", (10, 0)),
+    "GB200-186GB": ("NVIDIA GB200", (10, 0)),
+    "L40S-48GB": ("NVIDIA L40S", (8, 9)),
+}
+
+
+def chip_properties(chip: str) -> ChipProperties:
+    """The properties of the chip of a cluster: a preset's name, or a cluster file.
+
+    Raises FlintError FL401 if there is no such cluster, FL218 if its chip is no GPU whose compute
+    capability is known.
+    """
+    found = load_cluster(chip).chip
+    reported, gpu = _REPORTED.get(found.name), getattr(found, "gpu", None)
+    if reported is None or gpu is None:
+        raise FlintError(
+            "FL218",
+            f"--chip {chip}: a PyTorch program cannot be told that it runs on {found.name}",
+            help=f"choose one of {', '.join(_REPORTED)} by the name of its cluster",
+        )
+    name, capability = reported
+    return ChipProperties(
+        name,
+        capability,
+        int(found.memory_bytes.value),
+        int(gpu.sms.value),
+        int(gpu.l2_bytes.value),
+    )

@@ -1,0 +1,209 @@
+"""Checkpoints that a recorded program writes: kept in memory, as their tensors have no data.
+
+A file of that name may hold the weights of a real run, and must not be lost. What was saved can be
+loaded again in the same run, and moved to another name.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flint.frontends.torch_private import apply_to_tensors
+from flint.frontends.torch_world.record.session import Session
+from flint.frontends.torch_world.runtime.device import Device
+from flint.frontends.torch_world.runtime.patching import Function, Patches
+from flint.frontends.torch_world.runtime.tensors import unpickled
+from flint.frontends.torch_world.runtime.weights import SafeTensors
+
+FILES = Patches()
+
+
+class UnwrittenFiles:
+    """What files would hold, by their absolute path."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._held: dict[str, Any] = {}
+        self._warn = warn
+
+    def put(self, path: str | os.PathLike[str], content: object) -> None:
+        """Keep the content of a file, and say that it was not written."""
+        self._held[os.path.abspath(path)] = content
+        name = Path(path).name
+        self._warn(f"{name} was not written: its tensors have no data")
+
+    def get(self, path: object) -> Any:
+        """What would be in a file, None if the program did not write it."""
+        if not isinstance(path, (str, os.PathLike)):
+            return None
+        return self._held.get(os.path.abspath(os.fspath(path)))
+
+    def moved(self, source: object, target: object) -> bool:
+        """Rename a file that was not written; false if it is none of those."""
+        content = self.get(source)
+        if content is None:
+            return False
+        del self._held[os.path.abspath(os.fspath(source))]  # type: ignore[call-overload]
+        self._held[os.path.abspath(os.fspath(target))] = content  # type: ignore[call-overload]
+        return True
+
+
+@FILES.replaces("torch:save", "torch.serialization:save")
+def save(session: Session, original: Function) -> Function:
+    """A file of tensors without data would take the place of a real one."""
+
+    def save_(obj: object, f: Any, *args: object, **kwargs: object) -> None:
+        if not isinstance(f, (str, os.PathLike)):
+            original(obj, f, *args, **kwargs)
+            return
+        held = io.BytesIO()
+        original(obj, held, *args, **kwargs)
+        session.files.put(f, held.getvalue())
+
+    return save_
+
+
+@FILES.replaces("torch:load", "torch.serialization:load")
+def load(session: Session, original: Function) -> Function:
+    """What was saved in this run comes back; of other files the shapes are read."""
+    torch.serialization.add_safe_globals([unpickled])
+
+    def load_(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> object:
+        held = session.files.get(f)
+        if held is not None:
+            f = io.BytesIO(held)
+        loaded = original(f, "cpu" if held is None else None, *args, **kwargs)
+        return apply_to_tensors(loaded, lambda tensor: _located(tensor, map_location))
+
+    return load_
+
+
+def _located(tensor: torch.Tensor, location: Any) -> torch.Tensor:
+    """A tensor where `map_location` puts it."""
+    if isinstance(location, dict):
+        location = location.get(str(tensor.device))
+    if location is None or callable(location):
+        return tensor
+    with torch.no_grad():
+        moved = tensor.to(location)
+    if isinstance(tensor, torch.nn.Parameter) and moved is not tensor:
+        return torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
+    return moved
+
+
+def _moving(name: str) -> None:
+    @FILES.replaces(f"os:{name}")
+    def move(session: Session, original: Function) -> Function:
+        """Checkpoints are written beside and renamed: those that were not written are as well."""
+
+        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
+            if not session.files.moved(src, dst):
+                original(src, dst, **kwargs)
+
+        return rename
+
+
+for _name in ("rename", "replace"):
+    _moving(_name)
+
+
+# --- safetensors ----------------------------------------------------------------------------------
+
+SAFETENSORS = Patches()
+
+
+@SAFETENSORS.replaces("safetensors:safe_open", "safetensors.torch:safe_open")
+def safe_open(session: Session, original: object) -> Function:
+    """Names, shapes and types are read from files, values are not."""
+
+    def opened(filename: Any, *args: Any, **kwargs: Any) -> SafeTensors:
+        return SafeTensors(filename, *args, held=session.files.get(filename), **kwargs)
+
+    return opened
+
+
+@SAFETENSORS.replaces("safetensors.torch:load_file")
+def load_file(session: Session, original: object) -> Function:
+    """In the place of a function that maps the file's memory."""
+
+    def loaded(
+        filename: Any, device: Device = "cpu", **unused: object
+    ) -> dict[str, torch.Tensor]:
+        opened = SafeTensors(filename, device=device, held=session.files.get(filename))
+        return {name: opened.get_tensor(name) for name in opened}
+
+    return loaded
+
+
+@SAFETENSORS.replaces("safetensors.torch:save_file")
+def save_file(session: Session, original: object) -> Function:
+    """As `torch.save`."""
+
+    def saved(
+        tensors: dict[str, torch.Tensor], filename: Any, metadata: Any = None, **unused: object
+    ) -> None:
+        session.files.put(filename, SafeTensors.header_of(tensors, metadata))
+
+    return saved
+
+
+# --- distributed checkpoints ----------------------------------------------------------------------
+
+CHECKPOINTS = Patches()
+CHECKPOINTS_MODULE = "torch.distributed.checkpoint"
+
+
+@CHECKPOINTS.replaces(
+    *(f"{CHECKPOINTS_MODULE}{where}:save" for where in ("", ".state_dict_saver"))
+)
+def checkpoint_save(session: Session, original: object) -> Function:
+    """Writers read the memory of tensors."""
+
+    def save_(state_dict: Any, *, checkpoint_id: Any = None, **kwargs: Any) -> object:
+        from torch.distributed.checkpoint.metadata import Metadata
+
+        session.files.put(_checkpoint(checkpoint_id, kwargs, "storage_writer"), dict(state_dict))
+        return Metadata({})
+
+    return save_
+
+
+@CHECKPOINTS.replaces(
+    *(f"{CHECKPOINTS_MODULE}{where}:async_save" for where in ("", ".state_dict_saver"))
+)
+def checkpoint_async_save(session: Session, original: object) -> Function:
+    """As above; it is over at once."""
+    from concurrent.futures import Future
+
+    def save_(state_dict: Any, *, checkpoint_id: Any = None, **kwargs: Any) -> Future[object]:
+        session.files.put(_checkpoint(checkpoint_id, kwargs, "storage_writer"), dict(state_dict))
+        done: Future[object] = Future()
+        done.set_result(None)
+        return done
+
+    return save_
+
+
+@CHECKPOINTS.replaces(
+    *(f"{CHECKPOINTS_MODULE}{where}:load" for where in ("", ".state_dict_loader"))
+)
+def checkpoint_load(session: Session, original: Function) -> Function:
+    """Tensors keep their shapes, and have no values to load; a folder that is not there is an error."""
+
+    def load_(state_dict: Any, *, checkpoint_id: Any = None, **kwargs: Any) -> None:
+        path = _checkpoint(checkpoint_id, kwargs, "storage_reader")
+        if session.files.get(path) is None and not os.path.isdir(path):
+            original(state_dict, checkpoint_id=checkpoint_id, **kwargs)
+
+    return load_
+
+
+def _checkpoint(checkpoint_id: Any, kwargs: dict[str, Any], storage: str) -> str:
+    if checkpoint_id is not None:
+        return str(checkpoint_id)
+    return str(getattr(kwargs.get(storage), "path", "checkpoint"))
