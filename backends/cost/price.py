@@ -53,7 +53,7 @@ def price(
     missing: Counter[str] = Counter()
     durations = [_durations(p, cluster, placement, missing, tf32) for p in workload.programs]
     if missing and not unpriced_is_zero:
-        raise _no_price(missing)
+        raise _no_price(missing, workload.programs)
     prepared = [preparation(p) if policy.prepares_ahead else None for p in workload.programs]
     streams, stream = _streams(workload.programs, cluster, placement, policy, prepared)
     issued = [_issued(p, early) for p, early in zip(workload.programs, prepared, strict=True)]
@@ -77,16 +77,30 @@ def price(
     return Priced(tuple(works), streams, dict(sorted(missing.items())))
 
 
-def _no_price(missing: Mapping[str, int]) -> FlintError:
-    listed = ", ".join(f"{name} x{count}" for name, count in sorted(missing.items()))
+def _no_price(missing: Mapping[str, int], programs: Sequence[Program]) -> FlintError:
+    places = [_place_of(name, programs) for name in sorted(missing)]
+    named = zip(sorted(missing.items()), places, strict=True)
+    listed = ", ".join(f"{name} x{count}{place}" for (name, count), place in named)
     return FlintError(
         "FL704",
         f"{len(missing)} operation{'s have' if len(missing) > 1 else ' has'} no price: {listed}",
         help="copies to and from the host need host_link_bytes_per_s in the chip's file"
         if set(missing) <= set(OPCODES.values())
-        else "give a Pallas kernel a price with pallas_call(cost_estimate=pl.CostEstimate(...)); "
+        else "say what they cost: @flint.cost_of(NAME), or pallas_call(cost_estimate=pl.CostEstimate(...)); "
         "--unpriced zero counts operations as nothing, and calls the estimate a lower bound",
     )
+
+
+def _place_of(opcode: str, programs: Sequence[Program]) -> str:
+    """Where the first operation of a name is in the user's code, in brackets; "" if nowhere."""
+    for program in programs:
+        if opcode in program.opcodes:
+            rows = np.flatnonzero(program.opcode == program.opcodes.index(opcode))
+            places = [program.strings[at] for at in program.location[rows].tolist()]
+            found = next(filter(None, places), "")
+            if found:
+                return f" ({found})"
+    return ""
 
 
 def _durations(

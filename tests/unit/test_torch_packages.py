@@ -20,7 +20,7 @@ from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import record
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
-from flint.ir.program import CAUSAL, Collective, Kind, Phase, Program, Row
+from flint.ir.program import CAUSAL, Collective, Flag, Kind, Phase, Program, Row
 
 MESH = Mesh(("data", "model"), (2, 2))
 needs_no_engine = pytest.mark.skipif(
@@ -124,6 +124,19 @@ EXPERTS = """
     torch._inductor.config._micro_pipeline_tp = True
     from apex.multi_tensor_apply import multi_tensor_applier
     from apex.normalization import FusedLayerNorm
+    from deep_ep import Buffer
+
+    def exchange(x):
+        buffer = Buffer(dist.group.WORLD)
+        experts, weights = torch.empty(64, 2, dtype=torch.int64).cuda(), torch.empty(64, 2).cuda()
+        _, _, counts, places, _ = buffer.get_dispatch_layout(experts, 8)
+        options = dict(is_token_in_rank=places, num_tokens_per_expert=counts, async_finish=True)
+        rows, _, _, sizes, handle, event = buffer.dispatch(
+            x, topk_idx=experts, topk_weights=weights, **options
+        )
+        event.current_stream_wait()
+        assert sizes == [32 * 2, 32 * 2]  # 4 ranks x 64 tokens x 2 of 8 experts
+        return buffer.combine(rows, handle)[0]
 
     class Experts(torch.nn.Module):
         def __init__(self):
@@ -146,6 +159,7 @@ EXPERTS = """
         grad = torch.empty(8, 32, device="cuda")
         fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(torch.empty(8, 64, device="cuda"), grad, w)
         flag = torch.zeros(1, dtype=torch.int32, device="cuda")
+        assert exchange(torch.empty(64, 32, device="cuda")).shape == (64, 32)
         multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, [[w, grad]], False)
         optimizer.step()
 """
@@ -169,6 +183,11 @@ def test_experts_and_extensions_of_apex(tmp_path: Path) -> None:
     assert added.result_bytes == 4 * weight
     assert by_name["amp_C.l2norm"].flops == 2 * (weight + 8 * 32)
     assert {r.op for r in rows if r.opcode.startswith("aten.native_layer_norm")} == {OpClass.NORM}
+    # of 4 ranks with 2 of 8 experts a token of 2 reaches 4 (1 - C(6, 2) / C(8, 2)) = 13 / 7
+    reached = round(64 * 13 / 7)
+    sent = [r.comm_bytes for r in rows_of(program, Kind.COLLECTIVE)]
+    assert sent == [reached * n for n in (32 * 4, 2 * 8, 2 * 4, 32 * 4)]
+    assert by_name["deep_ep.reduce_rows"].flops == reached * 32
 
 
 def test_only_the_program_finds_them_and_only_while_it_runs(
@@ -270,3 +289,80 @@ def test_attention_of_packages(tmp_path: Path) -> None:
     assert (norm.op, norm.flops) == (OpClass.NORM, 5 * elements)
     assert norm.operand_bytes == 2 * (2 * elements + 16)
     assert norm.result_bytes == 4 * elements + 4 * elements // 16
+
+
+TRITON = """
+    import torch, torch.distributed as dist
+    import flint
+    dist.init_process_group("nccl")
+    import triton, triton.language as tl
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    @triton.jit
+    def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + offsets, mask=offsets < n)
+        to = out_ptr + offsets
+        tl.store(to, x + tl.load(y_ptr + offsets))
+
+    @triton.autotune([triton.Config({"BLOCK": 256})], key=["n"])
+    @triton.jit
+    def halve_kernel(x_ptr, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x_ptr + offsets, tl.load(x_ptr + offsets) / 2)
+
+    @flint.cost_of("halve_kernel")
+    def cost(call):
+        assert call.attributes["grid"] == [4] and call.attributes["BLOCK"] == 256
+        return 3 * call.results[0].num_elements
+
+    @torch.library.triton_op("mine::halved", mutates_args={})
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        torch.library.wrap_triton(halve_kernel)[(4,)](x, x.numel())
+        return x
+
+    halved.register_autograd(lambda ctx, grad: halved(grad))
+
+    def window(b, h, q, k):
+        return (q >= k) & (q - k < 32)
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            out = torch.empty_like(x)
+            add_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](
+                x, self.other, out, x.numel(), BLOCK=128
+            )
+            q = halved(x + out).view(1, 1, 64, 16)
+            mask = create_block_mask(window, None, None, 64, 64, "cuda", BLOCK_SIZE=16)
+            return flex_attention(q, q, q, block_mask=mask) * self.weight
+
+    model = Model()
+    model.weight = torch.nn.Parameter(torch.empty(16, device="cuda"))
+    model.other = torch.empty(1024, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), foreach=False)
+    for _ in range(3):
+        model(torch.empty(1024, device="cuda", requires_grad=True)).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
+def test_kernels_in_triton_and_blocks_of_flex_attention(tmp_path: Path) -> None:
+    program, warnings = recorded(tmp_path, TRITON)
+    assert any("Triton kernel add_kernel (train.py:8) has no cost" in w for w in warnings)
+    rows = rows_of(program, Kind.COMPUTE)
+    (added,) = [r for r in rows if r.opcode == "triton.add_kernel"]
+    assert added.flags & Flag.UNPRICED
+    assert (added.operand_bytes, added.result_bytes) == (2 * 4096, 4096)
+    halved = [r for r in rows if r.opcode == "triton.halve_kernel"]
+    assert [r.phase for r in halved] == [Phase.FORWARD, Phase.BACKWARD]
+    assert {(r.flops, r.operand_bytes, r.result_bytes) for r in halved} == {(3 * 1024, 4096, 4096)}
+    # of 4 x 4 blocks of 16: 1 + 2 + 3 + 3 (a window of 32 reaches into two blocks before)
+    scores = 9 * 16 * 16
+    forward, backward = (
+        next(r for r in rows if r.opcode == f"flex.attention_{way}")
+        for way in ("forward", "backward")
+    )
+    assert (forward.dims, forward.flops) == ((1, 64, scores // 64, 16), 4 * scores * 16)
+    assert backward.flops == 10 * scores * 16

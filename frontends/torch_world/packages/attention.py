@@ -21,20 +21,22 @@ from flint.passes.work.work import Work
 
 #: Namespaces under which reports show attention.
 NAMESPACES = ("te", "flash_attn", "xformers", "flex")
-_SIZES = "int heads, int queries, int keys, int mask"
+_SIZES = "int heads, int queries, int keys, int mask, int scores"
 
 
 @dataclass(frozen=True)
 class Square:
     """Scores of one call: `heads` of all sequences, each of `queries` x `keys`.
 
-    `mask` is that of `Program.mask`: `CAUSAL`, the keys of a window, or 0.
+    `mask` is that of `Program.mask`: `CAUSAL`, the keys of a window, or 0. `scores` are those of one
+    sequence and head that kernels calculate, where `keys` are only about their number; else 0.
     """
 
     heads: int
     queries: int
     keys: int
     mask: int = 0
+    scores: int = 0
 
 
 def causal_mask(causal: bool, window: int = -1) -> int:
@@ -73,6 +75,10 @@ def _cost(call: KernelCall, first: int, *, backward: bool) -> Work:
         backward=backward,
         product=product,
     )
+    scores = int(call.attributes["scores"])
+    if scores:  # the products of a score, for all of them
+        each = formulas.attention(1, 1, 1, q.shape[-1], v.shape[-1], backward=backward, product="")
+        found = replace(found, flops=each.flops * sizes["heads"] * scores)
     return replace(found, mask=sizes["mask"])
 
 
@@ -83,7 +89,7 @@ def _define(namespace: str) -> tuple[Any, Any]:
         lambda call: _cost(call, 0, backward=False),
     )
     def forward(q: Any, k: Any, v: Any, bias: Any, heads: int, queries: int, *rest: int) -> Any:
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        out = _like(q, v.shape[-1])
         return out, q.new_empty((heads, queries), dtype=torch.float32)
 
     @kernel(
@@ -93,9 +99,16 @@ def _define(namespace: str) -> tuple[Any, Any]:
         lambda call: _cost(call, 1, backward=True),
     )
     def backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
-        return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        return _like(q), _like(k), _like(v)
 
     return forward, backward
+
+
+def _like(tensor: Any, size: int | None = None) -> Any:
+    """A result in the layout of queries, keys or values."""
+    if size is None or size == tensor.shape[-1]:
+        return torch.empty_like(tensor)
+    return tensor.new_empty((*tensor.shape[:-1], size))
 
 
 _KERNELS = {namespace: _define(namespace) for namespace in NAMESPACES}
@@ -105,7 +118,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, square: Square, of: str) -> Any:
         ctx.set_materialize_grads(False)
-        sizes = (square.heads, square.queries, square.keys, square.mask)
+        sizes = (square.heads, square.queries, square.keys, square.mask, square.scores)
         out, lse = _KERNELS[of][0](q, k, v, bias, *sizes)
         ctx.sizes, ctx.of = sizes, of
         ctx.save_for_backward(q, k, v, bias, out, lse)
@@ -115,7 +128,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         q, k, v, bias, out, lse = ctx.saved_tensors
-        grad = gradients[0].contiguous()
+        grad = gradients[0] if ctx.of == "flex" else gradients[0].contiguous()
         found = _KERNELS[ctx.of][1](grad, q, k, v, bias, out, lse, *ctx.sizes)
         return (*found, None, None, None)
 

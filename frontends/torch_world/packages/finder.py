@@ -21,8 +21,10 @@ from typing import Any
 
 import torch
 
+from flint.frontends.torch_world.packages.flex import flex_replaced
 from flint.frontends.torch_world.packages.notes import listen
 from flint.frontends.torch_world.packages.table import PACKAGES, Package, module_of
+from flint.frontends.torch_world.packages.triton_.wrapping import triton_unwrapped
 
 #: Names of packages that are not stood in for, with commas between, or `all`.
 WITHOUT = "FLINT_WITHOUT"
@@ -39,7 +41,8 @@ def packages_found(told: Callable[[str], None]) -> Iterator[None]:
     sys.meta_path.append(finder)
     importlib.invalidate_caches()
     try:
-        yield
+        with flex_replaced(), triton_unwrapped():
+            yield
     finally:
         sys.meta_path.remove(finder)
         done()

@@ -46,7 +46,10 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(name: str, signature: str, cost: Cost) -> Callable[[Callable[..., Any]], Any]:
-    """Define the operator `name` (`te::gemm`) of a signature; decorates its fake kernel."""
+    """Define the operator `name` (`te::gemm`) of a signature; decorates its fake kernel.
+
+    One that does not read what it writes to has the overload `out` (`amp_C::scale.out`).
+    """
 
     def define(fake: Callable[..., Any]) -> Any:
         namespace, _, base = name.partition("::")
@@ -55,8 +58,10 @@ def kernel(name: str, signature: str, cost: Cost) -> Callable[[Callable[..., Any
         library = _LIBRARIES[namespace]
         library.define(base + signature)
         torch.library.register_fake(name, fake, lib=library)
-        KERNELS[name] = Kernel(cost)
-        return getattr(getattr(torch.ops, namespace), base)
+        plain, _, overload = base.partition(".")
+        KERNELS[f"{namespace}::{plain}"] = Kernel(cost)
+        found = getattr(getattr(torch.ops, namespace), plain)
+        return getattr(found, overload) if overload else found
 
     return define
 

@@ -41,7 +41,7 @@ def _scale_cost(call: KernelCall) -> Work:
     return calculation(_elements(call, 2))
 
 
-@kernel("amp_C::scale", "(Tensor[] x, Tensor(a!)[] out) -> ()", _scale_cost)
+@kernel("amp_C::scale.out", "(Tensor[] x, Tensor(a!)[] out) -> ()", _scale_cost)
 def _scale(x: Any, out: Any) -> None:
     """Each tensor times a number, into another."""
 
@@ -94,7 +94,7 @@ def _sgd(grads: Any, params: Any, momentum: Any) -> None:
 
 
 @kernel(
-    "amp_C::axpby",
+    "amp_C::axpby.out",
     "(Tensor[] x, Tensor[] y, Tensor(a!)[] out) -> ()",
     lambda call: calculation(3 * _elements(call, 3)),
 )

@@ -143,11 +143,36 @@ _XFORMERS = Package(
         "xformers.ops.fmha.attn_bias": ("xformers",),
     },
 )
+_KERNELS = ("triton_.launches", "triton_.host")
+_TRITON = Package(
+    name="triton",
+    version="3.5.0",
+    distribution="triton",
+    modules={
+        "triton": _KERNELS,
+        "triton.language": ("triton_.language",),
+        "triton.language.math": ("triton_.language",),
+        "triton.language.extra": ("triton_.language",),
+        "triton.language.extra.libdevice": ("triton_.language",),
+        "triton.language.extra.cuda": ("triton_.language",),
+        "triton.language.extra.cuda.libdevice": ("triton_.language",),
+        "triton.runtime": _KERNELS,
+        "triton.runtime.jit": _KERNELS,
+        "triton.runtime.autotuner": _KERNELS,
+    },
+    imports={"triton": ("language", "runtime")},
+)
+_DEEP_EP = Package(
+    name="deep_ep",
+    version="1.2.1",
+    distribution="deep-ep",
+    modules={"deep_ep": ("deep_ep",), "deep_ep.utils": ("deep_ep",)},
+)
 #: Packages by the name that a program imports.
 PACKAGES: Mapping[str, Package] = {
     p.name: p
     for p in (
         *(_TRANSFORMER_ENGINE, _APEX, *_EXTENSIONS),
-        *(_FLASH_ATTENTION, _FLASH_ATTENTION_3, _XFORMERS),
+        *(_FLASH_ATTENTION, _FLASH_ATTENTION_3, _XFORMERS, _TRITON, _DEEP_EP),
     )
 }

@@ -59,7 +59,17 @@ _ALLOCATING = frozenset(
 )
 _WITHOUT_WORK = _IDLE | _ALLOCATING
 #: Operators that are kernels by themselves: PyTorch's, and those of packages that are stood in for.
-LAUNCHED = ("aten.", "te.", "amp_C.", "apex.", "flash_attn.", "xformers.", "flex.", "deep_ep.")
+LAUNCHED = (
+    "aten.",
+    "te.",
+    "amp_C.",
+    "apex.",
+    "flash_attn.",
+    "xformers.",
+    "flex.",
+    "deep_ep.",
+    "triton.",
+)
 #: PyTorch's names of reductions.
 _REDUCERS = {
     "": OpClass.ADD,

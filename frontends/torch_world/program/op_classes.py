@@ -62,7 +62,7 @@ _ATEN: dict[OpClass, str] = {
     "cudnn_batch_norm_backward native_batch_norm native_batch_norm_backward native_group_norm "
     "native_group_norm_backward native_layer_norm native_layer_norm_backward rms_norm",
     OpClass.SCAN: "cummax cummin cumprod cumsum logcumsumexp",
-    OpClass.MATMUL: "_grouped_mm _int_mm _scaled_grouped_mm _scaled_mm addbmm addmm addmv baddbmm "
+    OpClass.MATMUL: "_grouped_mm _int_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm _scaled_mm_v2 addbmm addmm addmv baddbmm "
     "bmm dot linear matmul mm mv vdot",
     OpClass.CONVOLUTION: "convolution",
     OpClass.CONVOLUTION_BACKWARD: "convolution_backward",

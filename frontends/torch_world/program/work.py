@@ -64,13 +64,20 @@ def elements_out(event: Event) -> int:
 
 def _multiplied(e: Event, *factors: TensorInfo) -> str:
     """What the factors are multiplied in, as PyTorch was set when it did."""
-    return product_type([t.dtype for t in factors], str(e.attributes.get(PRECISION, "")))
+    types = ["f4E2M1FN" if _packed(t) > 1 else t.dtype for t in factors]
+    return product_type(types, str(e.attributes.get(PRECISION, "")))
+
+
+def _packed(factor: TensorInfo) -> int:
+    """Numbers in an element: 2 in `float4_e2m1fn_x2`, along the dimension that is summed over."""
+    return 2 if factor.dtype.endswith("_x2") else 1
 
 
 def matmul(e: Event) -> Work:
     """2 x batch x m x n x k. With three operands the first is added: one more for each result."""
     left, right = _factors(e)
     *batch, m, k = left.shape if len(left.shape) > 1 else (1, *left.shape)
+    k *= _packed(left)
     n = right.shape[-1] if len(right.shape) > 1 else 1
     added = math.prod(batch) * m * n if base_name(e.op) in ADDED_PRODUCTS else 0
     if len(right.shape) < 3:  # the batch is rows of one product
@@ -97,7 +104,7 @@ def linear(e: Event) -> Work:
 def grouped_matmul(e: Event) -> Work:
     """Each row meets one group's matrix (m x n x k), or each group's rows make one matrix."""
     left, right = e.inputs[:2]
-    m, k = left.shape[-2:]
+    m, k = left.shape[-2], left.shape[-1] * _packed(left)
     batch = left.shape[0] if len(left.shape) == len(right.shape) == 3 else 1
     product = _multiplied(e, left, right)
     return formulas.product(batch, m, right.shape[-1], k, product=product)
@@ -448,11 +455,14 @@ CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
 #: Operator (without `aten.`, overload and underscore) to rule.
 RULES: Mapping[str, WorkRule] = {
     **dict.fromkeys(
-        ("mm", "bmm", "mv", "dot", "vdot", "matmul", "_scaled_mm", "_int_mm", *ADDED_PRODUCTS),
+        (
+            *("mm", "bmm", "mv", "dot", "vdot", "matmul", "_scaled_mm", "_scaled_mm_v2", "_int_mm"),
+            *ADDED_PRODUCTS,
+        ),
         matmul,
     ),
     "linear": linear,
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), grouped_matmul),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"), grouped_matmul),
     "convolution": convolution,
     "convolution_backward": convolution_backward,
     **dict.fromkeys(_HEADS_FIRST, attention),
