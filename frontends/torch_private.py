@@ -227,3 +227,17 @@ fake_store = _later(f"{_FAKE_GROUPS}:FakeStore")
 pipeline_modes = _later("torch.distributed.pipelining._utils:InferenceMode")
 forward_shapes = _later("torch.distributed.pipelining._utils:_StageForwardMeta")
 backward_shapes = _later("torch.distributed.pipelining._utils:_StageBackwardMeta")
+_optimized_module = _later("torch._dynamo.eval_frame:OptimizedModule")
+
+
+@cache
+def compiled_module() -> Callable[[nn.Module, Callable[[Any], Any]], nn.Module]:
+    """What `torch.compile` makes of a module, given what wraps its call."""
+
+    class CompiledModule(_optimized_module()):  # type: ignore[misc]
+        """As PyTorch's, but that nothing looks at how the module could be compiled."""
+
+        def _initialize(self) -> None:
+            self.forward = self.dynamo_ctx(self._orig_mod.__call__)
+
+    return CompiledModule

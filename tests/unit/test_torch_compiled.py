@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from flint.frontends.torch_world.program.build import build_program
 from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall, CompiledCalls
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.process import record
 from flint.ir.mesh import Mesh
-from flint.ir.program import Kind, Program
+from flint.ir.program import Flag, Kind, Phase, Program
 from flint.ir.text.parser import parse_program
 from flint.ir.text.printer import print_program
 from flint.ir.workload import RankClass, Workload
@@ -19,6 +25,32 @@ from flint.passes.profiles import PROFILES
 from tests.recordings import event, recording, tensor
 
 MESH = Mesh(("dp", "tp"), (2, 2))
+PROGRAM = """
+    import torch, torch.distributed as dist, torch._inductor.config
+    torch._inductor.config._micro_pipeline_tp = True
+    dist.init_process_group("nccl")
+    weight = torch.nn.Parameter(torch.empty(64, 64, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=0.1, foreach=False)
+
+    def activation(x):
+        return torch.relu(x * 2 + 1)
+
+    compiled = torch.compile(activation)
+    left_out = torch.compile(torch.compiler.disable(activation))
+    graphed = torch.compile(activation, mode="reduce-overhead", backend="cudagraphs")
+    as_it_is = torch.compile(activation, backend="eager")
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            y = compiled(x @ weight)
+            y = activation(as_it_is(y))
+            return graphed(compiled(left_out(y))).sum()
+
+    net = Net()
+    for _ in range(3):
+        net(torch.empty(8, 64, device="cuda")).backward()
+        optimizer.step()
+"""
 
 
 def chain(*numbers: int) -> Program:
@@ -70,3 +102,22 @@ def test_a_call_inside_of_another_is_part_of_it() -> None:
             assert calls.current.number == 2
         assert calls.current == CompiledCall(1)
     assert calls.current == EAGER
+
+
+def test_a_program_is_marked_where_it_compiles(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    job = Job(rank=0, world_size=4, script=str(script), steps=2)
+    (found,) = record([job])
+    program = build_program(found, MESH).program
+    worked = [program.row(i) for i in range(len(program)) if program.kind[i] == Kind.COMPUTE]
+    by_call = Counter(r.compiled for r in worked if r.phase is Phase.FORWARD)
+    # x @ w, activation: eager, by backend eager, left out, in a graph; sum, the gradient of 1
+    assert by_call == {0: 1 + 3 * 4 + 1 + 1, 4: 3, 6: 3}
+    back = Counter(r.compiled for r in worked if r.phase is Phase.BACKWARD)
+    assert back[4] == back[6] == 2  # threshold_backward and mul
+    replayed = [r for r in worked if r.flags & Flag.REPLAYED]
+    assert Counter(r.phase for r in replayed) == {Phase.FORWARD: 3, Phase.BACKWARD: 2}
+    eager = sum(1 for r in worked)
+    assert kernels(program) == eager - 2 * (3 - 1) - 2 * (2 - 1)
+    assert any("async tensor parallelism was not followed" in w for w in found.warnings)

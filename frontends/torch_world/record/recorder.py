@@ -24,6 +24,7 @@ from flint.frontends.torch_private import (
 from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm_of, family_of
 from flint.frontends.torch_world.program.names import base_name
 from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
+from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
 from flint.frontends.torch_world.record.recording import (
@@ -86,7 +87,7 @@ class Recorder(TorchDispatchMode):
         self._operators: dict[OpOverload, _Operator] = {}
         self._declared = DeclaredWork()
         self._subclasses: dict[type, bool] = {}
-        self._forward: dict[int, tuple[str, str]] = {}
+        self._forward: dict[int, tuple[str, str, CompiledCall]] = {}
         self._works: dict[int, tuple[dist.Work, int, int]] = {}
         self._messages: dict[int, Phase] = {}
         self._device = virtual_device()
@@ -303,13 +304,13 @@ class Recorder(TorchDispatchMode):
         work: Work | None = None,
     ) -> int:
         timeline = self.session.timeline
-        module, location = self._where()
+        module, location, call = self._where()
         phase = self._phase(comm, outputs or inputs)
         stream, waits = timeline.current.stream_id, timeline.take_waits()
         self.events.append(
             Event(
                 op, inputs, outputs, writes, is_view, attributes, module, phase, location, stream,
-                comm, waits, host, work,
+                comm, waits, host, work, call,
             )
         )  # fmt: skip
         return len(self.events) - 1
@@ -327,15 +328,19 @@ class Recorder(TorchDispatchMode):
             return Phase.BACKWARD
         return phase
 
-    def _where(self) -> tuple[str, str]:
-        """Module and place; of a backward operator, those of its forward one."""
+    def _where(self) -> tuple[str, str, CompiledCall]:
+        """Module, place and compiled call; of a backward operator, those of its forward one."""
         stack, phases = self.session.modules.stack, self.session.phases
-        if phases.in_backward and not phases.recomputes(len(stack)):
+        calls = self.session.compiled
+        call = calls.current
+        if phases.in_backward:
             node = current_node()
             found = self._forward.get(sequence_number(node)) if node is not None else None
-            if found is not None:
-                return found
-        where = (stack[-1] if stack else "", self.places.current())
+            if found is not None and not phases.recomputes(len(stack)):
+                return (*found[:2], EAGER) if calls.is_outside else found
+            if found is not None and not (calls.is_outside or call.number):
+                call = found[2]  # a checkpoint inside of a compiled call
+        where = (stack[-1] if stack else "", self.places.current(), call)
         if not phases.in_optimizer:
             self._forward[next_sequence_number() - 1] = where
         return where

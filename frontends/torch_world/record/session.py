@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from flint.frontends.torch_world.record.compiled import CompiledCalls
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases
@@ -24,6 +25,7 @@ class Session:
     timeline: DeviceTimeline
     modules: ModulePaths
     phases: Phases
+    compiled: CompiledCalls = field(default_factory=CompiledCalls)
     autocast: Autocast = field(default_factory=Autocast)
     values: Any = None
     handover: Handover = field(default_factory=Handover)

@@ -116,7 +116,7 @@ def _constants() -> dict[str, Any]:
 def _device_functions(timeline: DeviceTimeline, count: int) -> dict[str, Any]:
     index = _always(timeline.shown.index)
 
-    class device:  # noqa: N801 - as torch.cuda.device
+    class device:
         """`with torch.cuda.device(k):` changes nothing: a rank has one device."""
 
         def __init__(self, given: Device = None) -> None:
@@ -152,9 +152,7 @@ def _memory_functions(chip: ChipProperties) -> dict[str, Any]:
         **dict.fromkeys(("_record_memory_history", "_dump_snapshot"), nothing),
         **dict.fromkeys(("memory_snapshot", "_snapshot"), lambda *_, **__: []),
         **dict.fromkeys(("mem_get_info", "get_memory_info"), free),
-        **dict.fromkeys(
-            ("memory_stats", "host_memory_stats"), lambda *_, **__: _StatsOfNothing()
-        ),
+        **dict.fromkeys(("memory_stats", "host_memory_stats"), lambda *_, **__: _StatsOfNothing()),
         "memory_summary": _always(""),
         "get_allocator_backend": _always("native"),
         "get_per_process_memory_fraction": _always(1.0),
@@ -208,13 +206,9 @@ def _stream_functions(timeline: DeviceTimeline) -> dict[str, Any]:
     }
 
 
-def _random_functions(
-    timeline: DeviceTimeline, count: int, known: Known
-) -> dict[str, Any]:
+def _random_functions(timeline: DeviceTimeline, count: int, known: Known) -> dict[str, Any]:
     """The states of the generators, one a device of the node."""
-    generators = tuple(
-        DeviceGenerator(torch.device(SHOWN, index), known) for index in range(count)
-    )
+    generators = tuple(DeviceGenerator(torch.device(SHOWN, index), known) for index in range(count))
 
     def of(device: Device) -> DeviceGenerator:
         index = device if isinstance(device, int) else torch.device(device or SHOWN).index

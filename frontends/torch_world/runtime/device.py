@@ -7,7 +7,7 @@ events note the order that the program asks for, which the recorder reads.
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import torch
 

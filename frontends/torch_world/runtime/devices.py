@@ -8,8 +8,8 @@ a device is answered here, so that a program cannot tell the difference: `tensor
 from __future__ import annotations
 
 import functools
-from types import GetSetDescriptorType
 from collections.abc import Callable
+from types import GetSetDescriptorType
 from typing import Any
 
 import torch
@@ -395,5 +395,3 @@ def nccl_version(session: Session, original: object) -> Function:
 def amp_available(session: Session, original: object) -> Function:
     """The virtual device has mixed precision."""
     return lambda: False
-
-

@@ -131,9 +131,7 @@ def safe_open(session: Session, original: object) -> Function:
 def load_file(session: Session, original: object) -> Function:
     """In the place of a function that maps the file's memory."""
 
-    def loaded(
-        filename: Any, device: Device = "cpu", **unused: object
-    ) -> dict[str, torch.Tensor]:
+    def loaded(filename: Any, device: Device = "cpu", **unused: object) -> dict[str, torch.Tensor]:
         opened = SafeTensors(filename, device=device, held=session.files.get(filename))
         return {name: opened.get_tensor(name) for name in opened}
 
@@ -158,9 +156,7 @@ CHECKPOINTS = Patches()
 CHECKPOINTS_MODULE = "torch.distributed.checkpoint"
 
 
-@CHECKPOINTS.replaces(
-    *(f"{CHECKPOINTS_MODULE}{where}:save" for where in ("", ".state_dict_saver"))
-)
+@CHECKPOINTS.replaces(*(f"{CHECKPOINTS_MODULE}{where}:save" for where in ("", ".state_dict_saver")))
 def checkpoint_save(session: Session, original: object) -> Function:
     """Writers read the memory of tensors."""
 

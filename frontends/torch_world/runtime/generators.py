@@ -22,7 +22,6 @@ _DEFAULT_SEED = 67280421310721  # c10's, which every generator of PyTorch starts
 Known = Callable[[torch.Tensor], torch.Tensor | None]
 
 
-
 def host_generator(base: type[torch.Generator], known: Known) -> torch.Generator:
     """A generator of the host, which draws, and takes states that the program made."""
 

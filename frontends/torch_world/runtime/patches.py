@@ -8,31 +8,21 @@ PyTorch does not have (FL234).
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from types import GetSetDescriptorType
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 from flint.frontends.torch_private import (
     FakeTensor,
-    apply_to,
-    exchange_tensors,
-    has_hooks,
     local_tensor,
-    may_share,
     mesh_parts,
     mesh_ranks,
-    own_buffers,
-    own_parameters,
     set_mesh_ranks,
     states_by_optimizer,
-    storage_address,
     without_modes,
 )
 from flint.frontends.torch_world.record.session import Session
@@ -131,7 +121,6 @@ def always_steps(session: Session, original: object) -> Function:
 @PRIVATE.replaces("torch.amp.grad_scaler:GradScaler.update", parameters=("self",))
 def scale_stays(session: Session, original: object) -> Function:
     """The new scale depends on whether gradients overflowed."""
-
 
     def update(scaler: torch.amp.GradScaler, new_scale: object = None) -> None:
         if scaler.is_enabled():

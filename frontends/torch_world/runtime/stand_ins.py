@@ -19,6 +19,7 @@ from flint.errors import FlintError
 from flint.frontends.torch_private import fake_store, without_modes
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.coalesced import COALESCED
+from flint.frontends.torch_world.runtime.compilers import COMPILERS
 from flint.frontends.torch_world.runtime.cuda import device_functions
 from flint.frontends.torch_world.runtime.device import NAME, SHOWN
 from flint.frontends.torch_world.runtime.devices import DEVICES
@@ -50,7 +51,7 @@ def stand_ins() -> list[Patch]:
         Patch(f"torch.accelerator:{name}", _device_function(own))
         for name, own in _ACCELERATOR.items()
     ]
-    always = [*DEVICES.all, *TENSORS.all, *FILES.all, *COALESCED.all, *PUBLIC.all]
+    always = [*DEVICES.all, *TENSORS.all, *FILES.all, *COALESCED.all, *COMPILERS.all, *PUBLIC.all]
     return [*always, *(patch for patch in (*found, *SAFETENSORS.all) if patch.holds())]
 
 
@@ -80,26 +81,10 @@ def module_call(session: Session, original: Function) -> Function:
     return call
 
 
-@PUBLIC.replaces("torch:compile")
-def compile_nothing(session: Session, original: object) -> Function:
-    """Operators are recorded as they are written; compiling would only take time."""
-
-    def compile_(model: Function | None = None, **kwargs: object) -> Function:
-        return model if model is not None else (lambda function: function)
-
-    return compile_
-
-
 @PUBLIC.replaces("torch.jit:script")
 def no_script(session: Session, original: object) -> Function:
     """Scripts would run in C++, and cannot be compiled over functions that are replaced."""
     return lambda obj=None, *args, **kwargs: obj
-
-
-@PUBLIC.replaces("torch.nn:Module.compile")
-def compile_module(session: Session, original: object) -> Function:
-    """As above."""
-    return lambda module, *args, **kwargs: None
 
 
 @PUBLIC.replaces("torch.utils.data:DataLoader.__init__")

@@ -42,7 +42,9 @@ def drawn(
 
     Runs outside of all modes.
     """
-    written = [a.alias_info is not None and a.alias_info.is_write for a in schema_of(func).arguments]
+    written = [
+        a.alias_info is not None and a.alias_info.is_write for a in schema_of(func).arguments
+    ]
     given: list[Any] = []
     for arg, is_written in zip(args, written, strict=False):
         if isinstance(arg, torch.Tensor) and not is_written:
