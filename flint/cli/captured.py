@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
@@ -34,6 +35,7 @@ class CaptureOptions:
     steps: int | None = None
     step: str | None = None
     chip: str | None = None
+    clusters: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     args: str | None = None
     settings: tuple[str, ...] = ()
@@ -93,9 +95,23 @@ def _trace_script(o: CaptureOptions) -> Trace:
         hints=hints,
         steps=number,
         step=step,
-        chip=o.chip,
+        chip=_chip_of(o),
         partitioner=o.partitioner,
     )
+
+
+def _chip_of(o: CaptureOptions) -> str | None:
+    """The chip that a script finds: `--chip`, or that of the first cluster that it is estimated on.
+
+    Raises FlintError FL218 for a chip that would be without effect.
+    """
+    from flint.frontends.script_kind import ScriptKind, script_kind
+
+    if o.chip is not None and script_kind(Path(o.model)) is ScriptKind.TORCH:
+        raise FlintError(
+            "FL218", "--chip is for JAX scripts, this one is PyTorch's", help="leave it out"
+        )
+    return o.chip or next(iter(o.clusters), None)
 
 
 def _step_of(o: CaptureOptions) -> tuple[str, int]:

@@ -55,6 +55,8 @@ class Capture(_Table):
     world: StrictBool = False
     script_arguments: Texts = ()
     steps: Annotated[StrictInt, Field(ge=0)] | None = None
+    step: StrictStr | None = None
+    chip: StrictStr | None = None
     hints: Texts = ()
     args: StrictStr | None = None
     set: dict[str, Scalar] = Field(default_factory=dict)

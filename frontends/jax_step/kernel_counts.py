@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.frontends.jax_stages.cut.jaxprs import scan_operands
+
 if TYPE_CHECKING:
     from jax.extend.core import Jaxpr, JaxprEqn
 
@@ -185,7 +187,7 @@ class _Counter:
 
     def scan(self, e: JaxprEqn, values: list[Known], times: NDArray[np.int64]) -> list[Known]:
         """A loop of known length. What it carries is not followed, except for constants."""
-        constants = int(e.params["num_consts"])
+        constants, _ = scan_operands(e)
         inside = [*values[:constants], *[None] * (len(values) - constants)]
         self.run(e.params["jaxpr"], inside, times * np.int64(e.params["length"]))
         return [None] * len(e.outvars)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flint.frontends.jax_world.ahead import lowering_ahead
 from flint.frontends.jax_world.arrays import Placed, array_class
 from flint.frontends.jax_world.calls import Call, Calls, Function, StepDone
 from flint.frontends.jax_world.devices import VirtualClient, VirtualDevice
@@ -175,7 +176,10 @@ def installed(world: World) -> Iterator[None]:
         stack.enter_context(jax.set_mesh(None))  # and the program's own does not stay
         _install_devices(world, stack)
         _install_arrays(world, stack)
-        _set(stack, jax_private.jitted_calls(), "_pjit_call_impl_python", world.call)
+        pjit = jax_private.jitted_calls()
+        ahead = lowering_ahead(pjit._resolve_and_lower, world.call, world.client.raw_platform)
+        _set(stack, pjit, "_resolve_and_lower", ahead)
+        _set(stack, pjit, "_pjit_call_impl_python", world.call)
         _set(stack, jax_private.core().EvalTrace, "process_shard_map", _jitted_shard_map)
         _set(stack, jax.distributed, "initialize", _initialized(world))
         _set(stack, jax.distributed, "is_initialized", lambda: True)

@@ -40,7 +40,7 @@ def _outcome(job: Job) -> Outcome:
         job_file.write_bytes(pickle.dumps(job))
         module = "flint.frontends.jax_world.child"
         child = Child(
-            [sys.executable, "-m", module, str(job_file), str(result_file)],
+            [sys.executable, "-P", "-m", module, str(job_file), str(result_file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=_environment(),

@@ -204,6 +204,18 @@ assert local.shape == (16, 2) and y.addressable_shards[3].data.shape == (16, 2)
 """
 
 
+def test_a_step_that_is_compiled_ahead_is_captured_when_it_is_called(tmp_path: Path) -> None:
+    body = """
+    if number == 0: compiled = train_step.lower(state, x, x).compile()
+    assert compiled.memory_analysis() is None and "stablehlo" in compiled.as_text()
+    assert compiled.cost_analysis()["flops"] * jax.device_count() == 8 * 2 * 512 * 64 * 64
+    state, loss = compiled(state, x, x)
+    """
+    found = captured(tmp_path, train_script(body))
+    assert found.name == "train_step"
+    assert finished(found)["matmul_flops"] == PRODUCTS // 512
+
+
 def test_set_mesh_explicit_axes_and_eager_shard_map(tmp_path: Path) -> None:
     found = captured(tmp_path, EXPLICIT, "16")
     said = finished(found)

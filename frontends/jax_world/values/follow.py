@@ -46,13 +46,14 @@ class Follower:
         plan = self._plan(jaxpr)
         if not any(plan.results):
             return [None] * len(jaxpr.outvars)
-        found: dict[Any, Known | None] = dict(zip(jaxpr.invars, inputs, strict=True))
+        given = zip(jaxpr.invars, inputs, strict=True)
+        found: dict[Any, Known | None] = {v: _as_type(k, v.aval) for v, k in given}
         constants = zip(jaxpr.constvars, getattr(program, "consts", ()), strict=False)
         found.update({variable: self._known(value) for variable, value in constants})
         for equation in plan.equations:
-            given = [self._read(found, atom) for atom in equation.invars]
+            values = [self._read(found, atom) for atom in equation.invars]
             for variable, value in zip(
-                equation.outvars, self._equation(equation, given), strict=True
+                equation.outvars, self._equation(equation, values), strict=True
             ):
                 found[variable] = value
         return [
@@ -61,7 +62,9 @@ class Follower:
         ]
 
     def _read(self, found: dict[Any, Known | None], atom: Any) -> Known | None:
-        return self._known(atom.val) if hasattr(atom, "val") else found.get(atom)
+        if hasattr(atom, "val"):
+            return _as_type(self._known(atom.val), atom.aval)
+        return found.get(atom)
 
     def _equation(self, equation: Any, given: list[Known | None]) -> list[Known | None]:
         name = equation.primitive.name

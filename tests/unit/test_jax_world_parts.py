@@ -1,0 +1,88 @@
+"""Which scripts are JAX's, which chips JAX has, and how its devices stand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+from flint.errors import FlintError
+from flint.frontends.jax_world.chips import answers_of
+from flint.frontends.jax_world.devices import VirtualClient, torus_shape
+from flint.frontends.jax_world.work import Weight, Weights
+from flint.frontends.script_kind import ScriptKind, script_kind
+
+SCRIPTS = {
+    "import jax": ScriptKind.JAX,
+    "def main():\n    from flax import nnx": ScriptKind.JAX,
+    "import jax\nfrom torch.utils.data import DataLoader": ScriptKind.JAX,
+    "import jax\nimport torch\nfrom torch.utils import data": ScriptKind.JAX,
+    "import torch": ScriptKind.TORCH,
+    "import torch.distributed as dist\nimport jax": ScriptKind.TORCH,
+    "from torch import nn\nimport torch\nimport jax": ScriptKind.TORCH,
+    "import beside": ScriptKind.JAX,
+    "from inside.steps import train": ScriptKind.JAX,
+    "import argparse": ScriptKind.TORCH,
+    "import (": ScriptKind.TORCH,
+}
+
+
+@pytest.mark.parametrize("text", SCRIPTS)
+def test_a_script_is_what_it_imports(tmp_path: Path, text: str) -> None:
+    (tmp_path / "beside.py").write_text("import optax, beside")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "steps.py").write_text("import jax.numpy as jnp")
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert script_kind(script) is SCRIPTS[text]
+
+
+def test_chips_answer_as_their_drivers_do() -> None:
+    h100, v5e = answers_of("h100"), answers_of("tpu-v5e")
+    assert (h100.platform, h100.backend, h100.kind) == ("cuda", "gpu", "NVIDIA H100 80GB HBM3")
+    assert h100.capability == "9.0"
+    assert (v5e.platform, v5e.backend, v5e.kind) == ("tpu", "tpu", "TPU v5 lite")
+    with pytest.raises(FlintError) as caught:
+        answers_of("h1000")
+    assert caught.value.code == "FL702"
+
+
+@pytest.mark.parametrize(
+    ("axes", "dimensions", "shape"),
+    [
+        ((64, 4), 3, (4, 8, 8)),
+        ((512, 8), 3, (8, 16, 32)),
+        ((4096,), 3, (16, 16, 16)),
+        ((64, 4), 2, (1, 4, 64)),
+        ((16, 16), 2, (1, 16, 16)),
+        ((7,), 3, (1, 1, 7)),
+        ((2, 2, 2, 2), 3, (2, 2, 4)),
+    ],
+)
+def test_chips_stand_in_a_torus_that_the_mesh_can_be_laid_along(
+    axes: tuple[int, ...], dimensions: int, shape: tuple[int, ...]
+) -> None:
+    assert torus_shape(math.prod(axes), dimensions, axes) == shape
+
+
+def test_every_chip_of_a_torus_has_a_place_of_its_own() -> None:
+    devices = VirtualClient(answers_of("v5p"), (64, 4)).devices()
+    assert len({d.coords for d in devices}) == len(devices) == 256
+    assert [max(d.coords[i] for d in devices) for i in range(3)] == [3, 7, 7]
+
+
+def test_weights_count_products_as_often_as_they_run() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def layer(x: object, w: object) -> object:
+        return jnp.dot(x, w), None
+
+    def function(x: object, ws: object) -> object:
+        return jax.lax.scan(layer, x, ws)[0]
+
+    x, ws = jax.ShapeDtypeStruct((8, 16), "f4"), jax.ShapeDtypeStruct((5, 16, 16), "f4")
+    assert Weights().of(jax.make_jaxpr(function)(x, ws)) == Weight(5 * 2 * 8 * 16 * 16, 6)
