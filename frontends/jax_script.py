@@ -15,6 +15,7 @@ from flint.frontends.jax_world.calls import Choice
 from flint.frontends.jax_world.chips import DEFAULT_CHIP, answers_of
 from flint.frontends.jax_world.process import captured_in_child
 from flint.frontends.jax_world.run import Job
+from flint.frontends.script_kind import script_file
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.mesh import DEFAULT_AXIS_NAMES, Mesh
 from flint.passes.mlir import missing_jax
@@ -31,7 +32,7 @@ def capture_jax_script(
     number: int = 2,
     hints: Mapping[str, Any] | None = None,
 ) -> Captured:
-    """Run `python path *argv` on as many devices as `mesh` has, and capture the step that it jits.
+    """Run `python path *argv`, or `python -m path *argv`, on as many devices as `mesh` has, and capture the step that it jits.
 
     `chip` is the name of a cluster or a TOML file, `step` the name of the jitted function (without
     one, the heaviest that is called often enough) and `number` which of its calls, from 1. The mesh
@@ -39,6 +40,8 @@ def capture_jax_script(
     axes they have. Raises FlintError FL301 for a file that cannot be read, FL206 without JAX, FL702
     for an unknown chip, FL218 for one that JAX does not drive, and FL230 to FL239.
     """
+    module = "" if os.path.isfile(path) else str(path)
+    path = script_file(path) or path
     if not os.path.isfile(path):
         raise FlintError("FL301", f"cannot read {path}: there is no such file")
     read_bounded(path, FileKind.MODEL, "FL301")
@@ -53,7 +56,7 @@ def capture_jax_script(
     asked, is_named = _mesh(mesh)
     choice = Choice(step, number)
     answers = answers_of(chip or DEFAULT_CHIP)
-    job = Job(str(path), tuple(argv), asked, is_named, answers, choice, dict(hints or {}))
+    job = Job(str(path), tuple(argv), module, asked, is_named, answers, choice, dict(hints or {}))
     return captured_in_child(job)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
 from collections.abc import Iterator
 from enum import Enum
 from functools import cache
@@ -24,12 +26,35 @@ class ScriptKind(Enum):
     TORCH = "torch"
 
 
+def script_file(path: Path) -> Path | None:
+    """The file of a script, or of a module that is named like `package.train`: here or installed.
+
+    Nothing is imported. None where there is neither.
+    """
+    if os.path.isfile(path):  # no name is too long for it
+        return path
+    parts = str(path).split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None
+    try:
+        top = importlib.util.find_spec(parts[0])
+    except (ImportError, ValueError):
+        top = None
+    installed = top.submodule_search_locations or () if top is not None else ()
+    for inside in (Path(*parts), *(Path(folder, *parts[1:]) for folder in installed)):
+        for file in (inside.with_name(inside.name + ".py"), inside / "__main__.py"):
+            if os.path.isfile(file):
+                return file
+    return None
+
+
 def script_kind(path: Path) -> ScriptKind:
-    """What the script at `path` trains with, by its imports and those of modules beside it.
+    """What a script (or module, see `script_file`) trains with, by the imports of it and beside it.
 
     A program that imports both is JAX's if it uses PyTorch's data loaders alone. One that imports
     neither, itself or through an installed package, is taken for PyTorch's.
     """
+    path = script_file(path) or path
     names = set(_imports_of_all(path))
     tops = {name.partition(".")[0] for name in names}
     jax = bool(tops & _JAX) or any(_requires(top, "jax") for top in tops)
@@ -60,7 +85,9 @@ def _imports_of_all(path: Path) -> Iterator[str]:
         for name in _imports(file):
             yield name
             inside = path.parent.joinpath(*name.split("."))
-            todo += [f for f in (inside.with_suffix(".py"), inside / "__init__.py") if f.is_file()]
+            todo += [
+                f for f in (inside.with_suffix(".py"), inside / "__init__.py") if os.path.isfile(f)
+            ]
 
 
 def _imports(file: Path) -> Iterator[str]:

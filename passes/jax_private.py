@@ -204,6 +204,7 @@ backends = _later(
     "backends",
     "_backends",
     "_default_backend",
+    "backends_are_initialized",
     "get_backend.cache_clear",
     "local_devices.cache_clear",
     "process_count.cache_clear",

@@ -80,7 +80,14 @@ def captured(
     names = ("data", "model") if mesh.count("x") == 1 else ("data",)
     asked = Mesh.parse(mesh, None if "=" in mesh else names)
     job = Job(
-        str(file), argv, asked, "=" in mesh, answers_of(chip), choice or Choice(), dict(hints or {})
+        str(file),
+        argv,
+        "",
+        asked,
+        "=" in mesh,
+        answers_of(chip),
+        choice or Choice(),
+        dict(hints or {}),
     )
     with _quiet():
         return run(job)

@@ -166,9 +166,14 @@ class Calls:
             )
         name, number = self._choice.name, self._choice.number
         listed = "; ".join(f.described() for f in known[:8])
+        meant = (
+            ""
+            if any(_is_called(f, name) for f in known)
+            else nearest(name, [f.name for f in known])
+        )
         return FlintError(
             "FL231",
-            f"call {number} of '{name}' never came{nearest(name, [f.name for f in known])}",
+            f"call {number} of '{name}' never came{meant}",
             help=f"the program called {listed}",
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flint.errors import FlintError
 from flint.frontends.jax_world.run import Job, run
-from flint.frontends.user_code import user_place
+from flint.frontends.jax_world.values.places import raising_place
 from flint.io.inputs import record_if_asked
 from flint.io.processes import begin_child
 from flint.steps.captured import Captured
@@ -47,7 +47,7 @@ def _raised(job: Job, what: str, error: BaseException) -> Outcome:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, FlintError):
-            place = cause.place or user_place(error)
+            place = cause.place or raising_place(error)
             return Failure(cause.code, cause.message, place, cause.help, trace)
         cause = cause.__cause__ or cause.__context__
     help_ = "it runs without data on devices that are not there; -v shows the whole traceback"
@@ -57,7 +57,7 @@ def _raised(job: Job, what: str, error: BaseException) -> Outcome:
 def _place(error: BaseException, job: Job) -> str | None:
     if isinstance(error, SyntaxError):
         return f"{Path(error.filename).name}:{error.lineno}" if error.filename else job.name
-    return user_place(error)
+    return raising_place(error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flint.frontends.jax_step.gpu_kernels import without_gpu
 from flint.frontends.jax_world.ahead import lowering_ahead
 from flint.frontends.jax_world.arrays import Placed, array_class
 from flint.frontends.jax_world.calls import Call, Calls, Function, StepDone
@@ -174,6 +175,7 @@ def installed(world: World) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.set_mesh(None))  # and the program's own does not stay
+        stack.enter_context(without_gpu())
         _install_devices(world, stack)
         _install_arrays(world, stack)
         pjit = jax_private.jitted_calls()
@@ -193,6 +195,8 @@ def _install_devices(world: World, stack: contextlib.ExitStack) -> None:
     cpu = {name: client for name, client in real.items() if name == "cpu"}
     _set(stack, backends, "_backends", {world.client.raw_platform: world.client, **cpu})
     _set(stack, backends, "_default_backend", world.client)
+    # Settings of devices (jax_num_cpu_devices) are refused once there are some.
+    _set(stack, backends, "backends_are_initialized", lambda: False)
     _forget_devices(stack)
     import jax
 

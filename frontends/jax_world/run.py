@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Calls, Choice, StepDone
 from flint.frontends.jax_world.chips import ChipAnswers
-from flint.frontends.user_code import user_place
+from flint.frontends.jax_world.values.places import raising_place
 from flint.ir.mesh import Mesh
 from flint.steps.captured import Captured
 
@@ -21,12 +23,14 @@ from flint.steps.captured import Captured
 class Job:
     """A script with its arguments, the devices to run it on, and what of it to capture.
 
+    With `module` the script is run as `python -m module` would run it.
     `mesh` has as many devices as the script shall see; `is_named` says whether the user named its
     axes.
     """
 
     script: str
     argv: tuple[str, ...]
+    module: str
     mesh: Mesh
     is_named: bool
     chip: ChipAnswers
@@ -64,7 +68,10 @@ def run(job: Job) -> Captured:
 
 def _until_done(job: Job, calls: Calls, warnings: list[str]) -> None:
     try:
-        runpy.run_path(job.script, run_name="__main__")
+        if job.module:
+            runpy.run_module(job.module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(job.script, run_name="__main__")
     except StepDone:
         return
     except SystemExit as exit_:
@@ -73,11 +80,15 @@ def _until_done(job: Job, calls: Calls, warnings: list[str]) -> None:
     except Exception as error:
         if not calls.is_certain:
             raise
-        place = user_place(error) or job.name
-        what = str(error).strip().partition("\n")[0]
-        warnings.append(
-            f"after its step the program raised {type(error).__name__}: {what} ({place})"
-        )
+        warnings.append(f"after its step the program {raised(error)}")
+
+
+def raised(error: Exception) -> str:
+    """What a program raised and where, in the middle of a sentence."""
+    if isinstance(error, FlintError):
+        return f"stopped: {error.message} ({error.place})" if error.place else error.message
+    what = str(error).strip().partition("\n")[0]
+    return f"raised {type(error).__name__}: {what} ({raising_place(error)})"
 
 
 @contextlib.contextmanager
@@ -85,7 +96,7 @@ def _script(job: Job) -> Iterator[None]:
     """The arguments and the path that Python gives a script."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [job.script, *job.argv]
-    sys.path.insert(0, str(Path(job.script).resolve().parent))
+    sys.path.insert(0, os.getcwd() if job.module else str(Path(job.script).resolve().parent))
     try:
         yield
     finally:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from functools import cache
 
-from flint.frontends.user_code import is_users
+from flint.frontends.user_code import is_users, user_place
 
 #: Packages whose code passes a question on: who asks is whoever called them.
 _PASSING_ON = ("jax", "jaxlib", "numpy", "ml_dtypes", "flint")
@@ -27,6 +28,18 @@ def asking_place() -> tuple[str, str]:
             library = f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "", library
+
+
+def raising_place(error: BaseException) -> str | None:
+    """`file.py:line  source` of the user's last line in a traceback, or a library's, or None."""
+    found = user_place(error)
+    if found is not None:
+        return found
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        name = _library_file(frame.filename)
+        if name:
+            return f"{name}:{frame.lineno}  {frame.line}"
+    return None
 
 
 @cache
