@@ -352,7 +352,8 @@ def trace_script(
 ) -> Trace:
     """Trace a script, run as `python path *argv`, on the devices of a mesh that are not there.
 
-    A PyTorch script is a torchrun script: see `trace_distributed` for `steps` and `hints`. Of a JAX
+    A PyTorch script is a torchrun script: see `trace_distributed` for `steps` and `hints`; `chip`
+    names the cluster whose GPU it is told that it runs on ("h100" by default). Of a JAX
     script the jitted function called `step` is captured (without a name, the heaviest that is
     called so often) at its call `steps`, lowered for `chip`: a cluster's name or file.
 
@@ -368,7 +369,7 @@ def trace_script(
     timings: dict[str, float] = {}
     with stage("capture", timings):
         workload = capture_script(
-            Path(path), tuple(argv), mesh, hints=dict(hints or {}), steps=steps
+            Path(path), tuple(argv), mesh, hints=dict(hints or {}), steps=steps, chip=chip
         )
     return Trace(workload, timings)
 

@@ -40,9 +40,13 @@ def capture_script(
     *,
     hints: Mapping[str, Any] | None = None,
     steps: int = 2,
+    chip: str | None = None,
 ) -> Workload:
-    """Run a torchrun script, `python path *argv`, as ranks of a world. See `capture_world`."""
-    job = Job.of_script(path, argv, steps=steps, hints=hints)
+    """Run a torchrun script, `python path *argv`, as ranks of a world. See `capture_world`.
+
+    `chip` names the cluster whose GPU the script is told that it runs on.
+    """
+    job = Job.of_script(path, argv, steps=steps, hints=hints, chip=chip)
     return _capture(job, mesh, path.stem, path.name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
@@ -101,16 +100,7 @@ def _trace_script(o: CaptureOptions) -> Trace:
 
 
 def _chip_of(o: CaptureOptions) -> str | None:
-    """The chip that a script finds: `--chip`, or that of the first cluster that it is estimated on.
-
-    Raises FlintError FL218 for a chip that would be without effect.
-    """
-    from flint.frontends.script_kind import ScriptKind, script_kind
-
-    if o.chip is not None and script_kind(Path(o.model)) is ScriptKind.TORCH:
-        raise FlintError(
-            "FL218", "--chip is for JAX scripts, this one is PyTorch's", help="leave it out"
-        )
+    """The chip that a script finds: `--chip`, or that of the first cluster that it is estimated on."""
     return o.chip or next(iter(o.clusters), None)
 
 

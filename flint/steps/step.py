@@ -149,7 +149,8 @@ class WorldStep:
     `fn(*args, **kwargs)` does what a torchrun script does: `init_process_group`,
     `init_device_mesh`, steps. `hints` gives values that depend on data, see
     docs/torch-distributed.md. `steps` is the number of the optimizer step that ends the recorded
-    one: 2 leaves out the first, which sets up.
+    one: 2 leaves out the first, which sets up. `chip` names the cluster whose GPU the program is
+    told that it runs on.
 
     Raises FlintError FL219 for a field that holds something else.
     """
@@ -160,6 +161,7 @@ class WorldStep:
     hints: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 2
     name: str = ""
+    chip: str = "h100"
 
     def __post_init__(self) -> None:
         check_fields(
@@ -171,6 +173,7 @@ class WorldStep:
             hints=NAMED,
             steps=count(0),
             name=TEXT,
+            chip=TEXT,
         )
 
 

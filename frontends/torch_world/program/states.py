@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from flint.frontends.torch_private import local_tensor
+from flint.frontends.torch_private import local_tensor, without_modes
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import DeviceMeshInfo, Placement, StorageInfo
@@ -28,6 +28,7 @@ class States:
         self._mesh_indices: dict[int, int] = {}
         self._optimizers: dict[int, Any] = {}
         self._gradients: dict[int, tuple[Any, Any, int]] = {}
+        self._named: dict[int, StorageInfo] | None = None
 
     def forget(self) -> None:
         """The recorded step starts."""
@@ -49,8 +50,20 @@ class States:
                     number = self._recorder.storages.number(local)
                     self._gradients[number] = (parameter, local, number)
 
+    @property
     def named(self) -> dict[int, StorageInfo]:
-        """Storages by number."""
+        """Storages by number, as they were named at the end of the step."""
+        if self._named is None:
+            self.settle()
+        assert self._named is not None
+        return self._named
+
+    def settle(self) -> None:
+        """Name storages now: trainers clean up when they are left, and move models to the host."""
+        with without_modes():
+            self._named = self._find()
+
+    def _find(self) -> dict[int, StorageInfo]:
         for mesh in self._meshes:
             self._mesh_index(mesh)
         parameters = self._modules.named_parameters()
@@ -59,6 +72,9 @@ class States:
             self._name(found, parameter, "parameter", name)
         for name, buffer in self._modules.named_buffers().items():
             self._name(found, buffer, "buffer", name)
+        for name, parameter in parameters.values():
+            if isinstance(gradient := getattr(parameter, "main_grad", None), torch.Tensor):
+                self._name(found, gradient, "gradient", name)  # Megatron's, in one buffer
         for parameter, gradient, _ in self._gradients.values():
             name = parameters.get(id(parameter), ("", None))[0]
             self._name(found, gradient, "gradient", name, like=parameter)
@@ -77,6 +93,9 @@ class States:
         optimizer: torch.optim.Optimizer,
         parameters: dict[int, tuple[str, Any]],
     ) -> None:
+        for parameter in _parameters(optimizer):
+            if id(parameter) not in parameters:  # copies in float32 that the model does not hold
+                self._name(found, parameter, "optimizer", "master_weight")
         for parameter, states in optimizer.state.items():
             path = parameters.get(id(parameter), ("", None))[0]
             for key, value in states.items() if isinstance(states, dict) else ():

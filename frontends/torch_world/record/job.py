@@ -6,12 +6,12 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.runtime.chips import DEFAULT_CHIP
+from flint.frontends.torch_world.runtime.chips import DEFAULT_CHIP, chip_properties
 from flint.io.bounded import FileKind, read_bounded
 from flint.steps.step import WorldStep
 
@@ -61,12 +61,22 @@ class Job:
         *,
         steps: int = 2,
         hints: Mapping[str, Any] | None = None,
+        chip: str | None = None,
     ) -> Job:
-        """A torchrun script and its arguments. Raises FlintError FL301 if it cannot be read."""
+        """A torchrun script and its arguments. Raises FlintError FL301 if it cannot be read, FL702
+        if there is no such `chip`.
+        """
+        chip_properties(chip or DEFAULT_CHIP)
         if not os.path.isfile(script):
             raise FlintError("FL301", f"cannot read {script}: there is no such file")
         read_bounded(Path(script), FileKind.MODEL, "FL301")
-        return cls(script=str(script), argv=tuple(argv), steps=steps, hints=dict(hints or {}))
+        return cls(
+            script=str(script),
+            argv=tuple(argv),
+            steps=steps,
+            hints=dict(hints or {}),
+            chip=chip or DEFAULT_CHIP,
+        )
 
     @classmethod
     def of_function(cls, step: WorldStep) -> Job:
@@ -74,11 +84,10 @@ class Job:
         reference = _reference(step.fn)
         arguments = _pickled(step) if reference else b""
         if reference and arguments:
-            return cls(
-                function=reference, arguments=arguments, steps=step.steps, hints=dict(step.hints)
-            )
-        call = _Call(step.fn, tuple(step.args), dict(step.kwargs))
-        return cls(call=call, steps=step.steps, hints=dict(step.hints))
+            made = cls(function=reference, arguments=arguments)
+        else:
+            made = cls(call=_Call(step.fn, tuple(step.args), dict(step.kwargs)))
+        return replace(made, steps=step.steps, hints=dict(step.hints), chip=step.chip)
 
 
 @dataclass(frozen=True)

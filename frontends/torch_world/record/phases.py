@@ -38,6 +38,7 @@ class Phases:
         self.on_start: Callable[[], None] = lambda: None
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
         self.on_end: Callable[[], None] = lambda: None
+        self.on_done: Callable[[], None] = lambda: None
 
     @property
     def in_backward(self) -> bool:
@@ -120,6 +121,7 @@ class Phases:
         self._stepped = False
         self.done_steps += 1
         if self.steps and self.done_steps == self.steps:
+            self.on_done()
             raise StepDone
 
     def _start(self) -> None:

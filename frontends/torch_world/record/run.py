@@ -36,6 +36,7 @@ from flint.frontends.torch_world.record.recording import GroupInfo, Recording
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.chips import chip_properties
 from flint.frontends.torch_world.runtime.cuda import make_device_module
+from flint.frontends.torch_world.runtime.deepspeed import BUILDERS, DEEPSPEED
 from flint.frontends.torch_world.runtime.device import NAME, SHOWN, DeviceTimeline
 from flint.frontends.torch_world.runtime.fakes import Fakes
 from flint.frontends.torch_world.runtime.files import (
@@ -50,6 +51,9 @@ from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_i
 from flint.frontends.torch_world.runtime.versions import check_version
 from flint.frontends.torch_world.runtime.whole_operators import operators_kept_whole
 from flint.frontends.torch_world.values.answers import Surroundings, Values
+
+#: Replaced when the program imports the module.
+_LATE = ((PIPELINES, PIPELINE), (CHECKPOINTS_MODULE, CHECKPOINTS), (BUILDERS, DEEPSPEED))
 
 
 def run(job: Job) -> Recording:
@@ -97,6 +101,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
 
     session.phases.on_start = start
     session.phases.on_end = recorder.mark_end
+    session.phases.on_done = states.settle
     session.phases.on_optimizer = states.optimizer_steps
     session.on_work = recorder.waited
     session.on_message = recorder.will_move
@@ -115,7 +120,7 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
 
 def _make_device(session: Session, job: Job) -> None:
     count, chip = min(job.local_world_size, job.world_size), chip_properties(job.chip)
-    known = lambda tensor: session.values.known(tensor)  # noqa: E731 - there are none yet
+    known = lambda tensor: session.values.known(tensor)
     module = make_device_module(session.timeline, chip, count, known)
     try:
         make_device(NAME, backend_module=module)
@@ -140,7 +145,7 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(_leave_world)
         stack.enter_context(installed([*PRIVATE.all, *stand_ins()], session))
-        for module, patches in ((PIPELINES, PIPELINE), (CHECKPOINTS_MODULE, CHECKPOINTS)):
+        for module, patches in _LATE:
             late = functools.partial(_patch, patches, stack, session)
             stack.enter_context(after_import(module, late))
         stack.enter_context(session.autocast.registered())
@@ -185,6 +190,7 @@ def _environment(job: Job) -> Iterator[None]:
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": 29500,
         "TORCHELASTIC_RUN_ID": "flint",
+        "HF_DEACTIVATE_ASYNC_LOAD": 1,  # fake tensors belong to the thread that made them
     }
     before = {name: os.environ.get(name) for name in given}
     os.environ.update({name: str(value) for name, value in given.items()})
@@ -275,7 +281,7 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
             help='move it to the device that the program would train on: model.to("cuda")',
         )
     with without_modes():
-        storages = states.named()
+        storages = states.named
         groups = {
             name: GroupInfo(str(group.group_desc), tuple(dist.get_process_group_ranks(group)))
             for name, group in recorder.groups.seen.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flint.cluster.models import load_cluster
-from flint.errors import FlintError
 
 #: The chip of a recorded program that names none.
 DEFAULT_CHIP = "h100"
@@ -40,18 +39,15 @@ _REPORTED = {
 def chip_properties(chip: str) -> ChipProperties:
     """The properties of the chip of a cluster: a preset's name, or a cluster file.
 
-    Raises FlintError FL401 if there is no such cluster, FL218 if its chip is no GPU whose compute
-    capability is known.
+    A GPU of the user's own is told under its own name, with the compute capability of an H100; a
+    chip that is no GPU is told as an H100, as PyTorch's programs ask for CUDA. Raises FlintError
+    FL702 if there is no such cluster.
     """
     found = load_cluster(chip).chip
-    reported, gpu = _REPORTED.get(found.name), getattr(found, "gpu", None)
-    if reported is None or gpu is None:
-        raise FlintError(
-            "FL218",
-            f"--chip {chip}: a PyTorch program cannot be told that it runs on {found.name}",
-            help=f"choose one of {', '.join(_REPORTED)} by the name of its cluster",
-        )
-    name, capability = reported
+    gpu = getattr(found, "gpu", None)
+    if gpu is None:
+        return chip_properties(DEFAULT_CHIP)
+    name, capability = _REPORTED.get(found.name, (found.name, (9, 0)))
     return ChipProperties(
         name,
         capability,

@@ -163,8 +163,9 @@ def deepcopy_tensor(session: Session, original: object) -> Function:
         if id(tensor) not in memo:
             made = memo[id(tensor)] = tensor.detach().clone()
             made.requires_grad_(tensor.requires_grad)
-            own = {k: v for k, v in tensor.__dict__.items() if k not in made.__dict__}
-            made.__dict__.update(copy.deepcopy(own, memo))
+            own = {k: v for k, v in vars(tensor).items() if k not in vars(made)}
+            own = {k: v for k, v in own.items() if not k.startswith("_flint")}
+            vars(made).update(copy.deepcopy(own, memo))
         return memo[id(tensor)]
 
     return deepcopy
@@ -251,6 +252,17 @@ def data_ptr(session: Session, original: object) -> Function:
 
     def pointer(tensor: torch.Tensor) -> int:
         return _storage_id(tensor) + int(tensor.storage_offset() * tensor.element_size())
+
+    return pointer
+
+
+@TENSORS.replaces("torch:UntypedStorage.data_ptr")
+def storage_pointer(session: Session, original: Function) -> Function:
+    """Libraries find tied weights by it."""
+
+    def pointer(storage: torch.UntypedStorage) -> int:
+        meta = storage.device.type == "meta"
+        return int(storage_address(storage) if meta else original(storage))
 
     return pointer
 

@@ -36,6 +36,8 @@ from flint.frontends.torch_world.values.rules import Call, Found, Rule, rule_of
 aten = torch.ops.aten
 _PLACE = re.compile(r"\.py:\d+$")
 _SLOT = "_flint_value"
+#: So often a line may be told the same made-up value; texts are generated token by token.
+MOST_REPEATS = 10_000
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Values:
         self._used: set[str] = set()
         self._around = around
         self._told: dict[str, dict[str, None]] = {}
+        self._repeats: dict[tuple[str, str, str], int] = {}
         self._writes: dict[int, int] = {}  # into the memory of known tensors
         self._ops: dict[OpOverload, _AskedOperator] = {}
 
@@ -283,7 +286,22 @@ class Values:
 
     def _tell(self, what: str, answer: str) -> None:
         place = self._around.place() or self._around.module() or "?"
-        self._told.setdefault(f"{place}: {what}", {})[answer] = None
+        told = f"{place}: {what}"
+        self._told.setdefault(told, {})[answer] = None
+        self._guard(place, what, answer)
+
+    def _guard(self, place: str, what: str, answer: str) -> None:
+        """Raise FlintError FL239 at a line that is told the same again and again."""
+        key = (place, what, answer)
+        self._repeats[key] = self._repeats.get(key, 0) + 1
+        if self._repeats[key] == MOST_REPEATS:
+            raise FlintError(
+                "FL239",
+                f"the loop at {place} does not end: it was told {MOST_REPEATS:,} times that "
+                f"{what} is {answer}",
+                place=place,
+                help=f'give the value that ends it: --hint "{place}=..."',
+            )
 
     def _hint(self, fits: Callable[[Any], bool], places: bool = True, modules: bool = True) -> Any:
         """The first hint for this line or module for which `fits` is true, or None."""
@@ -326,6 +344,7 @@ class Values:
             return self._number(value)
         hint = self._hint(lambda given: isinstance(given, (bool, int, float)))
         if hint is not None:
+            self._guard(self._around.place(), "its hint", str(hint))
             return bool(hint) if dtype == torch.bool else hint
         answer = self._number(value) if isinstance(value, Known) else _scalar(value, dtype)
         if answer is not None:
@@ -536,6 +555,7 @@ _UNASKED = frozenset(
         "isnan",
         "isinf",
         "isfinite",
+        "isin",
         "zero_",
         "fill_",
     ]

@@ -47,7 +47,8 @@ def magnitude_of(name: str, args: Sequence[Any], result: Any, lookup: Lookup) ->
 def _each(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
         return [_each(entry) for entry in result]
-    return Magnitude() if result.dtype.is_floating_point else None
+    known = isinstance(result, torch.Tensor) and result.dtype.is_floating_point
+    return Magnitude() if known else None
 
 
 def _all_positive(args: Sequence[Any], lookup: Lookup) -> bool:

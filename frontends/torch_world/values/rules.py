@@ -281,6 +281,8 @@ def _or(call: Call) -> Found:
 
 
 def _multiply(call: Call) -> Found:
+    if any(_level_everywhere(call.value(index)) == 0 for index in (0, 1)):
+        return settled(Fraction(0), call.result)
     left, right = (_level(call, arg) for arg in call.args[:2])
     if left is None or right is None:
         return None
@@ -384,6 +386,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_ADDING, _scatter_add),
     "eq": _compare(True),
     "ne": _compare(False),
+    "isin": _filled(0, made_up=True),  # of marks, such as the end of a text: it does not come
     "isnan": _filled(0, made_up=True),
     "isinf": _filled(0, made_up=True),
     "isfinite": _filled(1, made_up=True),
