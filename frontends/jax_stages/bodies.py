@@ -55,10 +55,11 @@ def capture_body(function: BodyFunction, mesh: Mesh, platform: str, source: str)
     args = tuple(struct for _, struct in function.arguments)
     ports = tuple(port for port, _ in function.arguments)
     abstract, name = abstract_mesh(mesh), function.name
-    module = lower_jax(jitted, args, {}, abstract, platform, name, function.place)
+    said: list[str] = []
+    module = lower_jax(jitted, args, {}, abstract, platform, name, function.place, said)
     check_meshes(module, abstract, function.place)
     _name_arguments(module, ports)
-    captured = Captured(write_bytecode(module), mesh, name, source)
+    captured = Captured(write_bytecode(module), mesh, name, source, warnings=tuple(said))
     return Body(captured, ports, tuple(port for port, _ in function.results))
 
 

@@ -41,6 +41,9 @@ def handed(step: Step) -> Handed:
             return Handed(step, is_jitted=True)
     elif is_jitted(step.fn):
         return Handed(step)
+    wrapped = getattr(step.fn, "__wrapped__", None)
+    if hasattr(step.fn, "lower") and callable(wrapped) and _is_abstract(wrapped):
+        step = replace(step, fn=wrapped)  # `eqx.filter_jit(model)` would hold its shapes static
     mutable = _is_mutable((step.args, dict(step.kwargs)))
     if hasattr(step.fn, "lower") or _holds_arrays(step.fn) or mutable:
         return Handed(_of_arrays(step), is_whole=True)
@@ -134,6 +137,13 @@ def _holds_arrays(function: object) -> bool:
         return _holds_arrays(function.__self__)
     leaves = jax.tree.leaves(function)
     return not (len(leaves) == 1 and leaves[0] is function) and any(map(_is_array, leaves))
+
+
+def _is_abstract(function: object) -> bool:
+    """Whether a callable is a pytree with abstract arrays inside."""
+    import jax
+
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(function))
 
 
 def _is_mutable(arguments: object) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flint.frontends.jax_step.callbacks import callback_rules
 from flint.frontends.jax_step.kernel_counts import counts_of
+from flint.frontends.jax_step.splash import blocks_of_masks
 from flint.passes.jax_private import (
     PARAMETERS,
     cost_estimate,
@@ -26,6 +28,8 @@ from flint.passes.jax_private import (
     pallas_call,
     set_cudnn_versions,
 )
+from flint.passes.mlir import FRONTEND_ATTRIBUTES
+from flint.passes.work.blocks import BLOCKS, MaskBlocks
 from flint.passes.work.declared import declaration_of
 
 if TYPE_CHECKING:
@@ -94,8 +98,9 @@ def without_gpu() -> AbstractContextManager[None]:
     return _NO_GPU.active()
 
 
-def lowering_options(platform: str) -> dict[str, object]:
-    """What to pass to `Traced.lower` so that GPU kernels become custom calls without a GPU."""
+def lowering_options(platform: str, program: ClosedJaxpr | None = None) -> dict[str, object]:
+    """What to pass to `Traced.lower` of a program, so that kernels become custom calls without a
+    device."""
     from jax.interpreters import mlir
 
     rules: list[tuple[Primitive, Callable[..., object]]] = [
@@ -105,7 +110,8 @@ def lowering_options(platform: str) -> dict[str, object]:
     pallas = pallas_call()
     if pallas is not None and platform != "cpu":
         on_gpu = platform in ("cuda", "rocm")
-        rules.append((pallas, _lower_pallas if on_gpu else _lower_for_tpu))
+        masks = {} if on_gpu or program is None else blocks_of_masks(program)
+        rules.append((pallas, _lower_pallas if on_gpu else partial(_lower_for_tpu, masks)))
     parameters = mlir.LoweringParameters(override_lowering_rules=tuple(rules))
     return {"lowering_platforms": (platform,), PARAMETERS: parameters}
 
@@ -156,7 +162,11 @@ def _called(
 
 
 def _lower_for_tpu(
-    context: LoweringRuleContext, *values: ir.Value, interpret: object, **parameters: Any
+    masks: Mapping[int, MaskBlocks],
+    context: LoweringRuleContext,
+    *values: ir.Value,
+    interpret: object,
+    **parameters: Any,
 ) -> Sequence[ir.Value]:
     """Mosaic's own lowering; a kernel that declares no cost gets what is counted of it.
 
@@ -167,11 +177,25 @@ def _lower_for_tpu(
         return lower(context, *values, interpret=interpret, **parameters)
     parameters["cost_estimate"] = estimate = _estimate_of(parameters, is_pipelined=True)
     try:
-        return lower(context, *values, interpret=interpret, **parameters)
+        made = lower(context, *values, interpret=interpret, **parameters)
+        _say_blocks(made, masks.get(id(parameters["jaxpr"])))
+        return made
     except ValueError as error:
         if "device kind" not in str(error):
             raise
         return _called(context, values, parameters, estimate)
+
+
+def _say_blocks(made: Sequence[ir.Value], blocks: MaskBlocks | None) -> None:
+    """Write the blocks that a kernel runs beside its call."""
+    from jaxlib.mlir import ir
+
+    if blocks is None or not made or isinstance(made[0], ir.BlockArgument):
+        return
+    call = made[0].owner
+    said = call.attributes.get(FRONTEND_ATTRIBUTES, ())
+    full = {n.name: n.attr for n in said} | {BLOCKS: ir.StringAttr.get(str(blocks))}
+    call.attributes[FRONTEND_ATTRIBUTES] = ir.DictAttr.get(full)
 
 
 def _estimate_of(parameters: dict[str, Any], *, is_pipelined: bool) -> Any:

@@ -104,6 +104,10 @@ def asking_for(platform: str, devices: int, warnings: list[str]) -> Iterator[Non
 # pmap -----------------------------------------------------------------------------------------
 
 
+#: What `jax.pmap` calls an axis without a name.
+UNNAMED = "_internal_pmap_axis_name"
+
+
 @dataclass
 class PmapAxis:
     """What a pmapped function calls its axis, "" until it is traced."""
@@ -132,8 +136,11 @@ def pmapped_over(mesh: Mesh) -> Iterator[PmapAxis]:
         return (jax.local_devices(backend="cpu")[0],) * mapped
 
     def mapped(original: Callable[..., Any], *args: Any) -> Any:
-        over.axis = str(args[-1])
-        return original(*args)
+        *first, axis = args
+        if axis == UNNAMED and len(mesh.names) == 1:
+            axis = mesh.names[0]
+        over.axis = str(axis)
+        return original(*first, axis)
 
     module = pmap_module()
     with _PMAP[0].by(module, devices), _PMAP[1].by(module, mapped):

@@ -140,7 +140,7 @@ def lower_jax(
         if called and warnings is not None:
             warnings.append(called)
         refuse_huge_constants(traced.jaxpr, place)
-        options = lowering_options(platform)
+        options = lowering_options(platform, traced.jaxpr)
         try:
             with stage("lower"):
                 lowered = traced.lower(**options)

@@ -130,7 +130,7 @@ def _lowered(traced: Any, mesh: Mesh, platform: str, name: str) -> Any:
     refuse_huge_constants(traced.jaxpr, None)
     with capturing_on(abstract_mesh(mesh)):
         try:
-            return traced.lower(**lowering_options(chosen))
+            return traced.lower(**lowering_options(chosen, traced.jaxpr))
         except Exception as error:
             raise user_error(error, f"lowering {name} for {chosen}") from error
 

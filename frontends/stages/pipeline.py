@@ -98,6 +98,8 @@ def captured_pipeline(
     warnings: Sequence[str] = (),
 ) -> CapturedPipeline:
     """Captured bodies with what the pipeline says of its step; the others as `CapturedPipeline`."""
+    parts = [part for b in bodies for part in (b.step, b.norm, b.update) if part is not None]
+    said = [warning for part in parts for warning in part.captured.warnings]
     return CapturedPipeline(
         mesh,
         name,
@@ -112,5 +114,5 @@ def captured_pipeline(
         tuple(tied),
         pipeline.gradient_dtype,
         pipeline.reshard_after_forward,
-        tuple(warnings),
+        tuple(dict.fromkeys((*warnings, *said))),
     )

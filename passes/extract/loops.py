@@ -18,6 +18,7 @@ class LoopCounts:
     def __init__(self, given: Mapping[str, int] | None) -> None:
         self.given = TripCounts.of(given)
         self.names: list[str] = []
+        self._around: list[str] = []  # for each loop that the walk is in, what gave its count
 
     def of(self, op: Any, origin: Origin) -> int:
         """Trip count of a while operation.
@@ -26,6 +27,7 @@ class LoopCounts:
         were given, by scope, last part of the scope, `file:line`, or `loopN` (the N-th such loop).
         Raises FlintError FL403, naming the loop, when neither says.
         """
+        self._around.append("")
         static = static_trip_count(op)
         if static is not None:
             return static
@@ -33,6 +35,8 @@ class LoopCounts:
         known = [origin.scope, origin.scope.rsplit("/", 1)[-1], origin.location, self.names[-1]]
         count = self.given.take(known)
         if count is not None:
+            self._around[-1] = next(name for name in known if name and name in self.given)
+            self._refuse_two(origin)
             return count
         where = f" in {origin.scope}" if origin.scope else ""
         best = origin.location or self.names[-1]
@@ -43,6 +47,23 @@ class LoopCounts:
             place=origin.location or None,
             help=f"say how often it runs with --trip-count {best}=N "
             f'(in Python: trip_counts={{"{best}": N}})',
+        )
+
+    def leave(self) -> None:
+        """Say that the walk is behind the loop that was asked about last."""
+        self._around.pop()
+
+    def _refuse_two(self, origin: Origin) -> None:
+        """One count for a loop and for another inside it is a mistake: a library's loops may all be
+        written in one line."""
+        name, number = self._around[-1], len(self.names) - 1
+        if name not in self._around[:-1]:
+            return
+        raise FlintError(
+            "FL403",
+            f"the trip count '{name}' is that of loop{number} and of a loop around it",
+            place=origin.location or None,
+            help=f"name them by number: --trip-count loop{number}=N, and so for the one around it",
         )
 
 

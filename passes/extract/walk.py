@@ -527,6 +527,7 @@ class _Walk:
         if not _is_scalar_block(self, condition):
             self.block(condition)
         produced = self.block(body)
+        self.trips.leave()
         start = carried[0] if carried else len(self.builder)
         produced = [
             p if p >= start else self._value("while.yield", NOTHING, [p], origin) for p in produced

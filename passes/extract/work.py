@@ -19,6 +19,7 @@ from flint.passes.extract.op_classes import class_of
 from flint.passes.extract.products import product_of
 from flint.passes.extract.tensors import Tensor
 from flint.passes.mlir import (
+    FRONTEND_ATTRIBUTES,
     attention_mask,
     attention_name,
     is_attention,
@@ -26,6 +27,7 @@ from flint.passes.mlir import (
     is_heads_first,
 )
 from flint.passes.work import formulas
+from flint.passes.work.blocks import BLOCKS
 from flint.passes.work.declared import ArrayType, KernelCall, declared_in
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.host_copies import CALLBACK, CALLBACK_TARGET
@@ -265,7 +267,10 @@ def custom_call(o: Operation) -> Work:
         return FACTORIZATIONS[target](math.prod(batch), m, n)
     config = _config(o.op)
     estimate, attributes = declared_in(config)
-    call = KernelCall(_arrays(o.operands), _arrays(o.results), {**_attributes(o.op), **attributes})
+    given = {**_attributes(o.op), **attributes}
+    if FRONTEND_ATTRIBUTES in o.op.attributes and BLOCKS in o.op.attributes[FRONTEND_ATTRIBUTES]:
+        given[BLOCKS] = o.op.attributes[FRONTEND_ATTRIBUTES][BLOCKS].value
+    call = KernelCall(_arrays(o.operands), _arrays(o.results), given)
     if target in PALLAS_TARGETS:
         return work_of_kernel(_kernel_name(o.op, config), call, estimate)
     return work_of_call(target, call, estimate)

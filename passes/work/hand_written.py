@@ -11,7 +11,8 @@ attention kernels that come with JAX are known by their names, so shapes are eno
 | `splash_mha_dkv...`, `splash_mha_dq...` | its backward pass in two kernels | 4, 3 |
 | `_flash_attention_kernel`, `..._dkv_kernel`, `..._dq_kernel` | flash_attention | 2, 4, 3 |
 
-Splash attention with a mask is causal. Flash attention does not say whether it is: it counts
+Splash attention with a mask is causal, unless the program that calls it says which of its blocks run
+(`passes/work/blocks.py`). Flash attention does not say whether it is: it counts
 whole.
 """
 
@@ -25,6 +26,7 @@ from dataclasses import replace
 from flint.ir.dims import AttentionDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import CAUSAL
+from flint.passes.work.blocks import BLOCKS, MaskBlocks
 from flint.passes.work.declared import (
     ArrayType,
     KernelCall,
@@ -51,7 +53,8 @@ def work_of_kernel(name: str, call: KernelCall, estimate: object) -> Work:
     `estimate` has the fields of `pl.CostEstimate`. Without one, and for a kernel that talks to
     other devices, whose time is the network's, the work is not known.
     """
-    found = _attention(name, call.operands, call.results)
+    blocks = MaskBlocks.parse(call.attributes.get(BLOCKS))
+    found = _attention(name, call.operands, call.results, blocks)
     if found is not None:
         return found
     target = f"pallas.{_UNUSUAL.sub('_', name) or 'kernel'}"
@@ -76,7 +79,10 @@ def work_of_call(target: str, call: KernelCall, estimate: object) -> Work:
 
 
 def _attention(
-    name: str, operands: Sequence[ArrayType], results: Sequence[ArrayType]
+    name: str,
+    operands: Sequence[ArrayType],
+    results: Sequence[ArrayType],
+    blocks: MaskBlocks | None,
 ) -> Work | None:
     splash, flash = _SPLASH.search(name), _FLASH.search(name)
     floats = [at for at, o in enumerate(operands) if o.is_float and len(o.shape) >= 2]
@@ -93,13 +99,23 @@ def _attention(
     fused = any(len(r.shape) > len(operands[floats[0]].shape) for r in results)
     summed = _sizes(part, fused, size, value[0])
     masked = splash is not None and _is_masked(operands[floats[2] + 1 :], bool(splash[2]))
+    mask = CAUSAL if masked else 0
+    if blocks is not None and splash:
+        mask = blocks.mask(queries, keys, mask)
+    shown = (
+        "[causal]"
+        if mask == CAUSAL
+        else f"[{blocks.run} of {blocks.of} blocks]"
+        if mask and blocks
+        else ""
+    )
     forward = part == "fwd" or (flash is not None and part is None)
     return Work(
         flops=2 * heads * queries * keys * summed,
         dims=AttentionDims(heads, queries, keys, size).row,
-        mask=CAUSAL if masked else 0,
+        mask=mask,
         op=OpClass.ATTENTION if forward else OpClass.ATTENTION_BACKWARD,
-        called=(ATTENTION if forward else ATTENTION_BACKWARD) + ("[causal]" if masked else ""),
+        called=(ATTENTION if forward else ATTENTION_BACKWARD) + shown,
     )
 
 

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 import flint
 from flint.ir.program import Flag, Kind
 from flint.tracing import Trace, trace_file
+from tests import jax_pipelines
 from tests.auto_mesh import auto_mesh
 
 MESH = auto_mesh((8, 4), ("data", "model"))
@@ -145,3 +146,12 @@ def test_infeed_outfeed_and_callbacks_of_files(tmp_path: Path) -> None:
     assert total(trace, "host.load") == 64 * 32 * 4 + 8 * 4
     assert total(trace, "host.store", "operand_bytes") == 16 * 32 * 4 + 64 * 32 * 4
     assert not (trace.program.flags & Flag.UNPRICED).any()
+
+
+def test_stages_of_a_pipeline_may_print() -> None:
+    def printing_loss(logits: Any, targets: Any) -> Any:
+        jax.debug.print("{}", logits.max())
+        return jax_pipelines.loss(logits, targets)
+
+    trace = flint.trace(jax_pipelines.pipeline(loss=printing_loss), jax_pipelines.MESH)
+    assert [w for w in trace.warnings if "debug_print at test_jax_host_calls.py:" in w]
