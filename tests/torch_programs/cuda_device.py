@@ -159,7 +159,7 @@ def host_shuffles_are_real() -> bool:
 @question
 def formats() -> bool:
     loss = X.sum()
-    return f"{loss:.3f}" == "1.000" and "%.2f" % loss == "1.00" and "cuda" in repr(X)
+    return f"{loss:.3f}" == "1.000" and "%.2f" % loss == "1.00" and "cuda" in repr(X)  # noqa: UP031  the form is what is asked
 
 
 @question
