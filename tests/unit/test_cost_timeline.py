@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flint.backends.cost.simulate.critical_path import critical_path
@@ -11,7 +12,7 @@ from flint.backends.cost.simulate.exposure import shares
 from flint.backends.cost.simulate.timeline import POLICIES, ClassTimeline, ClassWork, simulate
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group
-from flint.ir.program import Kind, RegionKind
+from flint.ir.program import Flag, Kind, RegionKind
 from tests.timeline_steps import STREAMS, Steps
 
 
@@ -158,6 +159,16 @@ def test_a_host_runs_ahead_of_long_kernels_and_behind_short_ones() -> None:
     timeline = run(replace(steps.work(), launch_ns=4.0))
     assert timeline.start_ns.tolist() == [4, 14, 15, 16]
     assert exposed(timeline) == {"elementwise": 13, "host": 4}
+
+
+def test_a_cuda_graph_is_one_launch_of_the_host() -> None:
+    steps = Steps()
+    for _ in range(5):
+        steps.compute(1)
+    work = steps.work()
+    flags = work.program.flags | np.array([0, 1, 1, 1, 0], np.uint16) * np.uint16(Flag.REPLAYED)
+    replayed = replace(work, program=work.program.with_rows(flags=flags), launch_ns=4.0)
+    assert run(replayed).start_ns.tolist() == [4, 8, 9, 10, 12]  # launched at 4, 8 and 12
 
 
 def test_what_a_host_launches_late_is_on_the_critical_path() -> None:

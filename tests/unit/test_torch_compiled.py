@@ -121,3 +121,44 @@ def test_a_program_is_marked_where_it_compiles(tmp_path: Path) -> None:
     eager = sum(1 for r in worked)
     assert kernels(program) == eager - 2 * (3 - 1) - 2 * (2 - 1)
     assert any("async tensor parallelism was not followed" in w for w in found.warnings)
+
+
+CAPTURED = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("nccl")
+    model = torch.nn.Linear(64, 8, bias=False).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), foreach=False)
+    x = torch.empty(16, 64, device="cuda")
+    model(x).sum().backward()
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        model(x).sum().backward()
+        if WHOLE:
+            optimizer.step()
+    for _ in range(3):
+        x.copy_(torch.empty(16, 64, device="cuda"))
+        graph.replay()
+        if not WHOLE:
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_cuda_graph_is_recorded_where_it_is_replayed(tmp_path: Path, whole: bool) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(CAPTURED.replace("WHOLE", str(whole))))
+    (found,) = record([Job(rank=0, world_size=4, script=str(script), steps=2)])
+    program = build_program(found, MESH).program
+    worked = [program.row(i) for i in range(len(program)) if program.kind[i] == Kind.COMPUTE]
+    replayed = [(r.opcode, r.phase) for r in worked if r.flags & Flag.REPLAYED]
+    assert replayed[:3] == [
+        ("aten.mm", Phase.FORWARD),
+        ("aten.sum", Phase.FORWARD),
+        ("aten.ones_like", Phase.FORWARD),
+    ]
+    assert ("aten.mm", Phase.BACKWARD) in replayed
+    assert (("aten.add_", Phase.OPTIMIZER) in replayed) is whole
+    assert [r.opcode for r in worked].count("aten.mm") == 2  # once a step
+    (copied,) = [r for r in worked if r.opcode == "aten.copy_"]
+    assert not copied.flags & Flag.REPLAYED

@@ -91,6 +91,7 @@ class Recorder(TorchDispatchMode):
         self._works: dict[int, tuple[dist.Work, int, int]] = {}
         self._messages: dict[int, Phase] = {}
         self._device = virtual_device()
+        session.on_replay = self.events.append
 
     # --- the recorded step ----------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ class Recorder(TorchDispatchMode):
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = _operator(func)
-        if session.phases.recording:
+        if session.phases.recording or session.graph is not None:
             if not operator.allocates:
                 self._record(operator, args, kwargs, result)
         elif operator.copies:
@@ -306,14 +307,17 @@ class Recorder(TorchDispatchMode):
         timeline = self.session.timeline
         module, location, call = self._where()
         phase = self._phase(comm, outputs or inputs)
-        stream, waits = timeline.current.stream_id, timeline.take_waits()
-        self.events.append(
+        captured = self.session.graph
+        stream = timeline.current.stream_id
+        waits = timeline.take_waits() if captured is None else ()
+        events = self.events if captured is None else captured
+        events.append(
             Event(
                 op, inputs, outputs, writes, is_view, attributes, module, phase, location, stream,
                 comm, waits, host, work, call,
             )
         )  # fmt: skip
-        return len(self.events) - 1
+        return len(events) - 1
 
     def _phase(self, comm: Comm | None, moved: Sequence[TensorInfo]) -> Phase:
         """Messages between the backward passes of a pipeline that says nothing belong to these."""

@@ -39,8 +39,11 @@ class Session:
     backends: dict[str, str] = field(default_factory=dict)
     files: Any = None
     paused: int = 0
+    #: Events of the CUDA graph that is captured now, if one is.
+    graph: list[Any] | None = None
     on_work: Callable[[Any], None] = lambda work: None
     on_message: Callable[[Any, Phase], None] = lambda tensor, phase: None
+    on_replay: Callable[[Any], None] = lambda event: None
 
     @property
     def device(self) -> Any:

@@ -24,6 +24,7 @@ from flint.frontends.torch_world.runtime.cuda import device_functions
 from flint.frontends.torch_world.runtime.device import NAME, SHOWN
 from flint.frontends.torch_world.runtime.devices import DEVICES
 from flint.frontends.torch_world.runtime.files import FILES, SAFETENSORS
+from flint.frontends.torch_world.runtime.graphs import GRAPHS
 from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES
 from flint.frontends.torch_world.runtime.patching import Function, Make, Patch, Patches
 from flint.frontends.torch_world.runtime.tensors import TENSORS
@@ -51,7 +52,15 @@ def stand_ins() -> list[Patch]:
         Patch(f"torch.accelerator:{name}", _device_function(own))
         for name, own in _ACCELERATOR.items()
     ]
-    always = [*DEVICES.all, *TENSORS.all, *FILES.all, *COALESCED.all, *COMPILERS.all, *PUBLIC.all]
+    always = [
+        *DEVICES.all,
+        *TENSORS.all,
+        *FILES.all,
+        *COALESCED.all,
+        *COMPILERS.all,
+        *GRAPHS.all,
+        *PUBLIC.all,
+    ]
     return [*always, *(patch for patch in (*found, *SAFETENSORS.all) if patch.holds())]
 
 
