@@ -12,6 +12,7 @@ from flint.frontends.jax_step.gpu_kernels import without_gpu
 from flint.frontends.jax_world.ahead import lowering_ahead
 from flint.frontends.jax_world.arrays import Placed, array_class
 from flint.frontends.jax_world.calls import Call, Calls, Function, StepDone
+from flint.frontends.jax_world.checkpoints import Unwritten
 from flint.frontends.jax_world.devices import VirtualClient, VirtualDevice
 from flint.frontends.jax_world.placement import Placement
 from flint.frontends.jax_world.values.answers import Answers
@@ -29,6 +30,8 @@ class World:
         self.calls = calls
         self.answers = answers
         self.array: Any = array_class(jax_private.base_array(), answers)
+        self.undo = contextlib.ExitStack()
+        self.unwritten = Unwritten(answers.say, self.undo)
         self._follower = Follower(self.known)
         self._placement = Placement(client.raw_platform)
 
@@ -44,6 +47,8 @@ class World:
     def call(self, *arguments: Any, **parameters: Any) -> tuple[Any, ...]:
         """What JAX asks to run a jitted function: results without data, and no executable."""
         function = self.calls.called(arguments, parameters)
+        if function is not None:
+            self.unwritten.look()
         for argument in arguments:
             if isinstance(argument, self.array):
                 argument._check_if_deleted()
@@ -174,6 +179,7 @@ def installed(world: World) -> Iterator[None]:
     import jax
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(world.undo)
         stack.enter_context(jax.set_mesh(None))  # and the program's own does not stay
         stack.enter_context(without_gpu())
         _install_devices(world, stack)

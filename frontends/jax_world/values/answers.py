@@ -49,6 +49,10 @@ class Answers:
         """What was made up, once for each line."""
         return tuple(self._told)
 
+    def say(self, sentence: str) -> None:
+        """A warning for the user, once."""
+        self._told.setdefault(sentence, 1)
+
     def read(self, shape: tuple[int, ...], dtype: Any, known: Known | None) -> NDArray[Any]:
         """The elements of an array, read by the program.
 
@@ -125,7 +129,7 @@ def _unknown(what: str, place: str, library: str, size: int, dtype: Any) -> Flin
     key = place or library
     help_ = f'give the value: --hint "{key}={"true" if dtype == np.bool_ else 1}"'
     if size > MOST_READ:
-        help_ = "leave checkpoints and other copies of whole arrays out, by the program's options"
+        help_ = "leave copies of whole arrays out, by the options of the program"
     return FlintError(
         "FL233",
         f"{what} depends on data, which a capture does not have",
