@@ -33,7 +33,13 @@ def module_of(package: Package, name: str) -> Sequence[str] | None:
 _TE = "transformer_engine"
 _PYTORCH = f"{_TE}.pytorch"
 _MODULES = (
-    *(f"{_TE}.linear", f"{_TE}.norm_linear", f"{_TE}.mlp", f"{_TE}.norms", f"{_TE}.grouped"),
+    *(
+        f"{_TE}.layers.linear",
+        f"{_TE}.layers.norm_linear",
+        f"{_TE}.layers.mlp",
+        f"{_TE}.layers.norms",
+        f"{_TE}.layers.grouped",
+    ),
     *(f"{_TE}.attention", f"{_TE}.fp8", f"{_TE}.distributed", f"{_TE}.permutation"),
     *(f"{_TE}.cross_entropy", f"{_TE}.padding"),
 )
@@ -56,12 +62,12 @@ _TRANSFORMER_ENGINE = Package(
         f"{_PYTORCH}.optimizers": ("multi_tensor", "optimizers"),
         f"{_PYTORCH}.ops": (f"{_TE}.activations",),
         f"{_PYTORCH}.module": _MODULES,
-        f"{_PYTORCH}.module.base": (f"{_TE}.base",),
-        f"{_PYTORCH}.module.linear": (f"{_TE}.linear",),
-        f"{_PYTORCH}.module.layernorm_linear": (f"{_TE}.norm_linear",),
-        f"{_PYTORCH}.module.layernorm": (f"{_TE}.norms",),
-        f"{_PYTORCH}.module.rmsnorm": (f"{_TE}.norms",),
-        f"{_PYTORCH}.module.grouped_linear": (f"{_TE}.grouped",),
+        f"{_PYTORCH}.module.base": (f"{_TE}.layers.base",),
+        f"{_PYTORCH}.module.linear": (f"{_TE}.layers.linear",),
+        f"{_PYTORCH}.module.layernorm_linear": (f"{_TE}.layers.norm_linear",),
+        f"{_PYTORCH}.module.layernorm": (f"{_TE}.layers.norms",),
+        f"{_PYTORCH}.module.rmsnorm": (f"{_TE}.layers.norms",),
+        f"{_PYTORCH}.module.grouped_linear": (f"{_TE}.layers.grouped",),
         f"{_PYTORCH}.tensor": (f"{_TE}.tensors",),
         f"{_PYTORCH}.tensor.float8_tensor": (f"{_TE}.tensors",),
         f"{_PYTORCH}.tensor.mxfp8_tensor": (f"{_TE}.tensors",),

@@ -14,7 +14,7 @@ from flint.frontends.torch_world.packages.attention import (
     packed_square,
 )
 from flint.frontends.torch_world.packages.transformer_engine.groups import size_of
-from flint.frontends.torch_world.packages.transformer_engine.linear import refuse
+from flint.frontends.torch_world.packages.transformer_engine.layers.linear import refuse
 
 __all__ = ["DotProductAttention", "_SplitAlongDim"]
 

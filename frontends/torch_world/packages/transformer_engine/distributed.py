@@ -12,7 +12,7 @@ from flint.frontends.torch_world.packages.transformer_engine.groups import (
     gather_rows,
     reduce_scatter_rows,
 )
-from flint.frontends.torch_world.packages.transformer_engine.linear import refuse
+from flint.frontends.torch_world.packages.transformer_engine.layers.linear import refuse
 
 __all__ = [
     "CudaRNGStatesTracker",

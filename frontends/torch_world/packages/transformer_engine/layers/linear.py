@@ -11,11 +11,13 @@ import torch
 from flint.errors import FlintError
 from flint.frontends.torch_world.packages.kernels import rows_of
 from flint.frontends.torch_world.packages.notes import tell
-from flint.frontends.torch_world.packages.transformer_engine.base import TransformerEngineBaseModule
 from flint.frontends.torch_world.packages.transformer_engine.groups import (
     all_reduce,
     gather_rows,
     reduce_scatter_rows,
+)
+from flint.frontends.torch_world.packages.transformer_engine.layers.base import (
+    TransformerEngineBaseModule,
 )
 from flint.frontends.torch_world.packages.transformer_engine.products import (
     amax,

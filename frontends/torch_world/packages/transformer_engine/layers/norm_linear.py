@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flint.frontends.torch_world.packages.transformer_engine.base import device_of
-from flint.frontends.torch_world.packages.transformer_engine.linear import Linear
+from flint.frontends.torch_world.packages.transformer_engine.layers.base import device_of
+from flint.frontends.torch_world.packages.transformer_engine.layers.linear import Linear
 
 __all__ = ["LayerNormLinear"]
 

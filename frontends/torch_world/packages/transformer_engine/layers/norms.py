@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flint.frontends.torch_world.packages.transformer_engine.base import device_of
+from flint.frontends.torch_world.packages.transformer_engine.layers.base import device_of
 
 __all__ = ["LayerNorm", "RMSNorm"]
 

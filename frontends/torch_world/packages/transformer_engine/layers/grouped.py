@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_world.packages.kernels import kernel, rows_of
-from flint.frontends.torch_world.packages.transformer_engine.base import TransformerEngineBaseModule
-from flint.frontends.torch_world.packages.transformer_engine.linear import refuse
+from flint.frontends.torch_world.packages.transformer_engine.layers.base import (
+    TransformerEngineBaseModule,
+)
+from flint.frontends.torch_world.packages.transformer_engine.layers.linear import refuse
 from flint.frontends.torch_world.packages.transformer_engine.products import (
     dummy_gradient,
     quantize,

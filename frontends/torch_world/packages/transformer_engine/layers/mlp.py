@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from flint.frontends.torch_world.packages.transformer_engine.activations import activated
-from flint.frontends.torch_world.packages.transformer_engine.linear import Linear
-from flint.frontends.torch_world.packages.transformer_engine.norm_linear import LayerNormLinear
+from flint.frontends.torch_world.packages.transformer_engine.layers.linear import Linear
+from flint.frontends.torch_world.packages.transformer_engine.layers.norm_linear import (
+    LayerNormLinear,
+)
 
 __all__ = ["LayerNormMLP"]
 _GATED = ("geglu", "reglu", "swiglu")
