@@ -345,37 +345,49 @@ def trace_script(
     argv: Sequence[str] = (),
     *,
     hints: Mapping[str, Any] | None = None,
-    steps: int = 2,
+    steps: int | None = None,
     step: str = "",
     chip: str | None = None,
     partitioner: str = "shardy",
+    trip_counts: Mapping[str, int] | None = None,
 ) -> Trace:
     """Trace a script, run as `python path *argv`, on the devices of a mesh that are not there.
 
     A PyTorch script is a torchrun script: see `trace_distributed` for `steps` and `hints`; `chip`
     names the cluster whose GPU it is told that it runs on ("h100" by default). Of a JAX
     script the jitted function called `step` is captured (without a name, the heaviest that is
-    called so often) at its call `steps`, lowered for `chip`: a cluster's name or file.
+    called so often) at its call `steps`, lowered for `chip`: a cluster's name or file; `trip_counts`
+    are as in `trace`. Without `steps` it is the second optimizer step, or call.
 
     Raises FlintError FL218 for options of the other kind of script, and FL230 to FL239.
     """
     from flint.frontends.script_kind import ScriptKind, script_kind
 
     if script_kind(Path(path)) is ScriptKind.JAX:
-        return _trace_jax_script(Path(path), mesh, argv, hints, steps, step, chip, partitioner)
-    _refuse_for_torch_script(step, partitioner)
+        counts = TripCounts(trip_counts or {})
+        options = {"hints": hints, "number": steps, "step": step, "chip": chip}
+        return _trace_jax_script(Path(path), mesh, argv, options, partitioner, counts)
+    _refuse_for_torch_script(step, partitioner, trip_counts)
     from flint.frontends.torch_distributed import capture_script
 
     timings: dict[str, float] = {}
     with stage("capture", timings):
         workload = capture_script(
-            Path(path), tuple(argv), mesh, hints=dict(hints or {}), steps=steps, chip=chip
+            Path(path),
+            tuple(argv),
+            mesh,
+            hints=dict(hints or {}),
+            steps=2 if steps is None else steps,
+            chip=chip,
         )
     return Trace(workload, timings)
 
 
-def _refuse_for_torch_script(step: str, partitioner: str) -> None:
-    for option, given in (("--step", step), ("--partitioner", partitioner != "shardy")):
+def _refuse_for_torch_script(
+    step: str, partitioner: str, trip_counts: Mapping[str, int] | None
+) -> None:
+    of_jax = {"--step": step, "--partitioner": partitioner != "shardy", "--trip-count": trip_counts}
+    for option, given in of_jax.items():
         if given:
             raise FlintError(
                 "FL218", f"{option} is for JAX scripts, this one is PyTorch's", help="leave it out"
@@ -386,11 +398,9 @@ def _trace_jax_script(
     path: Path,
     mesh: object,
     argv: Sequence[str],
-    hints: Mapping[str, Any] | None,
-    number: int,
-    step: str,
-    chip: str | None,
+    options: Mapping[str, Any],
     partitioner: str,
+    counts: TripCounts,
 ) -> Trace:
     from flint.frontends.jax_script import capture_jax_script
     from flint.passes.partition.worker import the_worker
@@ -399,10 +409,10 @@ def _trace_jax_script(
         the_worker().prestart()
     timings: dict[str, float] = {}
     with stage("capture", timings):
-        captured = capture_jax_script(
-            path, argv, mesh, chip=chip, step=step, number=number, hints=hints
-        )
-    return _finish(captured, partitioner, timings)
+        captured = capture_jax_script(path, argv, mesh, **options)
+    trace = _finish(replace(captured, trip_counts=counts), partitioner, timings)
+    counts.require_taken()
+    return trace
 
 
 def _trace_world(step: WorldStep, mesh: object, name: str, source: str) -> Trace:

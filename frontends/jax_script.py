@@ -29,13 +29,14 @@ def capture_jax_script(
     *,
     chip: str | None = None,
     step: str = "",
-    number: int = 2,
+    number: int | None = None,
     hints: Mapping[str, Any] | None = None,
 ) -> Captured:
     """Run `python path *argv`, or `python -m path *argv`, on as many devices as `mesh` has, and capture the step that it jits.
 
     `chip` is the name of a cluster or a TOML file, `step` the name of the jitted function (without
-    one, the heaviest that is called often enough) and `number` which of its calls, from 1. The mesh
+    one, the heaviest that is called often enough) and `number` which of its calls, from 1 (None: the
+    second, or the first if there is no other). The mesh
     of the step is the program's own; `mesh` says how many devices there are and, with names, which
     axes they have. Raises FlintError FL301 for a file that cannot be read, FL206 without JAX, FL702
     for an unknown chip, FL218 for one that JAX does not drive, and FL230 to FL239.
@@ -49,12 +50,12 @@ def capture_jax_script(
         import jaxlib  # noqa: F401 - the child would say it with a traceback
     except ImportError as error:
         raise missing_jax("jax") from error
-    if number < 1:
+    if number is not None and number < 1:
         raise FlintError(
             "FL218", "calls of a jitted function count from 1", help="--steps 1 is the first"
         )
     asked, is_named = _mesh(mesh)
-    choice = Choice(step, number)
+    choice = Choice(step) if number is None else Choice(step, number, is_exact=True)
     answers = answers_of(chip or DEFAULT_CHIP)
     job = Job(str(path), tuple(argv), module, asked, is_named, answers, choice, dict(hints or {}))
     return captured_in_child(job)

@@ -65,12 +65,12 @@ def require_profile(name: str) -> None:
 
 def _refuse_other_kind(o: CaptureOptions) -> None:
     """Raise FlintError FL218 for options of model files with a script, and the other way round."""
-    of_models = (o.args, o.settings, o.trip_counts, *o.pipeline.given())
+    of_models = (o.args, o.settings, *o.pipeline.given())
     of_scripts = (o.script_arguments, o.steps, o.step, o.chip, o.hints)
     if o.world and any(value not in (None, (), []) for value in of_models):
         raise FlintError(
             "FL218",
-            "--args, --set, --trip-count and options of pipelines are for model files with an entry",
+            "--args, --set and options of pipelines are for model files with an entry",
             help="leave out --world, or give a script's arguments after --",
         )
     if not o.world and any(value not in (None, (), []) for value in of_scripts):
@@ -82,7 +82,7 @@ def _refuse_other_kind(o: CaptureOptions) -> None:
 
 
 def _trace_script(o: CaptureOptions) -> Trace:
-    from flint.steps.options import parse_hints
+    from flint.steps.options import parse_hints, parse_trip_counts
     from flint.tracing import trace_script
 
     mesh, hints = _required(o.mesh), parse_hints(list(o.hints))
@@ -96,6 +96,7 @@ def _trace_script(o: CaptureOptions) -> Trace:
         step=step,
         chip=_chip_of(o),
         partitioner=o.partitioner,
+        trip_counts=parse_trip_counts(list(o.trip_counts)),
     )
 
 
@@ -104,11 +105,11 @@ def _chip_of(o: CaptureOptions) -> str | None:
     return o.chip or next(iter(o.clusters), None)
 
 
-def _step_of(o: CaptureOptions) -> tuple[str, int]:
-    """`--step NAME[:N]` and `--steps N` as a name and a number."""
+def _step_of(o: CaptureOptions) -> tuple[str, int | None]:
+    """`--step NAME[:N]` and `--steps N` as a name and a number, None for the usual one."""
     name, _, number = (o.step or "").rpartition(":")
     if not name or not number.isdigit():
-        return o.step or "", 2 if o.steps is None else o.steps
+        return o.step or "", o.steps
     if o.steps is not None:
         raise FlintError(
             "FL218", f"--step {o.step} has a number, and so has --steps", help="leave one out"

@@ -27,11 +27,13 @@ class Choice:
     """Which call to capture: the `number`-th (from 1) of the function `name`.
 
     Without a name it is the function with most FLOPs in products among those that were called so
-    often; if none was, the heaviest of all, at its last call.
+    often; if none was, the heaviest of all. Unless the number `is_exact`, a function that was called
+    less often is captured at its last call.
     """
 
     name: str = ""
     number: int = 2
+    is_exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,15 +117,19 @@ class Calls:
 
     def note(self, chosen: Call) -> str:
         """A sentence on what is captured, with the other functions, heaviest first; or ""."""
-        others = [f for f in self._ranked() if f is not chosen.function and f.weight.flops]
+        others = [f for f in self._ranked() if f is not chosen.function]
+        beside = [f for f in others if f.calls + 1 >= chosen.function.calls > 1]
+        others = [f for f in others if f.weight.flops or f in beside]
         if not others:
             return ""
         number = min(chosen.function.calls, self._choice.number)
         listed = "; ".join(f.described() for f in others[:6])
         more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+        as_often = " and ".join(f.name for f in beside[:6])
+        runs = f"; {as_often}, called as often, may be part of the step" if beside else ""
         return (
             f"captured is call {number} of {chosen.function.described()}; also jitted: "
-            f"{listed}{more}; --step NAME captures another"
+            f"{listed}{more}{runs}; --step NAME captures another"
         )
 
     def _function(self, jaxpr: Any, name: str) -> Function | None:
@@ -152,7 +158,7 @@ class Calls:
     def _best(self) -> Function | None:
         name = self._choice.name
         named = [f for f in self._ranked() if not name or _is_called(f, name)]
-        if name:
+        if self._choice.is_exact:
             named = [f for f in named if f.calls >= self._choice.number]
         return named[0] if named else None
 

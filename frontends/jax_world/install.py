@@ -52,6 +52,8 @@ class World:
         for argument in arguments:
             if isinstance(argument, self.array):
                 argument._check_if_deleted()
+        if function is not None and function.calls % PLACED_EVERY == 0:
+            self._place_all(arguments)
         call = Call(function or _NOBODY, tuple(arguments), parameters)
         results = self._results(call)
         donated = zip(arguments, parameters["donated_invars"], strict=True)
@@ -61,6 +63,12 @@ class World:
         if function is not None and self.calls.may_end(function):
             raise StepDone
         return results, None, None, []
+
+    def _place_all(self, arguments: Sequence[Any]) -> None:
+        """Find out where arguments are: each waits for the call before, and that for another."""
+        for argument in arguments:
+            if isinstance(argument, self.array) and not argument.is_placed:
+                argument._where()
 
     def _results(self, call: Call) -> list[Any]:
         program = call.parameters["jaxpr"]
@@ -169,6 +177,8 @@ class World:
         """`jax.block_until_ready` of several arrays."""
 
 
+#: Calls of a function after which it is found out where its arguments are.
+PLACED_EVERY = 8
 #: Stands for JAX's own functions, of which nothing is kept.
 _NOBODY = Function("", "", Weight())
 

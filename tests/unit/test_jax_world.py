@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ import jax
 from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Choice
 from flint.steps.captured import Captured
-from flint.tracing import Trace, _finish
+from flint.tracing import Trace, _finish, trace_script
 from tests.jax_scripts import captured, train_script
 
 #: Products of a step: 3 forward, 3 for weights, 2 for activations (the first has no gradient).
@@ -76,7 +77,7 @@ def test_a_hint_takes_the_side_that_it_says(tmp_path: Path, answer: bool, calls:
     if loss > 0.5 and number == 2: break
     if number == 6: break
     """
-    choice = Choice("train_step", calls)
+    choice = Choice("train_step", calls, True)
     found = captured(tmp_path, train_script(body), hints={"train.py:39": answer}, choice=choice)
     assert found.name == "train_step"
     with pytest.raises(FlintError, match=f"call {calls + 1} of 'train_step' never came"):
@@ -84,7 +85,7 @@ def test_a_hint_takes_the_side_that_it_says(tmp_path: Path, answer: bool, calls:
             tmp_path,
             train_script(body),
             hints={"train.py:39": answer},
-            choice=Choice("train_step", calls + 1),
+            choice=Choice("train_step", calls + 1, True),
         )
 
 
@@ -98,9 +99,9 @@ def test_what_follows_from_the_program_is_known(tmp_path: Path) -> None:
     if state["step"] == 5: break
     """
     script = train_script(body)
-    assert captured(tmp_path, script, choice=Choice("train_step", 5)).name == "train_step"
+    assert captured(tmp_path, script, choice=Choice("train_step", 5, True)).name == "train_step"
     with pytest.raises(FlintError, match="call 6 of 'train_step' never came"):
-        captured(tmp_path, script, choice=Choice("train_step", 6))
+        captured(tmp_path, script, choice=Choice("train_step", 6, True))
 
 
 def test_a_donated_array_is_gone(tmp_path: Path) -> None:
@@ -114,10 +115,10 @@ def test_several_functions_are_listed_and_one_is_chosen(tmp_path: Path) -> None:
     (said,) = best.warnings
     assert said == (
         "captured is call 2 of train_step (train.py:23): 10 calls of 33.6 MFLOP in products; also "
-        "jitted: evaluate (train.py:29): 9 calls of 12.6 MFLOP in products; --step NAME captures "
-        "another"
+        "jitted: evaluate (train.py:29): 9 calls of 12.6 MFLOP in products; evaluate, called as "
+        "often, may be part of the step; --step NAME captures another"
     )
-    other = captured(tmp_path, script, choice=Choice("evaluate", 1))
+    other = captured(tmp_path, script, choice=Choice("evaluate", 1, True))
     assert other.name == "evaluate"
     assert finished(other)["matmul_flops"] == 3 * 2 * 512 * 64 * 64 // 512
     with pytest.raises(FlintError) as caught:
@@ -125,6 +126,45 @@ def test_several_functions_are_listed_and_one_is_chosen(tmp_path: Path) -> None:
     assert caught.value.code == "FL231"
     assert "did you mean 'train_step'" in caught.value.message
     assert "train_step (train.py:23): 4 calls" in str(caught.value.help)
+
+
+def test_a_function_that_is_called_once_is_captured_at_that_call(tmp_path: Path) -> None:
+    body = """
+    if number == 4:
+        evaluate(state['layers'], x, x)
+        break
+    """
+    found = captured(tmp_path, train_script(body), choice=Choice("evaluate"))
+    assert found.name == "evaluate"
+    assert found.warnings[0].startswith("captured is call 1 of evaluate")
+
+
+LOOP = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def decode(x):
+    def more(state):
+        return jnp.logical_and(state[0] < 100, state[1].sum() > 0)
+
+    return jax.lax.while_loop(more, lambda s: (s[0] + 1, s[1] @ s[1]), (0, x))
+
+for _ in range(2):
+    decode(jnp.ones((8, 8)))
+"""
+
+
+def test_loops_without_a_bound_take_the_trip_count_that_is_given(tmp_path: Path) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text(LOOP)
+    with pytest.raises(FlintError) as caught:
+        trace_script(script, "1")
+    assert caught.value.code == "FL403"
+    (name,) = re.findall(r"--trip-count (\S+)=", str(caught.value.help))
+    (only,) = trace_script(script, "1", trip_counts={name: 7}).summary().to_json()["classes"]
+    assert only["matmul_flops"] == 7 * 2 * 8**3
+    with pytest.raises(FlintError, match="no loop"):
+        trace_script(script, "1", trip_counts={name: 7, "other": 2})
 
 
 def test_four_thousand_devices_and_a_chip_that_answers_for_itself(tmp_path: Path) -> None:
@@ -241,7 +281,7 @@ def test_a_program_that_never_ends_is_ended_in_its_loop(tmp_path: Path) -> None:
         x = small(x)
     """
     with pytest.raises(FlintError) as caught:
-        captured(tmp_path, script, "2", choice=Choice("big", 1))
+        captured(tmp_path, script, "2", choice=Choice("big", 1, True))
     assert (caught.value.code, caught.value.place) == ("FL239", "train.py:7")
 
 

@@ -127,6 +127,14 @@ def _not(params: Mapping[str, Any], x: Array) -> Array:
     return np.asarray(np.logical_not(x) if x.dtype == np.bool_ else np.invert(x))
 
 
+def _logical_shift(params: Mapping[str, Any], x: Array, by: Array) -> Array:
+    """Shifted right with zeros, and to nothing by as many bits as there are."""
+    bits = 8 * x.dtype.itemsize
+    plain = x.view(f"u{x.dtype.itemsize}")
+    moved = np.right_shift(plain, np.minimum(by, bits - 1).astype(plain.dtype))
+    return np.where(by < bits, moved, 0).astype(plain.dtype).view(x.dtype)
+
+
 def _logistic(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
@@ -152,6 +160,9 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "or": _binary(np.bitwise_or),
     "xor": _binary(np.bitwise_xor),
     "not": _not,
+    "shift_left": _binary(np.left_shift),
+    "shift_right_arithmetic": _binary(np.right_shift),
+    "shift_right_logical": _logical_shift,
     "neg": _unary(np.negative),
     "sign": _unary(np.sign),
     "abs": _unary(np.abs),
