@@ -32,18 +32,23 @@ def read_hlo(
     errors. Without `mesh` it is the one that the module names, or one axis of as many devices as it
     was compiled for. `trip_counts` gives loops whose bound is not static by name. In a Program
     fusions become one row each, start/done pairs one row that is `Flag.ASYNC`, loops regions.
-    Raises FlintError FL303 (no HLO), FL305 (shardings that are not those that JAX writes with
-    Shardy), FL101 (no mesh is known), FL102 (compiled for other devices), FL403 (unknown trip count)
-    and FL401 (XLA died).
+    Raises FlintError FL303 (no HLO), FL305 (shardings of Shardy beside others), FL101 (no mesh is
+    known), FL102 (compiled for other devices), FL403 (unknown trip count) and FL401 (XLA died).
     """
     module = load_hlo(data, name)
     chosen = mesh or _own_mesh(module)
     if is_partitioned(module):
         return module_to_program(module, chosen, trip_counts)
     options = {"donated": sorted(module.donated)}
-    stablehlo = run_xla("import", options, module.proto.SerializeToString())
     counts = TripCounts.of(trip_counts)
-    return Captured(stablehlo, chosen, module.proto.name, module.source, counts)
+    proto, is_gspmd = module.proto.SerializeToString(), False
+    try:
+        stablehlo = run_xla("import", options, proto)
+    except FlintError as error:
+        if error.code != "FL305":
+            raise
+        stablehlo, is_gspmd = run_xla("import", {**options, "keep_gspmd": True}, proto), True
+    return Captured(stablehlo, chosen, module.proto.name, module.source, counts, is_gspmd=is_gspmd)
 
 
 def load_hlo(data: bytes, source: str = "HLO module") -> HloModule:

@@ -130,7 +130,8 @@ def _partition(options: dict[str, Any], payload: bytes) -> bytes:
 def _import(options: dict[str, Any], payload: bytes) -> bytes:
     from flint.passes.partition.prepare.import_hlo import import_hlo
 
-    return import_hlo(payload, [int(n) for n in options["donated"]])
+    donated = [int(n) for n in options["donated"]]
+    return import_hlo(payload, donated, keep_gspmd=bool(options.get("keep_gspmd")))
 
 
 def _sleep(options: dict[str, Any], payload: bytes) -> bytes:

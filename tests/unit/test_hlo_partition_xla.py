@@ -203,14 +203,31 @@ def test_shard_map_and_constraints_survive_hlo(constrain: bool) -> None:
     assert sum(p.flops) >= 2 * 8 * 8 * 8
 
 
-def test_shardings_that_are_not_shardys_are_refused() -> None:
+def test_shardings_of_gspmd_stay_for_xla() -> None:
+    text = b"""HloModule m, num_partitions=8
+    ENTRY e { x = f32[16,32] parameter(0), sharding={devices=[2,1,4]<=[8] last_tile_dim_replicate}
+    w = f32[32,64] parameter(1), sharding={devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}
+    p = f32[16,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    ROOT y = f32[16,64] custom-call(p), custom_call_target="Sharding", sharding={devices=[2,1,4]<=[8] last_tile_dim_replicate}
+    }"""
+    made = read_hlo(text, MESH)
+    assert isinstance(made, Captured) and made.is_gspmd
+    program = partition_xla(made)
+    assert int(program.flops.sum()) == 2 * 8 * 32 * 64  # 8 of 16 rows, all columns
+    # the result is not sharded by columns, so that XLA gathers the weight over model
+    assert collectives(program) == [(Collective.ALL_GATHER, MODEL, 1, 32 * 16 * 4)]
+
+
+def test_shardings_that_nothing_reads_are_refused() -> None:
     text = b"""HloModule m, num_partitions=8
     ENTRY e { x = f32[8,8] parameter(0)
-    ROOT y = f32[8,8] custom-call(x), custom_call_target="Sharding", sharding={devices=[8,1]<=[8]}
+    ROOT y = f32[8,8] custom-call(x), custom_call_target="Sharding",
+      frontend_attributes={xla.sdy.sharding="#sdy.sharding_per_value<[<@mesh, [{\"a\"}, {}]>]>"}, sharding={devices=[8,1]<=[8]}
+    z = f32[8,8] custom-call(y), custom_call_target="xla.sdy.FuncResultSharding"
     }"""
-    with pytest.raises(FlintError, match="from before SPMD partitioning and holds") as error:
+    with pytest.raises(FlintError) as error:
         read_hlo(text, MESH)
-    assert error.value.code == "FL305"
+    assert error.value.code in ("FL303", "FL305")
 
 
 def test_output_is_the_same_each_time(captured: Captured) -> None:

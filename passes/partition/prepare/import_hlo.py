@@ -12,15 +12,17 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.jax_private import hlo_to_stablehlo
 from flint.passes.mlir import FRONTEND_ATTRIBUTES
+from flint.passes.partition.prepare.gspmd import is_gspmd
 
 _PIPELINE = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 _TO_LOCAL, _TO_GLOBAL = "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"
 
 
-def import_hlo(proto: bytes, donated: list[int]) -> bytes:
+def import_hlo(proto: bytes, donated: list[int], *, keep_gspmd: bool = False) -> bytes:
     """A serialised HloModuleProto to bytecode as `Captured` wants it.
 
-    `donated` are the numbers of the donated parameters. Raises FlintError FL303 if XLA cannot
+    `donated` are the numbers of the donated parameters. With `keep_gspmd` the module's shardings are
+    GSPMD's (`Captured.is_gspmd`), and stay. Raises FlintError FL303 if XLA cannot
     convert the module, FL305 if it annotates shardings in a way that Shardy does not read.
     """
     from jaxlib.mlir import ir, passmanager
@@ -30,6 +32,8 @@ def import_hlo(proto: bytes, donated: list[int]) -> bytes:
     with make_context():
         try:
             module = ir.Module.parse(hlo_to_stablehlo(proto))
+            if keep_gspmd:
+                return _with_gspmd(module, donated)
             passmanager.PassManager.parse(_PIPELINE).run(module.operation)
         except (ir.MLIRError, RuntimeError, ValueError) as error:
             raise FlintError("FL303", str(error).strip().splitlines()[0][:400]) from error
@@ -40,6 +44,17 @@ def import_hlo(proto: bytes, donated: list[int]) -> bytes:
         _mark_donated(functions["main"], donated)
         _require_shardy(module)
         return write_bytecode(module)
+
+
+def _with_gspmd(module: Any, donated: list[int]) -> bytes:
+    from flint.passes.mlir import write_bytecode
+
+    main = next(f for f in module.body if _named(f) and f.sym_name.value == "main")
+    _mark_donated(main, donated)
+    written = write_bytecode(module)
+    if not is_gspmd(module, written):
+        _require_shardy(module)
+    return written
 
 
 def _named(op: Any) -> bool:
