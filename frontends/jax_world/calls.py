@@ -119,7 +119,7 @@ class Calls:
         """A sentence on what is captured, with the other functions, heaviest first; or ""."""
         others = [f for f in self._ranked() if f is not chosen.function]
         beside = [f for f in others if f.calls + 1 >= chosen.function.calls > 1]
-        others = [f for f in others if f.weight.flops or f in beside]
+        others = [f for f in others if f.weight.flops or f.calls > 1]
         if not others:
             return ""
         number = min(chosen.function.calls, self._choice.number)

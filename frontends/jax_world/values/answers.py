@@ -126,7 +126,7 @@ def _described(shape: tuple[int, ...], dtype: Any) -> str:
 
 
 def _unknown(what: str, place: str, library: str, size: int, dtype: Any) -> FlintError:
-    key = place or library
+    key = library or place  # the line that asks, where a line of the user's calls a library
     help_ = f'give the value: --hint "{key}={"true" if dtype == np.bool_ else 1}"'
     if size > MOST_READ:
         help_ = "leave copies of whole arrays out, by the options of the program"
