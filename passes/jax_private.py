@@ -209,10 +209,14 @@ backends = _later(
     "local_devices.cache_clear",
     "process_count.cache_clear",
 )
+#: Its table of clients by platform, and the one that it takes where no platform is named.
+CLIENTS, DEFAULT_CLIENT = "_backends", "_default_backend"
 #: Where jitted functions, and all operations outside of them, arrive to be executed.
 jitted_calls = _later(
     "jax._src.pjit:", "_pjit_call_impl_python", "_resolve_and_lower", "convert_to_metaty"
 )
+#: The function that runs a call of a jitted function, and the one that lowers it.
+RUN, LOWER = "_pjit_call_impl_python", "_resolve_and_lower"
 #: Arrays of JAX and what is made of them.
 arrays = _later("jax._src.array:", "ArrayImpl", "Shard")
 base_array: Callable[[], type] = _later("jax._src.basearray:Array")
@@ -220,6 +224,8 @@ base_array: Callable[[], type] = _later("jax._src.basearray:Array")
 placing = _later(
     "jax._src.dispatch:", "device_put_p", "_batched_device_put_impl", "get_intermediate_shardings"
 )
+#: The function that puts several arrays on devices.
+PUT = "_batched_device_put_impl"
 results = _later(
     "jax._src.interpreters.pxla:",
     "batched_device_put",
@@ -235,6 +241,8 @@ array_methods = _later(
     "_JAX_ARRAY_TYPES",
     "ArrayImpl",
 )
+#: The types of array that its functions take.
+ARRAY_TYPES = "_JAX_ARRAY_TYPES"
 core = _later(
     "jax._src.core:",
     "pytype_aval_mappings",
@@ -250,3 +258,36 @@ shardings = _later("jax._src.sharding_impls:", "UNSPECIFIED", "physical_sharding
 #: jaxlib's own classes and functions as JAX looks them up.
 runtime = _later("jax._src.lib:xla_client")
 distributed = _later("jax._src.distributed:", "initialize", "global_state")
+
+
+def give_array_methods(kind: type) -> None:
+    """Give a class the methods and operators of `jax.Array`."""
+    methods = array_methods()
+    methods._set_array_base_attributes(kind)
+    methods._set_array_attributes(kind)
+
+
+def array_types() -> tuple[type, ...]:
+    """The types of array that JAX's functions take."""
+    return tuple(getattr(array_methods(), ARRAY_TYPES))
+
+
+def lower_call() -> Callable[..., Any]:
+    """What lowers a call of a jitted function now: JAX's own, or what replaces it."""
+    found: Callable[..., Any] = getattr(jitted_calls(), LOWER)
+    return found
+
+
+def key_kind(dtype: Any) -> Any:
+    """The generator of random keys of a type."""
+    return dtype._impl
+
+
+def key_parts(keys: Any) -> tuple[Any, Any]:
+    """The generator of random keys, and the array of their bits."""
+    return keys._impl, keys._base_array
+
+
+def key_bits(array: Any) -> Any:
+    """The array of bits that random keys are kept in; another array is itself."""
+    return getattr(array, "_base_array", array)

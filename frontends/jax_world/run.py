@@ -13,7 +13,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Calls, Choice, StepDone
-from flint.frontends.jax_world.chips import ChipAnswers
+from flint.frontends.jax_world.runtime.chips import ChipAnswers
 from flint.frontends.jax_world.values.places import raising_place
 from flint.ir.mesh import Mesh
 from flint.steps.captured import Captured
@@ -50,8 +50,8 @@ def run(job: Job) -> Captured:
     goes through, unless its step is certain by then.
     """
     from flint.frontends.jax_step.settings import start_backend
-    from flint.frontends.jax_world.devices import VirtualClient
-    from flint.frontends.jax_world.install import World, installed
+    from flint.frontends.jax_world.runtime.devices import VirtualClient
+    from flint.frontends.jax_world.runtime.install import World, installed
     from flint.frontends.jax_world.values.answers import Answers
     from flint.passes import jax_private
 
@@ -107,8 +107,8 @@ def _captured(job: Job, calls: Calls, warnings: tuple[str, ...]) -> Captured:
     from flint.frontends.jax_step.callbacks import callbacks_of
     from flint.frontends.jax_step.meshes import check_meshes
     from flint.frontends.jax_step.program import abstract_mesh
-    from flint.frontends.jax_world.lowering import lowered
     from flint.frontends.jax_world.meshes import mesh_of
+    from flint.frontends.jax_world.runtime.lowering import lowered
     from flint.passes.mlir import write_bytecode
     from flint.passes.partition.prepare.attention import attach_attention_rules
     from flint.passes.partition.prepare.gspmd import refuse_gspmd

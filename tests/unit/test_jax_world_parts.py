@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("jax")
 
 from flint.errors import FlintError
-from flint.frontends.jax_world.chips import answers_of
-from flint.frontends.jax_world.devices import VirtualClient, torus_shape
+from flint.frontends.jax_world.runtime.chips import answers_of
+from flint.frontends.jax_world.runtime.devices import VirtualClient, torus_shape
 from flint.frontends.jax_world.work import Weight, Weights
 from flint.frontends.script_kind import ScriptKind, script_kind
 

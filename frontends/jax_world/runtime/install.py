@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from flint.frontends.jax_step.gpu_kernels import without_gpu
-from flint.frontends.jax_world.ahead import lowering_ahead
-from flint.frontends.jax_world.arrays import Placed, array_class
 from flint.frontends.jax_world.calls import Call, Calls, Function, StepDone
-from flint.frontends.jax_world.checkpoints import Unwritten
-from flint.frontends.jax_world.devices import VirtualClient, VirtualDevice
-from flint.frontends.jax_world.placement import Placement
+from flint.frontends.jax_world.runtime.ahead import lowering_ahead
+from flint.frontends.jax_world.runtime.arrays import Placed, array_class
+from flint.frontends.jax_world.runtime.checkpoints import Unwritten
+from flint.frontends.jax_world.runtime.devices import VirtualClient, VirtualDevice
+from flint.frontends.jax_world.runtime.placement import Placement
 from flint.frontends.jax_world.values.answers import Answers
 from flint.frontends.jax_world.values.follow import Follower
 from flint.frontends.jax_world.values.known import Known, known_host_value
@@ -68,7 +68,7 @@ class World:
         """Find out where arguments are: each waits for the call before, and that for another."""
         for argument in arguments:
             if isinstance(argument, self.array) and not argument.is_placed:
-                argument._where()
+                argument.place()
 
     def _results(self, call: Call) -> list[Any]:
         program = call.parameters["jaxpr"]
@@ -104,7 +104,7 @@ class World:
 
         bits = self.array.made(jax_private.core().physical_aval(aval), None, physical)
         bits.mesh_before = mesh
-        return jax_private.random_keys()(aval.dtype._impl, bits)
+        return jax_private.random_keys()(jax_private.key_kind(aval.dtype), bits)
 
     # arrays
 
@@ -131,7 +131,8 @@ class World:
             where = device
             if isinstance(device, jax.sharding.Sharding):
                 where = jax_private.shardings().physical_sharding(jax.typeof(value), device)
-            return keys(value._impl, self._put(value._base_array, where))  # type: ignore[attr-defined]
+            kind, bits = jax_private.key_parts(value)
+            return keys(kind, self._put(bits, where))
         if device is None and isinstance(value, self.array):
             return value
         sharding, committed = self._sharding(value, device)
@@ -195,9 +196,9 @@ def installed(world: World) -> Iterator[None]:
         _install_devices(world, stack)
         _install_arrays(world, stack)
         pjit = jax_private.jitted_calls()
-        ahead = lowering_ahead(pjit._resolve_and_lower, world.call, world.client.raw_platform)
-        _set(stack, pjit, "_resolve_and_lower", ahead)
-        _set(stack, pjit, "_pjit_call_impl_python", world.call)
+        ahead = lowering_ahead(jax_private.lower_call(), world.call, world.client.raw_platform)
+        _set(stack, pjit, jax_private.LOWER, ahead)
+        _set(stack, pjit, jax_private.RUN, world.call)
         _set(stack, jax_private.core().EvalTrace, "process_shard_map", _jitted_shard_map)
         _set(stack, jax.distributed, "initialize", _initialized(world))
         _set(stack, jax.distributed, "is_initialized", lambda: True)
@@ -209,8 +210,8 @@ def _install_devices(world: World, stack: contextlib.ExitStack) -> None:
     backends, runtime = jax_private.backends(), jax_private.runtime()
     real = dict(backends.backends())
     cpu = {name: client for name, client in real.items() if name == "cpu"}
-    _set(stack, backends, "_backends", {world.client.raw_platform: world.client, **cpu})
-    _set(stack, backends, "_default_backend", world.client)
+    _set(stack, backends, jax_private.CLIENTS, {world.client.raw_platform: world.client, **cpu})
+    _set(stack, backends, jax_private.DEFAULT_CLIENT, world.client)
     # Settings of devices (jax_num_cpu_devices) are refused once there are some.
     _set(stack, backends, "backends_are_initialized", lambda: False)
     _forget_devices(stack)
@@ -245,33 +246,30 @@ def _also_virtual(real: type) -> type:
 def _install_arrays(world: World, stack: contextlib.ExitStack) -> None:
     kind, core = world.array, jax_private.core()
     methods, results = jax_private.array_methods(), jax_private.results()
-    methods._set_array_base_attributes(kind)
-    methods._set_array_attributes(kind)
+    jax_private.give_array_methods(kind)
     jax_private.canonical_types().register_canonicalize_value_handler(kind, None)
     core.pytype_aval_mappings[kind] = _typed
     jax_private.adders()[kind] = jax_private.adders()[jax_private.arrays().ArrayImpl]
     results.shard_arg_handlers[kind] = world.wait
-    types = (*methods._JAX_ARRAY_TYPES, kind)
-    _set(stack, methods, "_JAX_ARRAY_TYPES", types)
+    _set(stack, methods, jax_private.ARRAY_TYPES, (*jax_private.array_types(), kind))
     _set(stack, methods, "ArrayImpl", kind)
     _set(stack, jax_private.arrays(), "ArrayImpl", kind)
     _set(stack, results, "batched_device_put", world.put_shards)
     placing = jax_private.placing()
     _set(stack, placing.device_put_p, "impl", world.put)
-    _set(stack, placing, "_batched_device_put_impl", world.put)
+    _set(stack, placing, jax_private.PUT, world.put)
     _set(stack, jax_private.runtime(), "batched_block_until_ready", world.wait)
 
 
 def _typed(array: Any) -> Any:
     """The type of an array for JAX: its shape, its dtype, and the mesh that it is on."""
-    from jax.sharding import NamedSharding, PartitionSpec
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     core = jax_private.core()
-    if array.is_placed or array.mesh_before is None or array.mesh_before._any_axis_explicit:
+    mesh = array.mesh_before
+    if array.is_placed or mesh is None or AxisType.Explicit in mesh.axis_types:
         return core.update_aval_with_sharding(array.aval, array.sharding)
-    return core.update_aval_with_sharding(
-        array.aval, NamedSharding(array.mesh_before, PartitionSpec())
-    )
+    return core.update_aval_with_sharding(array.aval, NamedSharding(mesh, PartitionSpec()))
 
 
 def _jitted_shard_map(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flint.frontends.jax_world.chips import ChipAnswers
+from flint.frontends.jax_world.runtime.chips import ChipAnswers
 
 #: What XLA leaves of a GPU's memory to itself: JAX preallocates three quarters
 #: (XLA_PYTHON_CLIENT_MEM_FRACTION, docs.jax.dev/en/latest/gpu_memory_allocation.html).

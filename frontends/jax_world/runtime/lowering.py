@@ -27,7 +27,7 @@ def lowered(call: Call, platform: str) -> ir.Module:
     types = [pjit.convert_to_metaty(abstract(a)) for a in call.arguments]
     try:
         with setting("use_shardy_partitioner", True), without_gpu():
-            computation = pjit._resolve_and_lower(
+            computation = jax_private.lower_call()(
                 types,
                 **call.parameters,
                 lowering_platforms=options["lowering_platforms"],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flint.frontends.jax_world.arrays import Placed
 from flint.frontends.jax_world.calls import Call
-from flint.frontends.jax_world.lowering import lowered
+from flint.frontends.jax_world.runtime.arrays import Placed
+from flint.frontends.jax_world.runtime.lowering import lowered
 from flint.passes import jax_private
 
 
@@ -41,9 +41,7 @@ class Placement:
 
         shardings = [a.sharding for a in call.arguments if _is_put(a)]
         inside = self._inside_of(call.parameters["jaxpr"])
-        meshes = [
-            getattr(getattr(a, "_base_array", a), "mesh_before", None) for a in call.arguments
-        ]
+        meshes = [getattr(jax_private.key_bits(a), "mesh_before", None) for a in call.arguments]
         found = [
             *(m for m in meshes if m is not None),
             call.parameters["ctx_mesh"],
@@ -79,7 +77,7 @@ class Placement:
             *(str(getattr(a, "sharding", "")) for a in call.arguments),
         )
         if key not in self._decided:
-            from flint.frontends.jax_world.propagation import result_specs
+            from flint.frontends.jax_world.runtime.propagation import result_specs
 
             self._decided[key] = result_specs(lowered(call, self._platform))
         return self._decided[key]
@@ -123,8 +121,7 @@ def _results(call: Call) -> list[Any]:
 
 def _is_put(argument: Any) -> bool:
     """Whether an argument is an array that somebody knows the place of."""
-    array = getattr(argument, "_base_array", argument)  # what random keys are kept in
-    return bool(getattr(array, "is_placed", False))
+    return bool(getattr(jax_private.key_bits(argument), "is_placed", False))
 
 
 def _said(sharding: Any, aval: Any) -> Any:
