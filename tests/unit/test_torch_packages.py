@@ -208,15 +208,50 @@ def test_only_the_program_finds_them_and_only_while_it_runs(
         assert importlib.util.find_spec("amp_C") is None
 
 
+RING = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("nccl")
+    import transformer_engine.pytorch as te
+    group = dist.new_group([0, 1, 2, 3])
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(16, device="cuda"))
+            self.attend = te.DotProductAttention(4, 16, cp_group=group)
+
+        def forward(self, x):
+            q = x * self.weight
+            return self.attend(q, q, q)
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), foreach=False)
+    for _ in range(3):
+        model(torch.empty(32, 1, 4, 16, device="cuda")).sum().backward()
+        optimizer.step()
+    te.DotProductAttention(2, 16, cp_group=group, cp_comm_type="a2a")
+"""
+
+
+@needs_no_engine
+def test_a_ring_of_ranks_shares_a_sequence(tmp_path: Path) -> None:
+    program, _ = recorded(tmp_path, RING)
+    rows = rows_of(program, Kind.COMPUTE)
+    own, half = (4, 32, 32, 16), (4, 16, 32, 16)  # rank 0: later queries see all keys of others
+    forward = [(r.dims, r.mask) for r in rows if r.op is OpClass.ATTENTION]
+    assert forward == [(own, CAUSAL), (half, 0), (half, 0), (half, 0)]
+    backward = [(r.dims, r.mask) for r in rows if r.op is OpClass.ATTENTION_BACKWARD]
+    assert backward == [(half, 0), (half, 0), (half, 0), (own, CAUSAL)]
+    pair = 2 * 32 * 4 * 16 * 4
+    sent = [r.comm_bytes for r in rows_of(program, Kind.SEND)]
+    # keys and values three times on; back three times, with gradients, which start a step later
+    assert sent == [pair] * 3 + [pair, 2 * pair, 2 * pair, pair]
+
+
 @needs_no_engine
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
-    program = """
-        import torch.distributed as dist
-        dist.init_process_group("nccl")
-        import transformer_engine.pytorch as te
-        te.DotProductAttention(2, 16, cp_group=dist.new_group([0, 1]))
-    """
-    with pytest.raises(FlintError, match="context parallelism") as caught:
+    program = RING.replace("for _ in range(3)", "for _ in range(0)")
+    with pytest.raises(FlintError, match="context parallelism by a2a") as caught:
         recorded(tmp_path, program)
     assert caught.value.code == "FL235"
 

@@ -114,6 +114,11 @@ def _like(tensor: Any, size: int | None = None) -> Any:
 _KERNELS = {namespace: _define(namespace) for namespace in NAMESPACES}
 
 
+def kernels_of(namespace: str) -> tuple[Any, Any]:
+    """The operators of attention that reports show under a name: forward and backward."""
+    return _KERNELS[namespace]
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, square: Square, of: str) -> Any:

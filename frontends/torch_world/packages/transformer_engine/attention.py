@@ -13,6 +13,7 @@ from flint.frontends.torch_world.packages.attention import (
     causal_mask,
     packed_square,
 )
+from flint.frontends.torch_world.packages.transformer_engine.context import attend_in_ring
 from flint.frontends.torch_world.packages.transformer_engine.groups import size_of
 from flint.frontends.torch_world.packages.transformer_engine.layers.linear import refuse
 
@@ -54,13 +55,14 @@ class DotProductAttention(nn.Module):
     def set_context_parallel_group(
         self, cp_group: Any, cp_global_ranks: Any, cp_stream: Any, cp_comm_type: str = "p2p"
     ) -> None:
-        """Ranks that share sequences. Raises FlintError FL235 if they are several."""
+        """Ranks that share sequences. Raises FlintError FL235 but for a ring of them."""
         groups = cp_group if isinstance(cp_group, list) else [cp_group]
-        if any(size_of(group) > 1 for group in groups):
+        several = any(size_of(group) > 1 for group in groups)
+        if several and (len(groups) > 1 or cp_comm_type != "p2p"):
             raise refuse(
-                "context parallelism", "record with a context parallel size of 1, or use PyTorch's"
+                f"context parallelism by {cp_comm_type}", 'cp_comm_type="p2p" can be recorded'
             )
-        self.cp_group = cp_group
+        self.cp_group = groups[0]
 
     def forward(
         self,
@@ -96,7 +98,13 @@ class DotProductAttention(nn.Module):
             s, b = (0, 1) if layout == "sbhd" else (1, 0)
             heads = q.shape[b] * q.shape[2]
             square = Square(heads, q.shape[s], k.shape[s], mask)
-        out = attend(q, k, value_layer, square, of="te", bias=bias)[0]
+        if size_of(self.cp_group) > 1:
+            if layout == "thd" or bias is not None or square.mask > 0:
+                raise refuse("context parallelism", "with causal or full masks it can be recorded")
+            along = 0 if layout == "sbhd" else 1
+            out = attend_in_ring(q, k, value_layer, square, along, self.cp_group)
+        else:
+            out = attend(q, k, value_layer, square, of="te", bias=bias)[0]
         return out.reshape(*out.shape[:-2], -1)
 
 
