@@ -35,8 +35,8 @@ _HERE = "flint.frontends.torch_world.packages"
 
 @contextmanager
 def packages_found(told: Callable[[str], None]) -> Iterator[None]:
-    """Inside, a program finds stand-ins; `told` gets a sentence about each that it imports."""
-    finder = _Finder(told)
+    """Inside, a program finds stand-ins; at the end `told` gets a sentence on those it imported."""
+    finder = _Finder()
     done = listen(told)
     sys.meta_path.append(finder)
     importlib.invalidate_caches()
@@ -46,6 +46,8 @@ def packages_found(told: Callable[[str], None]) -> Iterator[None]:
     finally:
         sys.meta_path.remove(finder)
         done()
+        if finder.imported:
+            told(_sentence(finder.imported))
         for name in finder.made:
             sys.modules.pop(name, None)
 
@@ -53,8 +55,8 @@ def packages_found(told: Callable[[str], None]) -> Iterator[None]:
 class _Finder(MetaPathFinder):
     """The last finder: what is installed was found before."""
 
-    def __init__(self, told: Callable[[str], None]) -> None:
-        self._told = told
+    def __init__(self) -> None:
+        self.imported: list[Package] = []
         self._left_out = set(os.environ.get(WITHOUT, "").replace(" ", "").split(","))
         self.made: list[str] = []
 
@@ -83,13 +85,18 @@ class _Finder(MetaPathFinder):
         return bool({"all", name} & self._left_out)
 
     def tell(self, package: Package, name: str) -> None:
-        """A module was imported; of a package the user hears once."""
+        """A module was imported; of its package the user hears at the end."""
         self.made.append(name)
         if name == package.name:
-            self._told(
-                f"{package.name} is not installed: Flint's stand-in for version {package.version} "
-                f"was recorded ({WITHOUT}={package.name} leaves it out)"
-            )
+            self.imported.append(package)
+
+
+def _sentence(packages: Sequence[Package]) -> str:
+    names = sorted(f"{p.name} {p.version}" for p in packages)
+    return (
+        f"not installed here, so that Flint's stand-ins were recorded: {', '.join(names)} "
+        f"({WITHOUT}=NAME,... leaves some out, as if nobody could import them)"
+    )
 
 
 class _Loader(Loader):

@@ -205,6 +205,7 @@ def tensor_of_data(session: Session, original: Function) -> Function:
     def make(*args: Any, **kwargs: Any) -> object:
         if kwargs.get("device") is not None:
             kwargs["device"] = on_virtual(kwargs["device"])
+        kwargs.pop("pin_memory", None)  # it allocates
         if len(args) > data_at and isinstance(args[data_at], (list, tuple)):
             data = args[data_at]
             if _holds_tensors(data):
