@@ -65,6 +65,7 @@ class _Replaced:
 _BACKEND = _Replaced("default_backend")
 _COUNTS = [_Replaced(name) for name in ("device_count", "local_device_count")]
 _DEVICES = [_Replaced(name) for name in ("devices", "local_devices")]
+_DEFAULT_DEVICE = _Replaced("get_default_device")
 _PMAP = (_Replaced("_get_mesh_devices"), _Replaced("_cached_shard_map"))
 
 
@@ -75,6 +76,7 @@ def asking_for(platform: str, devices: int, warnings: list[str]) -> Iterator[Non
     `warnings` gets a sentence where the program asks for devices themselves.
     """
     import jax
+    from jax.extend import backend
 
     said: dict[str, None] = {}
 
@@ -92,12 +94,14 @@ def asking_for(platform: str, devices: int, warnings: list[str]) -> Iterator[Non
             stack.enter_context(one.by(jax, count))
         for one in _DEVICES:
             stack.enter_context(one.by(jax, these))
+        stack.enter_context(_DEFAULT_DEVICE.by(backend, these))
         yield
     if said:
         warnings.append(
             f"the step asks which devices there are ({', '.join(list(said)[:3])}): it saw the CPU of "
             f"this machine, and may have taken other kernels than it takes for {platform}; "
-            "jax.default_backend() and jax.device_count() answer for the mesh"
+            "jax.default_backend() and jax.device_count() answer for the mesh, and a script that is "
+            "captured with --world sees the devices of a chip"
         )
 
 

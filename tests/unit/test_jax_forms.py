@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.extend import backend
 from jax.sharding import Mesh as DeviceMesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -211,11 +212,12 @@ def test_libraries_see_the_platform_and_the_size_of_the_mesh(platform: str, back
     assert jax.default_backend() == "cpu" and jax.device_count() == len(jax.devices())
 
 
-def test_asking_for_devices_is_said() -> None:
+@pytest.mark.parametrize("ask", [lambda: jax.devices()[0], lambda: backend.get_default_device()])
+def test_asking_for_devices_is_said(ask: Callable[[], Any]) -> None:
     def asking(w: Any, x: Any) -> Any:
-        return step(w, x) * (1.0 if jax.devices()[0].platform == "gpu" else 2.0)
+        return step(w, x) * (1.0 if ask().platform == "gpu" else 2.0)
 
-    line = asking.__code__.co_firstlineno + 1
+    line = ask.__code__.co_firstlineno
     (said,) = flint.trace(asking, MESH, W, X).warnings
     assert f"test_jax_forms.py:{line}" in said and "CPU of this machine" in said
 
