@@ -6,6 +6,7 @@ known, its work is not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable
@@ -287,7 +288,12 @@ def _attributes(op: Any) -> dict[str, Any]:
     key = "mhlo.backend_config"
     if key not in op.attributes or not isinstance(op.attributes[key], ir.DictAttr):
         return {}
-    return {n.name: n.attr.value for n in op.attributes[key] if hasattr(n.attr, "value")}
+    found = {}
+    for named in op.attributes[key]:
+        # Some have no value, and the bytes of a compiled kernel are no text.
+        with contextlib.suppress(AttributeError, RuntimeError):
+            found[named.name] = named.attr.value
+    return found
 
 
 def _kernel_name(op: Any, config: dict[str, Any]) -> str:

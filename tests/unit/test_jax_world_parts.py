@@ -86,3 +86,22 @@ def test_weights_count_products_as_often_as_they_run() -> None:
 
     x, ws = jax.ShapeDtypeStruct((8, 16), "f4"), jax.ShapeDtypeStruct((5, 16, 16), "f4")
     assert Weights().of(jax.make_jaxpr(function)(x, ws)) == Weight(5 * 2 * 8 * 16 * 16, 6)
+
+
+def test_bytes_of_a_compiled_kernel_are_no_obstacle(tmp_path: Path) -> None:
+    """Kernels that JAX compiles for GPUs while it lowers carry them in their configuration."""
+    from flint.tracing import trace_file
+
+    file = tmp_path / "kernel.mlir"
+    file.write_text(
+        """
+        func.func public @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+          %0 = stablehlo.custom_call @mosaic_gpu_v2(%x) {api_version = 4 : i32,
+            mhlo.backend_config = {module = "\\FE\\FFELF", name = "kernel"}
+          } : (tensor<8x4xf32>) -> tensor<8x4xf32>
+          return %0 : tensor<8x4xf32>
+        }
+        """
+    )
+    summary = trace_file(file, "2").summary().to_text()
+    assert "unpriced ops                custom_call.mosaic_gpu_v2 x1" in summary
