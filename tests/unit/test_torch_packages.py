@@ -202,6 +202,7 @@ def test_only_the_program_finds_them_and_only_while_it_runs(
         assert amp_C.multi_tensor_scale
         assert importlib.util.find_spec("no_such_package") is None
         assert importlib.metadata.version("transformer-engine")
+        assert importlib.metadata.packages_distributions()["flash_attn"] == ["flash-attn"]
     assert len(told) == 1
     assert importlib.util.find_spec("amp_C") is None
     monkeypatch.setenv(WITHOUT, "amp_C")

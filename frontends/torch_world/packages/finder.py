@@ -73,12 +73,12 @@ class _Finder(MetaPathFinder):
         return ModuleSpec(fullname, _Loader(self, package, found), is_package=True)
 
     def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
-        """What `importlib.metadata` says of the packages, when it is asked for one by name."""
+        """What `importlib.metadata` says of the packages: of one by its name, or of all."""
         name = getattr(context, "name", None)
         wanted = name.lower().replace("-", "_") if name else None
         for package in PACKAGES.values():
             known = (package.name, package.distribution.replace("-", "_"))
-            if wanted in known and not self._leaves_out(package.name):
+            if (wanted is None or wanted in known) and not self._leaves_out(package.name):
                 yield _Distribution(package)
 
     def _leaves_out(self, name: str) -> bool:
