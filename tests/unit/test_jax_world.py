@@ -264,6 +264,13 @@ def test_set_mesh_explicit_axes_and_eager_shard_map(tmp_path: Path) -> None:
     assert not said["collectives"]
 
 
+def test_arguments_on_different_devices_are_refused_as_jax_does(tmp_path: Path) -> None:
+    body = "evaluate(state['layers'], jax.device_put(x, jax.devices()[3]), x)"
+    with pytest.raises(ValueError, match="incompatible devices for jitted computation") as caught:
+        captured(tmp_path, train_script(body))
+    assert "evaluate: float32[512,64] on cuda:3 and float32[512,64] on 512" in str(caught.value)
+
+
 def test_a_loop_that_waits_for_another_value_ends(tmp_path: Path) -> None:
     with pytest.raises(FlintError) as caught:
         captured(tmp_path, train_script("while float(loss) > 0.5: pass"))

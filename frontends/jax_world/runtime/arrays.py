@@ -225,7 +225,7 @@ class ArrayWithoutData:
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            text = "The truth value of an array with more than one element is ambiguous."
+            text = "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
             raise ValueError(text)
         return bool(self._scalar(bool))
 

@@ -25,6 +25,7 @@ class Placement:
         Results whose sharding the call does not say are found out when one of them is asked.
         """
         parameters = call.parameters
+        _check_devices(call)
         said = [
             _said(s, a) for s, a in zip(parameters["out_shardings"], _results(call), strict=True)
         ]
@@ -81,6 +82,28 @@ class Placement:
 
             self._decided[key] = result_specs(lowered(call, self._platform))
         return self._decided[key]
+
+
+def _check_devices(call: Call) -> None:
+    """Raise ValueError as JAX does where arguments were put on different devices."""
+    given = zip(call.arguments, call.parameters["in_shardings"], strict=True)
+    free = [a for a, s in given if not hasattr(s, "memory_kind") and _is_put(a)]
+    found: dict[Any, Any] = {}
+    for argument in free:
+        if argument._committed:
+            sharding = argument.sharding
+            found.setdefault(getattr(sharding, "mesh", sharding), argument)
+    if len(found) > 1 and len({frozenset(a.sharding.device_set) for a in found.values()}) > 1:
+        one, other = [f"{a.aval.str_short()} on {_shown(a.sharding)}" for a in found.values()][:2]
+        raise ValueError(
+            "Received incompatible devices for jitted computation. Got arguments of "
+            f"{call.parameters['name']}: {one} and {other}"
+        )
+
+
+def _shown(sharding: Any) -> str:
+    count = sharding.num_devices
+    return f"{count} devices" if count > 1 else str(next(iter(sharding.device_set)))
 
 
 class _Late:

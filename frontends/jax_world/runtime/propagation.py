@@ -44,7 +44,10 @@ def _spec(attributes: Any) -> Spec:
     if "sdy.sharding" not in found:
         return ()
     sharding = sdy.TensorShardingAttr(found["sdy.sharding"])
-    return tuple(_axes(d) for d in sharding.dimension_shardings)
+    axes = [_axes(d) for d in sharding.dimension_shardings]
+    while axes and axes[-1] is None:  # as JAX itself shortens them
+        axes.pop()
+    return tuple(axes)
 
 
 def _axes(dimension: Any) -> tuple[str, ...] | None:
