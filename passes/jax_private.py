@@ -291,3 +291,8 @@ def key_parts(keys: Any) -> tuple[Any, Any]:
 def key_bits(array: Any) -> Any:
     """The array of bits that random keys are kept in; another array is itself."""
     return getattr(array, "_base_array", array)
+
+
+def device_count(computation: Any) -> int:
+    """How many devices a lowered computation is for, 1 where it does not say."""
+    return max(len(computation._device_list or ()), 1)

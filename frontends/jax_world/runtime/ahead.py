@@ -7,7 +7,7 @@ from typing import Any
 
 from flint.frontends.jax_step.gpu_kernels import lowering_options, without_gpu
 from flint.frontends.jax_world.work import Weights
-from flint.passes.jax_private import PARAMETERS, setting
+from flint.passes.jax_private import PARAMETERS, device_count, setting
 
 Run = Callable[..., tuple[Any, ...]]
 
@@ -80,8 +80,7 @@ class VirtualExecutable:
     def cost_analysis(self) -> dict[str, float]:
         """FLOPs in products, of each device if they share all of them."""
         weight = Weights().of(self._parameters["jaxpr"])
-        devices = self._computation._device_list
-        return {"flops": weight.flops / max(len(devices or ()), 1)}
+        return {"flops": weight.flops / device_count(self._computation)}
 
     def memory_analysis(self) -> None:
         """XLA says nothing either where it does not know."""
