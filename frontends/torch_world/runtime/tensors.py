@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from types import GetSetDescriptorType
@@ -14,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from flint.frontends.torch_private import (
     FakeTensor,
+    OpOverload,
     apply_to,
     local_tensor,
     own_buffers,
@@ -80,6 +82,23 @@ def grouped(session: Session, original: object) -> Function:
         return found
 
     return group
+
+
+@TENSORS.replaces(f"{_FAKE}:FakeTensor.__torch_dispatch__")
+def other_threads(session: Session, original: Function) -> object:
+    """Modes belong to a thread: what others calculate is not recorded, which is said."""
+    recorded = threading.get_ident()
+
+    def dispatch(
+        cls: type, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        if threading.get_ident() != recorded and not str(func).startswith("prim."):
+            session.warnings.setdefault(
+                f"a thread of the program calculates ({func}): that is not recorded"
+            )
+        return original(func, types, args, kwargs or {})
+
+    return classmethod(dispatch)
 
 
 @TENSORS.replaces("torch:Tensor.data")
