@@ -156,6 +156,11 @@ def apply_to_tensors(tree: object, function: Callable[[Any], Any]) -> Any:
     return pytree.tree_map_only(torch.Tensor, function, tree)
 
 
+def note_compiled(compiled: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Say of what a function is the compiled form, as libraries ask PyTorch's."""
+    vars(compiled)["_torchdynamo_orig_callable"] = function
+
+
 def sequence_number(node: Node) -> int:
     """Which operator, counted by autograd, made a node of the backward pass."""
     return int(node._sequence_nr())

@@ -20,7 +20,7 @@ def lowering_ahead(original: Callable[..., Any], run: Run, platform: str) -> Cal
 
     def lower(types: Any, **parameters: Any) -> Any:
         if parameters["lowering_platforms"] is None:
-            options = lowering_options(platform)
+            options = lowering_options(platform, parameters.get("jaxpr"))
             parameters["lowering_platforms"] = options["lowering_platforms"]
             parameters["lowering_parameters"] = options[PARAMETERS]
         with setting("use_shardy_partitioner", True), without_gpu():

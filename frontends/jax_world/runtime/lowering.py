@@ -23,7 +23,7 @@ def lowered(call: Call, platform: str) -> ir.Module:
     meshes, an operation that the platform does not have.
     """
     pjit = jax_private.jitted_calls()
-    options = lowering_options(platform)
+    options = lowering_options(platform, call.parameters.get("jaxpr"))
     types = [pjit.convert_to_metaty(abstract(a)) for a in call.arguments]
     try:
         with setting("use_shardy_partitioner", True), without_gpu():

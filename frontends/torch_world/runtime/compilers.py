@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from flint.frontends.torch_private import compiled_module
+from flint.frontends.torch_private import compiled_module, note_compiled
 from flint.frontends.torch_world.record.compiled import CompiledCalls
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
@@ -97,7 +97,7 @@ def _marked(calls: CompiledCalls, settings: _Settings, function: Function) -> Fu
         with calls.call(fuses=settings.fuses, replays=settings.replays):
             return function(*args, **kwargs)
 
-    run._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
+    note_compiled(run, function)
     return run
 
 

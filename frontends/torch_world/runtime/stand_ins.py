@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -94,6 +95,20 @@ def module_call(session: Session, original: Function) -> Function:
 def no_script(session: Session, original: object) -> Function:
     """Scripts would run in C++, and cannot be compiled over functions that are replaced."""
     return lambda obj=None, *args, **kwargs: obj
+
+
+@PUBLIC.replaces("threading:excepthook")
+def thread_ends(session: Session, original: Function) -> Function:
+    """Modes belong to a thread: others may fail at what they find, which is said."""
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        first = str(args.exc_value).splitlines()[:1]
+        session.warnings.setdefault(
+            f"a thread of the program ended with {args.exc_type.__name__}: {' '.join(first)[:200]}"
+        )
+        original(args)
+
+    return hook
 
 
 @PUBLIC.replaces("torch.utils.data:DataLoader.__init__")

@@ -28,6 +28,7 @@ from flint.frontends.torch_world.runtime.patching import Function, Patches
 
 TENSORS = Patches()
 _FAKE = "torch._subclasses.fake_tensor"
+_PINNED = "_flint_pinned"
 
 
 # --- one kind of tensor ---------------------------------------------------------------------------
@@ -302,7 +303,7 @@ def pin_memory(session: Session, original: object) -> Function:
     """Pinning allocates."""
 
     def pin(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-        tensor._flint_pinned = True
+        setattr(tensor, _PINNED, True)
         return tensor
 
     return pin
@@ -311,7 +312,7 @@ def pin_memory(session: Session, original: object) -> Function:
 @TENSORS.replaces("torch:Tensor.is_pinned")
 def is_pinned(session: Session, original: object) -> Function:
     """As above."""
-    return lambda tensor, *args: getattr(tensor, "_flint_pinned", False)
+    return lambda tensor, *args: getattr(tensor, _PINNED, False)
 
 
 # --- pickles --------------------------------------------------------------------------------------
