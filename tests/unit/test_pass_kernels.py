@@ -308,7 +308,7 @@ def test_profiles_are_found_by_name() -> None:
 
     names = ["none", "xla-gpu", "xla-gpu+flash", "xla-tpu", "xla-cpu"]
     names += ["inductor", "megatron", "eager"]
-    assert list(PROFILES) == names
+    assert list(PROFILES) == [*names, "torch"]
     assert all(profile(name).name == name for name in PROFILES)
     assert profile("none").passes == ()
     with pytest.raises(FlintError) as caught:

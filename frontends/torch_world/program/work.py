@@ -547,6 +547,11 @@ RULES: Mapping[str, WorkRule] = {
         (f"upsample_{kind}_backward" for kind in ("bilinear2d", "bicubic2d", "trilinear3d")),
         lambda e: Work(flops=11 * num_elements(e.inputs[0])),
     ),
+    **dict.fromkeys(  # each gradient is added to that of the element it was copied from
+        (f"upsample_nearest{n}d_backward" for n in (1, 2, 3)),
+        lambda e: Work(flops=num_elements(e.inputs[0])),
+    ),
+    "isin": lambda e: Work(flops=math.prod(num_elements(t) for t in e.inputs)),
     "logcumsumexp": lambda e: Work(flops=4 * num_elements(e.inputs[0])),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), nll_loss),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), nll_loss_backward),

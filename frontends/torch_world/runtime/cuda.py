@@ -66,16 +66,17 @@ def make_device_module(
     chip: ChipProperties,
     count: int = 1,
     known: Known = lambda tensor: tensor,
+    warn: Callable[[str], None] = lambda sentence: None,
 ) -> types.ModuleType:
     """The module of the device, over a timeline; `count` devices are in a node.
 
-    `known` gives the values of a tensor as a real one, where they are known.
+    `known` gives the values of a tensor as a real one, where they are known; `warn` tells the user.
     """
     module = types.ModuleType(f"torch.{NAME}")
     contents = {
         **_constants(),
         **_device_functions(timeline, count),
-        **_memory_functions(chip),
+        **_memory_functions(chip, warn),
         **_property_functions(chip),
         **_stream_functions(timeline),
         **_random_functions(timeline, count, known),
@@ -137,9 +138,18 @@ def _device_functions(timeline: DeviceTimeline, count: int) -> dict[str, Any]:
     }
 
 
-def _memory_functions(chip: ChipProperties) -> dict[str, Any]:
-    """Nothing is allocated: a program's own statistics of memory are 0."""
-    zero, nothing = _always(0), _always(None)
+def _memory_functions(chip: ChipProperties, warn: Callable[[str], None]) -> dict[str, Any]:
+    """Nothing is allocated: a program's own statistics of memory are 0, which is said."""
+    nothing = _always(None)
+
+    def zero(*args: object, **kwargs: object) -> int:
+        warn("the program reads how much memory it uses: it is told 0; an estimate has its memory")
+        return 0
+
+    def statistics(*args: object, **kwargs: object) -> dict[str, int]:
+        zero()
+        return _StatsOfNothing()
+
     free = _always((chip.memory_bytes, chip.memory_bytes))
     return {
         **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved"), zero),
@@ -152,7 +162,7 @@ def _memory_functions(chip: ChipProperties) -> dict[str, Any]:
         **dict.fromkeys(("_record_memory_history", "_dump_snapshot"), nothing),
         **dict.fromkeys(("memory_snapshot", "_snapshot"), lambda *_, **__: []),
         **dict.fromkeys(("mem_get_info", "get_memory_info"), free),
-        **dict.fromkeys(("memory_stats", "host_memory_stats"), lambda *_, **__: _StatsOfNothing()),
+        **dict.fromkeys(("memory_stats", "host_memory_stats"), statistics),
         "memory_summary": _always(""),
         "get_allocator_backend": _always("native"),
         "get_per_process_memory_fraction": _always(1.0),
