@@ -13,10 +13,17 @@ pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 
 
-def captured(program: Path, *arguments: str, mesh: str = "8") -> subprocess.CompletedProcess[str]:
+def captured(
+    program: Path, *arguments: str, mesh: str = "8", folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flint", "capture", str(program), "--mesh", mesh, "--world"]
     return subprocess.run(
-        [*command, *arguments], check=False, capture_output=True, text=True, timeout=300
+        [*command, *arguments],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -77,3 +84,38 @@ def test_a_loop_that_never_ends_is_named(tmp_path: Path) -> None:
     done = captured(tmp_path / "train.py", mesh="2")
     assert done.returncode == 2
     assert "error[FL239]: the loop at train.py:3 does not end" in done.stderr
+
+
+HOUSEKEEPING = """
+import os, pathlib, shutil, torch
+shutil.rmtree("out")
+open("log.txt", "a").write("more")
+assert open("log.txt").read() == "of a real run more"
+pathlib.Path("state.json").write_text("new")
+pathlib.Path("state.tmp").write_text("newer")
+os.replace("state.tmp", "state.json")
+assert pathlib.Path("state.json").read_text() == "newer"
+os.remove("state.json")
+os.remove("old.txt")
+open("made.txt", "w").write("by the program")
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_files_of_earlier_runs_stay_as_they_are(tmp_path: Path) -> None:
+    names = ("out/state.pt", "log.txt", "state.json", "old.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("of a real run ")
+    program = tmp_path / "train.py"
+    program.write_text(HOUSEKEEPING)
+    done = captured(program, mesh="2", folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [(tmp_path / name).read_text() for name in names] == ["of a real run "] * 4
+    assert (tmp_path / "made.txt").read_text() == "by the program"
+    for said in ("out was not deleted", "log.txt was not changed", "old.txt was not deleted"):
+        assert f"warning: {said}: it is older than this capture" in done.stderr

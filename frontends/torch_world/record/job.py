@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,8 @@ class Job:
     Of `script` and `function` one is set: a path with `argv`, or `file.py:name` / `module:name`
     with its pickled `arguments`. `call` is a function that cannot be named (a lambda, a closure):
     it is run in a fork of this process. `mesh_names` and `mesh_sizes` are the mesh that was asked
-    for. `chip` names the cluster whose GPU the program is told it runs on. `known` is what processes of other ranks found out. `steps` is the optimizer step that ends the recorded one; 0 records to the end.
+    for. `chip` names the cluster whose GPU the program is told it runs on. `known` is what processes of other ranks found out; files from before `began`, in seconds since the
+    epoch, stay as they are. `steps` is the optimizer step that ends the recorded one; 0 records to the end.
     """
 
     script: str = ""
@@ -40,6 +42,7 @@ class Job:
     local_world_size: int = 8
     chip: str = DEFAULT_CHIP
     known: Mapping[str, bytes] = field(default_factory=dict)
+    began: float = field(default_factory=time.time, compare=False)
 
     @property
     def local_rank(self) -> int:

@@ -44,6 +44,7 @@ from flint.frontends.torch_world.runtime.files import (
     CHECKPOINTS_MODULE,
     UnwrittenFiles,
 )
+from flint.frontends.torch_world.runtime.kept_files import KeptFiles
 from flint.frontends.torch_world.runtime.objects import Objects
 from flint.frontends.torch_world.runtime.patches import PIPELINE, PIPELINES, PRIVATE
 from flint.frontends.torch_world.runtime.patching import Patches, after_import, check, installed
@@ -90,7 +91,8 @@ def _session(job: Job, timeline: DeviceTimeline) -> Session:
         handover=handover,
         objects=Objects(handover),
     )
-    session.files = UnwrittenFiles(lambda warning: session.warnings.setdefault(warning))
+    warn = lambda warning: session.warnings.setdefault(warning)
+    session.files, session.kept = UnwrittenFiles(warn), KeptFiles(warn, job.began)
     return session
 
 
@@ -144,6 +146,7 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
     """Everything that makes PyTorch believe in the world, undone afterwards."""
     phases, modules = session.phases, session.modules
     with contextlib.ExitStack() as stack:
+        stack.callback(session.kept.forget)
         stack.callback(_leave_world)
         stack.enter_context(installed([*PRIVATE.all, *stand_ins()], session))
         for module, patches in _LATE:

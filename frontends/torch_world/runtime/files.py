@@ -96,22 +96,6 @@ def _located(tensor: torch.Tensor, location: Any) -> torch.Tensor:
     return moved
 
 
-def _moving(name: str) -> None:
-    @FILES.replaces(f"os:{name}")
-    def move(session: Session, original: Function) -> Function:
-        """Checkpoints are written beside and renamed: those that were not written are as well."""
-
-        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
-            if not session.files.moved(src, dst):
-                original(src, dst, **kwargs)
-
-        return rename
-
-
-for _name in ("rename", "replace"):
-    _moving(_name)
-
-
 # --- safetensors ----------------------------------------------------------------------------------
 
 SAFETENSORS = Patches()
