@@ -6,6 +6,7 @@ import contextlib
 import os
 import runpy
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Calls, Choice, StepDone
 from flint.frontends.jax_world.runtime.chips import ChipAnswers
 from flint.frontends.jax_world.values.places import raising_place
+from flint.io.kept_files import KeptFiles
 from flint.ir.mesh import Mesh
 from flint.steps.captured import Captured
 
@@ -25,7 +27,7 @@ class Job:
 
     With `module` the script is run as `python -m module` would run it.
     `mesh` has as many devices as the script shall see; `is_named` says whether the user named its
-    axes.
+    axes. Files from before `began`, in seconds since the epoch, stay as they are.
     """
 
     script: str
@@ -36,6 +38,7 @@ class Job:
     chip: ChipAnswers
     choice: Choice = field(default_factory=Choice)
     hints: Mapping[str, Any] = field(default_factory=dict)
+    began: float = field(default_factory=time.time, compare=False)
 
     @property
     def name(self) -> str:
@@ -60,8 +63,9 @@ def run(job: Job) -> Captured:
     calls, answers = Calls(job.choice), Answers(job.hints)
     world = World(VirtualClient(job.chip, job.mesh.sizes), calls, answers)
     warnings: list[str] = []
+    kept = KeptFiles(answers.say, job.began)
     with installed(world):
-        with _script(job):
+        with _script(job), kept.guarded():
             _until_done(job, calls, warnings)
         return _captured(job, calls, (*warnings, *answers.warnings))
 

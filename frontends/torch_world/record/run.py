@@ -44,7 +44,6 @@ from flint.frontends.torch_world.runtime.files import (
     CHECKPOINTS_MODULE,
     UnwrittenFiles,
 )
-from flint.frontends.torch_world.runtime.kept_files import KeptFiles
 from flint.frontends.torch_world.runtime.objects import Objects
 from flint.frontends.torch_world.runtime.patches import PIPELINE, PIPELINES, PRIVATE
 from flint.frontends.torch_world.runtime.patching import Patches, after_import, check, installed
@@ -52,6 +51,7 @@ from flint.frontends.torch_world.runtime.stand_ins import single_thread, stand_i
 from flint.frontends.torch_world.runtime.versions import check_version
 from flint.frontends.torch_world.runtime.whole_operators import operators_kept_whole
 from flint.frontends.torch_world.values.answers import Surroundings, Values
+from flint.io.kept_files import KeptFiles
 
 #: Replaced when the program imports the module.
 _LATE = ((PIPELINES, PIPELINE), (CHECKPOINTS_MODULE, CHECKPOINTS), (BUILDERS, DEEPSPEED))
@@ -74,7 +74,8 @@ def run(job: Job) -> Recording:
     recorder = Recorder(session)
     states = States(recorder, session.modules, session.device_meshes)
     _connect(session, recorder, states, job)
-    with _environment(job), _world(session, recorder):
+    kept = KeptFiles(session.warnings.setdefault, job.began, session.files.moved)
+    with _environment(job), kept.guarded(), _world(session, recorder):
         _until_done(session, lambda: _program(job))
         return _recording(job, session, recorder, states)
 
@@ -91,8 +92,7 @@ def _session(job: Job, timeline: DeviceTimeline) -> Session:
         handover=handover,
         objects=Objects(handover),
     )
-    warn = lambda warning: session.warnings.setdefault(warning)
-    session.files, session.kept = UnwrittenFiles(warn), KeptFiles(warn, job.began)
+    session.files = UnwrittenFiles(session.warnings.setdefault)
     return session
 
 
@@ -146,7 +146,6 @@ def _world(session: Session, recorder: Recorder) -> Iterator[None]:
     """Everything that makes PyTorch believe in the world, undone afterwards."""
     phases, modules = session.phases, session.modules
     with contextlib.ExitStack() as stack:
-        stack.callback(session.kept.forget)
         stack.callback(_leave_world)
         stack.enter_context(installed([*PRIVATE.all, *stand_ins()], session))
         for module, patches in _LATE:

@@ -38,7 +38,6 @@ class Session:
     #: The backend of each process group, by the group's name.
     backends: dict[str, str] = field(default_factory=dict)
     files: Any = None
-    kept: Any = None
     paused: int = 0
     #: Events of the CUDA graph that is captured now, if one is.
     graph: list[Any] | None = None

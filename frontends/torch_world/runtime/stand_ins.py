@@ -26,7 +26,6 @@ from flint.frontends.torch_world.runtime.device import NAME, SHOWN
 from flint.frontends.torch_world.runtime.devices import DEVICES
 from flint.frontends.torch_world.runtime.files import FILES, SAFETENSORS
 from flint.frontends.torch_world.runtime.graphs import GRAPHS
-from flint.frontends.torch_world.runtime.kept_files import KEPT
 from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES
 from flint.frontends.torch_world.runtime.patching import Function, Make, Patch, Patches
 from flint.frontends.torch_world.runtime.tensors import TENSORS
@@ -58,7 +57,6 @@ def stand_ins() -> list[Patch]:
         *DEVICES.all,
         *TENSORS.all,
         *FILES.all,
-        *KEPT.all,
         *COALESCED.all,
         *COMPILERS.all,
         *GRAPHS.all,
