@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flint.errors import FlintError
 from flint.frontends.torch_weights import without_weights
+from flint.frontends.torch_world.device.device import DeviceTimeline, Stream, StreamEvent
+from flint.frontends.torch_world.device.fakes import Fakes
 from flint.frontends.torch_world.program.comms import NAMESPACES, family_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.modules import ModulePaths, clean_path
@@ -28,8 +30,6 @@ from flint.frontends.torch_world.record.process import ProgramError, record
 from flint.frontends.torch_world.record.recording import Event as Recorded
 from flint.frontends.torch_world.record.recording import HostCopy, Recording
 from flint.frontends.torch_world.record.storages import Storages
-from flint.frontends.torch_world.runtime.device import DeviceTimeline, Stream, StreamEvent
-from flint.frontends.torch_world.runtime.fakes import Fakes
 from flint.frontends.torch_world.runtime.weights import SafeTensors
 from flint.ir.program import Collective, Phase
 from flint.steps.step import WorldStep

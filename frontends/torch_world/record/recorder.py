@@ -21,6 +21,7 @@ from flint.frontends.torch_private import (
     schema_of,
     sequence_number,
 )
+from flint.frontends.torch_world.device.device import SHOWN, is_virtual, virtual_device
 from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm_of, family_of
 from flint.frontends.torch_world.program.names import base_name
 from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
@@ -36,7 +37,6 @@ from flint.frontends.torch_world.record.recording import (
 )
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.record.storages import Storages
-from flint.frontends.torch_world.runtime.device import SHOWN, is_virtual, virtual_device
 from flint.ir.program import Phase
 from flint.passes.work.work import Work
 

@@ -26,6 +26,10 @@ from torch.optim.optimizer import (
 from flint.errors import FlintError
 from flint.frontends import torch_private
 from flint.frontends.torch_private import FakeTensorMode, make_device, new_fake_group, without_modes
+from flint.frontends.torch_world.device.chips import chip_properties
+from flint.frontends.torch_world.device.cuda import make_device_module
+from flint.frontends.torch_world.device.device import NAME, SHOWN, DeviceTimeline
+from flint.frontends.torch_world.device.fakes import Fakes
 from flint.frontends.torch_world.program.states import States
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.job import Job
@@ -34,11 +38,7 @@ from flint.frontends.torch_world.record.phases import Phases, StepDone
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import GroupInfo, Recording
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.chips import chip_properties
-from flint.frontends.torch_world.runtime.cuda import make_device_module
 from flint.frontends.torch_world.runtime.deepspeed import BUILDERS, DEEPSPEED
-from flint.frontends.torch_world.runtime.device import NAME, SHOWN, DeviceTimeline
-from flint.frontends.torch_world.runtime.fakes import Fakes
 from flint.frontends.torch_world.runtime.files import (
     CHECKPOINTS,
     CHECKPOINTS_MODULE,

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from flint.frontends.torch_world.device.autocast import Autocast
+from flint.frontends.torch_world.device.device import DeviceTimeline
 from flint.frontends.torch_world.record.compiled import CompiledCalls
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases
-from flint.frontends.torch_world.runtime.autocast import Autocast
-from flint.frontends.torch_world.runtime.device import DeviceTimeline
 from flint.ir.program import Phase
 
 

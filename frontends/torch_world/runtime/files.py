@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_private import apply_to_tensors
+from flint.frontends.torch_world.device.device import Device
+from flint.frontends.torch_world.device.tensors import unpickled
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.device import Device
 from flint.frontends.torch_world.runtime.patching import Function, Patches
-from flint.frontends.torch_world.runtime.tensors import unpickled
 from flint.frontends.torch_world.runtime.weights import SafeTensors
 
 FILES = Patches()

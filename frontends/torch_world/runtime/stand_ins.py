@@ -18,17 +18,17 @@ from torch import nn
 
 from flint.errors import FlintError
 from flint.frontends.torch_private import fake_store, without_modes
+from flint.frontends.torch_world.device.cuda import device_functions
+from flint.frontends.torch_world.device.device import NAME, SHOWN
+from flint.frontends.torch_world.device.devices import DEVICES
+from flint.frontends.torch_world.device.tensors import TENSORS
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.coalesced import COALESCED
 from flint.frontends.torch_world.runtime.compilers import COMPILERS
-from flint.frontends.torch_world.runtime.cuda import device_functions
-from flint.frontends.torch_world.runtime.device import NAME, SHOWN
-from flint.frontends.torch_world.runtime.devices import DEVICES
 from flint.frontends.torch_world.runtime.files import FILES, SAFETENSORS
 from flint.frontends.torch_world.runtime.graphs import GRAPHS
 from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES
 from flint.frontends.torch_world.runtime.patching import Function, Make, Patch, Patches
-from flint.frontends.torch_world.runtime.tensors import TENSORS
 
 PUBLIC = Patches()
 _C10D = "torch.distributed.distributed_c10d"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from flint.frontends.torch_world.runtime.device import Device
+from flint.frontends.torch_world.device.device import Device
 
 _DTYPES = {
     "F64": torch.float64,

@@ -24,7 +24,7 @@ from flint.frontends.torch_private import (
     storage_address,
     without_dispatch,
 )
-from flint.frontends.torch_world.runtime.device import virtual_device
+from flint.frontends.torch_world.device.device import virtual_device
 
 _META = torch.device("meta")
 _UNSUITABLE = (
@@ -70,7 +70,7 @@ class Fakes:
         self._known: dict[tuple[Any, ...], _Entry | None] = {}
         self._templates: dict[torch.device, dict[str, Any]] = {}
         self._devices = (device or virtual_device(), _META)
-        #: While a program is recorded all tensors are of one kind (`runtime/tensors.py`).
+        #: While a program is recorded all tensors are of one kind (`device/tensors.py`).
         self._keys = virtual_device() if device is None else None
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:

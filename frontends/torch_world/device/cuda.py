@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import torch
 
-from flint.frontends.torch_world.runtime.chips import ChipProperties
-from flint.frontends.torch_world.runtime.device import (
+from flint.frontends.torch_world.device.chips import ChipProperties
+from flint.frontends.torch_world.device.device import (
     NAME,
     SHOWN,
     Device,
@@ -22,7 +22,7 @@ from flint.frontends.torch_world.runtime.device import (
     Stream,
     StreamEvent,
 )
-from flint.frontends.torch_world.runtime.generators import DeviceGenerator, Known
+from flint.frontends.torch_world.device.generators import DeviceGenerator, Known
 
 
 class DeviceProperties:

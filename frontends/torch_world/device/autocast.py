@@ -18,7 +18,7 @@ from flint.frontends.torch_private import (
     forget_library,
     without_dispatch_keys,
 )
-from flint.frontends.torch_world.runtime.device import NAME, SHOWN
+from flint.frontends.torch_world.device.device import NAME, SHOWN
 
 _KEY = "AutocastPrivateUse1"
 #: In the half type: matrix products and convolutions.

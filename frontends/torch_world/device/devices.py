@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_private import FakeTensor, device_constructors, operator_types
-from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.device import (
+from flint.frontends.torch_world.device.device import (
     NAME,
     SHOWN,
     Device,
     is_virtual,
     virtual_device,
 )
-from flint.frontends.torch_world.runtime.generators import DeviceGenerator, host_generator
+from flint.frontends.torch_world.device.generators import DeviceGenerator, host_generator
+from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 
 DEVICES = Patches()

@@ -22,8 +22,8 @@ from flint.frontends.torch_private import (
     own_parameters,
     storage_address,
 )
+from flint.frontends.torch_world.device.device import virtual_device
 from flint.frontends.torch_world.record.session import Session
-from flint.frontends.torch_world.runtime.device import virtual_device
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 
 TENSORS = Patches()
