@@ -11,7 +11,6 @@ import builtins
 import io
 import os
 import shutil
-import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,10 +21,13 @@ from flint.errors import FlintError
 
 #: Files up to this size are copied when the program changes them in place or appends to them.
 _COPIED_BYTES = 2**30
-#: Folders of caches and installed packages, whose files are made again.
+#: Folders of caches and of Python's own and installed modules, whose files are made again.
 _CACHES = tuple(
     os.path.realpath(folder) + os.sep
-    for folder in (os.path.expanduser("~/.cache"), sysconfig.get_paths()["purelib"], sys.prefix)
+    for folder in (
+        os.path.expanduser("~/.cache"),
+        *(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")),
+    )
 )
 #: Any function of the standard library's.
 _Function = Callable[..., Any]
@@ -86,7 +88,7 @@ class KeptFiles:
         )
 
     def _copy_of(self, path: str) -> str | None:
-        return self._copies.get(os.path.realpath(path))
+        return self._copies.get(os.path.realpath(path)) if self._copies else None
 
     def _copied(self, path: str, with_content: bool) -> str:
         """A copy that the program may change. Raises FlintError FL235 if it is too large for one."""

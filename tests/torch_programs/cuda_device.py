@@ -48,6 +48,9 @@ BRANCHES: dict[str, Callable[[], Any]] = {
     "isinstance": lambda: (
         isinstance(X, torch.cuda.FloatTensor) and not isinstance(X, torch.cuda.HalfTensor)
     ),
+    "older types": lambda: (
+        X.cpu().type(torch.cuda.FloatTensor).is_cuda and not X.type(torch.FloatTensor).is_cuda
+    ),
     "older constructor": lambda: torch.cuda.LongTensor([1, 2]).is_cuda,
     "get_device": lambda: X.get_device() == RANK and torch.cuda.current_device() == RANK,
     "device of a number": lambda: torch.device(RANK) == DEVICE,

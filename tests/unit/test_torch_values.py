@@ -381,3 +381,40 @@ def test_what_is_filled_is_known() -> None:
         ):
             assert filled.sum().item() == 6 * number
             assert filled.long()[0].max().item() == number
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        lambda norm: norm < 0,
+        lambda norm: norm * 2 + 1 < 0,
+        lambda norm: torch.stack([norm, norm], -1).sum(-1) < 0,
+        lambda norm: torch.where(torch.tensor(True), norm, -norm) < 0,
+    ],
+)
+def test_norms_are_not_negative(below: Any) -> None:
+    with world():
+        assert not below(torch.rand(4).norm())
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        lambda norm: norm * -1 < 0,
+        lambda norm: norm - 1 < 0,
+        lambda norm: torch.add(norm, norm, alpha=-1) < 0,
+        lambda norm: norm.clamp(-1, 1) < 0,
+        lambda norm: norm < 0.5,
+    ],
+)
+def test_what_is_made_of_norms_may_be_negative(below: Any) -> None:
+    with world(), pytest.raises(FlintError, match="depends on data"):
+        bool(below(torch.rand(4).norm()))
+
+
+def test_a_choice_has_the_shape_of_the_result() -> None:
+    with world():
+        chosen = torch.where(
+            torch.ones(3, dtype=torch.bool), torch.tensor(7), torch.empty(3).long()
+        )
+        assert chosen.tolist() == [7, 7, 7]

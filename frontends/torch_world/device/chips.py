@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flint.cluster.models import load_cluster
 
@@ -22,6 +22,7 @@ class ChipProperties:
     memory_bytes: int
     sms: int
     l2_bytes: int
+    assumed: str = ""  #: a sentence for the user, where not all of it is the chip's
 
 
 # Names as nvidia-smi prints them; capabilities from developer.nvidia.com/cuda-gpus.
@@ -46,12 +47,16 @@ def chip_properties(chip: str) -> ChipProperties:
     found = load_cluster(chip).chip
     gpu = getattr(found, "gpu", None)
     if gpu is None:
-        return chip_properties(DEFAULT_CHIP)
+        told = chip_properties(DEFAULT_CHIP)
+        return replace(told, assumed=f"{found.name} is no GPU: the program is told of {told.name}")
     name, capability = _REPORTED.get(found.name, (found.name, (9, 0)))
+    is_known = found.name in _REPORTED
+    assumed = f"the compute capability of {found.name} is not known: the program is told 9.0"
     return ChipProperties(
         name,
         capability,
         int(found.memory_bytes.value),
         int(gpu.sms.value),
         int(gpu.l2_bytes.value),
+        "" if is_known else assumed,
     )

@@ -94,7 +94,7 @@ def tensor_type(session: Session, original: Function) -> Function:
         if dtype is None:
             text: str = original(tensor)
             return text.replace(f"torch.{NAME}.", "torch.cuda.")
-        named = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")
+        named = dtype if isinstance(dtype, str) else _full_name(dtype)
         if isinstance(dtype, torch.dtype) or "Tensor" not in named:
             return tensor.to(dtype)
         return tensor.to("cuda" if ".cuda." in named else "cpu", dtype=_dtype_of(named))
@@ -114,6 +114,10 @@ _DTYPES = {
     "Byte": torch.uint8,
     "Bool": torch.bool,
 }
+
+
+def _full_name(kind: Any) -> str:
+    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', '')}"
 
 
 def _dtype_of(named: str) -> torch.dtype:
@@ -216,8 +220,8 @@ def tensor_of_data(session: Session, original: Function) -> Function:
 
 
 def _holds_tensors(data: Any) -> bool:
-    while isinstance(data, (list, tuple)) and data:
-        data = data[0]
+    if isinstance(data, (list, tuple)):
+        return any(map(_holds_tensors, data))
     return isinstance(data, FakeTensor)
 
 

@@ -93,9 +93,13 @@ class States:
         optimizer: torch.optim.Optimizer,
         parameters: dict[int, tuple[str, Any]],
     ) -> None:
-        for parameter in _parameters(optimizer):
-            if id(parameter) not in parameters:  # copies in float32 that the model does not hold
-                self._name(found, parameter, "optimizer", "master_weight")
+        updated = _parameters(optimizer)
+        # Where none is the model's they are copies in float32; else trained beside the model.
+        copies = bool(parameters) and all(id(p) not in parameters for p in updated)
+        role, name = ("optimizer", "master_weight") if copies else ("parameter", "")
+        for parameter in updated:
+            if id(parameter) not in parameters:
+                self._name(found, parameter, role, name)
         for parameter, states in optimizer.state.items():
             path = parameters.get(id(parameter), ("", None))[0]
             for key, value in states.items() if isinstance(states, dict) else ():

@@ -122,6 +122,8 @@ def _connect(session: Session, recorder: Recorder, states: States, job: Job) -> 
 
 def _make_device(session: Session, job: Job) -> None:
     count, chip = min(job.local_world_size, job.world_size), chip_properties(job.chip)
+    if chip.assumed:
+        session.warnings[chip.assumed] = None
     known = lambda tensor: session.values.known(tensor)
     warn = lambda sentence: session.warnings.setdefault(sentence)
     module = make_device_module(session.timeline, chip, count, known, warn)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -293,10 +293,12 @@ def has_backend(session: Session, original: object) -> Function:
 
 
 @PUBLIC.replaces(*(f"{module}:get_backend" for module in _BOTH))
-def get_backend(session: Session, original: object) -> Function:
+def get_backend(session: Session, original: Callable[..., str]) -> Function:
     """What the program asked for: it chooses by it."""
 
     def backend(group: dist.ProcessGroup | None = None) -> str:
+        if not dist.is_initialized():
+            return original(group)  # an error
         return session.backends.get((group or dist.group.WORLD).group_name, _DEFAULT_BACKEND)
 
     return backend

@@ -127,6 +127,10 @@ class Values:
         """`tensor.numpy()`: what is known, ones for numbers that are not, else FL233."""
         value = self.lookup(tensor)
         if isinstance(value, Known):
+            if value.made_up:
+                self._tell(
+                    f".numpy() of {tensor.numel()} numbers", "as they follow from the policy"
+                )
             with self._around.without_modes():
                 return value.data.clone().numpy()
         if tensor.dtype.is_floating_point:
@@ -148,11 +152,11 @@ class Values:
 
     def known_list(self, tensor: torch.Tensor) -> object:
         """The elements of a small tensor that follow from the program, None of any other."""
-        value = self.lookup(tensor)
-        if not isinstance(value, Known) or value.made_up:
+        real = self.known(tensor) if tensor.numel() <= KNOWN_LIMIT else None
+        if real is None:
             return None
         with self._around.without_modes():
-            return value.data.tolist()
+            return real.tolist()
 
     def lookup(self, tensor: torch.Tensor) -> Value | None:
         """What is known of a tensor now."""

@@ -7,7 +7,7 @@ A norm that is compared with zero or less has one answer in a run that goes well
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -18,23 +18,30 @@ from flint.frontends.torch_world.values.kinds import Even, Known, Magnitude, Val
 Lookup = Callable[[Any], Value | None]
 #: Operators whose results are never below zero, whatever they read.
 MAKERS = frozenset(("linalg_vector_norm", "norm", "_foreach_norm", "abs", "square"))
-#: Those whose results are not, where no input is.
-_KEEPERS = frozenset(
+#: Those whose results are not, where no tensor is; their numbers are dimensions.
+_OF_TENSORS = frozenset(
+    ("sqrt", "sum", "mean", "max", "amax", "min", "amin", "stack", "cat", "prod", "reciprocal")
+)
+#: Those whose results are not, where neither a tensor nor a number is.
+_OF_NUMBERS = frozenset(
     (
-        *("sqrt", "sum", "mean", "max", "amax", "min", "amin", "stack", "cat", "add", "mul"),
-        *("div", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "prod"),
-        *("reciprocal", "_foreach_mul", "_foreach_div", "_foreach_add", "pow"),
+        *("add", "mul", "div", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "pow"),
+        *("_foreach_mul", "_foreach_div", "_foreach_add"),
     )
 )
 _BELOW = {"lt": 0, "le": 0, "ge": 1, "gt": 1}
 
 
-def magnitude_of(name: str, args: Sequence[Any], result: Any, lookup: Lookup) -> Any:
+def magnitude_of(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, lookup: Lookup
+) -> Any:
     """What is known of a result because of signs: a Value, a list of them, or None."""
     name = name.removesuffix("_")
     if name in MAKERS:
         return _each(result)
-    if name in _KEEPERS and _all_positive(args, lookup):
+    if name in _OF_TENSORS and _all_positive(_only_tensors(args), lookup):
+        return _each(result)
+    if name in _OF_NUMBERS and _all_positive((*args, *kwargs.values()), lookup):
         return _each(result)
     if name in _BELOW and isinstance(lookup(args[0]), Magnitude):
         bound = _number(args[1], lookup)
@@ -51,6 +58,11 @@ def _each(result: Any) -> Any:
     return Magnitude() if known else None
 
 
+def _only_tensors(args: Sequence[Any]) -> list[Any]:
+    lists = (list, tuple)
+    return [a for a in args if isinstance(a, torch.Tensor) or (isinstance(a, lists) and a)]
+
+
 def _all_positive(args: Sequence[Any], lookup: Lookup) -> bool:
     """Whether all tensors and numbers are not below zero, and one is a tensor."""
     tensors = False
@@ -65,7 +77,7 @@ def _all_positive(args: Sequence[Any], lookup: Lookup) -> bool:
             number = _number(arg, lookup)
             if not isinstance(lookup(arg), Magnitude) and not _is_positive(number):
                 return False
-        elif isinstance(arg, float) and not _is_positive(arg):
+        elif isinstance(arg, (int, float)) and not _is_positive(arg):
             return False
     return tensors
 

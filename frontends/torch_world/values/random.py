@@ -42,20 +42,30 @@ def drawn(
 
     Runs outside of all modes.
     """
-    written = [
-        a.alias_info is not None and a.alias_info.is_write for a in schema_of(func).arguments
-    ]
-    given: list[Any] = []
-    for arg, is_written in zip(args, written, strict=False):
-        if isinstance(arg, torch.Tensor) and not is_written:
-            value = lookup(arg)
-            if not isinstance(value, Known):
-                return None
-            arg = value.data
-        elif isinstance(arg, torch.Tensor):
-            arg = torch.empty(tuple(arg.shape), dtype=arg.dtype)
-        given.append(arg)
-    named = {key: arg for key, arg in kwargs.items() if key not in ("device", "pin_memory")}
-    real = func(*given, **named)
+    schema = schema_of(func)
+    written = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}
+    names = [a.name for a in schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    only_shape = schema.name.endswith("_like")
+    for name, arg in given.items():
+        if not isinstance(arg, torch.Tensor):
+            continue
+        value = lookup(arg)
+        if name in written or only_shape:
+            given[name] = torch.empty(tuple(arg.shape), dtype=arg.dtype)
+        elif isinstance(value, Known):
+            given[name] = value.data
+        else:
+            return None
+    for name in ("device", "pin_memory"):
+        given.pop(name, None)
+    real = _called(func, names, given)
     assert isinstance(real, torch.Tensor) and real.shape == result.shape, "as the fake one"
     return real
+
+
+def _called(func: OpOverload, names: Sequence[str], given: Mapping[str, Any]) -> Any:
+    """A call by name; operators take `self` by position alone."""
+    first = names[0] if names and names[0] in given else None
+    rest = {name: value for name, value in given.items() if name != first}
+    return func(given[first], **rest) if first is not None else func(**rest)

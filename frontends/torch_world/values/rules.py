@@ -89,7 +89,7 @@ def _with_signs(packet: str, rule: Rule | None) -> Rule:
         value = rule(call) if rule is not None else None
         if value is not None:
             return value
-        signs: Found = magnitude_of(packet, call.args, call.result, call.lookup)
+        signs: Found = magnitude_of(packet, call.args, call.kwargs, call.result, call.lookup)
         return signs
 
     return found
@@ -296,13 +296,22 @@ def _where(call: Call) -> Found:
     level = _level_everywhere(call.value(0))
     if level not in (0, 1):
         return None
-    chosen = call.args[1 if level else 2]
-    return call.lookup(chosen) if isinstance(chosen, torch.Tensor) else None
+    return _as_result(call.value(1 if level else 2), call.result)
 
 
 def _masked_fill(call: Call) -> Found:
     """As above: where nothing is masked, nothing changes."""
-    return call.value(0) if _level_everywhere(call.value(1)) == 0 else None
+    if _level_everywhere(call.value(1)) != 0:
+        return None
+    return _as_result(call.value(0), call.result)
+
+
+def _as_result(value: Value | None, result: torch.Tensor) -> Value | None:
+    """What is known of an operand that became the result, broadcast and converted with it."""
+    if not isinstance(value, Known):
+        return value
+    data = value.data.expand(tuple(result.shape)).to(result.dtype).clone()
+    return Known(data, value.made_up)
 
 
 def _level_everywhere(value: Value | None) -> Fraction | None:
