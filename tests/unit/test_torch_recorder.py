@@ -26,11 +26,12 @@ from flint.frontends.torch_world.program.comms import NAMESPACES, family_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.modules import ModulePaths, clean_path
 from flint.frontends.torch_world.record.phases import Phases, StepDone
-from flint.frontends.torch_world.record.process import ProgramError, record
+from flint.frontends.torch_world.record.process import record
 from flint.frontends.torch_world.record.recording import Event as Recorded
 from flint.frontends.torch_world.record.recording import HostCopy, Recording
 from flint.frontends.torch_world.record.storages import Storages
 from flint.frontends.torch_world.runtime.weights import SafeTensors
+from flint.frontends.user_process import ProgramError
 from flint.ir.program import Collective, Phase
 from flint.steps.step import WorldStep
 

@@ -7,7 +7,7 @@ import sys
 import traceback
 from functools import cache
 
-from flint.frontends.user_code import is_users, user_place
+from flint.frontends.user_code import is_users, library_file, user_place
 
 #: Packages whose code passes a question on: who asks is whoever called them.
 _PASSING_ON = ("jax", "jaxlib", "numpy", "ml_dtypes", "flint")
@@ -45,7 +45,5 @@ def raising_place(error: BaseException) -> str | None:
 @cache
 def _library_file(file: str) -> str:
     """`package/file.py` of an installed package that asks for itself, or ""."""
-    _, found, inside = file.replace(os.sep, "/").rpartition("/site-packages/")
-    if not found or inside.split("/", 1)[0] in _PASSING_ON:
-        return ""
-    return inside
+    inside = library_file(file)
+    return "" if inside.split("/", 1)[0] in _PASSING_ON else inside

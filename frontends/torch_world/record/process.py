@@ -19,16 +19,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import flint
 from flint.errors import FlintError
-from flint.frontends.torch_world.record.child import Bug, Failure, Outcome, outcome_of
+from flint.frontends.torch_world.record.child import Bug, Outcome, outcome_of
 from flint.frontends.torch_world.record.handover import wrong_assumptions
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.recording import Recording
 from flint.frontends.torch_world.runtime.versions import check_version
+from flint.frontends.user_process import (
+    Failure,
+    child_environment,
+    died,
+    gave_up,
+    read_outcome,
+    write_outcome,
+)
 from flint.io.processes import (
-    IDLE_SECONDS,
-    TOTAL_SECONDS,
     Child,
     Patience,
     Watch,
@@ -37,10 +42,6 @@ from flint.io.processes import (
 )
 
 _log = logging.getLogger(__name__)
-
-
-class ProgramError(Exception):
-    """The traceback of the user's program, from the process that ran it."""
 
 
 def record(jobs: Sequence[Job]) -> list[Recording]:
@@ -79,9 +80,7 @@ def _recorded(job: Job, started: list[int]) -> Recording:
 def _error(job: Job, outcome: Failure | Bug) -> Exception:
     if isinstance(outcome, Bug):
         return RuntimeError(f"recording {job.name} failed\n{outcome.trace}")
-    error = FlintError(outcome.code, outcome.message, place=outcome.place, help=outcome.help)
-    error.__cause__ = ProgramError(outcome.trace) if outcome.trace else None
-    return error
+    return outcome.error()
 
 
 def _spawned(job: Job, started: list[int]) -> Outcome:
@@ -109,16 +108,14 @@ def _spawned(job: Job, started: list[int]) -> Outcome:
             started.remove(child.process.pid)
             child.end()
         if watch.reason:
-            return _gave_up(job, watch)
-        return _read(result_file) or _died(job, code)
+            return gave_up(job.name, watch)
+        found: Outcome | None = read_outcome(result_file)
+        return found or died(job.name, code)
 
 
 def _environment() -> dict[str, str]:
-    """One thread: nothing is computed. Flint is found where this process found it."""
-    root = os.path.dirname(os.path.dirname(os.path.realpath(flint.__file__)))
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), _INSIDE: "1"}
-    return {**os.environ, **found}
+    """One thread: nothing is computed."""
+    return child_environment(**{"OMP_NUM_THREADS": "1", _INSIDE: "1"})
 
 
 def _caches_in(folder: Path) -> dict[str, str]:
@@ -155,8 +152,8 @@ def _forked(job: Job) -> Outcome:
             _run_in_fork(job, result_file)
         code, watch = _wait_for_fork(pid, patience)
         if watch.reason:
-            return _gave_up(job, watch)
-        outcome = _read(result_file) or _died(job, code)
+            return gave_up(job.name, watch)
+        outcome: Outcome = read_outcome(result_file) or died(job.name, code)
     if isinstance(outcome, Failure) and "fork" in outcome.message and "autograd" in outcome.trace:
         raise _cannot_import(job, "this process has used autograd, which does not survive a fork")
     return outcome
@@ -188,9 +185,7 @@ def _run_in_fork(job: Job, result_file: Path) -> None:
         os.dup2(2, 1)
         os.environ.update(_caches_in(result_file.parent))
         outcome = outcome_of(job)
-        partial = result_file.with_suffix(".partial")
-        partial.write_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
-        partial.rename(result_file)
+        write_outcome(outcome, result_file)
         code = 0
     finally:
         os._exit(code)
@@ -202,41 +197,6 @@ def _cannot_import(job: Job, why: str) -> FlintError:
         f"{job.name} cannot be imported by the process that captures it, and {why}",
         help="define it at the top level of a .py file, with arguments that can be pickled",
     )
-
-
-def _read(result_file: Path) -> Outcome | None:
-    if not result_file.exists():
-        return None
-    outcome: Outcome = pickle.loads(result_file.read_bytes())
-    return outcome
-
-
-def _gave_up(job: Job, watch: Watch) -> Failure:
-    return Failure(
-        "FL230",
-        f"{job.name} {watch.reason} and was ended",
-        None,
-        f"-v shows where it stood; {TOTAL_SECONDS} and {IDLE_SECONDS} allow more time",
-        watch.stacks,
-    )
-
-
-def _died(job: Job, code: int) -> Failure:
-    how = f"was killed by {_signal(-code)}" if code < 0 else f"ended its process with code {code}"
-    hint = "the machine ran out of memory, or " if code == -signal.SIGKILL else ""
-    return Failure(
-        "FL230",
-        f"{job.name} {how}",
-        None,
-        f"{hint}an extension crashed or called os._exit; see what it printed above",
-    )
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Relay:

@@ -1,0 +1,141 @@
+"""A user's program in a process of its own: what comes back from it, and how its end is told."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flint
+from flint.errors import FlintError
+from flint.io.inputs import record_if_asked
+from flint.io.processes import IDLE_SECONDS, TOTAL_SECONDS, Watch, begin_child
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A FlintError on its way to the parent; `trace` is the program's own traceback."""
+
+    code: str
+    message: str
+    place: str | None
+    help: str | None
+    trace: str = ""
+
+    def error(self) -> FlintError:
+        """The error to raise in the parent, with the program's traceback behind it."""
+        made = FlintError(self.code, self.message, place=self.place, help=self.help)
+        made.__cause__ = ProgramError(self.trace) if self.trace else None
+        return made
+
+
+class ProgramError(Exception):
+    """The traceback of the user's program, from the process that ran it."""
+
+
+# --- in the child ---------------------------------------------------------------------------------
+
+
+def run_child(outcome_of: Callable[[Any], object], job_file: str, result_file: str) -> None:
+    """Run the job in one file, leave its outcome in the other, and end the process.
+
+    No destructors and no exit handlers of the program run: it was ended in its step.
+    """
+    begin_child()
+    record_if_asked()
+    os.dup2(2, 1)  # what the program prints is not Flint's output
+    warnings.simplefilter("ignore")
+    job = pickle.loads(Path(job_file).read_bytes())
+    write_outcome(outcome_of(job), Path(result_file))
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def write_outcome(outcome: object, result_file: Path) -> None:
+    """Leave an outcome in a file that is there whole or not at all."""
+    partial = Path(f"{result_file}.partial")
+    partial.write_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
+    partial.rename(result_file)
+
+
+def flint_error_in(error: BaseException) -> FlintError | None:
+    """The FlintError that an error is, or was raised from."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, FlintError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
+def what_happened(error: BaseException) -> str:
+    """`raised ValueError: its first line`, or `exited with 3`."""
+    if isinstance(error, SystemExit):
+        return f"exited with {error.code}"
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else "no message"
+    return f"raised {type(error).__name__}: {first}"
+
+
+def place_of(
+    error: BaseException, name: str, place: Callable[[BaseException], str | None]
+) -> str | None:
+    """The line of the program that an error comes from: of a SyntaxError, what it names."""
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename).name}:{error.lineno}" if error.filename else name
+    return place(error)
+
+
+def traceback_of(error: BaseException) -> str:
+    """The whole traceback, as Python prints it."""
+    return "".join(traceback.format_exception(error))
+
+
+# --- in the parent --------------------------------------------------------------------------------
+
+
+def child_environment(**own: str) -> dict[str, str]:
+    """This process's environment with `own`; Flint is found where this process found it."""
+    root = os.path.dirname(os.path.dirname(os.path.realpath(flint.__file__)))
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **own}
+
+
+def read_outcome(result_file: Path) -> Any:
+    """What the child left, None if it left nothing."""
+    return pickle.loads(result_file.read_bytes()) if result_file.exists() else None
+
+
+def gave_up(name: str, watch: Watch) -> Failure:
+    """FL230: the program made no progress, or took too long, and was ended."""
+    return Failure(
+        "FL230",
+        f"{name} {watch.reason} and was ended",
+        None,
+        f"-v shows where it stood; {TOTAL_SECONDS} and {IDLE_SECONDS} allow more time",
+        watch.stacks,
+    )
+
+
+def died(name: str, code: int) -> Failure:
+    """FL230: the process ended without an outcome."""
+    how = f"was killed by {_signal(-code)}" if code < 0 else f"ended its process with code {code}"
+    hint = "the machine ran out of memory, or " if code == -signal.SIGKILL else ""
+    return Failure(
+        "FL230",
+        f"{name} {how}",
+        None,
+        f"{hint}an extension crashed or called os._exit; see what it printed above",
+    )
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
