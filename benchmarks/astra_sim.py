@@ -4,9 +4,9 @@
     python benchmarks/astra_sim.py --simulator ... --only ring --only decode
 
 Captures every example below with durations (`-c CLUSTER`), or without (`-`: the roofline of the
-placeholders), runs the analytical congestion-unaware backend on the directory, and prints for each
-what the simulator says, what `flint estimate` says by its default rules, and what it says with the
-rules of the simulator (`--overlap astra-sim`), which must be the same to the nanosecond. Without a
+placeholders), and asks `flint simulate` of each network beside the traces: what the simulator says,
+what `flint estimate` says, the reasons between them, and whether Flint's own run by the simulator's
+rules is the same to the nanosecond, which it must be for the congestion-unaware backend. Without a
 simulator nothing is run. Needs the examples' requirements and about ten CPU minutes.
 """
 
@@ -14,16 +14,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
-_FINISHED = re.compile(r"sys\[(\d+)\] finished, (\d+) cycles")
+#: Reasons of `flint simulate` that have a column.
+TERMS = (
+    "kernels side by side",
+    "durations",
+    "prices of communication",
+    "under computation",
+    "one communication at a time",
+)
 
 
 @dataclass(frozen=True)
@@ -56,56 +62,44 @@ CASES = (
 )
 
 
-def simulated_ns(simulator: Path, directory: Path, network: str = "network.yml") -> int | None:
-    """When the last rank finishes; None if some never do."""
+def simulated(directory: Path, simulator: Path, cluster: str | None) -> list[dict[str, Any]]:
+    """What `flint simulate` says of each network."""
+    command = [sys.executable, "-m", "flint", "simulate", str(directory), "--with", "astra-sim"]
+    on = [] if cluster is None else ["-c", cluster]
     found = subprocess.run(
-        [
-            simulator,
-            "--workload-configuration=trace",
-            "--comm-group-configuration=comm_group.json",
-            "--system-configuration=system.json",
-            f"--network-configuration={network}",
-            "--remote-memory-configuration=memory.json",
-        ],
-        cwd=directory,
+        [*command, "--binary", str(simulator), *on, "--json"],
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
     )
-    ends = {int(rank): int(end) for rank, end in _FINISHED.findall(found.stdout)}
-    ranks = len(list(directory.glob("trace.*.et")))
-    return max(ends.values()) if len(ends) == ranks else None
+    if not found.stdout:
+        raise SystemExit(found.stderr)
+    runs: list[dict[str, Any]] = json.loads(found.stdout)["runs"]
+    return runs
 
 
-def estimated_ns(directory: Path, cluster: str, *options: str) -> float | None:
-    """The step time of `flint estimate`, None where it has none."""
-    command = [sys.executable, "-m", "flint", "estimate", str(directory), "-c", cluster]
-    found = subprocess.run(
-        [*command, *options, "--json"], capture_output=True, text=True, check=False
-    )
-    return float(json.loads(found.stdout)["step_time_ns"]) if found.returncode == 0 else None
-
-
-def run(case: Case, simulator: Path, directory: Path) -> str:
-    """One line of the table."""
+def run(case: Case, simulator: Path, directory: Path) -> list[str]:
+    """The lines of the table for one example, one for each network."""
     path, *rest = case.arguments.split()
     command = [sys.executable, "-m", "flint", "capture", str(ROOT / "examples" / path), *rest]
     on = [] if case.cluster == "-" else ["-c", case.cluster]
     subprocess.run([*command, *on, "-o", str(directory), "-q"], check=True, capture_output=True)
-    began = time.process_time()
-    simulated = simulated_ns(simulator, directory)
-    del began
-    default = estimated_ns(directory, case.cluster) if on else None
-    exact = estimated_ns(directory, str(directory / "network.yml"), "--overlap", "astra-sim")
+    cluster = None if case.cluster == "-" else case.cluster
+    return [_line(case, found) for found in simulated(directory, simulator, cluster)]
+
+
+def _line(case: Case, found: dict[str, Any]) -> str:
+    way = found["comparison"] or {"estimated_ns": None, "rules_step_time_ns": None, "terms": []}
+    time, rules = found["step_time_ns"], way["rules_step_time_ns"]
+    terms = {t["name"]: t["ns"] for t in way["terms"]}
     return "  ".join(
         (
-            f"{case.name:<22}",
-            f"{_ms(simulated):>12}",
-            f"{_ms(default):>12}",
-            f"{_difference(simulated, default):>8}",
-            f"{_ms(exact):>12}",
-            "equal" if exact is not None and exact == simulated else "DIFFERS",
+            f"{case.name + ', ' + found['network']:<36}",
+            f"{_ms(time):>12}",
+            f"{_ms(way['estimated_ns']):>12}",
+            f"{_difference(time, way['estimated_ns']):>8}",
+            *(f"{_ms(terms.get(name, 0.0)):>12}" for name in TERMS),
+            "equal" if rules is not None and rules == time else "DIFFERS",
         )
     )
 
@@ -129,14 +123,19 @@ def main() -> int:
     if options.simulator is None:
         print("skipped: no --simulator is given")
         return 0
-    print(f"{'case':<22}  {'simulated ms':>12}  {'estimate ms':>12}  {'':>8}  {'its rules ms':>12}")
+    heads: tuple[str, ...] = ("simulated ms", "estimate ms", "", "side by side", "durations")
+    widths = (12, 12, 8, 12, 12, 12, 12, 12)
+    heads = (*heads, "prices", "overlap", "one slot")
+    titles = (f"{h:>{w}}" for h, w in zip(heads, widths, strict=True))
+    print("  ".join((f"{'case':<36}", *titles)))
     lines = []
     for case in CASES:
         if options.only and case.name not in options.only:
             continue
         with tempfile.TemporaryDirectory() as directory:
-            lines.append(run(case, options.simulator.resolve(), Path(directory) / "out"))
-        print(lines[-1], flush=True)
+            found = run(case, options.simulator.resolve(), Path(directory) / "out")
+        print("\n".join(found), flush=True)
+        lines += found
     return int(any(line.endswith("DIFFERS") for line in lines))
 
 

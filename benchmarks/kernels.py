@@ -1,9 +1,9 @@
 """Kernels and bytes of the same programs by XLA's GPU compiler and by Flint's profile `xla-gpu`.
 
-    pip install --target plugins --no-deps jax-cuda12-pjrt==0.10.2
-    python benchmarks/kernels.py --plugins plugins
+    pip install jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2
+    python -m benchmarks.kernels --keep compiled
 
-The compiler runs whole, for an H100 that need not be there (see compilers.py). Its optimised module
+The compiler runs whole, for an H100 that need not be there (see compilers/compile.py). Its optimised module
 is read as text: a kernel is a fusion, a copy or a library call of a computation that has five or
 more; its bytes are those of its operands, of which a slice counts what is sliced, and results, of
 which an update in place counts what is written. Collectives do not count, nor do operations that
@@ -18,15 +18,13 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import compilers
-
+from benchmarks.compilers.compile import Kept, compile_all
+from benchmarks.compilers.programs import Case
 from flint.ir.program import Flag, Kind
 from flint.ir.workload import Workload
 from flint.passes.partition import partitioner
@@ -73,15 +71,16 @@ class Sum:
 def main() -> None:
     """Compare the programs and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--plugins", type=Path, default=Path("plugins"))
+    parser.add_argument("--keep", type=Path, required=True, help="a folder for compiled modules")
     parser.add_argument("--only", default="", help="programs whose name contains this")
     options = parser.parse_args()
+    options.keep.mkdir(parents=True, exist_ok=True)
     print("| program, part | by | products: MB | other kernels: MB | all: MB |")
     print("|---|---|---:|---:|---:|")
     for name, capture in _programs():
         if options.only in name:
             captured = capture()
-            _print(name, _xla(captured, options.plugins), _flint(captured))
+            _print(name, _xla(captured, Kept.of(options.keep, name, "gpu")), _flint(captured))
 
 
 def _print(name: str, xla: list[Sum], flint: dict[str, list[Sum]]) -> None:
@@ -103,7 +102,7 @@ def _programs() -> Iterator[tuple[str, Callable[[], Captured]]]:
         ("llama 8B, remat none", "llama_jax.py", {**llama, "remat": "none", "seq": "4096"}),
         ("mixtral", "mixtral_jax.py", {"num_layers": "4", "seq": "1024"}),
     ):
-        case = compilers.Case(name, file, "4x4", settings)
+        case = Case(name, file, "4x4", settings)
         yield name, lambda case=case: case.capture("cuda")  # type: ignore[misc]
     yield "GPT block, forward", lambda: gpt_block(gradient=False)
     yield "GPT block, gradient", lambda: gpt_block(gradient=True)
@@ -187,14 +186,12 @@ def _rows(workload: Workload) -> list[Sum]:
 # XLA --------------------------------------------------------------------------------------------
 
 
-def _xla(captured: Captured, plugins: Path) -> list[Sum]:
+def _xla(captured: Captured, kept: Kept) -> list[Sum]:
     """Sums of the entry, then of each loop, forward first, of the compiled module."""
     from jax._src.lib import xla_client
 
-    command = [sys.executable, compilers.__file__, "--compile", "gpu"]
-    command += ["--plugins", str(plugins), "--devices", str(captured.mesh.size)]
-    done = subprocess.run(command, input=captured.module, capture_output=True, check=True)
-    text = xla_client.XlaComputation(done.stdout).get_hlo_module().to_string()
+    compile_all([(kept, captured)], "gpu")
+    text = xla_client.XlaComputation(kept.module.read_bytes()).get_hlo_module().to_string()
     parts = _computations(text)
     found = {name: _kernels(lines, parts) for name, lines in parts.items()}
     entry = [s for n, s in found.items() if parts[n][0].startswith("ENTRY")]

@@ -1,10 +1,10 @@
 """Kernels and bytes of the same programs by XLA's TPU compiler and by Flint's profile `xla-tpu`.
 
     pip install --target plugins --no-deps libtpu==0.0.52
-    python benchmarks/tpu_compiler.py --plugins plugins
-    python benchmarks/tpu_compiler.py --plugins plugins --only "GPT" --keep hlo
-    python benchmarks/tpu_compiler.py --plugins plugins --products
-    python benchmarks/tpu_compiler.py --plugins plugins --splash
+    python -m benchmarks.tpu_compiler --plugins plugins
+    python -m benchmarks.tpu_compiler --plugins plugins --only "GPT" --keep hlo
+    python -m benchmarks.tpu_compiler --plugins plugins --products
+    python -m benchmarks.tpu_compiler --plugins plugins --splash
 
 The compiler runs for a TPU v6e that need not be there. It writes its scheduled module before it
 generates instructions; that text is read. A kernel is a fusion, a copy, a convolution or another
@@ -33,9 +33,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import compilers
-import kernels
-
+from benchmarks import kernels
+from benchmarks.compilers.compile import compile_options, parse_module
+from benchmarks.compilers.programs import Case
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.model import latency_ns
 from flint.cluster.models import Cluster
@@ -117,11 +117,11 @@ def main() -> None:
     if options.compile:
         _child(options.compile)
     elif options.products:
-        from tpu_single import print_products
+        from benchmarks.tpu_single import print_products
 
         print_products(options.plugins)
     elif options.splash:
-        from tpu_single import print_splash
+        from benchmarks.tpu_single import print_splash
 
         print_splash(options.plugins)
     else:
@@ -162,7 +162,7 @@ def programs() -> Iterator[tuple[str, Callable[[], Captured]]]:
         ("mixtral", "mixtral_jax.py", "4x4", {"num_layers": "4", "seq": "1024"}),
         ("decode", "decode_jax.py", "2x8", {"num_layers": "4", "tokens": "4"}),
     ):  # fmt: skip
-        case = compilers.Case(name, file, mesh, settings)
+        case = Case(name, file, mesh, settings)
         yield name, lambda case=case: case.capture("tpu")  # type: ignore[misc]
     yield "GPT block, forward", lambda: kernels.gpt_block(gradient=False, platform="tpu")
     yield "GPT block, gradient", lambda: kernels.gpt_block(gradient=True, platform="tpu")
@@ -214,7 +214,13 @@ def _module(name: str, captured: Captured, options: argparse.Namespace) -> str:
 def _compiled(captured: Captured, plugins: Path) -> str:
     """Start the compiler, and end it as soon as it has written the module."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--compile", str(captured.mesh.size)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.tpu_compiler",
+            "--compile",
+            str(captured.mesh.size),
+        ]
         command += ["--plugins", str(plugins)]
         dump = f"--xla_jf_dump_to={folder} --xla_jf_dump_hlo_text=true"
         dump += " --xla_jf_dump_llo_pass_label_regex=NONE"
@@ -264,8 +270,8 @@ def _child(devices: int) -> None:
 
     name = f"v6e:{TOPOLOGIES[devices]}x1"
     found = list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
-    options = compilers.compile_options(found)
-    module = compilers.parse_module(sys.stdin.buffer.read())
+    options = compile_options(found)
+    module = parse_module(sys.stdin.buffer.read())
     found[0].client.compile(module, xla_client.DeviceList(tuple(found)), options)
 
 

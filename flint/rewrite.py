@@ -14,7 +14,8 @@ GRANULARITIES = ("op", "kernel")
 def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op") -> Workload:
     """Apply the passes of a target profile to every program, then merge rows into its kernels.
 
-    What was done is noted in the metadata. Raises FlintError FL405 for an unknown profile, FL406
+    What was done is noted in the metadata. What a whole compiler made has its kernels already, and
+    stays as it is. Raises FlintError FL405 for an unknown profile, FL406
     for an unknown granularity.
     """
     from flint.passes.base import run_passes
@@ -28,6 +29,8 @@ def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op
         )
     target = find_profile(profile)
     passes = [*target.passes, *(target.kernels if granularity == "kernel" else ())]
+    if workload.compiled_by:
+        passes = []
     chosen = {"granularity": granularity}
     if profile != "none":
         chosen["profile"] = profile

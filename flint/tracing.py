@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from flint.log import stage
 from flint.steps.captured import Captured
 from flint.steps.fields import TRIP_COUNTS, check_value
 from flint.steps.input_kind import InputKind, input_kind
+from flint.steps.lowering import SHARDY, Lowering
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
 from flint.steps.step import AnyStep, Step, TorchStep, WorldStep
@@ -101,6 +102,7 @@ class Trace:
         policy: str | Policy | None = None,
         mapping: Mapping[str, str] | str | None = None,
         unpriced_is_zero: bool = False,
+        timing: str | None = None,
     ) -> Estimate:
         """How long the step takes on a cluster, as `flint estimate` says it.
 
@@ -109,9 +111,11 @@ class Trace:
         program), `policy` when communication begins (None: "overlap"), `mapping` where mesh axes
         lie, {"model": "nvlink"} or "model=nvlink,data=ib" (None: the last axis inside). With
         `unpriced_is_zero` operations without a price count nothing, and the time is a lower bound.
+        `timing` "compiler" prices kernels by the cycles that "xla-tpu-cycles" captured with them.
 
-        Raises FlintError FL405 (profile), FL701, FL702, FL706 (cluster), FL703 (mapping, policy),
-        FL704 (an operation without a price), FL705 (a chip without what is needed).
+        Raises FlintError FL405 (profile), FL701, FL702, FL706 (cluster), FL703 (mapping, policy,
+        timing), FL704 (an operation without a price), FL705 (a chip without what is needed), FL719
+        (no cycles of the kernels for that chip).
         """
         from flint.backends.cost.estimate import estimate
         from flint.cluster.models import load_cluster
@@ -123,6 +127,7 @@ class Trace:
             policy=policy,
             mapping=mapping,
             unpriced_is_zero=unpriced_is_zero,
+            timing=timing,
         )
 
     def diff(
@@ -213,7 +218,9 @@ def trace(
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
     trip_counts: Mapping[str, int] | None = None,
-    partitioner: str = "shardy",
+    partitioner: str = SHARDY,
+    compiler: str = "",
+    chip: str = "",
     platform: str = "cuda",
     **kwargs: Any,
 ) -> Trace:
@@ -230,11 +237,14 @@ def trace(
     dtype are used), sharded by their own `NamedSharding` or by `in_shardings`. For a module they
     are tensors, and `shardings` maps globs over parameter and argument names to placements, see
     `TorchStep`. `trip_counts` gives loops whose bound depends on data. `partitioner` is "shardy"
-    or "xla"; `platform` is what the program is lowered for.
+    or "xla"; `platform` is what the program is lowered for. `compiler` is "xla-gpu", "xla-tpu"
+    or "xla-tpu-cycles": then XLA's whole compiler for `chip` ("h100", "v5p") makes the program of a
+    device (see `flint.steps.lowering.Lowering`).
 
     Raises FlintError for what the user can mend; see docs/errors.md.
     """
     check_value(trip_counts or {}, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
+    lowering = Lowering(partitioner, compiler, chip)
     of_jax = {
         "in_shardings": in_shardings is not None,
         "out_shardings": out_shardings is not None,
@@ -245,7 +255,7 @@ def trace(
         given = {"arguments": bool(args), "shardings": bool(shardings)}
         named = dict.fromkeys(kwargs, True)
         _refuse({**given, **of_jax, **named}, f"a flint.{type(fn).__name__}, which has its own")
-        return trace_step(fn, Mesh.parse(mesh), partitioner=partitioner, trip_counts=trip_counts)
+        return trace_step(fn, Mesh.parse(mesh), **asdict(lowering), trip_counts=trip_counts)
     if _is_staged(fn):
         given = {
             "arguments": bool(args),
@@ -253,15 +263,13 @@ def trace(
             **dict.fromkeys(kwargs, True),
         }
         _refuse({**given, **of_jax}, "a program that is staged already, which has its own")
-        return _trace_staged(fn, Mesh.parse(mesh), partitioner, trip_counts or {}, platform)
+        return _trace_staged(fn, Mesh.parse(mesh), lowering, trip_counts or {}, platform)
     if not _is_torch_module(fn):
         _refuse({"shardings": bool(shardings)}, "a JAX function: they are in_shardings")
     else:
         _refuse(of_jax, "a PyTorch module: they are shardings")
         module = TorchStep(fn, args, kwargs, shardings=dict(shardings or {}), platform=platform)
-        return trace_step(
-            module, Mesh.parse(mesh), partitioner=partitioner, trip_counts=trip_counts
-        )
+        return trace_step(module, Mesh.parse(mesh), **asdict(lowering), trip_counts=trip_counts)
     names = _axis_names((args, kwargs, in_shardings)) if isinstance(mesh, str) else None
     step = Step(
         fn,
@@ -274,7 +282,7 @@ def trace(
         trip_counts=dict(trip_counts or {}),
         platform=platform,
     )
-    return trace_step(step, Mesh.parse(mesh, names), partitioner=partitioner)
+    return trace_step(step, Mesh.parse(mesh, names), **asdict(lowering))
 
 
 def _is_staged(fn: object) -> bool:
@@ -287,18 +295,19 @@ def _is_staged(fn: object) -> bool:
 
 
 def _trace_staged(
-    staged: object, mesh: Mesh, partitioner: str, trip_counts: Mapping[str, int], platform: str
+    staged: object, mesh: Mesh, lowering: Lowering, trip_counts: Mapping[str, int], platform: str
 ) -> Trace:
     from flint.frontends.jax_step.stages import capture_staged
 
     counts = TripCounts(trip_counts)
     timings: dict[str, float] = {}
     with stage("capture", timings):
-        found = capture_staged(staged, mesh, platform, counts)
+        found = capture_staged(staged, mesh, lowering.platform(platform), counts)
     if isinstance(found, Program):
+        _refuse_compiled(lowering)
         trace = Trace(Workload.single(found, _metadata("compiled", "", "none")), timings)
     else:
-        trace = _finish(replace(found, source=""), partitioner, timings)
+        trace = _finish(replace(found, source=""), lowering, timings)
     counts.require_taken()
     return trace
 
@@ -348,7 +357,8 @@ def trace_script(
     steps: int | None = None,
     step: str = "",
     chip: str | None = None,
-    partitioner: str = "shardy",
+    partitioner: str = SHARDY,
+    compiler: str = "",
     trip_counts: Mapping[str, int] | None = None,
 ) -> Trace:
     """Trace a script, run as `python path *argv`, on the devices of a mesh that are not there.
@@ -366,8 +376,9 @@ def trace_script(
     if script_kind(Path(path)) is ScriptKind.JAX:
         counts = TripCounts(trip_counts or {})
         options = {"hints": hints, "number": steps, "step": step, "chip": chip}
-        return _trace_jax_script(Path(path), mesh, argv, options, partitioner, counts)
-    _refuse_for_torch_script(step, partitioner, trip_counts)
+        lowering = Lowering(partitioner, compiler, chip or "")
+        return _trace_jax_script(Path(path), mesh, argv, options, lowering, counts)
+    _refuse_for_torch_script(step, Lowering(partitioner, compiler), trip_counts)
     from flint.frontends.torch_distributed import capture_script
 
     timings: dict[str, float] = {}
@@ -384,9 +395,14 @@ def trace_script(
 
 
 def _refuse_for_torch_script(
-    step: str, partitioner: str, trip_counts: Mapping[str, int] | None
+    step: str, lowering: Lowering, trip_counts: Mapping[str, int] | None
 ) -> None:
-    of_jax = {"--step": step, "--partitioner": partitioner != "shardy", "--trip-count": trip_counts}
+    of_jax = {
+        "--step": step,
+        "--partitioner": lowering.partitioner != SHARDY,
+        "--compiler": lowering.compiler,
+        "--trip-count": trip_counts,
+    }
     for option, given in of_jax.items():
         if given:
             raise FlintError(
@@ -399,18 +415,16 @@ def _trace_jax_script(
     mesh: object,
     argv: Sequence[str],
     options: Mapping[str, Any],
-    partitioner: str,
+    lowering: Lowering,
     counts: TripCounts,
 ) -> Trace:
     from flint.frontends.jax_script import capture_jax_script
-    from flint.passes.partition.worker import the_worker
 
-    if partitioner == "shardy":
-        the_worker().prestart()
+    _prestart(lowering)
     timings: dict[str, float] = {}
     with stage("capture", timings):
         captured = capture_jax_script(path, argv, mesh, **options)
-    trace = _finish(replace(captured, trip_counts=counts), partitioner, timings)
+    trace = _finish(replace(captured, trip_counts=counts), lowering, timings)
     counts.require_taken()
     return trace
 
@@ -428,43 +442,68 @@ def trace_step(
     step: AnyStep,
     mesh: Mesh,
     *,
-    partitioner: str = "shardy",
+    partitioner: str = SHARDY,
+    compiler: str = "",
+    chip: str = "",
     name: str = "",
     source: str = "",
     trip_counts: Mapping[str, int] | None = None,
 ) -> Trace:
-    """Trace a step of any kind. `name` is for one without a name.
+    """Trace a step of any kind. `name` is for one without a name, the rest as in `trace`.
 
     `trip_counts` add to those of a JAX step.
     """
     counts = TripCounts(trip_counts or {})
-    trace = _traced(step, mesh, partitioner, name, source, counts)
+    trace = _traced(step, mesh, Lowering(partitioner, compiler, chip), name, source, counts)
     counts.require_taken()
     return trace
 
 
 def _traced(
-    step: AnyStep, mesh: Mesh, partitioner: str, name: str, source: str, counts: TripCounts
+    step: AnyStep, mesh: Mesh, lowering: Lowering, name: str, source: str, counts: TripCounts
 ) -> Trace:
     if isinstance(step, WorldStep):
+        _refuse_for_recorded(lowering)
         return _trace_world(step, mesh, name, source)
     if isinstance(step, Pipeline):
-        _require_shardy(partitioner, "stages of a pipeline")
-        return _trace_pipeline(replace(step, name=step.name or name), mesh, source, counts)
+        _require_no_partitioner(lowering, "stages of a pipeline")
+        step = replace(step, name=step.name or name, platform=lowering.platform(step.platform))
+        return _trace_pipeline(step, mesh, source, lowering, counts)
     if isinstance(step, Disaggregated):
-        _require_shardy(partitioner, "pools")
-        return _trace_pools(replace(step, name=step.name or name), mesh, source, counts)
-    from flint.passes.partition.worker import the_worker
-
-    if partitioner == "shardy":
-        the_worker().prestart()  # it imports MLIR while the frontend traces
+        _require_no_partitioner(lowering, "pools")
+        step = replace(step, name=step.name or name)
+        return _trace_pools(step, mesh, source, lowering, counts)
+    _prestart(lowering)
+    step = replace(step, platform=lowering.platform(step.platform))
     own = TripCounts(step.trip_counts if isinstance(step, Step) else {}, over=counts)
     timings: dict[str, float] = {}
     with stage("capture", timings):
         captured = _capture(replace(step, name=step.name or name), mesh, source, own)
-    trace = _finish(captured, partitioner, timings)
+    trace = _finish(captured, lowering, timings)
     own.require_taken()
     return trace
+
+
+def _prestart(lowering: Lowering) -> None:
+    """Let Shardy's process import MLIR while the frontend traces."""
+    if lowering.is_shardy:
+        from flint.passes.partition.worker import the_worker
+
+        the_worker().prestart()
+
+
+def _refuse_compiled(lowering: Lowering) -> None:
+    if lowering.compiler:
+        raise FlintError("FL219", "the program is compiled already", help="leave out the compiler")
+
+
+def _refuse_for_recorded(lowering: Lowering) -> None:
+    if lowering.compiler:
+        raise FlintError(
+            "FL218",
+            f"{lowering.compiler} compiles StableHLO, and a recorded program has operators of PyTorch",
+            help="leave out the compiler, or capture the module with torch.export: flint.TorchStep",
+        )
 
 
 def _require_no_mapping(mapping: object) -> None:
@@ -483,25 +522,33 @@ def _require_kernels(granularity: str) -> None:
         )
 
 
-def _trace_pools(step: Disaggregated, mesh: Mesh, source: str, trip_counts: TripCounts) -> Trace:
+def _trace_pools(
+    step: Disaggregated, mesh: Mesh, source: str, lowering: Lowering, trip_counts: TripCounts
+) -> Trace:
     from flint.tracing_pools import trace_pools
 
     timings: dict[str, float] = {}
     with stage("capture", timings):
-        workload = trace_pools(step, mesh, source=source, trip_counts=trip_counts)
+        workload = trace_pools(
+            step, mesh, source=source, trip_counts=trip_counts, lowering=lowering
+        )
     return Trace(workload, timings)
 
 
-def _require_shardy(partitioner: str, what: str) -> None:
-    if partitioner != "shardy":
+def _require_no_partitioner(lowering: Lowering, what: str) -> None:
+    if lowering.partitioner != SHARDY:
         raise FlintError(
             "FL240",
-            f"{what} are partitioned by shardy, not by {partitioner}",
+            f"{what} are partitioned by shardy, not by {lowering.partitioner}",
             help="leave out the partitioner",
         )
 
 
-def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, trip_counts: TripCounts) -> Trace:
+def _trace_pipeline(
+    step: Pipeline, mesh: Mesh, source: str, lowering: Lowering, trip_counts: TripCounts
+) -> Trace:
+    if lowering.compiler:
+        return _compile_pipeline(step, mesh, source, lowering, trip_counts)
     from flint.passes.partition.worker import the_worker
     from flint.passes.pipeline.compose.compose import compose
     from flint.passes.pipeline.split.parts import partition_body
@@ -516,6 +563,23 @@ def _trace_pipeline(step: Pipeline, mesh: Mesh, source: str, trip_counts: TripCo
         captured = _capture_pipeline(step, mesh, source)
     with stage("partition", timings):
         workload = compose(captured, partition)
+    return Trace(workload, timings)
+
+
+def _compile_pipeline(
+    step: Pipeline, mesh: Mesh, source: str, lowering: Lowering, trip_counts: TripCounts
+) -> Trace:
+    from flint.passes.compilers.positions.position_compiler import PositionCompiler
+    from flint.passes.compilers.positions.stages import CompiledStages
+    from flint.passes.pipeline.compose.compose import compose
+
+    timings: dict[str, float] = {}
+    with stage("capture", timings):
+        captured = _capture_pipeline(step, mesh, source)
+    compiler = PositionCompiler(lowering, captured.axis)
+    stages = CompiledStages(compiler, trip_counts)
+    with stage("compile", timings):
+        workload = compiler.signed(compose(captured, stages.whole, stages.parts))
     return Trace(workload, timings)
 
 
@@ -548,12 +612,15 @@ def trace_file(
     path: str | Path,
     mesh: object = None,
     *,
-    partitioner: str = "shardy",
+    partitioner: str = SHARDY,
+    compiler: str = "",
+    chip: str = "",
     trip_counts: Mapping[str, int] | None = None,
 ) -> Trace:
     """Trace a program in a file: StableHLO (text, bytecode, portable artifact) or XLA HLO.
 
-    What the file is follows from its content. `mesh` is as in `trace`; None is that of the file.
+    What the file is follows from its content. `mesh`, `compiler` and `chip` are as in `trace`; a mesh
+    of None is that of the file.
     Raises FlintError FL301 when it cannot be read, FL210 for other kinds of file, FL302 or FL303
     when it is not what it seems, FL101 (mesh), FL403 (a trip count that no loop takes).
     """
@@ -568,13 +635,13 @@ def trace_file(
     check_value(trip_counts or {}, TRIP_COUNTS, "FL219", "trip_counts of flint.trace")
     counts = TripCounts(trip_counts or {})
     parsed = None if mesh is None else Mesh.parse(mesh)
-    trace = _trace_captured(path, kind, parsed, partitioner, counts)
+    trace = _trace_captured(path, kind, parsed, Lowering(partitioner, compiler, chip), counts)
     counts.require_taken()
     return trace
 
 
 def _trace_captured(
-    path: Path, kind: InputKind, mesh: Mesh | None, partitioner: str, counts: TripCounts
+    path: Path, kind: InputKind, mesh: Mesh | None, lowering: Lowering, counts: TripCounts
 ) -> Trace:
     data = read_bounded(path, FileKind.PROGRAM, "FL301")
     timings: dict[str, float] = {}
@@ -584,18 +651,22 @@ def _trace_captured(
         with stage("capture", timings):
             found = read_hlo(data, mesh, name=path.name, trip_counts=counts)
         if isinstance(found, Program):
+            _refuse_compiled(lowering)
             return Trace(Workload.single(found, _metadata(path.name, path.name, "none")), timings)
-        return _finish(found, partitioner, timings)
+        return _finish(found, lowering, timings)
     from flint.frontends.files.stablehlo import capture_stablehlo
 
     with stage("capture", timings):
         captured = capture_stablehlo(data, mesh, path.name, counts)
-    return _finish(captured, partitioner, timings)
+    return _finish(captured, lowering, timings)
 
 
-def _finish(captured: Captured, partitioner: str, timings: dict[str, float]) -> Trace:
+def _finish(captured: Captured, lowering: Lowering, timings: dict[str, float]) -> Trace:
     from flint.passes.partition import find_partitioner
 
+    if lowering.compiler:
+        return _compile(captured, lowering, timings)
+    partitioner = lowering.partitioner
     if captured.is_gspmd and partitioner == "shardy":
         partitioner, said = "xla", _GSPMD.format(name=captured.name)
         captured = replace(captured, warnings=(*captured.warnings, said))
@@ -613,6 +684,21 @@ def _finish(captured: Captured, partitioner: str, timings: dict[str, float]) -> 
     if warnings:
         metadata["warnings"] = warnings
     return Trace(Workload.single(found.program, metadata), timings)
+
+
+def _compile(captured: Captured, lowering: Lowering, timings: dict[str, float]) -> Trace:
+    from flint.passes.compilers.compiled import compile_captured, program_of
+
+    with stage("compile", timings):
+        compiled = compile_captured(captured, lowering)
+    with stage("extract", timings):
+        program = program_of(compiled, captured)
+    metadata = _metadata(captured.name, captured.source, "none")
+    metadata["compiler"] = compiled.by.to_json()
+    warnings = [*captured.warnings, *([compiled.warning] if compiled.warning else ())]
+    if warnings:
+        metadata["warnings"] = warnings
+    return Trace(Workload.single(program, metadata), timings)
 
 
 def _metadata(name: str, source: str, partitioner: str) -> dict[str, Any]:

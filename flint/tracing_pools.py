@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 from flint.steps.captured import Captured
+from flint.steps.lowering import Lowering
 from flint.steps.pools import CacheName, CapturedPools, Disaggregated
 from flint.steps.step import Step, TorchStep
 from flint.steps.trip_counts import TripCounts
+
+#: What nobody asked for: Shardy partitions.
+SHARDYS: Final = Lowering()
 
 
 def trace_pools(
@@ -22,6 +26,7 @@ def trace_pools(
     name: str = "",
     source: str = "",
     trip_counts: Mapping[str, int] | None = None,
+    lowering: Lowering = SHARDYS,
 ) -> Workload:
     """Capture both steps for the whole mesh and compose them to one workload of two classes.
 
@@ -30,15 +35,33 @@ def trace_pools(
     """
     from flint.passes.partition.worker import the_worker
     from flint.passes.pools.compose import compose_pools
+    from flint.passes.pools.ports import partition_pool
 
     the_worker().prestart()  # it imports MLIR while the frontend traces
     captured = capture_pools(
-        pools, Mesh.parse(mesh), name=name, source=source, trip_counts=trip_counts
+        _lowered_for(pools, lowering),
+        Mesh.parse(mesh),
+        name=name,
+        source=source,
+        trip_counts=trip_counts,
     )
-    workload = compose_pools(captured)
+    if lowering.compiler:
+        from flint.passes.compilers.positions.position_compiler import PositionCompiler
+
+        compiler = PositionCompiler(lowering, captured.axis)
+        workload = compiler.signed(compose_pools(captured, compiler.pool))
+    else:
+        workload = compose_pools(captured, partition_pool)
     for step in (captured.prefill, captured.decode):
         TripCounts.of(step.trip_counts).require_taken()
     return workload
+
+
+def _lowered_for(pools: Disaggregated, lowering: Lowering) -> Disaggregated:
+    """The pools with both steps for the platform of a compiler."""
+    steps = (pools.prefill, pools.decode)
+    prefill, decode = (replace(s, platform=lowering.platform(s.platform)) for s in steps)
+    return replace(pools, prefill=prefill, decode=decode)
 
 
 def capture_pools(

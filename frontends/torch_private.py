@@ -128,8 +128,6 @@ after_backward: Callable[[Any], None] = _find(
 )
 as_subclass: Callable[..., Any] = _find("torch:Tensor._make_subclass")
 refuse_addresses: Callable[[Any], None] = _find("torch._C:_set_throw_on_mutable_data_ptr")
-exchange_tensors: Callable[[Any, Any], None] = _find("torch._C:_swap_tensor_impl")
-may_share: Callable[[Any, Any], bool] = _find("torch:_has_compatible_shallow_copy_type")
 device_constructors: Callable[[], Any] = _find("torch.utils._device:_device_constructors")
 #: What functions of operators may be annotated with, and what a schema calls it.
 operator_types: dict[Any, str] = _find("torch._library.infer_schema:SUPPORTED_PARAM_TYPES")
@@ -166,11 +164,6 @@ def sequence_number(node: Node) -> int:
     return int(node._sequence_nr())
 
 
-def has_hooks(tensor: torch.Tensor) -> bool:
-    """Whether the program asked to be told of a tensor's gradient."""
-    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
-
-
 @contextmanager
 def frames_of_traces(keep: Callable[[Any], Any]) -> Iterator[None]:
     """Inside, a traced operator's frames are what `keep` makes of the stack's summary."""
@@ -183,8 +176,6 @@ def frames_of_traces(keep: Callable[[Any], Any]) -> Iterator[None]:
 
 
 _find("torch.fx.proxy:TracerBase._filter_traceback_frames")
-_find("torch:Tensor._backward_hooks")
-_find("torch:Tensor._post_accumulate_grad_hooks")
 
 
 def script_type(value: torch.ScriptObject) -> str:

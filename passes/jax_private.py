@@ -125,7 +125,12 @@ def proto_of_hlo_text(text: str) -> bytes:
 
 #: The module of jaxlib that compiles without JAX.
 xla_client = _later(
-    "jaxlib.xla_client:", "CompileOptions", "DeviceAssignment", "DeviceList", "make_cpu_client"
+    "jaxlib.xla_client:",
+    "CompileOptions",
+    "DeviceAssignment",
+    "DeviceList",
+    "make_cpu_client",
+    "register_custom_call_target",
 )
 
 # tracing and lowering -------------------------------------------------------------------------

@@ -34,6 +34,16 @@ class Profile:
 
 
 _XLA = "drop-dead-code,reassociate,form-reduce-scatter"
+#: Kernels of XLA for GPUs: docs/compiled-kernels.md holds them against its compiled programs.
+_XLA_GPU = (
+    "expand-ragged,merge-products,turn-operands{batches=true filters=true},split-products,split-reductions,"
+    "fuse-chains{sinks=false orders=true prologue=types},join-collectives,copy-carried"
+)
+#: What it does to collectives: docs/compilers.md.
+_XLA_GPU_COLLECTIVES = (
+    "drop-dead-code,fold-all-reduces,reassociate,sum-after-loops,form-reduce-scatter,"
+    "narrow-collectives"
+)
 
 #: Profiles by name. XLA for both sums before it reduces (tested on tensor-parallel gradients), and
 #: turns a sliced all-reduce into a reduce-scatter, for TPUs not everywhere. docs/kernels.md says
@@ -44,21 +54,21 @@ PROFILES: dict[str, Profile] = {
         Profile("none", "the program as partitioned"),
         Profile(
             "xla-gpu",
-            "XLA for GPUs: dead code, all-reduce of sums, reduce-scatter",
-            _XLA,
-            "fuse-chains",
+            "XLA for GPUs: dead code, all-reduce of sums, reduce-scatter, narrower moves",
+            _XLA_GPU_COLLECTIVES,
+            _XLA_GPU,
         ),
         Profile(
             "xla-gpu+flash",
             "XLA for GPUs; attention that the program writes out runs as cuDNN's flash attention",
-            _XLA,
-            "fuse-attention,fuse-chains",
+            _XLA_GPU_COLLECTIVES,
+            f"fuse-attention,{_XLA_GPU}",
         ),
         Profile(
             "xla-tpu",
             "XLA for TPUs: dead code, all-reduce of sums, reduce-scatter",
             _XLA,
-            'read-slices,fuse-chains{blocks="" prologue=any epilogue=any},'
+            'expand-ragged{rows=false},read-slices,fuse-chains{blocks="" prologue=any epilogue=any},'
             "fuse-tpu-products,write-slices",
         ),
         Profile(

@@ -13,8 +13,19 @@ import numpy as np
 
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.kernel_times import (
+    KernelTimes,
+    cycles_per_ns,
+    find_timing,
+    kernel_times,
+)
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.notes import attention_notes, congestion_notes, extrapolation_notes
+from flint.backends.cost.notes import (
+    attention_notes,
+    compiler_notes,
+    congestion_notes,
+    extrapolation_notes,
+)
 from flint.backends.cost.price import Priced, price
 from flint.backends.cost.simulate.exposure import IDLE, Share, shares
 from flint.backends.cost.simulate.timeline import POLICIES, Policy, Timeline, simulate
@@ -93,6 +104,8 @@ class Estimate:
     unpriced: Mapping[str, int]
     notes: tuple[str, ...]
     timeline: Timeline
+    #: The compiler's times of kernels beside Flint's, where they were asked for.
+    kernel_times: KernelTimes | None
     #: What was estimated, and the kernels of the profile that became of it.
     workload: Workload = field(repr=False)
     kernels: Workload = field(repr=False)
@@ -162,6 +175,8 @@ class Estimate:
             "critical_path": [cast("SegmentDocument", asdict(s)) for s in self.critical_path],
             "notes": list(self.notes),
         }
+        if self.kernel_times:
+            found["kernel_times"] = self.kernel_times.to_json()
         return cast("EstimateDocument", {**found, **estimate_json(self, asked)})
 
     def to_text(self, *, verbose: bool = False) -> str:
@@ -260,8 +275,11 @@ def find_policy(name: object) -> Policy:
 def default_profile(workload: Workload, cluster: Cluster) -> str:
     """The profile that the program was captured for, or the compiler that it would usually meet.
 
-    A capture for TPUs is for them alone, and one for anything else is for other chips.
+    A capture for TPUs is for them alone, and one for anything else is for other chips. What a
+    compiler made is as it left it.
     """
+    if workload.compiled_by:
+        return workload.compiled_by.profile
     captured = str(workload.metadata.get("profile", ""))
     recorded = any((p.flags & Flag.LAUNCHED).any() for p in workload.programs)
     found = model_of(cluster.chip).profile(captured, recorded)
@@ -277,16 +295,19 @@ def estimate(
     policy: str | Policy | None = None,
     mapping: Mapping[str, str] | str | None = None,
     unpriced_is_zero: bool = False,
+    timing: str | None = None,
 ) -> Estimate:
     """Estimate a step.
 
     `profile` is whose kernels the operations become ("": see `default_profile`), `policy` when
     communication begins (None: "overlap"), `mapping` where mesh axes lie: {"model": "nvlink"}, or
-    "model=nvlink,data=ib". Raises FlintError FL405 (profile), FL703 (mapping or policy), FL704 (an
-    operation without a price), FL705 (a chip without what the estimate needs), FL708 (ranks that
-    wait for each other).
+    "model=nvlink,data=ib". `timing` is whose times kernels have: Flint's models' (None, "model"), or
+    "compiler": the cycles that XLA's TPU compiler estimated, where a kernel has any. Raises FlintError
+    FL405 (profile), FL703 (mapping, policy or timing), FL704 (an operation without a price), FL705 (a
+    chip without what the estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles).
     """
     chosen = find_policy("overlap" if policy is None else policy)
+    clock = cycles_per_ns(workload, cluster.chip, find_timing(timing))
     asked, profile = profile, profile or default_profile(workload, cluster)
     _log.info(
         "on %s: kernels as %s launches them (%s), communication by policy %s",
@@ -296,9 +317,15 @@ def estimate(
     with stage("fuse"):
         kernels = _kernels(workload, profile, chosen)
     with stage("price"):
-        priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero)
+        priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero, clock)
     with stage("simulate"):
         timeline = simulate(priced.works, priced.streams, chosen)
+        times = None
+        if clock:
+            modelled = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero=True)
+            step_ns = simulate(modelled.works, modelled.streams, chosen).total_ns
+            number = int(np.argmax([c.total_ns for c in timeline.classes]))
+            times = kernel_times(priced, modelled, number, step_ns, clock)
     _log.info(
         "%d operations are %d kernels and collectives, in time %d nodes",
         *(sum(map(len, workload.programs)), sum(map(len, kernels.programs))),
@@ -329,13 +356,16 @@ def estimate(
         classes=classes,
         unpriced=priced.unpriced,
         notes=(
+            *((times.note(timeline.total_ns),) if times else ()),
             *_notes(cluster, profile),
+            *compiler_notes(workload, cluster.chip.name),
             *_notes_of_masks(kernels),
             *attention_notes(workload, kernels, profile),
             *extrapolation_notes(kernels.programs, placement),
             *congestion_notes(timeline, placement),
         ),
         timeline=timeline,
+        kernel_times=times,
         workload=workload,
         kernels=kernels,
     )
@@ -377,8 +407,12 @@ def price_kernels(
     placement: NetworkPlacement,
     policy: Policy,
     unpriced_is_zero: bool,
+    cycles_per_ns: float = 0.0,
 ) -> Priced:
-    """Durations of the kernels that `rewrite` made for a profile, which the metadata names."""
+    """Durations of the kernels that `rewrite` made for a profile, which the metadata names.
+
+    With `cycles_per_ns` their cycles, where they have any, as in `price`.
+    """
     profile = str(kernels.metadata.get("profile", ""))
     return price(
         kernels,
@@ -387,6 +421,7 @@ def price_kernels(
         policy,
         unpriced_is_zero=unpriced_is_zero,
         tf32=tf32_kinds(profile, cluster.chip),
+        cycles_per_ns=cycles_per_ns,
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.simulate.exposure import Share
+    from flint.ir.workload import Workload
 
 _SHARES = (
     Column("work"),
@@ -52,11 +53,12 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
     facts = [
         ("program", e.name),
         ("cluster", f"{e.cluster.name}: {e.cluster.chip.name}"),
-        ("kernels", f"as {e.profile} launches them, communication: {e.policy.name}"),
+        ("kernels", f"{_launched(e)}, communication: {e.policy.name}"),
         ("step time", f"{format_duration(e.step_time_ns)}{bound}"),
         ("MFU", f"{e.mfu:.1%} of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
         ("HFU", f"{e.hfu:.1%}{_beyond_the_model(e)}"),
         *(("memory", text) for text in _memories(e.classes)),
+        *_by_compiler(e.workload),
     ]
     width = max(len(label) for label, _ in facts)
     parts = ["\n".join(f"{label:<{width}}  {text}" for label, text in facts)]
@@ -66,6 +68,8 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
         parts.append(f"time of {slowest.name}, which ends last:")
     if slowest.shares:
         parts.append(text_table(_SHARES, _share_cells(slowest)))
+    if e.kernel_times:
+        parts.append(e.kernel_times.table())
     if verbose:
         parts += [_path(e), _breakdown(max(e.classes, key=lambda c: c.memory.peak_bytes))]
     if e.unpriced:
@@ -73,6 +77,18 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
         parts.append(f"unpriced  {listed}")
     parts += [f"note  {note}" for note in e.notes]
     return "\n\n".join(parts)
+
+
+def _launched(e: Estimate) -> str:
+    by = e.workload.compiled_by
+    return f"as {by.name} compiled them for {by.chip}" if by else f"as {e.profile} launches them"
+
+
+def _by_compiler(workload: Workload) -> Iterator[tuple[str, str]]:
+    """The memory that the compiler says its program needs, where one made it."""
+    by = workload.compiled_by
+    if by and by.memory:
+        yield "", f"{format_bytes(by.memory.peak_bytes)} by the compiler's own analysis"
 
 
 def _beyond_the_model(e: Estimate) -> str:

@@ -36,6 +36,14 @@ class Congestion:
     time_ns: float
 
 
+def compiler_notes(workload: Workload, chip: str) -> list[str]:
+    """A note on kernels that were compiled for another chip than they are priced on."""
+    by = workload.compiled_by
+    if by is None or by.is_for(chip):
+        return []
+    return [f"kernels are those that {by.name} makes for {by.chip}, priced on {chip}"]
+
+
 def congestion_notes(timeline: Timeline, placement: NetworkPlacement) -> list[str]:
     """A note for each pair of streams of the class that ends last that matters."""
     if not timeline.total_ns:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.writing.expand import expand
 from flint.backends.cost.chips.kernel_table import kernels_of, unpriced
-from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.backends.cost.network.placement import NetworkPlacement
@@ -20,7 +20,7 @@ from flint.backends.cost.simulate.steady_state import GRID_NS
 from flint.backends.cost.simulate.timeline import ClassWork, Floats, Policy
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.ir.program import Collective, Kind, Program
+from flint.ir.program import Collective, Int64s, Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.work.host_copies import OPCODES
 
@@ -45,13 +45,16 @@ def price(
     *,
     unpriced_is_zero: bool = False,
     tf32: Collection[KernelKind] = (),
+    cycles_per_ns: float = 0.0,
 ) -> Priced:
     """Price every program once and expand it for every rank class.
 
-    `tf32` is that of `kernels_of`. Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`.
+    `tf32` is that of `kernels_of`. With `cycles_per_ns` a kernel takes its `Program.cycles` where it
+    has any. Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`.
     """
     missing: Counter[str] = Counter()
-    durations = [_durations(p, cluster, placement, missing, tf32) for p in workload.programs]
+    pricing = _Pricing(cluster, placement, frozenset(tf32), cycles_per_ns)
+    durations = [_durations(p, pricing, missing) for p in workload.programs]
     if missing and not unpriced_is_zero:
         raise _no_price(missing, workload.programs)
     prepared = [preparation(p) if policy.prepares_ahead else None for p in workload.programs]
@@ -103,26 +106,42 @@ def _place_of(opcode: str, programs: Sequence[Program]) -> str:
     return ""
 
 
-def _durations(
-    program: Program,
-    cluster: Cluster,
-    placement: NetworkPlacement,
-    missing: Counter[str],
-    tf32: Collection[KernelKind],
-) -> Floats:
+@dataclass(frozen=True, slots=True)
+class _Pricing:
+    """What prices depend on beside the program."""
+
+    cluster: Cluster
+    placement: NetworkPlacement
+    tf32: frozenset[KernelKind]
+    cycles_per_ns: float
+
+    def kernel_ns(self, kernels: Kernels, cycles: Int64s) -> Floats:
+        """By cycles where there are such and they count, else by the chip's model."""
+        told = (cycles > 0) & (self.cycles_per_ns > 0)
+        found = np.zeros(len(kernels), dtype=np.float64)
+        found[told] = cycles[told] / max(self.cycles_per_ns, 1e-9)
+        found[~told] = latency_ns(kernels.select(~told), self.cluster.chip)
+        return found
+
+
+def _durations(program: Program, pricing: _Pricing, missing: Counter[str]) -> Floats:
+    cluster = pricing.cluster
     found = np.zeros(len(program), dtype=np.float64)
-    kernels, rows = kernels_of(program, tf32=tf32)
+    kernels, rows = kernels_of(program, tf32=pricing.tf32)
+    cycles = program.cycles[rows]
     copies = np.asarray(kernels.kind == KernelKind.HOST_COPY)
     link = cluster.chip.host_link_bytes_per_s
     without = unpriced(kernels) | (copies & (link is None))
+    if pricing.cycles_per_ns:
+        without &= copies | (cycles == 0)
     for row in rows[without].tolist():
         missing[program.opcodes[program.opcode[row]]] += int(program.trips[row])
     if link is not None:
         found[rows[copies]] = kernels.read_bytes[copies] / link.value * 1e9
     priced = np.flatnonzero(~without & ~copies)
-    latency = latency_ns(kernels.select(priced), cluster.chip)
+    latency = pricing.kernel_ns(kernels.select(priced), cycles[priced])
     found[rows[priced]] = latency / cluster.derate.value
-    found += _communication(program, cluster, placement)
+    found += _communication(program, cluster, pricing.placement)
     return np.rint(found / GRID_NS) * GRID_NS
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from flint.ir.compiled_by import CompiledBy
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import CommunicationTotal, totals
@@ -75,10 +76,14 @@ class Summary:
     mesh: Mapping[str, int]
     devices: int
     classes: tuple[ClassSummary, ...]
+    compiled_by: CompiledBy | None = None
 
     def to_json(self) -> SummaryDocument:
         """Exact numbers, JSON-able."""
-        return cast("SummaryDocument", asdict(self))
+        found = asdict(self)
+        if self.compiled_by is None:
+            del found["compiled_by"]
+        return cast("SummaryDocument", found)
 
     def to_text(self) -> str:
         """Plain text of any width."""
@@ -124,7 +129,8 @@ class Summary:
         """Labels and values that hold for all classes, in human units."""
         mesh = " x ".join(f"{n}={s}" for n, s in self.mesh.items())
         title = f"{self.name} ({self.source})" if self.source else self.name
-        return [("program", title), ("mesh", mesh), ("devices", format_count(self.devices))]
+        found = [("program", title), ("mesh", mesh), ("devices", format_count(self.devices))]
+        return found + ([] if self.compiled_by is None else _compiler_facts(self.compiled_by))
 
     def class_facts(self, c: ClassSummary) -> list[tuple[str, str]]:
         """Labels and values of one rank class, in human units."""
@@ -142,6 +148,16 @@ class Summary:
         if not c.collectives:
             facts.append(("communication", "none"))
         return facts
+
+
+def _compiler_facts(by: CompiledBy) -> list[tuple[str, str]]:
+    """Who compiled the programs, and what memory they need by its own analysis."""
+    found = [("compiler", str(by))]
+    if by.memory:
+        held = by.memory.argument_bytes + by.memory.output_bytes - by.memory.alias_bytes
+        parts = f"arguments and results {format_bytes(held)}, the rest {format_bytes(by.memory.temp_bytes)}"
+        found.append(("memory per device", f"{format_bytes(by.memory.peak_bytes)} ({parts})"))
+    return found
 
 
 def summarize(workload: Workload, written: Workload | None = None) -> Summary:
@@ -162,6 +178,7 @@ def summarize(workload: Workload, written: Workload | None = None) -> Summary:
         mesh=workload.mesh.shape,
         devices=workload.mesh.size,
         classes=classes,
+        compiled_by=workload.compiled_by,
     )
 
 

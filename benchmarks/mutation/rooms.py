@@ -56,6 +56,14 @@ ROOMS = {
             "tests/oracle/test_pipeline_timing*",
         ),
     ),
+    "simulators": Room(
+        ("backends/simulators/*",),
+        (
+            "tests/*/test_simulat*",
+            "tests/unit/test_scale_sim*",
+            "tests/unit/test_fidelities*",
+        ),
+    ),
     "pipeline": Room(
         ("passes/pipeline/*",),
         ("tests/*/test_*pipeline*", "tests/unit/test_pools*", "tests/unit/test_jax_cut*"),

@@ -23,8 +23,8 @@ def _no_pipeline() -> PipelineOptions:
 class CaptureOptions:
     """Options of `flint capture` that say what is captured, as they are written there.
 
-    `steps`, `step`, `chip`, `hints` and `script_arguments` are for scripts (`world`), `args`, `settings`,
-    `trip_counts` and `pipeline` for model files.
+    `steps`, `step`, `hints` and `script_arguments` are for scripts (`world`), `args`, `settings`,
+    `trip_counts` and `pipeline` for model files; `chip` is for scripts and compilers.
     """
 
     model: str
@@ -40,6 +40,7 @@ class CaptureOptions:
     settings: tuple[str, ...] = ()
     trip_counts: tuple[str, ...] = ()
     partitioner: str = "shardy"
+    compiler: str = ""
     pipeline: PipelineOptions = field(default_factory=_no_pipeline)
     profile: str = "none"
 
@@ -49,8 +50,11 @@ def captured(options: CaptureOptions) -> Trace:
 
     Raises FlintError FL218 for options of another kind of model, and what capturing raises.
     """
+    from flint.frontends.plugin_libraries import load_plugin_libraries
+
     _refuse_other_kind(options)
     require_profile(options.profile)
+    load_plugin_libraries()
     trace = _trace_script(options) if options.world else _trace(options)
     return trace if options.profile == "none" else trace.rewritten(options.profile)
 
@@ -66,7 +70,7 @@ def require_profile(name: str) -> None:
 def _refuse_other_kind(o: CaptureOptions) -> None:
     """Raise FlintError FL218 for options of model files with a script, and the other way round."""
     of_models = (o.args, o.settings, *o.pipeline.given())
-    of_scripts = (o.script_arguments, o.steps, o.step, o.chip, o.hints)
+    of_scripts = (o.script_arguments, o.steps, o.step, o.hints, None if o.compiler else o.chip)
     if o.world and any(value not in (None, (), []) for value in of_models):
         raise FlintError(
             "FL218",
@@ -77,7 +81,7 @@ def _refuse_other_kind(o: CaptureOptions) -> None:
         raise FlintError(
             "FL218",
             "--steps, --step, --chip, --hint and arguments after the model are for scripts",
-            help="add --world",
+            help="add --world (--chip is for --compiler, too)",
         )
 
 
@@ -96,12 +100,13 @@ def _trace_script(o: CaptureOptions) -> Trace:
         step=step,
         chip=_chip_of(o),
         partitioner=o.partitioner,
+        compiler=o.compiler,
         trip_counts=parse_trip_counts(list(o.trip_counts)),
     )
 
 
 def _chip_of(o: CaptureOptions) -> str | None:
-    """The chip that a script finds: `--chip`, or that of the first cluster that it is estimated on."""
+    """The chip of a script or compiler: `--chip`, or that of the first cluster of an estimate."""
     return o.chip or next(iter(o.clusters), None)
 
 
@@ -144,7 +149,14 @@ def _trace(o: CaptureOptions) -> Trace:
     from flint.tracing import trace_file
 
     parsed = Mesh.parse(o.mesh) if o.mesh is not None else None
-    return trace_file(target.path, parsed, partitioner=o.partitioner, trip_counts=counts)
+    return trace_file(
+        target.path,
+        parsed,
+        partitioner=o.partitioner,
+        compiler=o.compiler,
+        chip=_chip_of(o) or "",
+        trip_counts=counts,
+    )
 
 
 def _trace_model(
@@ -169,4 +181,6 @@ def _trace_model(
             source=loaded.source,
             trip_counts=trip_counts,
             partitioner=o.partitioner,
+            compiler=o.compiler,
+            chip=_chip_of(o) or "",
         )

@@ -79,6 +79,14 @@ class Partitioner(StrEnum):
     XLA = "xla"
 
 
+class Compiler(StrEnum):
+    """Which whole compiler makes the program of a device, in the place of a partitioner."""
+
+    XLA_GPU = "xla-gpu"
+    XLA_TPU = "xla-tpu"
+    XLA_TPU_CYCLES = "xla-tpu-cycles"
+
+
 class Granularity(StrEnum):
     """What one node of a trace is."""
 
@@ -146,8 +154,8 @@ ChipName = Annotated[
         "--chip",
         metavar="NAME",
         autocompletion=cluster_candidates,
-        help="Chip that a script finds: a cluster's name or file (default: the first --cluster, or "
-        "h100).",
+        help="Chip that a script finds, or that --compiler compiles for: its name, or a cluster's name "
+        "or file (default: the first --cluster; else h100, or v5p for xla-tpu).",
         show_default=False,
     ),
 ]
@@ -181,6 +189,15 @@ Settings = Annotated[
 ]
 PartitionerChoice = Annotated[
     Partitioner, typer.Option("--partitioner", help="Who splits the program over devices.")
+]
+CompilerChoice = Annotated[
+    Compiler | None,
+    typer.Option(
+        "--compiler",
+        help="Let XLA's whole compiler for --chip make the program of a device: kernels, layouts and "
+        "memory are its own (xla-tpu-cycles: its estimates of cycles, too, which take minutes). No such "
+        "chip is needed, its plugin is: flint-ir[xla-gpu], flint-ir[xla-tpu].",
+    ),
 ]
 TripCounts = Annotated[
     list[str] | None,

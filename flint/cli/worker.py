@@ -82,6 +82,12 @@ def _versions(c: Capture) -> dict[str, str]:
         if module in sys.modules or module in used:
             with contextlib.suppress(PackageNotFoundError):  # run from a source tree
                 found[distribution] = version(distribution).partition("+")[0]  # as for CPUs
+    if c.compiler:
+        from flint.passes.compilers.plugins import installed
+        from flint.steps.lowering import Lowering
+
+        package, _, number = installed(Lowering(compiler=c.compiler).family).version.partition(" ")
+        found[package] = number
     return found
 
 
@@ -102,6 +108,7 @@ def _options(c: Capture) -> Any:
         settings=tuple(f"{name}={_text(value)}" for name, value in c.set.items()),
         trip_counts=tuple(f"{name}={n}" for name, n in c.trip_counts.items()),
         partitioner=c.partitioner,
+        compiler=c.compiler,
         pipeline=c.pipeline,
         profile=c.profile,
     )

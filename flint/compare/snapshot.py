@@ -178,6 +178,9 @@ def facts(workload: Workload) -> ProgramFacts:
 def _options(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """How the workload was captured: by name, as text."""
     yield from ((name, str(metadata[name])) for name in OPTIONS if name in metadata)
+    compiler = metadata.get("compiler")
+    if isinstance(compiler, Mapping):
+        yield "compiler", f"{compiler['name']} for {compiler['chip']}"
     pipeline = metadata.get("pipeline")
     if isinstance(pipeline, Mapping):
         yield from ((name, str(pipeline[name])) for name in PIPELINE if name in pipeline)
@@ -354,8 +357,8 @@ def estimate_facts(estimate: Estimate) -> EstimateFacts:
 
 
 def mapping_text(rows: Iterable[Sequence[object]]) -> tuple[str, ...]:
-    """`model=nvlink` of each row of a mapping: axis, size and network."""
-    return tuple(f"{row[0]}={row[-1]}" for row in rows)
+    """`model=nvlink` of each row of a mapping: axis, size and network. ValueError for other rows."""
+    return tuple(f"{axis}={network}" for axis, *_, network in rows)
 
 
 def share_totals(shares: Iterable[tuple[str, str, float]], *, exposed: bool) -> dict[str, float]:

@@ -137,6 +137,7 @@ class ProgramBuilder:
         phase: Phase = Phase.UNKNOWN,
         flags: Flag | int = 0,
         compiled: int = 0,
+        cycles: int = 0,
         alias: int = -1,
     ) -> int:
         """Append one row (see the columns of `Program`) and return its index.
@@ -171,6 +172,7 @@ class ProgramBuilder:
                 int(phase),
                 int(flags),
                 compiled,
+                cycles,
                 self._open[-1].index if self._open else -1,
                 alias,
             )

@@ -39,6 +39,7 @@ IDLE: dict[str, Any] = {
     "stream": "compute",
     "cause": "",
     "flags": 0,
+    "cycles": 0,
 }
 _NAMELESS: dict[str, Any] = {
     **dict.fromkeys(("dtype", "name", "scope", "location"), ""),
@@ -83,11 +84,13 @@ class Editor:
         self._gone_again: set[int] = set()  # rows that were added and removed
         self._values: dict[str, tuple[list[int], list[Any]]] = {}
         self._tables: dict[str, dict[Any, int]] = {}
+        self._entries: dict[str, list[Any]] = {}
         self._deps: dict[int, list[int]] = {}
         self._source = np.arange(len(program))
         self._stand: Int64s | None = None
         self._rank: Int64s | None = None
         self._carries: dict[int, list[tuple[int, int]]] = {}
+        self._handed_on: dict[tuple[int, int], int] = {}
         self._loops: list[Region] = []
         self._outer: dict[int, int] = {}  # regions that are gone, and what they were in
 
@@ -207,6 +210,10 @@ class Editor:
         """Let a loop carry one more value."""
         self._carries.setdefault(region, []).append((carried, produced))
 
+    def hand_on(self, region: int, carried: int, produced: int) -> None:
+        """Let a loop hand another row on to its next iteration than it did."""
+        self._handed_on[region, carried] = produced
+
     def unwrap(self, region: int) -> None:
         """Make the rows of a region part of what is around it; it carries nothing any more."""
         self._outer[region] = self.program.regions[region].parent
@@ -214,8 +221,8 @@ class Editor:
     def merge(self, into: Int64s, sums: Sequence[str] = ()) -> None:
         """Make row `into[i]` stand for each row i of the program: it reads and is read for it.
 
-        The others go. Columns of `sums` add up. What shared storage with a row that goes shares it
-        with none.
+        The others go. Columns of `sums` add up; the cycles of what merges are not known. What shared
+        storage with a row that goes shares it with none.
         """
         self._stand = into
         self._stays &= into == np.arange(len(into))
@@ -224,6 +231,9 @@ class Editor:
             np.add.at(total, into, getattr(self.program, name))
             rows = np.flatnonzero(self._stays)
             self.set(rows, **{name: total[rows]})
+        if self.program.cycles.any():
+            several = np.bincount(into, minlength=len(into)) > 1
+            self.set(np.flatnonzero(several & self._stays), cycles=0)
 
     def order(self, rows: Int64s) -> None:
         """Put the rows of the program in this order. Those of a region stay together."""
@@ -244,7 +254,7 @@ class Editor:
         columns["alias"] = place[alias[order]].astype(np.int32)
         self._write(columns, place)
         columns["region"], regions = self._regions(order, place)
-        columns |= {name: tuple(table) for name, table in self._tables.items()}
+        columns |= {name: tuple(entries) for name, entries in self._entries.items()}
         none = np.zeros(len(order) + 1, dtype=np.int64)
         short = replace(p, **columns, regions=regions, dep_start=none, deps=np.zeros(0, np.int32))
         owner, target = self._links(place)
@@ -309,10 +319,14 @@ class Editor:
             return value
         known = self._tables.get(table)
         if known is None:
-            entries = getattr(self.program, table)
-            known = self._tables[table] = {v: i for i, v in enumerate(entries)}
-            assert len(known) == len(entries), f"{table} has an entry twice"
-        return known.setdefault(value, len(known))
+            known = self._tables[table] = {}
+            self._entries[table] = list(getattr(self.program, table))
+            for number, entry in enumerate(self._entries[table]):
+                known.setdefault(entry, number)  # a file may have one twice
+        if value not in known:
+            known[value] = len(self._entries[table])
+            self._entries[table].append(value)
+        return known[value]
 
     def _set_reads(self, row: int, deps: list[int]) -> None:
         counts = self.__dict__.get("_uses")
@@ -396,7 +410,8 @@ class Editor:
 
     def _carried(self, number: int, region: Region, place: Int64s) -> Iterator[tuple[int, int]]:
         stand = self._stand
-        for carried, produced in (*region.carries, *self._carries.get(number, ())):
+        for carried, before in (*region.carries, *self._carries.get(number, ())):
+            produced = self._handed_on.get((number, carried), before)
             made = produced if stand is None or produced >= len(stand) else stand[produced]
             if place[carried] >= 0 and place[made] >= 0:
                 yield int(place[carried]), int(place[made])

@@ -68,6 +68,9 @@ class Flag(IntFlag):
     LAUNCHED = 256  #: a framework launched it: a kernel by itself, unless a compiler is assumed
     PARTITIONED = 512  #: the partitioner made this collective: the program does not hold it
     REPLAYED = 1024  #: launched with others by the replay of a CUDA graph, not by itself
+    TURNED_RESULT = 2048  #: a convolution whose result is not (batch, spatial, features), or so
+    SEEN_FIRST = 4096  #: turned first, but only as m or k has several dimensions: (batch, k, m)
+    SEEN_LAST = 8192  #: the same of the last dependency
 
 
 class RegionKind(IntEnum):
@@ -134,6 +137,7 @@ class Row(NamedTuple):
     phase: Phase
     flags: Flag
     compiled: int
+    cycles: int
     region: int
     alias: int
     deps: tuple[int, ...]
@@ -164,6 +168,8 @@ class Program:
     | phase, flags | `Phase`, `Flag` |
     | compiled | number of the call of a compiled function (`torch.compile`) that a recorded row |
     |      | is part of, forward and backward alike; 0: none |
+    | cycles | of one core, for one execution, as the compiler that made the kernel estimates them; |
+    |      | 0: not known |
     | region | index into `regions` of the innermost region, or -1 |
     | alias | dependency whose storage the result shares (a view, an update in place), or -1 |
     | dep_start, deps | row i reads rows `deps[dep_start[i]:dep_start[i + 1]]`, ascending, unique |
@@ -194,6 +200,7 @@ class Program:
     phase: NDArray[np.uint8]
     flags: NDArray[np.uint16]
     compiled: Int32s
+    cycles: Int64s
     region: Int32s
     alias: Int32s
     dep_start: Int64s
@@ -250,6 +257,7 @@ class Program:
             phase=Phase(int(self.phase[at])),
             flags=Flag(int(self.flags[at])),
             compiled=int(self.compiled[at]),
+            cycles=int(self.cycles[at]),
             region=int(self.region[at]),
             alias=int(self.alias[at]),
             deps=tuple(int(d) for d in self.dependencies(at)),
@@ -319,13 +327,15 @@ COLUMN_TYPES: dict[str, str] = {
     "phase": "uint8",
     "flags": "uint16",
     "compiled": "int32",
+    "cycles": "int64",
     "region": "int32",
     "alias": "int32",
     "dep_start": "int64",
     "deps": "int32",
 }
-#: Columns that files leave out where they hold 0 alone: programs that nobody recorded.
-MAY_BE_LEFT_OUT = frozenset({"compiled"})
+#: Columns that files leave out where they hold 0 alone: of programs that nobody recorded, or whose
+#: kernels no compiler priced.
+MAY_BE_LEFT_OUT = frozenset({"compiled", "cycles"})
 #: Names of the array columns, in the same order.
 COLUMNS: tuple[str, ...] = tuple(COLUMN_TYPES)
 #: Names of the lookup tables, in the order in which they are stored.

@@ -126,8 +126,8 @@ def indices_are_in_their_tables(p: Program) -> None:
 
 
 def quantities_are_not_negative(p: Program) -> None:
-    """Bytes, flops, dims and numbers of compiled calls are zero or more."""
-    for name in (*QUANTITIES, "compiled"):
+    """Bytes, flops, dims, cycles and numbers of compiled calls are zero or more."""
+    for name in (*QUANTITIES, "compiled", "cycles"):
         _require(p, getattr(p, name) >= 0, f"{name} is negative")
     _require(p, (p.dims >= 0).all(axis=1), "dims are negative")
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.io.bounded import FileKind, read_bounded
+from flint.ir.compiled_by import CompiledBy
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 from flint.log import stage
@@ -91,6 +92,12 @@ class Workload:
     def single(cls, program: Program, metadata: Mapping[str, Any] | None = None) -> Workload:
         """One program that every rank of its mesh runs."""
         return cls(program.mesh, (program,), (RankClass("all", 0),), dict(metadata or {}))
+
+    @property
+    def compiled_by(self) -> CompiledBy | None:
+        """The compiler that made the programs; None for what Flint or a partitioner made."""
+        found = self.metadata.get("compiler")
+        return CompiledBy.from_json(found) if found else None
 
     def class_of_ranks(self) -> NDArray[np.int16]:
         """For each rank, the index of its class. Computed; two bytes per device."""

@@ -128,6 +128,26 @@ class WorkloadManifest(_ManifestEntry):
         return Mesh(tuple(self.mesh), tuple(self.mesh.values()))
 
 
+class CompilerMemoryEntry(_ManifestEntry):
+    """A `CompilerMemory`."""
+
+    argument_bytes: Count
+    output_bytes: Count
+    alias_bytes: Count
+    temp_bytes: Count
+    code_bytes: Count
+
+
+class CompiledByEntry(_ManifestEntry):
+    """A `CompiledBy`."""
+
+    name: StrictStr
+    chip: StrictStr
+    version: StrictStr
+    topology: StrictStr
+    memory: CompilerMemoryEntry | None = None
+
+
 class Metadata(BaseModel):
     """What commands read of the metadata is typed; the rest is any JSON."""
 
@@ -137,6 +157,7 @@ class Metadata(BaseModel):
     name: StrictStr | None = None
     source: StrictStr | None = None
     warnings: Texts = ()
+    compiler: CompiledByEntry | None = None
 
 
 def first_error(error: ValidationError) -> str:

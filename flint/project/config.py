@@ -62,6 +62,7 @@ class Capture(_Table):
     set: dict[str, Scalar] = Field(default_factory=dict)
     trip_counts: dict[str, Positive] = Field(default_factory=dict)
     partitioner: Literal["shardy", "xla"] = "shardy"
+    compiler: Literal["", "xla-gpu", "xla-tpu", "xla-tpu-cycles"] = ""
     profile: StrictStr = "none"
     cut: StrictStr | None = None
     schedule: StrictStr | None = None

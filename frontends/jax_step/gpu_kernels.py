@@ -44,7 +44,7 @@ CUDNN_VERSION = 91_002
 class _NoGpu:
     """Makes JAX trace and lower GPU kernels without a GPU, while any step is being captured.
 
-    JAX is given a cuDNN version if it has none, and its list of operations that need a device to
+    JAX is given a cuDNN version if it finds none, and its list of operations that need a device to
     be lowered loses those that `lowering_options` lowers without.
     """
 
@@ -52,6 +52,7 @@ class _NoGpu:
         self._lock = threading.Lock()
         self._users = 0
         self._removed: set[Primitive] = set()
+        self._found: object | None = None
 
     def cudnn_get_version(self) -> int:
         """What JAX asks `jaxlib.cuda._versions` for."""
@@ -76,14 +77,23 @@ class _NoGpu:
         needing = need_devices()
         self._removed = {p for p in needing if p.name.startswith(_LOWERED_HERE)}
         needing -= self._removed
-        if cudnn_versions() is None:
+        self._found = cudnn_versions()
+        if not _has_cudnn(self._found):
             set_cudnn_versions(self)
 
     def _stop(self) -> None:
         needing = need_devices()
         needing |= self._removed
         if cudnn_versions() is self:
-            set_cudnn_versions(None)
+            set_cudnn_versions(self._found)
+
+
+def _has_cudnn(versions: Any) -> bool:
+    """Whether JAX finds cuDNN: its plugin alone, without CUDA's libraries, raises instead."""
+    try:
+        return versions is not None and versions.cudnn_get_version() > 0
+    except RuntimeError:
+        return False
 
 
 _LOWERED_HERE = (

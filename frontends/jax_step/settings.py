@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from flint.frontends.jax_step.gpu_kernels import without_gpu
@@ -42,19 +43,36 @@ def capturing_on(abstract: AbstractMesh) -> Iterator[None]:
 def start_backend() -> None:
     """Start JAX, on the CPU where none of the platforms that the user named has a device here.
 
-    `JAX_PLATFORMS=cuda` is common in containers, and lowering asks for a default backend.
+    `JAX_PLATFORMS=cuda` is common in containers, and lowering asks for a default backend. Where no
+    platform is named and no accelerator is there, plugins are not tried: XLA's compilers come with
+    some, which would say at length that they find no device.
     """
     import jax
 
+    if not jax.config.jax_platforms and not _has_accelerator():
+        return _start_on_cpu()
     try:
         jax.devices()
     except (AssertionError, RuntimeError):
-        named = jax.config.jax_platforms
-        jax.config.update("jax_platforms", "cpu")
-        try:
-            jax.devices()
-        finally:
-            jax.config.update("jax_platforms", named)
+        _start_on_cpu()
+
+
+def _start_on_cpu() -> None:
+    """Start JAX on the CPU if it runs nowhere yet; what the user named stays named."""
+    import jax
+
+    named = jax.config.jax_platforms
+    jax.config.update("jax_platforms", "cpu")
+    try:
+        jax.devices()
+    finally:
+        jax.config.update("jax_platforms", named)
+
+
+def _has_accelerator() -> bool:
+    """Whether the system has a device file of a GPU or TPU."""
+    patterns = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
+    return any(True for pattern in patterns for _ in Path("/dev").glob(pattern))
 
 
 class _Meshes:

@@ -40,5 +40,8 @@ def _raised(job: Job, error: BaseException) -> Outcome:
 
 if __name__ == "__main__":
     from flint.frontends.jax_world import child
+    from flint.frontends.plugin_libraries import load_plugin_libraries
+
+    load_plugin_libraries()
 
     run_child(child.outcome_of, *sys.argv[1:])

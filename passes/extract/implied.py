@@ -24,7 +24,7 @@ from flint.passes.extract.halo import Hop, hops, messages, rotation
 from flint.passes.extract.tensors import Tensor, show
 from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
 from flint.passes.extract.work import Operation
-from flint.passes.mlir import is_attention_backward, is_heads_first, target_of
+from flint.passes.mlir import defining_operation, is_attention_backward, is_heads_first, target_of
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS
 
 
@@ -224,13 +224,30 @@ def _rotate(o: Operation, mesh: Mesh) -> list[Implied]:
 
 
 def _gather_for_update(o: Operation, mesh: Mesh) -> list[Implied]:
-    """An update of one element or of everything is masked in place; any other is done gathered."""
+    """An update of one element or of everything is masked in place; any other is done gathered.
+
+    Unless it is known that it lies in one shard.
+    """
     operand, update = o.operands[0], o.operands[1]
     return [
         _gather(o, 0, d, list(operand.shape), mesh)
         for d, axes in enumerate(operand.sharding)
-        if mesh.group_size(axes) > 1 and 1 < update.global_shape[d] < operand.global_shape[d]
+        if mesh.group_size(axes) > 1
+        and 1 < update.global_shape[d] < operand.global_shape[d]
+        and not _is_in_one_shard(o, d)
     ]
+
+
+def _is_in_one_shard(o: Operation, dimension: int) -> bool:
+    """Whether an update begins at a constant and ends before the next shard does."""
+    from jaxlib.mlir import ir
+
+    maker = defining_operation(o.op.operands[2 + dimension])
+    if maker is None or maker.name not in ("stablehlo.constant", "sdy.constant"):
+        return False
+    start = int(ir.DenseIntElementsAttr(maker.attributes["value"])[0])
+    shard, size = o.operands[0].shape[dimension], o.operands[1].global_shape[dimension]
+    return start // shard == (start + size - 1) // shard
 
 
 def _gather_all(o: Operation, mesh: Mesh) -> list[Implied]:

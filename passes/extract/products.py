@@ -58,21 +58,60 @@ _NONE = Flag(0)
 
 
 def turned_operands(o: Operation, deps: Sequence[int]) -> Flag:
-    """For `stablehlo.dot_general` the operands that must be copied into another order first.
+    """The operands of a product that must be copied into another order first, and its result.
 
     A library that multiplies plain matrices reads (batch, m, k) or (batch, k, m), each of m and k
     one stretch: one dimension, or several in their order where the other is behind it as it should
-    be. Dimensions of size one are anywhere. `deps` are the rows of the operands.
+    be. What only is (batch, k, m) with several dimensions of m or k has a flag more. One for
+    convolutions reads filters as (out, spatial, in). Dimensions of size one are anywhere. `deps` are
+    the rows of the operands.
     """
+    if o.name == "stablehlo.convolution":
+        return _convolution_flags(o, deps)
     if o.name != "stablehlo.dot_general":
         return _NONE
-    turned = {row for row, t in zip(deps, _is_turned(o), strict=False) if t}
+    orders = dict(zip(deps, _orders(o), strict=False))
     first, last = min(deps[:2]), max(deps[:2])
-    found = Flag.TURNED_FIRST if first in turned else Flag(0)
-    return found | Flag.TURNED_LAST if last in turned and last != first else found
+    found = _flags(orders[first], Flag.TURNED_FIRST, Flag.SEEN_FIRST)
+    return (
+        found | _flags(orders[last], Flag.TURNED_LAST, Flag.SEEN_LAST) if last != first else found
+    )
 
 
-def _is_turned(o: Operation) -> tuple[bool, bool]:
+#: How an operand lies in memory: as matrices, as such of several dimensions seen from their other
+#: side, or otherwise.
+_PLAIN, _SEEN, _MIXED = range(3)
+
+
+def _flags(order: int, turned: Flag, seen: Flag) -> Flag:
+    if order == _PLAIN:
+        return _NONE
+    return turned | seen if order == _SEEN else turned
+
+
+def _convolution_flags(o: Operation, deps: Sequence[int]) -> Flag:
+    """A gradient of a filter has a turned result, and no filter as operand."""
+    from jaxlib.mlir.dialects import stablehlo
+
+    numbers: Any = stablehlo.ConvDimensionNumbers(o.op.attributes["dimension_numbers"])
+    spatial, batch = list(numbers.output_spatial_dimensions), numbers.output_batch_dimension
+    features = numbers.output_feature_dimension
+    orders = ([batch, *spatial, features], [batch, features, *spatial])
+    if not any(order == sorted(order) for order in orders):
+        return Flag.TURNED_RESULT
+    filters, shape = list(numbers.kernel_spatial_dimensions), o.operands[1].shape
+    order = [
+        numbers.kernel_output_feature_dimension,
+        *filters,
+        numbers.kernel_input_feature_dimension,
+    ]
+    order = [d for d in order if shape[d] > 1]
+    if order == sorted(order) or len(deps) < 2:
+        return _NONE
+    return Flag.TURNED_LAST if deps[1] == max(deps[:2]) else Flag.TURNED_FIRST
+
+
+def _orders(o: Operation) -> tuple[int, int]:
     from jaxlib.mlir.dialects import stablehlo
 
     numbers: Any = stablehlo.DotDimensionNumbers(o.op.attributes["dot_dimension_numbers"])
@@ -82,17 +121,19 @@ def _is_turned(o: Operation) -> tuple[bool, bool]:
     rows = [d for d in range(len(lhs)) if d not in lhs_batch and d not in lhs_k]
     columns = [d for d in range(len(rhs)) if d not in rhs_batch and d not in rhs_k]
     return (
-        _is_split(lhs, lhs_batch, rows, lhs_k),
-        _is_split(rhs, rhs_batch, rhs_k, columns),
+        _order(lhs, lhs_batch, rows, lhs_k),
+        _order(rhs, rhs_batch, rhs_k, columns),
     )
 
 
-def _is_split(
+def _order(
     shape: tuple[int, ...], batch: Sequence[int], front: Sequence[int], behind: Sequence[int]
-) -> bool:
-    """Whether the dimensions are neither in that order, nor a matrix seen from its other side."""
+) -> int:
+    """Whether the dimensions are in that order, a matrix seen from its other side, or neither."""
     first, second, third = ([d for d in part if shape[d] > 1] for part in (batch, front, behind))
     if first + second + third == sorted(first + second + third):
-        return False
+        return _PLAIN
     turned = first + third + second
-    return turned != sorted(turned) or len(second) > 1 or len(third) > 1
+    if turned != sorted(turned):
+        return _MIXED
+    return _SEEN if len(second) > 1 or len(third) > 1 else _PLAIN

@@ -30,6 +30,7 @@ from flint.passes.mlir import (
 from flint.passes.work import formulas
 from flint.passes.work.blocks import BLOCKS
 from flint.passes.work.declared import ArrayType, KernelCall, declared_in
+from flint.passes.work.factorizations import FACTORIZATIONS
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.host_copies import CALLBACK, CALLBACK_TARGET
 from flint.passes.work.sliding import Sliding, used_taps
@@ -348,14 +349,6 @@ def _body_operations(op: Any, least: int = 1) -> int:
 BIT_CASTS = frozenset({"stablehlo.bitcast_convert"})
 #: Custom calls that are annotations and do not run.
 FREE_TARGETS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate"})
-#: Targets of custom calls that factor so many m x n matrices.
-FACTORIZATIONS: dict[str, Callable[[int, int, int], Work]] = {
-    "cusolver_potrf_ffi": lambda matrices, _, n: formulas.cholesky(matrices, n),
-    "cusolver_getrf_ffi": formulas.lu,
-    "LuDecomposition": formulas.lu,
-    "cusolver_geqrf_ffi": formulas.qr,
-    "Qr": formulas.qr,
-}
 #: Operation name to rule.
 RULES: dict[str, WorkRule] = {
     "stablehlo.dot_general": dot_general,

@@ -19,6 +19,7 @@ from flint.ir.edit import kept, passed_over
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.passes.fusion.diamonds import Diamonds
+from flint.passes.fusion.orders import with_turns
 from flint.passes.fusion.roles import (
     Roles,
     RowRole,
@@ -34,6 +35,8 @@ EXPONENTIAL = frozenset({OpClass.EXPONENTIAL, OpClass.SOFTMAX})
 _CHEAP_FLOPS = 4
 #: Functions that take many instructions.
 _COSTLY = frozenset({OpClass.EXPONENTIAL, OpClass.LOGARITHM, OpClass.POWER, OpClass.TRIGONOMETRIC})
+#: Rows that can compute what they read.
+_TAKING = (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE, RowRole.TURN)
 #: Of an array whose part they take or write they move little.
 _DYNAMIC = frozenset({OpClass.DYNAMIC_SLICE, OpClass.UPDATE_SLICE})
 
@@ -65,14 +68,17 @@ def compute_again(
     blocks: str,
     named: bool = False,
     compiled: bool = False,
+    sinks: bool = True,
+    orders: bool = False,
 ) -> Inlined:
     """Let the readers of a row compute it themselves, where that moves fewer bytes.
 
     * `layout_again`: a change of layout or type, or a value made from nothing, that only
       element-wise rows, reductions and updates read: its operand is no larger than its result.
     * `made_again`: what is made from iotas, constants and scalar arguments alone (a causal mask) is
-      never stored, also if a loop's body reads it or the loop hands it on unchanged (XLA sinks
-      constants and their broadcasts into loops), unless a function makes it costly.
+      never stored, unless a function makes it costly; also if a loop's body reads it, as the body
+      of the program makes it itself. What a loop hands on unchanged counts as made with `sinks`;
+      else it is an array that was stored before the loop (XLA: it is an operand of the loop).
     * `elements_again` (with `elements`): an element-wise row, if n kernels that each read what it
       reads move no more than if one stored it for them: (n - 1) x read <= n x stored, and none
       computes an element twice. XLA's fusion does this for all readers of a row or for none.
@@ -82,10 +88,13 @@ def compute_again(
     their readers (see `Diamonds`). With `named`, what a kernel with a name computes only its own
     rows compute again, and it computes nothing of others; layouts and types all kernels change.
     With `compiled`, nothing but rows of compiled calls vanishes, and into rows of its own call alone.
+    With `orders`, values that several products lead to are turned where XLA does it.
     """
     roles = roles_of(program, operators=operators, slices=slices, compiled=compiled)
-    program = _made_again(program, roles, compiled_apart(program, compiled))
+    program = _made_again(program, roles, compiled_apart(program, compiled), sinks=sinks)
     roles = roles_of(program, operators=operators, slices=slices, compiled=compiled)
+    if orders:
+        roles = with_turns(program, roles)
     diamonds = Diamonds(program, roles, blocks=blocks)
     by_hand = named_kernels(program, named).tolist()
     calls = compiled_apart(program, compiled).tolist()
@@ -209,16 +218,16 @@ def _whole_views(program: Program, roles: Roles) -> Mask:
 
 def _takes(program: Program, roles: Roles) -> Mask:
     """Rows that can compute what they read."""
-    takes = np.isin(roles.role, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE))
+    takes = np.isin(roles.role, _TAKING)
     return np.asarray(takes & (program.kind == Kind.COMPUTE), dtype=np.bool_)
 
 
-def made_from_nothing(program: Program, roles: Roles) -> Mask:
-    """Rows computed cheaply from iotas and scalars alone."""
+def made_from_nothing(program: Program, roles: Roles, *, sinks: bool = True) -> Mask:
+    """Rows computed cheaply from iotas and scalars alone, also through a loop that hands them on if `sinks`."""
     start, deps = program.dep_start.tolist(), program.deps.tolist()
     element = (roles.role == RowRole.ELEMENT) & (program.kind == Kind.COMPUTE)
     known = _known_scalars(program, roles)
-    same = _never_changes(program)
+    same = _never_changes(program) & sinks
     cheap = (
         element
         & (roles.moves | (np.diff(program.dep_start) > 0))
@@ -256,12 +265,12 @@ def _never_changes(program: Program) -> Mask:
     return found & (np.diff(program.dep_start) > 0)
 
 
-def _made_again(program: Program, roles: Roles, calls: Int64s) -> Program:
+def _made_again(program: Program, roles: Roles, calls: Int64s, *, sinks: bool) -> Program:
     """Rule `made_again`: readers that can make a value do not read it.
 
     What nothing reads then goes, unless its flops would count more often in its last reader.
     """
-    made = made_from_nothing(program, roles)
+    made = made_from_nothing(program, roles, sinks=sinks)
     takes = _takes(program, roles) | made
     owner, target = edges(program)
     cut = takes[owner] & made[target] & (calls[owner] == calls[target])

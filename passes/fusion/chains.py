@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import consumers, with_value, yielded
+from flint.ir.columns import consumers, is_any, with_value, yielded
 from flint.ir.dims import ReductionDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind, Phase, Program
 from flint.passes.base import Pass
 from flint.passes.fusion.again import Inlined, compute_again
 from flint.passes.fusion.groups import Groups
-from flint.passes.fusion.merging import MERGED_NAMES, merged
+from flint.passes.fusion.merging import MERGED_NAMES, CircleError, merged, without_circles
 from flint.passes.fusion.roles import (
     ELEMENT,
     ROWS,
@@ -32,17 +32,28 @@ _STANDS = {
     RowRole.ELEMENT: 1,
     RowRole.ROWS: 1,
     RowRole.REDUCE: 1,
+    RowRole.TURN: 2,
 }
 
 #: Bits of roles in the marks of a kernel.
-_ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE = (
-    1 << r for r in (RowRole.ALONE, RowRole.ROWS, RowRole.REDUCE, RowRole.MATMUL, RowRole.UPDATE)
+_ALONE, _ROWS, _REDUCE, _MATMUL, _UPDATE, _TURN = (
+    1 << r
+    for r in (
+        RowRole.ALONE,
+        RowRole.ROWS,
+        RowRole.REDUCE,
+        RowRole.MATMUL,
+        RowRole.UPDATE,
+        RowRole.TURN,
+    )
 )
 #: Rows between kernels that still become siblings. (Inductor's limit; others far apart would keep
 #: an early one waiting for a late one.)
 _NEAR = 64
 #: Rows that can take what they read into their kernel.
-_TAKING = frozenset(map(int, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE)))
+_TAKING = frozenset(
+    map(int, (RowRole.ELEMENT, RowRole.ROWS, RowRole.REDUCE, RowRole.UPDATE, RowRole.TURN))
+)
 #: Rows that reduce.
 _REDUCING = frozenset(map(int, (RowRole.ROWS, RowRole.REDUCE)))
 
@@ -85,6 +96,8 @@ class FuseChains(Pass):
     operators: bool = False
     named: bool = False
     compiled: bool = False
+    sinks: bool = True
+    orders: bool = False
     name: ClassVar[str] = "fuse-chains"
 
     def apply(self, program: Program) -> Program:
@@ -97,6 +110,8 @@ class FuseChains(Pass):
             blocks=self.blocks,
             named=self.named,
             compiled=self.compiled,
+            sinks=self.sinks,
+            orders=self.orders,
         )
         program, roles = inlined.program, inlined.roles
         work = _Chains(inlined, self)
@@ -111,8 +126,11 @@ class FuseChains(Pass):
         for role, rank in _STANDS.items():
             stands[(roles.role == role) & (program.kind == Kind.COMPUTE)] = rank
         kernel = work.groups.kernels(stands)
-        names = _names(inlined, kernel)
-        return merged(program, kernel, inlined.changed, **names)
+        while True:
+            try:
+                return merged(program, kernel, inlined.changed, **_names(inlined, kernel))
+            except CircleError as circle:
+                kernel = without_circles(kernel, circle)
 
 
 class _Chains:
@@ -123,6 +141,8 @@ class _Chains:
         self._role = roles.role.tolist()
         self._elements = roles.elements.tolist()
         self._moves = (roles.moves | roles.converts).tolist()
+        self._converts, self._turns = roles.converts.tolist(), roles.turns.tolist()
+        self._slices = is_any(program, OpClass.SLICE).tolist()
         self._whole = inlined.whole
         self._bytes = program.result_bytes.tolist()
         self._alias = program.alias.tolist()
@@ -261,7 +281,7 @@ class _Chains:
         if role == ROWS or self._has(one, _ROWS) or self._has(other, _ROWS):
             return self._blocks(read, row, one, other)
         if self._gathers_parts(row):
-            return self._only_reader(read, row)
+            return self._only_reader(read, row) and not self._is_turned(row)
         return bool(self._elements[read] == self._elements[row])
 
     def _updates(self, read: int, row: int) -> bool:
@@ -273,6 +293,14 @@ class _Chains:
     def _gathers_parts(self, row: int) -> bool:
         """Whether a row puts parts of other sizes together: a concatenation, a padding."""
         return bool(self._moves[row]) and self._start[row + 1] - self._start[row] > 1
+
+    def _is_turned(self, row: int) -> bool:
+        """Whether a change of layout or type leads to a transpose, where `orders` matter."""
+        while self._options.orders and len(readers := self._readers(row)) == 1:
+            (row,) = readers
+            if self._turns[row] or not self._converts[row]:
+                return bool(self._turns[row])
+        return False
 
     def _only_reader(self, read: int, row: int) -> bool:
         return self._readers(read) == [row]
@@ -316,6 +344,8 @@ class _Chains:
         if self._role[read] != ELEMENT or not self._only_reader(read, row):
             return False
         kernel = self._kernel(read)
+        if self._options.prologue == "types":
+            return all(self._converts[r] or self._role[r] == VIEW for r in kernel)
         if self._options.prologue != "any":
             return all(self._moves[r] or self._role[r] == VIEW for r in kernel)
         if self._has(self.groups.of(read), _ALONE | _ROWS | _REDUCE | _MATMUL | _UPDATE):
@@ -334,7 +364,9 @@ class _Chains:
         if self._role[reader] != ELEMENT or self._elements[reader] != self._elements[row]:
             return
         kernel = self._kernel(reader)
-        if self._has(self.groups.of(reader), _ROWS | _REDUCE | _MATMUL | _UPDATE):
+        if self._has(self.groups.of(reader), _ROWS | _REDUCE | _MATMUL | _UPDATE | _TURN):
+            return
+        if self._options.orders and any(self._turns[r] for r in kernel):
             return
         if self._options.epilogue == "vector" and not self._small_operands(kernel, row):
             return
@@ -349,7 +381,9 @@ class _Chains:
         return small and len(results) <= 1
 
     def _are_siblings(self, one: int, other: int) -> bool:
-        if any(self._has(group, _ALONE | _MATMUL | _UPDATE) for group in (one, other)):
+        if any(self._has(group, _ALONE | _MATMUL | _UPDATE | _TURN) for group in (one, other)):
+            return False
+        if self._options.orders and self._only_slices(one) and self._only_slices(other):
             return False
         sizes = self._sizes(one) | self._sizes(other)
         if self._options.operators and self._phase[one] != self._phase[other]:
@@ -365,6 +399,10 @@ class _Chains:
             self._has(one, _REDUCE) != self._has(other, _REDUCE)
             and (first <= second or second <= first)
         )
+
+    def _only_slices(self, group: int) -> bool:
+        """Whether a kernel only takes a part of an array: XLA makes such of one operation."""
+        return all(self._slices[r] or self._role[r] == VIEW for r in self.groups.rows(group))
 
     def _waits(self, one: int, other: int) -> bool:
         """Whether a kernel needs what another has reduced: all of it, before it can begin."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from flint.ir.columns import consumers
 from flint.ir.program import Program
 from flint.passes.fusion.roles import ELEMENT, ROWS, VIEW, Roles
 
 #: Rows above a reduction that are looked at for a transpose.
 _DEPTH = 32
+#: Names of the type of truth values.
+_TRUTH = ("bool", "i1")
 
 
 class Diamonds:
@@ -15,7 +19,9 @@ class Diamonds:
 
     They can if only element-wise rows of its region read it, some through others of one element a
     row, and each of them also reads what it reduces: the values that lead to it one by one, from
-    the last that has two operands of full size. No transpose may be among those: the rows that it
+    the last that has two operands of full size; or by any operand, if what is reduced meets no other
+    value of one element a row (the gradient of a softmax; that of a norm does) and no array of truth
+    values masks what comes after. No transpose may be among those: the rows that it
     reduces lie side by side in memory. (XLA's softmax rewriter, the source of the name.) With
     `blocks` "shared" none of that matters, with "" there is none. `find(row)` is the same for rows
     of one such kernel.
@@ -34,6 +40,8 @@ class Diamonds:
         self._start, self._deps = program.dep_start.tolist(), program.deps.tolist()
         self._first, self._rows = (column.tolist() for column in consumers(program))
         self._dims = program.dims
+        truth = np.array([name in _TRUTH for name in program.dtypes] or [False], dtype=np.bool_)
+        self._truth = truth[program.dtype].tolist()
         for row, role in enumerate(self._role):
             if role == ROWS and blocks:
                 self._add(row)
@@ -43,8 +51,10 @@ class Diamonds:
         if not readers:
             return
         above = self._above(row)
-        met = (above & self._above(reader) for reader in readers)
-        if self._any or (all(met) and not self._is_turned(row)):
+        met = all(above & self._above(reader) for reader in readers)
+        if not met and self._alone(row, int(self._dims[row, 1])):
+            met = self._all_meet(row, readers) and not self._masked_later(readers)
+        if self._any or (met and not self._is_turned(row)):
             self.whole.add(row)
             for reader in readers:
                 self._join(row, reader)
@@ -85,6 +95,57 @@ class Diamonds:
             if self._role[at] not in (ELEMENT, VIEW):
                 break
         return found
+
+    def _all_meet(self, row: int, readers: list[int]) -> bool:
+        """Whether each reader leads, by any of its operands, to a value that the reduction leads to."""
+        above = self._all_above(row)
+        return all(above & self._all_above(reader) for reader in readers)
+
+    def _all_above(self, row: int) -> set[int]:
+        """Values of full size that lead to a row, by any operand."""
+        found: set[int] = set()
+        pending = [row]
+        while pending and len(found) < _DEPTH:
+            for read in self._wide_operands(pending.pop(), self._elements[row]):
+                if read not in found:
+                    found.add(read)
+                    pending += [read] if self._role[read] in (ELEMENT, VIEW) else []
+        return found
+
+    def _masked_later(self, rows: list[int]) -> bool:
+        """Whether what rows lead to is masked by an array of truth values, which no block reads."""
+        pending, seen = list(rows), set(rows)
+        while pending and len(seen) < _DEPTH:
+            row = pending.pop()
+            size = self._elements[row]
+            for read in self._deps[self._start[row] : self._start[row + 1]]:
+                if (
+                    self._truth[read]
+                    and self._results[read] == size
+                    and self._role[read] != ELEMENT
+                ):
+                    return True
+            for reader in self._rows[self._first[row] : self._first[row + 1]]:
+                same = self._role[reader] in (ELEMENT, VIEW) and self._elements[reader] == size
+                if same and reader not in seen:
+                    seen.add(reader)
+                    pending.append(reader)
+        return False
+
+    def _alone(self, row: int, rows: int) -> bool:
+        """Whether what is reduced meets no other value of one element a row before it is spread."""
+        pending, seen = [row], {row}
+        while pending:
+            for reader in self._rows[self._first[(at := pending.pop())] : self._first[at + 1]]:
+                if reader in seen or self._elements[reader] != rows:
+                    continue
+                seen.add(reader)
+                pending.append(reader)
+                inner = self._deps[self._start[reader] : self._start[reader + 1]]
+                others = [d for d in inner if d not in seen and self._results[d] == rows > 1]
+                if not all(self._spreads(d, rows) for d in others):
+                    return False
+        return True
 
     def _is_turned(self, row: int) -> bool:
         """Whether a transpose is among the element-wise rows that lead to a row."""

@@ -76,7 +76,7 @@ def merged(
             values[name][row] = quantity
     edit = Editor(program.with_rows(**{**values, **columns}))
     edit.merge(kernel)
-    order = _order(program, (kernel[owner], kernel[target]))
+    order = order_by(program, (kernel[owner], kernel[target]))
     if order is not None:
         edit.order(order)
     made, place = edit.build()
@@ -168,7 +168,7 @@ def storage_rows(program: Program) -> list[int]:
     return found
 
 
-def _order(program: Program, links: Edges) -> Int64s | None:
+def order_by(program: Program, links: Edges) -> Int64s | None:
     """Rows moved within their segments so that each follows what it reads by `links`.
 
     They stay as they are unless they must move: None if none must.
@@ -203,8 +203,44 @@ def _sorted(low: int, high: int, links: Edges) -> list[int]:
             waits[reader - low] -= 1
             if not waits[reader - low]:
                 heapq.heappush(ready, reader)
-    assert len(found) == high - low, "kernels read each other in a circle"
+    if len(found) < high - low:
+        raise CircleError(_circle(links, {*range(low, high)} - {*found}))
     return found
+
+
+class CircleError(Exception):
+    """Kernels read each other in a circle: `kernels`, by the rows that stand for them."""
+
+    def __init__(self, kernels: list[int]) -> None:
+        super().__init__("kernels read each other in a circle")
+        self.kernels = kernels
+
+
+def _circle(links: Edges, left: set[int]) -> list[int]:
+    """Rows of `left`, each of which reads one of `left`, that read each other."""
+    reads = dict(zip(links[0].tolist(), links[1].tolist(), strict=True))
+    for row, read in zip(links[0].tolist(), links[1].tolist(), strict=True):
+        if row in left and read in left:
+            reads[row] = read
+    way: dict[int, None] = {}
+    at = min(left)
+    while at not in way:
+        way[at] = None
+        at = reads[at]
+    rows = list(way)
+    return rows[rows.index(at) :]
+
+
+def without_circles(kernel: Int64s, circle: CircleError) -> Int64s:
+    """The smallest of several rows among the kernels of a circle taken apart.
+
+    `Groups` looks for ways between kernels up to the last row of one. A way through a kernel that
+    reaches further and comes back is rare, and found when the kernels are put in order.
+    """
+    sizes = {k: int((kernel == k).sum()) for k in circle.kernels}
+    several = [k for k in circle.kernels if sizes[k] > 1]
+    gone = kernel == min(several, key=lambda k: (sizes[k], k))
+    return np.where(gone, np.arange(len(kernel)), kernel)
 
 
 def bytes_in(program: Program, kernel: Int64s, links: Edges, seen: Int64s) -> Int64s:

@@ -30,6 +30,7 @@ class RowRole(IntEnum):
     REDUCE = 4  #: any other reduction: it ends a kernel
     MATMUL = 5  #: a product of matrices
     UPDATE = 6  #: writes a part of a large array in place: it ends a kernel
+    TURN = 7  #: element-wise, in another order of elements than what reads it: it ends a kernel
 
 
 #: The same numbers outside of their class: looking a member up there takes most of a short loop.

@@ -6,7 +6,7 @@ through a tuple is on the one row that is meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flint.errors import FlintError
@@ -27,6 +27,7 @@ from flint.passes.hlo.collectives import (
     reducer,
     reduction,
 )
+from flint.passes.hlo.cycles import estimated_cycles
 from flint.passes.hlo.module import (
     Computation,
     HloModule,
@@ -69,19 +70,46 @@ _INCONSISTENT = (
 
 
 def module_to_program(
-    module: HloModule, mesh: Mesh, trip_counts: Mapping[str, int] | None = None
+    module: HloModule,
+    mesh: Mesh,
+    trip_counts: Mapping[str, int] | None = None,
+    shardings: Sequence[str] = (),
 ) -> Program:
     """The Program of one device of `mesh` that runs a partitioned `module`.
 
-    `trip_counts` gives loops whose bound is not static, by instruction name or scope. Raises
-    FlintError FL303 (inconsistent module), FL102 (other mesh) or FL403 (unknown trip count).
+    `trip_counts` gives loops whose bound is not static, by instruction name or scope, `shardings`
+    those of the arguments where they are known, as `Program.cause` has them. Raises FlintError FL303 (inconsistent module), FL102 (other mesh) or FL403 (unknown trip count).
     """
+    return with_phases(_walked(module, mesh, trip_counts, shardings, apart=False)[0])
+
+
+def module_with_results(
+    module: HloModule,
+    mesh: Mesh,
+    trip_counts: Mapping[str, int] | None = None,
+    shardings: Sequence[str] = (),
+) -> tuple[Program, tuple[int, ...]]:
+    """As `module_to_program`, and for each result of the module a row of its own that holds it.
+
+    Phases are those that instructions are tagged with: the module may be a part of a step.
+    """
+    return _walked(module, mesh, trip_counts, shardings, apart=True)
+
+
+def _walked(
+    module: HloModule,
+    mesh: Mesh,
+    trip_counts: Mapping[str, int] | None,
+    shardings: Sequence[str],
+    *,
+    apart: bool,
+) -> tuple[Program, tuple[int, ...]]:
     _check_size(module, mesh)
     check_module(module)
-    walk = _HloWalk(module, mesh, TripCounts.of(trip_counts))
+    walk = _HloWalk(module, mesh, TripCounts.of(trip_counts), shardings)
     try:
-        walk.run()
-        return with_phases(walk.builder.build())
+        results = walk.run(apart=apart)
+        return walk.builder.build(), results
     except _INCONSISTENT as error:
         raise malformed(module.source, f"{type(error).__name__}: {error}") from error
 
@@ -99,8 +127,11 @@ def _check_size(module: HloModule, mesh: Mesh) -> None:
 class _HloWalk:
     """State of one walk: the rows so far, and the rows of every value in reach."""
 
-    def __init__(self, module: HloModule, mesh: Mesh, trip_counts: TripCounts) -> None:
+    def __init__(
+        self, module: HloModule, mesh: Mesh, trip_counts: TripCounts, shardings: Sequence[str]
+    ) -> None:
         self.module = module
+        self.shardings = dict(enumerate(shardings))
         self.mesh = mesh
         self.trip_counts = trip_counts
         self.builder = ProgramBuilder(mesh)
@@ -110,8 +141,11 @@ class _HloWalk:
         self._depth = 0
         self._flops: dict[int, int] = {}
 
-    def run(self) -> None:
-        """Add all rows of the entry computation and one that holds its results."""
+    def run(self, *, apart: bool) -> tuple[int, ...]:
+        """Add all rows of the entry computation and one that holds its results; returns those.
+
+        With `apart` each result has a row: a kernel may give several.
+        """
         entry = self.module.entry
         parameters = [i for i in entry.instructions if i.opcode == "parameter"]
         arguments = [self._parameter(p) for p in sorted(parameters, key=_number)]
@@ -119,10 +153,23 @@ class _HloWalk:
         result = self._computation(scope)
         root = self.module.root(entry)
         dtype, shape = shapes.first(root.shape)
-        deps = list(_flat(result))
+        deps = list(_flat(self._apart(root, result) if apart else result))
         self.builder.add(
             "hlo.ROOT", Kind.VALUE, op=OpClass.RESULT, deps=deps, dtype=dtype, shape=shape
         )
+        return tuple(deps)
+
+    def _apart(self, root: Instruction, result: Rows) -> Rows:
+        """A view for each leaf of a result, of its type."""
+
+        def view(part: Any, row: int) -> int:
+            dtype, shape = shapes.first(part)
+            return self.builder.add(
+                "hlo.result", Kind.VALUE, deps=[row], alias=row, dtype=dtype, shape=shape,
+                result_bytes=shapes.num_bytes(part), flags=Flag.VIEW,
+            )  # fmt: skip
+
+        return _zipped(root.shape, result, view)
 
     def _computation(self, scope: _Scope) -> Rows:
         """Add the rows of a computation; returns those of its result."""
@@ -140,6 +187,7 @@ class _HloWalk:
             "hlo.parameter", Kind.PARAMETER, dtype=shapes.first(part)[0],
             shape=shapes.first(part)[1], result_bytes=shapes.num_bytes(part),
             name=p.metadata.op_name or p.name, location=location(p, self.module), flags=flags,
+            cause=self.shardings.get(p.parameter_number, ""),
         ))  # fmt: skip
 
     def _instruction(self, i: Instruction, scope: _Scope) -> Rows:
@@ -274,6 +322,7 @@ class _HloWalk:
             location=location(i, self.module),
             phase=phase,
             flags=flags | (Flag.ASYNC if scope.asynchronous and not idle else Flag(0)),
+            cycles=0 if idle else estimated_cycles(i),
         )
         return _tree(result, lambda _: row)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.op_classes import class_of
@@ -19,6 +20,7 @@ from flint.passes.hlo.precision import product_of, product_of_call
 from flint.passes.mlir import attention_mask, attention_name, is_attention, is_attention_backward
 from flint.passes.work import formulas
 from flint.passes.work.declared import ArrayType, KernelCall, declared_in
+from flint.passes.work.factorizations import FACTORIZATIONS
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.sliding import Sliding, used_taps
 from flint.passes.work.work import Work
@@ -272,39 +274,82 @@ def _fused(computation: Computation) -> list[Instruction]:
 
 
 def _read(o: HloOperation) -> int:
-    computation = o.called
-    users: dict[int, list[tuple[Instruction, int]]] = {}
-    for instruction in computation.instructions:
-        for position, operand in enumerate(instruction.operand_ids):
-            users.setdefault(operand, []).append((instruction, position))
-    total = 0
-    for parameter in computation.instructions:
-        if parameter.opcode == "parameter":
-            reads = [_read_by(u, at, o) for u, at in users.get(parameter.id, [])]
-            whole = shapes.num_bytes(parameter.shape)
-            total += min(sum(whole if r is None else r for r in reads), whole)
-    return total
+    """Bytes that a fusion reads: of each parameter no more than what leads to its results."""
+    needed = _Needed(o)
+    return sum(
+        shapes.num_bytes(p.shape) * needed.of(p) // max(shapes.num_elements(p.shape), 1)
+        for p in o.called.instructions
+        if p.opcode == "parameter"
+    )
 
 
-def _read_by(user: Instruction, position: int, o: HloOperation) -> int | None:
-    """Bytes that `user` reads of its operand at `position`; None for all of it."""
-    if position == 0 and user.opcode in ("slice", "dynamic-slice", "gather"):
-        return shapes.num_bytes(user.shape)
-    if position == 0 and user.opcode == "dynamic-update-slice":
-        return 0
-    return None
+class _Needed:
+    """How many elements of what is calculated inside of a fusion its results need.
+
+    Code is made for each element of a result, so that a slice of a value needs that part of what
+    leads to the value. What is updated in place is not read.
+    """
+
+    def __init__(self, o: HloOperation) -> None:
+        self._users: dict[int, list[tuple[Instruction, int]]] = {}
+        for instruction in o.called.instructions:
+            for position, operand in enumerate(instruction.operand_ids):
+                self._users.setdefault(operand, []).append((instruction, position))
+        self._root = o.called.root_id
+        self._placed = {i.id for i in _results(o) if _is_placed(o, i)}
+        self._known: dict[int, int] = {}
+
+    def of(self, i: Instruction) -> int:
+        """Elements of the result of `i`, all of a parameter that is a tuple."""
+        if i.id not in self._known:
+            whole = shapes.num_elements(i.shape)
+            users = self._users.get(i.id, [])
+            part = sum(self._read_by(user, at, whole) for user, at in users)
+            self._known[i.id] = whole if i.id == self._root else min(part, whole)
+        return self._known[i.id]
+
+    def _read_by(self, user: Instruction, position: int, whole: int) -> int:
+        if user.opcode == "tuple":
+            return whole
+        if position == 0 and user.id in self._placed:
+            return 0
+        one_by_one = user.opcode in _ONE_BY_ONE or class_of(user.opcode) in ELEMENTWISE
+        if one_by_one or (position == 0 and user.opcode in _OF_A_PART):
+            return self.of(user)
+        return whole
+
+
+def _results(o: HloOperation) -> list[Instruction]:
+    """What makes the results of a fusion, before their shapes are seen differently."""
+    root = o.module.root(o.called)
+    parts = o.module.operands(o.called, root) if root.opcode == "tuple" else [root]
+    return [_behind(o, part) for part in parts]
+
+
+def _behind(o: HloOperation, i: Instruction) -> Instruction:
+    while i.opcode == "bitcast":
+        i = o.module.operands(o.called, i)[0]
+    return i
+
+
+def _is_placed(o: HloOperation, i: Instruction) -> bool:
+    """Whether a result is an update of an operand of the fusion: only that part is written."""
+    if i.opcode not in _UPDATES:
+        return False
+    return bool(_behind(o, o.module.operands(o.called, i)[0]).opcode == "parameter")
 
 
 def _written(o: HloOperation) -> tuple[int, bool]:
     """Bytes that a fusion writes, and whether its result is an operand updated in place."""
-    root = o.module.root(o.called)
-    if root.opcode == "bitcast":
-        root = o.module.operands(o.called, root)[0]
-    parts = o.module.operands(o.called, root) if root.opcode == "tuple" else [root]
-    works = [work_of(p, o.called, o.module) for p in parts if p.opcode in _UPDATES]
-    rest = sum(shapes.num_bytes(p.shape) for p in parts if p.opcode not in _UPDATES)
-    written = sum(w.result_bytes or 0 for w in works)
-    return written + rest, bool(works) and parts[0].opcode in _UPDATES
+    parts = _results(o)
+    placed = [_is_placed(o, part) for part in parts]
+    sizes = (
+        (work_of(part, o.called, o.module).result_bytes or 0)
+        if in_place
+        else shapes.num_bytes(part.shape)
+        for part, in_place in zip(parts, placed, strict=True)
+    )
+    return sum(sizes), placed[0]
 
 
 def custom_call(o: HloOperation) -> Work:
@@ -313,6 +358,11 @@ def custom_call(o: HloOperation) -> Work:
     if target in FREE_TARGETS:
         return Work(operand_bytes=0, result_bytes=0)
     called = f"custom_call.{target}"
+    if target in _HALVES:
+        return Work(op=OpClass.COPY, called=called)
+    if target in FACTORIZATIONS:
+        *batch, m, n = o.operands[0].shape.dimensions
+        return replace(FACTORIZATIONS[target](math.prod(batch), m, n), called=called)
     gemm = config.get("gemm_backend_config", config)
     if "dot_dimension_numbers" in gemm and len(o.operands) > 1:
         work = _product(o, _JsonDims(gemm["dot_dimension_numbers"]))
@@ -402,6 +452,12 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
 
 #: Instructions that change a part of their first operand.
 _UPDATES = ("dynamic-update-slice", "scatter")
+#: Instructions whose result has an element for each that they read, beside element-wise ones.
+_ONE_BY_ONE = frozenset(
+    ("bitcast", "reshape", "transpose", "copy", "reverse", "select", "broadcast", "concatenate")
+)
+#: Instructions that read no more of their first operand than their result has.
+_OF_A_PART = ("slice", "dynamic-slice", "gather", "dynamic-update-slice", "pad")
 #: Instructions that name values, wait, or copy.
 IDLE = frozenset(
     ("bitcast-convert", "tuple", "get-tuple-element", "parameter", "after-all", "add-dependency",
@@ -412,8 +468,10 @@ IDLE = frozenset(
 FREE_TARGETS = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
      "LayoutConstraint", "AllocateBuffer", "CreateBuffer", "AssumeGatherIndicesInBound",
-     "GatherScatterIndicesBitpacked"}
+     "GatherScatterIndicesBitpacked", "PrepareAsyncCallStart", "PrepareAsyncCallDone"}
 )  # fmt: skip
+#: What TPUs do with integers of 64 bits: the two halves are arrays of their own.
+_HALVES = frozenset({"X64SplitHigh", "X64SplitLow", "X64Combine"})
 #: Opcode to rule.
 RULES: dict[str, WorkRule] = {
     "dot": dot,

@@ -23,6 +23,14 @@ def _shardy(options: dict[str, Any], payload: bytes) -> Answer:
     return {}, partition_module(payload)
 
 
+def _result_shardings(options: dict[str, Any], payload: bytes) -> Answer:
+    from flint.passes.mlir import make_context
+    from flint.passes.partition.shardy_pipeline import propagated_module, result_shardings
+
+    with make_context():
+        return {"shardings": result_shardings(propagated_module(payload))}, b""
+
+
 def _import(options: dict[str, Any], payload: bytes) -> Answer:
     from flint.passes.partition.prepare.import_stablehlo import import_stablehlo
 
@@ -45,6 +53,7 @@ def _sleep(options: dict[str, Any], payload: bytes) -> Answer:
 #: Task names and what they run.
 TASKS: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
     "shardy": _shardy,
+    "result-shardings": _result_shardings,
     "import": _import,
     "abort": _abort,
     "sleep": _sleep,

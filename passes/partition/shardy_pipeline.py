@@ -12,8 +12,13 @@ from typing import Any
 from flint.errors import FlintError
 from flint.passes.locations import decode_location
 from flint.passes.mlir import functions_of, make_context, write_bytecode
+from flint.passes.partition.as_xla.gathers import split_gathers
+from flint.passes.partition.as_xla.lookups import split_lookups
+from flint.passes.partition.as_xla.pointwise import follow_results
+from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
+from flint.passes.partition.as_xla.whole import gather_operands
+from flint.passes.partition.as_xla.zeros import drop_added_zeros
 from flint.passes.partition.child import announce
-from flint.passes.partition.prepare.as_xla import resolve_dot_conflicts, split_broadcasts
 from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
@@ -76,7 +81,11 @@ def partition_module(bytecode: bytes) -> bytes:
         ruled = _propagated(module, bytecode)
         make_rules_final(module, ruled)
         resolve_dot_conflicts(module)
+        split_lookups(module)
+        gather_operands(module)
+        follow_results(module)
         _run(module, EXPLICIT)
+        split_gathers(module)
         return write_bytecode(module)
 
 
@@ -92,6 +101,18 @@ def propagated_module(bytecode: bytes) -> Any:
     return module
 
 
+def result_shardings(module: Any) -> list[str]:
+    """The sharding of each result of `main` as MLIR writes it, "" where there is none."""
+    from jaxlib.mlir import ir
+
+    main = functions_of(module)["main"]
+    kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    if "res_attrs" not in main.attributes:
+        return [""] * len(kind.results)
+    found = map(ir.DictAttr, ir.ArrayAttr(main.attributes["res_attrs"]))
+    return [str(a["sdy.sharding"]) if "sdy.sharding" in a else "" for a in found]
+
+
 def _propagated(module: Any, bytecode: bytes) -> Any:
     """Propagate in place; returns the rules that were attached."""
     announce("inline")
@@ -99,6 +120,7 @@ def _propagated(module: Any, bytecode: bytes) -> Any:
     take_host_calls_apart(module, bytecode)
     if b"scan" in bytecode:
         scans_as_windows(module)
+    drop_added_zeros(module)
     split_broadcasts(module)
     ruled = attach_rules(module, bytecode)
     _run(module, PROPAGATE)

@@ -11,7 +11,6 @@ import atexit
 import json
 import logging
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from typing import IO, Any
 
 from flint.errors import FlintError
 from flint.io.processes import IDLE_SECONDS, TOTAL_SECONDS, Child, Patience, Watch
+from flint.passes.partition.deaths import how_it_ended
 
 _log = logging.getLogger(__name__)
 _HEADER = struct.Struct("<II")
@@ -133,10 +133,9 @@ class Worker:
                 f"the compiler process {watch.reason} in '{step}'",
                 help=f"-v shows where it stood; {TOTAL_SECONDS} and {IDLE_SECONDS} allow more time",
             )
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         return FlintError(
             "FL401",
-            f"the compiler process died in '{step}' ({how})",
+            f"the compiler process died in '{step}' ({how_it_ended(code)})",
             place=said.strip()[:400] or None,
             help="this is a bug in the compiler, not in your process; try --partitioner xla (or "
             "shardy), and please report the program",

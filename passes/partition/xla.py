@@ -7,8 +7,6 @@ forgets the names of mesh axes; `flint.passes.axes` finds them again.
 from __future__ import annotations
 
 import io
-import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,17 +15,18 @@ from typing import Any
 from flint.errors import FlintError
 from flint.io.processes import Child, Patience, family
 from flint.ir.program import Program
+from flint.passes.hlo.arguments import argument_shardings
 from flint.passes.hlo.module import decode_module
 from flint.passes.hlo.walk import module_to_program
 from flint.passes.mlir import module_text
 from flint.passes.partition import Partitioned
+from flint.passes.partition.deaths import how_it_ended, last_words
 from flint.passes.partition.replicated import never_split, replicated_work
 from flint.passes.partition.worker import child_environment, read_message, write_message
 from flint.steps.captured import Captured
 
 #: Longest time that one request may take, in seconds.
 TIMEOUT_SECONDS = 900.0
-_LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ ")
 
 
 def run_xla(
@@ -73,24 +72,13 @@ def _run(
 
 
 def _died(task: str, done: subprocess.CompletedProcess[bytes]) -> FlintError:
-    code = done.returncode
-    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     return FlintError(
         "FL401",
-        f"XLA died in '{task}' ({how})",
-        place=_last_words(done.stderr.decode(errors="replace")),
+        f"XLA died in '{task}' ({how_it_ended(done.returncode)})",
+        place=last_words(done.stderr),
         help="this is a bug in the compiler, not in your process; use --partitioner shardy, or "
         "dump the program with --xla_dump_to and capture the dump",
     )
-
-
-def _last_words(stderr: str) -> str:
-    """The fatal line of a log if there is one, else its last line, without stack frames."""
-    lines = [ln.strip() for ln in stderr.splitlines() if ln.strip()]
-    fatal = [ln for ln in lines if re.match(r"F\d{4} ", ln)]
-    said = [ln for ln in lines if not ln.startswith(("@", "***", "File", "Extension"))]
-    last = (fatal or said or ["it said nothing"])[-1]
-    return _LOG_PREFIX.sub("", last)[:400]
 
 
 def partitioned(captured: Captured) -> Partitioned:
@@ -111,4 +99,5 @@ def partition_xla(captured: Captured, timeout_seconds: float = TIMEOUT_SECONDS) 
     options = {"num_devices": captured.mesh.size, "shardy": not captured.is_gspmd}
     data = run_xla("partition", options, captured.module, timeout_seconds)
     module = decode_module(data, captured.source)
-    return module_to_program(module, captured.mesh, captured.trip_counts)
+    shardings = [] if captured.is_gspmd else argument_shardings(captured)
+    return module_to_program(module, captured.mesh, captured.trip_counts, shardings)

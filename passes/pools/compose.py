@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,14 @@ from flint.passes.extract.tensors import show
 from flint.passes.pools.caches import Cache, exchange_of, of_one_layer, pair_caches
 from flint.passes.pools.ports import Made, PoolStep, partition_pool, where_made, where_read
 from flint.passes.pools.transfer import CacheMessage, Pools, messages
+from flint.steps.captured import Captured
 from flint.steps.pools import CapturedPools
 
+#: Makes the program of one device of a step.
+Partition = Callable[[Captured], PoolStep]
 
-def compose_pools(captured: CapturedPools) -> Workload:
+
+def compose_pools(captured: CapturedPools, partition: Partition = partition_pool) -> Workload:
     """Partition both steps and send each cache from the one to the other.
 
     A cache that the prefill step stacks in a loop is sent a layer at a time, each as soon as it is
@@ -27,7 +32,7 @@ def compose_pools(captured: CapturedPools) -> Workload:
     Raises FlintError FL240 (a step is sharded over the pools' axis, names that do not fit), FL245
     (a cache that cannot be resharded), and what the partitioner raises.
     """
-    prefill, decode = partition_pool(captured.prefill), partition_pool(captured.decode)
+    prefill, decode = partition(captured.prefill), partition(captured.decode)
     for name, step in (("prefill", prefill), ("decode", decode)):
         _check_axis(step, captured.axis, name)
     pools = Pools(captured.axis, captured.prefill_positions, captured.decode_positions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,12 @@ def partition_pool(captured: Captured) -> PoolStep:
     """
     _, partitioned = the_worker().request("shardy", captured.module)
     program, rows = extract_with_results(partitioned, captured.mesh, captured.trip_counts)
-    arguments, results = _ports(partitioned, Tensors(captured.mesh))
+    return pool_step(partitioned, program, rows)
+
+
+def pool_step(module: bytes, program: Program, rows: Sequence[int]) -> PoolStep:
+    """A step whose arguments and results are those of `module`: `rows` hold the results."""
+    arguments, results = _ports(module, Tensors(program.mesh))
     numbered = range(len(arguments))  # the walk begins with a row for each argument
     return PoolStep(
         program,

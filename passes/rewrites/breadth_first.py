@@ -10,9 +10,9 @@ import numpy as np
 
 from flint.ir.columns import ROW_COLUMNS, carried, edges, is_any, rewired
 from flint.ir.op_class import OpClass
-from flint.ir.program import Int64s, Program
+from flint.ir.program import Collective, Int64s, Program
 from flint.passes.base import Pass
-from flint.passes.rewrites.combine_collectives import independent_all_reduces
+from flint.passes.rewrites.combine_collectives import independent
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class BreadthFirst(Pass):
 
     def apply(self, program: Program) -> Program:
         """Return the program in that order."""
-        queues = _Queues(program, independent_all_reduces(program) if self.together else [])
+        sets = independent(program, Collective.ALL_REDUCE) if self.together else []
+        queues = _Queues(program, sets)
         return _moved(program, np.array(queues.rows, dtype=np.int64), queues.spans)
 
 

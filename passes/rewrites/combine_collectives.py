@@ -102,37 +102,45 @@ def _merged(program: Program, place: Int64s) -> Program:
     return edit.build().program
 
 
-#: What all-reduces of a set have in common.
+#: What collectives of a set have in common.
 _Key = tuple[int, ...]
 
 
-def independent_all_reduces(program: Program) -> list[list[int]]:
-    """Sets of two or more all-reduces of one region, group, type and operator.
+def independent(
+    program: Program, kind: Collective, most_bytes: int | None = None
+) -> list[list[int]]:
+    """Sets of two or more collectives of one kind, region, group, type and operator.
 
     None of a set needs another of it. Sets are filled one after the other, in program order, as
-    XLA's `AllReduceCombiner` fills them; here they have no bound of bytes.
+    XLA's combiners fill them, up to `most_bytes` of their results together.
     """
-    needs = _needs(program)
+    needs = _needs(program, kind)
+    size = program.result_bytes.tolist()
     found = []
-    for rows in _alike(program).values():
+    for rows in _alike(program, kind).values():
         left = rows
         while len(left) > 1:
-            chosen, left = _independent(left, needs)
+            chosen, left = _independent(left, needs, size, most_bytes)
             if len(chosen) > 1:
                 found.append(chosen)
                 _join(chosen, needs)
     return found
 
 
-def _independent(rows: list[int], needs: dict[int, int]) -> tuple[list[int], list[int]]:
-    """Rows of which none needs another, greedily, and the rest."""
+def _independent(
+    rows: list[int], needs: dict[int, int], size: list[int], most_bytes: int | None
+) -> tuple[list[int], list[int]]:
+    """Rows of which none needs another, greedily and up to so many bytes, and the rest."""
     chosen: list[int] = []
     rest: list[int] = []
-    have = wanted = 0
-    for row in rows:
+    have = wanted = total = 0
+    for at, row in enumerate(rows):
         if needs[row] & have or wanted >> row & 1:
             rest.append(row)
             continue
+        total += size[row]
+        if chosen and most_bytes is not None and total > most_bytes:
+            return chosen, [*rest, *rows[at:]]
         chosen.append(row)
         have |= 1 << row
         wanted |= needs[row]
@@ -151,21 +159,21 @@ def _join(rows: list[int], needs: dict[int, int]) -> None:
     needs.update(dict.fromkeys(rows, wanted))
 
 
-def _alike(program: Program) -> dict[_Key, list[int]]:
+def _alike(program: Program, kind: Collective) -> dict[_Key, list[int]]:
     found: dict[_Key, list[int]] = {}
-    summed = (program.kind == Kind.COLLECTIVE) & (program.collective == Collective.ALL_REDUCE)
+    summed = (program.kind == Kind.COLLECTIVE) & (program.collective == kind)
     columns = (program.region, program.group, program.dtype, program.opcode)
     for row in np.flatnonzero(summed).tolist():
         found.setdefault(tuple(int(c[row]) for c in columns), []).append(row)
     return found
 
 
-def _needs(program: Program) -> dict[int, int]:
-    """For each all-reduce, those that it needs, directly or not, as bits.
+def _needs(program: Program, kind: Collective) -> dict[int, int]:
+    """For each collective of a kind, those that it needs, directly or not, as bits.
 
     What is read from a loop or branch needs all that is in it.
     """
-    bits = {row for rows in _alike(program).values() for row in rows}
+    bits = {row for rows in _alike(program, kind).values() for row in rows}
     needs = [0] * len(program)
     inside = [0] * (len(program.regions) + 1)
     region = program.region.tolist()

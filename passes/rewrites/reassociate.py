@@ -1,4 +1,7 @@
-"""Sum first, communicate once: add(all-reduce x, all-reduce y) -> all-reduce(add(x, y))."""
+"""Sum first, communicate once: add(all-reduce x, all-reduce y) -> all-reduce(add(x, y)).
+
+Reduce-scatters are summed like all-reduces.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,10 @@ class ReassociateAllReduce(Pass):
 
     Two all-reduces take part if they sum over one group, have one size and type, lie in one
     region, and the addition alone reads them. The later one's row becomes the addition, the
-    addition's row becomes the all-reduce, and the earlier one goes. XLA does the same
-    (AllReduceReassociate); it meets the input gradients of q, k and v, and of gate and up.
+    addition's row becomes the all-reduce, and the earlier one goes. So do two reduce-scatters of
+    arrays of one shape: the addition is then of whole arrays. XLA does the same
+    (AllReduceReassociate, ReduceScatterReassociate); it meets the input gradients of q, k and v, and
+    of gate and up.
     """
 
     name: ClassVar[str] = "reassociate"
@@ -33,28 +38,60 @@ class ReassociateAllReduce(Pass):
 
 
 def _computes(program: Program) -> Mask:
-    """Rows of a compiler's program: what a framework launched runs as it is."""
+    """Additions of a compiler's program, of scalars too: what a framework launched runs as it is."""
     launched = (program.flags & Flag.LAUNCHED) != 0
-    return np.asarray((program.kind == Kind.COMPUTE) & ~launched)
+    return np.asarray((program.kind <= Kind.COMPUTE) & ~launched)
 
 
-def _whole(program: Program) -> Mask:
-    """Sums of whole values over a group."""
-    reduces = (program.collective == Collective.ALL_REDUCE) & (program.group >= 0)
-    return np.asarray(reduces & (program.comm_bytes == program.result_bytes))
+def _summed(program: Program) -> Mask:
+    """Sums over a group, of whole values or scattered."""
+    reduces = program.collective == Collective.ALL_REDUCE
+    scatters = program.collective == Collective.REDUCE_SCATTER
+    whole = reduces & (program.comm_bytes == program.result_bytes)
+    return np.asarray((whole | scatters) & (program.group >= 0))
 
 
-_SUM = Op(OpClass.ADD, _whole, read_once=True)
+_SUM = Op(OpClass.ADD, _summed, read_once=True)
 
 
 def _sum_first(edit: Editor, add: int, first: int, second: int) -> bool:
     p, rows = edit.program, [edit.like(r) for r in (first, second, add)]
-    groups = {p.groups[p.group[r]] for r in rows[:2]}
+    sums = {(p.groups[p.group[r]], p.collective[r]) for r in rows[:2]}
     types = {(p.dtype[r], p.shape[r], p.result_bytes[r]) for r in rows}
-    if len(groups) > 1 or len(types) > 1:
+    if len(sums) > 1 or len(types) > 1:
+        return False
+    whole = _whole_operand(edit, first, second) if _scatters(p, rows[0]) else None
+    if _scatters(p, rows[0]) and whole is None:
         return False
     edit.swap(add, second)
     edit.change(second, deps=[*edit.reads(first), *edit.reads(second)])
     edit.change(add, deps=[second])
     edit.remove([first])
+    if whole is not None:
+        size, parts = int(p.result_bytes[whole]), int(p.result_bytes[rows[0]])
+        flops = int(p.flops[rows[2]]) * size // max(parts, 1)
+        edit.change(
+            second, shape=p.shape[whole], result_bytes=size, operand_bytes=2 * size, flops=flops
+        )
     return True
+
+
+def _scatters(program: Program, row: int) -> bool:
+    return bool(program.collective[row] == Collective.REDUCE_SCATTER)
+
+
+def _whole_operand(edit: Editor, first: int, second: int) -> int | None:
+    """A row of the type that both scatter, or None where these are not of one type."""
+    p = edit.program
+    rows = [_typed_like(edit, r) for s in (first, second) for r in edit.reads(s)]
+    types = {(p.dtype[r], p.shape[r], p.result_bytes[r]) for r in rows}
+    sent = {int(p.comm_bytes[edit.like(r)]) for r in (first, second)}
+    fits = len(rows) == 2 and len(types) == 1 and sent == {int(p.result_bytes[rows[0]])}
+    return rows[0] if fits else None
+
+
+def _typed_like(edit: Editor, row: int) -> int:
+    """The row itself, or for an addition that was made here what it adds: its type is the same."""
+    while edit.is_new(row):
+        row = edit.reads(row)[0]
+    return row

@@ -27,7 +27,10 @@ class FormReduceScatter(Pass):
     Slice over all axes of the all-reduce: the slice's row becomes the reduce-scatter, and the
     all-reduce goes. Slice over some of them: the all-reduce's row becomes a reduce-scatter over
     the sliced axes, and the slice's row an all-reduce of the part over the other axes. A slice
-    over an axis that the all-reduce does not have, or groups of listed ranks, stay as they are.
+    over an axis that the all-reduce does not have, or groups of listed ranks, stay as they are. So
+    does a slice over some axes of what a scatter added up over several, unless they are all of the
+    mesh: XLA's partitioner sums it over all at once, and takes such a sum apart only there
+    (AllReduceSplitter).
     `comm_bytes` of the reduce-scatter is that of the all-reduce: both count the rank's input.
     """
 
@@ -57,6 +60,11 @@ def _slices(program: Program) -> Mask:
 _SLICED = Op(OpClass.ALL_SLICE, _slices, reads=(Op(ANY, _reduces, read_once=True),))
 
 
+def _of_scatter(edit: Editor, reduce: int) -> bool:
+    """Whether an all-reduce adds up parts of a scatter."""
+    return any(edit.program.op[edit.like(r)] == OpClass.SCATTER for r in edit.reads(reduce))
+
+
 def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
     """Over all axes, over some, or not at all."""
     p = edit.program
@@ -64,6 +72,10 @@ def _scattered(edit: Editor, slices: int, reduce: int) -> bool:
     rest = subtract(p.mesh, p.groups[p.group[reduce]].axes, axes)
     if rest is None:
         return False
+    if rest and _of_scatter(edit, reduce):
+        whole = p.mesh.group_size(p.groups[p.group[reduce]].axes) == p.mesh.size
+        if not whole:
+            return False
     flags = int(p.flags[reduce]) & ~int(Flag.IN_PLACE | Flag.VIEW)  # it has another size now
     scatter = {
         "opcode": REDUCE_SCATTER,

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flint.ir.columns import type_bytes
+from flint.ir.columns import carried, type_bytes
 from flint.ir.dims import ProductDims
-from flint.ir.edit import Editor
+from flint.ir.edit import IDLE, Editor
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.passes.base import Pass
 
+#: Types for which XLA has features last in memory, as tensor cores read them.
+_HALVES = ("bfloat16", "float16")
 _TURN = "stablehlo.transpose"
 _SEE = "stablehlo.reshape"
 
@@ -26,31 +28,48 @@ class TurnOperands(Pass):
     XLA for CPUs turns every product into these (`DotDecomposer`):
 
     * `turned`: an operand that is neither (batch, m, k) nor, a plain matrix, (batch, k, m) is
-      transposed for each product that reads it.
+      transposed for each product that reads it. With `batches`, one of several dimensions is a
+      matrix seen from its other side unless the product has a batch, and what a loop carries is in
+      the order in which products read it.
     * `flat`: one that has more dimensions is seen as (batch, m, k) first, and a result of more
       dimensions is (batch, m, n) first. That moves nothing, but its bytes cannot be written over
       by values of another shape.
+    * `filters`: with this, a filter that is not (out, spatial, in) is transposed for convolutions,
+      and the gradient of a filter after its own.
     """
 
+    batches: bool = False
+    filters: bool = False
     name: ClassVar[str] = "turn-operands"
 
     def apply(self, program: Program) -> Program:
         """Return the program with a row before each product for each such operand."""
         products = (program.op == OpClass.MATMUL) & (program.kind == Kind.COMPUTE)
-        work = _Turning(program)
+        work = _Turning(program, self)
         rows = [r for r in np.flatnonzero(products).tolist() if work.edit.reads(r)]
         seen = {row: work.flattened(row) for row in rows}
         for row in rows:
             work.turned(row, seen[row])
+        for row in _convolutions(program) if self.filters else ():
+            work.turned(row, set())
+            work.turned_result(row)
         return work.edit.build().program if work.changed else program
 
 
+def _convolutions(program: Program) -> list[int]:
+    chosen = (program.op == OpClass.CONVOLUTION) & (program.kind == Kind.COMPUTE)
+    chosen &= np.isin(program.dtypes, _HALVES)[program.dtype]
+    return np.flatnonzero(chosen).tolist()
+
+
 class _Turning:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, options: TurnOperands) -> None:
         self.program = program
+        self.options = options
         self.edit = Editor(program)
         self.changed = False
         self.sizes = type_bytes(program)
+        self.carried = carried(program)
         self.turn, self.see = (self.edit.index("opcode", o) for o in (_TURN, _SEE))
         self.views: dict[tuple[int, int], int] = {}  # by operand and region
 
@@ -70,14 +89,43 @@ class _Turning:
         """Let a product read rows that turn its operands, or see those of `seen` as matrices."""
         deps = self.edit.reads(row)
         flags = Flag(int(self.program.flags[row]))
+        flags &= ~self._seen(row)
         turned = {deps[0]} if Flag.TURNED_FIRST in flags else set()
         turned |= {deps[-1]} if Flag.TURNED_LAST in flags else set()
+        if self.options.batches:
+            carried = {read for read in turned if self._is_carried(read)}
+            turned, seen = turned - carried, seen | carried
         new = {}
         for read in sorted(turned | seen):
             new[read] = self._turn(row, read) if read in turned else self._see(row, read)
         if new:
             self.edit.change(row, deps=[new.get(d, d) for d in deps])
             self.changed = True
+
+    def _is_carried(self, row: int) -> bool:
+        """Whether a row is a value that a loop carries, or a view of one."""
+        p = self.program
+        while p.kind[row] == Kind.VALUE and not self.carried[row] and len(p.dependencies(row)) == 1:
+            row = int(p.dependencies(row)[0])
+        return bool(self.carried[row])
+
+    def _seen(self, row: int) -> Flag:
+        """Flags of operands that need not be turned for a product without a batch."""
+        flags = Flag(int(self.program.flags[row]))
+        if not self.options.batches or int(ProductDims.of(self.program.dims[row]).batch) > 1:
+            return Flag(0)
+        found = Flag.TURNED_FIRST if Flag.SEEN_FIRST in flags else Flag(0)
+        return found | Flag.TURNED_LAST if Flag.SEEN_LAST in flags else found
+
+    def turned_result(self, row: int) -> None:
+        """Let a convolution whose result is turned be followed by a row that turns it."""
+        if Flag.TURNED_RESULT not in Flag(int(self.program.flags[row])):
+            return
+        p, size = self.program, int(self.program.result_bytes[row])
+        made = self.edit.copy(row, row, int(p.region[row]), self.edit.reads(row), alias=-1)
+        work = {"kind": Kind.COMPUTE, "opcode": _TURN, "op": OpClass.TRANSPOSE}
+        self.edit.change(row, deps=[made], alias=-1, **{**IDLE, **work, "operand_bytes": size})
+        self.changed = True
 
     def _turn(self, row: int, read: int) -> int:
         size = self.sizes[read]

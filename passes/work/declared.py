@@ -147,6 +147,11 @@ def declaration_of(name: str) -> Declaration | None:
     return _DECLARED.get(name)
 
 
+def declared_names() -> list[str]:
+    """All kernels that are declared in this process, by name."""
+    return sorted(_DECLARED)
+
+
 def work_of_numbers(numbers: Mapping[str, int], results: Sequence[ArrayType]) -> Work:
     """The work of an estimate; unpriced for a kernel that talks to other devices.
 

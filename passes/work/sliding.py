@@ -5,13 +5,15 @@ Shared by the StableHLO and HLO routes, so that both count a convolution the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-#: Above this many (position, window element) pairs a dimension is not looked at one by one.
-_MOST_TAPS = 1 << 24
+#: Positions that are looked at together.
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,32 @@ def used_taps(dimensions: Iterable[Sliding]) -> tuple[int, int]:
         every = d.size * d.outputs
         taps *= every
         thin = d.base_dilation == 1 and d.low + d.high < d.inputs
-        used *= every if thin or every > _MOST_TAPS else _meeting(d)
+        used *= every if thin else _meeting(d)
     return used, taps
 
 
 def _meeting(d: Sliding) -> int:
-    at = np.arange(d.outputs)[:, None] * d.stride - d.low + np.arange(d.size) * d.window_dilation
-    inside = (at >= 0) & (at <= (d.inputs - 1) * d.base_dilation)
-    return int((inside & (at % d.base_dilation == 0)).sum())
+    """Pairs of a position and a window element that meet an input element.
+
+    Element t of the window at position p is at p * stride - low + t * window_dilation, and inputs are
+    at multiples of base_dilation: t solves a congruence, and lies between two bounds.
+    """
+    common = math.gcd(d.window_dilation, d.base_dilation)
+    period = d.base_dilation // common
+    inverse = pow(d.window_dilation // common, -1, period) if period > 1 else 0
+    return sum(
+        _solutions(d, np.arange(first, min(first + _CHUNK, d.outputs)), common, period, inverse)
+        for first in range(0, d.outputs, _CHUNK)
+    )
+
+
+def _solutions(
+    d: Sliding, positions: NDArray[np.int64], common: int, period: int, inverse: int
+) -> int:
+    missing = d.low - positions * d.stride  # what t * window_dilation has to be, at least
+    least = np.maximum(-(-missing // d.window_dilation), 0)
+    most = (missing + (d.inputs - 1) * d.base_dilation) // d.window_dilation
+    most = np.minimum(most, d.size - 1)
+    first = missing // common % period * inverse % period
+    count = (most - first) // period + -(least - first) // period + 1
+    return int(np.where(missing % common == 0, np.maximum(count, 0), 0).sum())

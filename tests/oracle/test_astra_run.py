@@ -7,6 +7,7 @@ the directories that are written here; `benchmarks/astra_sim.py` asks a simulato
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,12 @@ from typer.testing import CliRunner
 from flint.backends.chakra import write
 from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
 from flint.backends.cost.astrasim.run import simulate_traces
+from flint.backends.simulators.astra_sim import BINARY, AstraSim, find_binary
+from flint.backends.simulators.inputs import find_inputs
+from flint.backends.simulators.process import Limits
 from flint.cli import app
 from flint.errors import FlintError
+from flint.io.processes import Patience
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import RankClass, Workload
@@ -135,6 +140,20 @@ def put(case: Case, folder: Path) -> Path:
 def test_traces_take_what_the_simulator_took(name: str, tmp_path: Path) -> None:
     folder = put(CASES[name], tmp_path / "out")
     assert simulate_traces(folder, folder / "network.yml").step_time_ns == CASES[name].cycles
+
+
+@pytest.mark.skipif(BINARY not in os.environ, reason=f"{BINARY} names no build of ASTRA-sim")
+@pytest.mark.parametrize("name", CASES)
+def test_a_build_of_the_simulator_says_the_same_of_each_rank(name: str, tmp_path: Path) -> None:
+    inputs = find_inputs(put(CASES[name], tmp_path / "out"), [tmp_path / "out" / "network.yml"])
+    simulator = AstraSim(find_binary(None), Limits(Patience()))
+    found = simulator.run(inputs, inputs.cases[0])
+    rules = simulate_traces(tmp_path / "out", tmp_path / "out" / "network.yml")
+    assert found.failure is None
+    ends = [found.ends[rank] for rank in range(found.ranks)]
+    assert [e.end_ns for e in ends] == list(rules.end_ns)
+    assert [e.compute_ns or 0 for e in ends] == list(rules.compute_ns)
+    assert found.step_time_ns == CASES[name].cycles
 
 
 def test_durations_count_where_the_roofline_is_off(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.program_rows import ProgramBuilder
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
-    "capture": "--args --chip --chunks --cluster --cut --granularity --groups --hint --json --link --map --mesh "
+    "capture": "--args --chip --chunks --cluster --compiler --cut --granularity --groups --hint --json --link --map --mesh "
     "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --step --steps "
     "--tensor-size --trip-count --unpriced --verbose --world "
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
@@ -26,7 +26,8 @@ OPTIONS = {
     "clusters show": "--json --quiet --verbose -q -v NAME",
     "diff": "--cluster --exit-code --fail-over --json --map --markdown --mesh --overlap --profile "
     "--quiet --rev --set --unpriced --verbose -c -m -q -v BEFORE [AFTER]",
-    "estimate": "--class --cluster --json --map --overlap --perfetto --profile --quiet --unpriced "
+    "estimate": "--binary --class --cluster --compare --json --map --overlap --perfetto --profile --quiet "
+    "--timing --unpriced "
     "--verbose --view --window "
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
@@ -38,6 +39,8 @@ OPTIONS = {
     "report": "--class --cluster --json --map --output --overlap --profile --quiet --unpriced --verbose "
     "-c -o -q -v PATH [OTHER]",
     "schedules": "--chunks --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
+    "simulate": "--binary --cluster --json --limit --map --memory --memory-limit --network --quiet --system --verbose --with "
+    "-c -q -v DIR",
     "verify": "--comment --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
     "[NAME...]",
 }

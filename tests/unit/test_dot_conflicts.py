@@ -4,6 +4,7 @@ import pytest
 
 import flint
 from flint.ir.program import Collective, Kind
+from flint.tracing import trace_file
 from tests.auto_mesh import auto_mesh
 
 jax = pytest.importorskip("jax")
@@ -59,3 +60,23 @@ def test_inside_a_loop() -> None:
     assert collectives(layers, operands, P("data")) == [
         (Collective.ALL_GATHER, "data", 128 * 256 * 2)
     ]
+
+
+@pytest.mark.parametrize("other", ['<["data"=2, "model"=4]>', "<[]>"])
+def test_modules_of_several_meshes(other: str, tmp_path) -> None:
+    """Flax's nnx writes an empty one beside that of the program."""
+    file = tmp_path / "several.mlir"
+    file.write_text(
+        'module { sdy.mesh @mesh = <["data"=2, "model"=4]>\n'
+        f"  sdy.mesh @other = {other}\n"
+        "  func.func @main(%x: tensor<8x1024xbf16> {sdy.sharding = #sdy.sharding<@mesh, "
+        '[{"data"}, {}]>}, %w: tensor<1024x512xbf16> {sdy.sharding = #sdy.sharding<@mesh, '
+        '[{"data"}, {}]>}) -> (tensor<8x512xbf16> {sdy.sharding = #sdy.sharding<@mesh, '
+        '[{"data"}, {}]>}) {\n    %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] '
+        ": (tensor<8x1024xbf16>, tensor<1024x512xbf16>) -> tensor<8x512xbf16>\n"
+        "    return %0 : tensor<8x512xbf16>\n  }\n}"
+    )
+    program = trace_file(file, MESH).program
+    found = [program.row(int(i)) for i in (program.kind == Kind.COLLECTIVE).nonzero()[0]]
+    sent = [(r.collective, r.comm_bytes) for r in found]
+    assert sent == [(Collective.ALL_GATHER, 512 * 512 * 2)]

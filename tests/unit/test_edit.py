@@ -1,5 +1,7 @@
 """The editor: rows removed, added, merged, exchanged and put in order; regions follow their rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -233,3 +235,16 @@ def test_every_column_survives_an_edit():
     for name in ROW_COLUMNS:
         if name not in ("region", "alias"):
             assert np.array_equal(getattr(p, name)[4], getattr(program(), name)[4]), name
+
+
+def test_a_table_with_an_entry_twice_is_read_and_added_to():
+    """Files of others may have one: rows keep what they mean, and what is new comes behind."""
+    p = program()
+    twice = replace(p, opcodes=(*p.opcodes, *p.opcodes))
+    edit = Editor(twice)
+    edit.change(0, opcode="flint.new")
+    edit.change(1, opcode=p.opcodes[p.opcode[0]])
+    after = built(edit).program
+    opcodes = [after.row(i).opcode for i in range(len(after))]
+    before = [p.row(i).opcode for i in range(len(p))]
+    assert opcodes == ["flint.new", before[0], *before[2:]]

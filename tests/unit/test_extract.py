@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from flint.passes.locations import split_name_stack
 from tests.auto_mesh import auto_mesh
 
 MESH = auto_mesh((4, 2), ("data", "model"))
+TURNED = Flag.TURNED_FIRST | Flag.TURNED_LAST
 
 
 def shaped(shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -73,10 +75,10 @@ WORK = {
         (shaped((8, 16), "data"),),
         (2 * 16 * 4, (1, 2, 1, 16), 4 * 32, 4 * 32),
     ),
-    "fft": (
+    "fft": (  # on all rows, as XLA partitions it
         ("stablehlo.fft", jnp.fft.fft),
         (shaped((8, 16), "data", dtype=jnp.complex64),),
-        (5 * 32 * 4, (1, 2, 1, 16), 8 * 32, 8 * 32),
+        (5 * 128 * 4, (1, 8, 1, 16), 8 * 128, 8 * 128),
     ),
     "cholesky": (
         ("stablehlo.cholesky", lambda x: lax.linalg.cholesky(x, symmetrize_input=False)),
@@ -368,3 +370,39 @@ def test_a_function_that_is_called_in_another_loop_has_its_barrier_there_too() -
         (4, False),
         (2, True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "contracted", "batch", "flags"),
+    [
+        ((2, 8, 4), (2, 4, 6), (2, 1), 0, Flag(0)),
+        ((2, 4, 8), (2, 6, 4), (1, 2), 0, Flag(0)),  # a matrix seen from its other side
+        ((2, 8, 4), (2, 6, 5, 4), (2, 3), 0, Flag.TURNED_LAST | Flag.SEEN_LAST),
+        ((8, 2, 4), (2, 4, 6), (2, 1), 1, Flag.TURNED_FIRST),
+    ],
+)
+def test_products_say_which_operands_are_in_another_order(
+    lhs: tuple[int, ...],
+    rhs: tuple[int, ...],
+    contracted: tuple[int, int],
+    batch: int,
+    flags: Flag,
+) -> None:
+    dims = (((contracted[0],), (contracted[1],)), ((batch,), (0,)))
+    function = partial(lax.dot_general, dimension_numbers=dims)
+    row = the_row("stablehlo.dot_general", function, shaped(lhs), shaped(rhs))
+    assert row.flags & (TURNED | Flag.SEEN_FIRST | Flag.SEEN_LAST) == flags
+
+
+def test_convolutions_say_that_filters_and_their_gradients_are_in_another_order() -> None:
+    def convolved(w: Any, x: Any) -> Any:
+        return lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    x, w = shaped((2, 8, 8, 4)), shaped((3, 3, 4, 6))
+    row = the_row("stablehlo.convolution", convolved, w, x)
+    assert row.flags & (TURNED | Flag.TURNED_RESULT) in (Flag.TURNED_FIRST, Flag.TURNED_LAST)
+    gradient = jax.grad(lambda w, x: convolved(w, x).sum())
+    row = the_row("stablehlo.convolution", gradient, w, x)
+    assert row.flags & (TURNED | Flag.TURNED_RESULT) == Flag.TURNED_RESULT

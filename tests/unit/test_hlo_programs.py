@@ -279,6 +279,43 @@ def test_a_fusion_that_updates_in_place() -> None:
     assert (row.operand_bytes, row.result_bytes, row.flags) == (260, 256, Flag.IN_PLACE)
 
 
+def test_a_fusion_reads_of_an_array_what_its_slices_need() -> None:
+    """Seen differently, converted, and then sliced: only that part is read."""
+    p = program(
+        """x = bf16[100,64] parameter(0)
+        i = s32[] parameter(1)
+        ROOT f = (f32[1,64], f32[10,10,64]) fusion(x, i), kind=kLoop, calls=fused""",
+        before="""fused { p0 = bf16[100,64] parameter(0)
+        p1 = s32[] parameter(1)
+        z = s32[] constant(0)
+        b = bf16[10,10,64] bitcast(p0)
+        c = f32[10,10,64] convert(b)
+        s = f32[1,1,64] dynamic-slice(c, p1, z, z), dynamic_slice_sizes={1,1,64}
+        e = f32[1,64] bitcast(s)
+        q = f32[10,10,64] broadcast(e), dimensions={0,2}
+        ROOT t = (f32[1,64], f32[10,10,64]) tuple(e, q) }""",
+    )
+    row = only(p, "hlo.fusion")
+    assert (row.operand_bytes, row.result_bytes) == (64 * 2 + 4, 64 * 4 + 6400 * 4)
+
+
+def test_a_fusion_that_updates_what_it_calculates_writes_all_of_it() -> None:
+    p = program(
+        """x = bf16[100,64] parameter(0)
+        u = f32[1,64] parameter(1)
+        i = s32[] parameter(2)
+        ROOT f = f32[100,64] fusion(x, u, i), kind=kLoop, calls=fused""",
+        before="""fused { p0 = bf16[100,64] parameter(0)
+        p1 = f32[1,64] parameter(1)
+        p2 = s32[] parameter(2)
+        z = s32[] constant(0)
+        c = f32[100,64] convert(p0)
+        ROOT d = f32[100,64] dynamic-update-slice(c, p1, p2, z) }""",
+    )
+    row = only(p, "hlo.fusion")
+    assert (row.operand_bytes, row.result_bytes, row.flags) == (12800 + 260, 25600, Flag(0))
+
+
 @pytest.mark.parametrize(("kept", "expected"), [(16, "reduce-scatter"), (64, "all-reduce")])
 def test_a_collective_in_a_fusion_is_not_lost(kept: int, expected: str) -> None:
     p = program(

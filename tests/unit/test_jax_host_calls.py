@@ -79,8 +79,8 @@ def looked_at(w: Any, x: Any) -> Any:
 
 #: Bytes to the host and from it, and those that are gathered for it.
 CASES: list[tuple[Callable[..., Any], int, int, int]] = [
-    (pure, WHOLE, WHOLE, PART),
-    (both_ways, WHOLE, WHOLE, PART),
+    (pure, WHOLE, WHOLE, PART + 4 * PART),  # over "model", then over "data"
+    (both_ways, WHOLE, WHOLE, PART + 4 * PART),
     (printing, 4, 0, 0),
     (parts, PART, 0, 0),
     (by_hand, PART, 0, 0),

@@ -188,7 +188,7 @@ def test_what_is_sent_in_parts_is_gathered_once_in_a_stage() -> None:
         size = LENGTH // 2 * WIDTH * 4
         return found[Collective.ALL_GATHER, "model", size, Phase.FORWARD]
 
-    assert gathered(None) == 3  # each layer, and the head
+    assert gathered(None) == 5  # each layer, normalised and for its sum, and the head
     assert gathered(lambda x: constrain(x, "data", None, None)) == 1
 
 

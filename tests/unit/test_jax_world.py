@@ -20,6 +20,7 @@ import jax
 from flint.errors import FlintError
 from flint.frontends.jax_world.calls import Choice
 from flint.steps.captured import Captured
+from flint.steps.lowering import Lowering
 from flint.tracing import Trace, _finish, trace_script
 from tests.jax_scripts import captured, train_script
 
@@ -29,7 +30,7 @@ PRODUCTS = 8 * 2 * 512 * 64 * 64
 
 def finished(found: Captured) -> dict[str, Any]:
     """What the summary of a captured step says of each device."""
-    trace: Trace = _finish(found, "shardy", {})
+    trace: Trace = _finish(found, Lowering(), {})
     (only,) = trace.summary().to_json()["classes"]
     return dict(only)
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from flint.cli import app
 from flint.schemas.catalog import FOLDER, read_schema, schema_names
 from tests.machine_output import parts, valid
+from tests.stand_in_simulator import make_binary
 
 jsonschema = pytest.importorskip("jsonschema", reason="validates documents")
 
@@ -81,6 +82,13 @@ def test_traces_by_the_rules_of_astra_sim(captured: Path) -> None:
     run = ("estimate", captured / "jax", "--overlap", "astra-sim", "-c", network, "--json")
     found = valid(flint(*run), "flint.simulated/1")
     assert found["ranks"] == len(found["end_ns"]) == 4
+
+
+def test_traces_in_a_simulator(captured: Path, tmp_path: Path) -> None:
+    binary = make_binary(tmp_path / "simulator", "plain")
+    run = ("simulate", captured / "jax", "--with", "astra-sim", "--binary", binary, "--json")
+    found = valid(flint(*run), "flint.simulation/1")
+    assert [len(r["end_ns"]) for r in found["runs"]] == [4, 4]
 
 
 def test_findings(captured: Path, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 
-from flint.ir.program import Kind, Program, RegionKind
+from flint.ir.program import Collective, Kind, Program, RegionKind
 from flint.passes.base import run_passes
 from flint.passes.rewrites.breadth_first import BreadthFirst
-from flint.passes.rewrites.combine_collectives import independent_all_reduces
+from flint.passes.rewrites.combine_collectives import independent
 from tests.program_text import Rows, group
 from tests.random_programs import QUICK, programs
 
@@ -118,7 +118,7 @@ def test_all_reduces_that_do_not_need_each_other_start_together() -> None:
     rows.result(first, second, third)
     assert names(queued(rows)) == ["a", "a sum", "b1", "b2", "b sum", "c sum"]
     program = rows.build()
-    assert independent_all_reduces(program) == [[2, 6]]
+    assert independent(program, Collective.ALL_REDUCE) == [[2, 6]]
     together = run_passes(program, [BreadthFirst(together=True)])
     assert names(together) == ["a", "b1", "b2", "a sum", "b sum", "c sum"]
 
@@ -133,7 +133,7 @@ def test_all_reduces_in_and_after_a_loop_are_not_together() -> None:
     rows.end_region(carries=((carried, inside),))
     rows.result(rows.all_reduce(other), rows.all_reduce(rows.op("sort", x)))
     program = rows.build()
-    assert independent_all_reduces(program) == [[4, 6]]
+    assert independent(program, Collective.ALL_REDUCE) == [[4, 6]]
 
 
 def test_sets_that_would_wait_for_each_other_stay_apart() -> None:
@@ -145,5 +145,5 @@ def test_sets_that_would_wait_for_each_other_stay_apart() -> None:
     b1 = rows.all_reduce(rows.op("sort", b2))
     rows.result(a2, b1)
     program = rows.build()
-    assert independent_all_reduces(program) == [[a1, b1]]
+    assert independent(program, Collective.ALL_REDUCE) == [[a1, b1]]
     run_passes(program, [BreadthFirst(together=True)])

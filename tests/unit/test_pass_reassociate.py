@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from flint.ir.program import Program, RegionKind
+from flint.ir.program import Collective, Kind, Program, RegionKind
 from flint.passes.rewrites.reassociate import ReassociateAllReduce
 from tests.program_text import Rows, group, lines
 
@@ -165,3 +166,58 @@ def test_anything_else_is_left_alone(write: Callable[[Rows], None]) -> None:
     program = b.build()
     program.verify()
     assert ReassociateAllReduce().apply(program) is program
+
+
+def _scattered(b: Rows, shape: tuple[int, ...] = (16,), over: str = "x") -> int:
+    """A reduce-scatter over 8 devices of an argument of 64 bytes."""
+    whole = b.parameter(shape=shape)
+    return b.op(
+        "sdy.reduce_scatter",
+        whole,
+        kind=Kind.COLLECTIVE,
+        collective=Collective.REDUCE_SCATTER,
+        group=group(over),
+        comm_bytes=64,
+        result_bytes=8,
+        shape=(2,),
+    )
+
+
+def test_three_reduce_scatters_become_one_of_the_sum_of_whole_arrays() -> None:
+    """The additions are of 16 elements then, where they were of 2."""
+    b = Rows()
+    sizes = {"result_bytes": 8, "operand_bytes": 16, "shape": (2,), "flops": 2}
+    total = b.op("add", _scattered(b), _scattered(b), **sizes)
+    b.result(b.op("add", total, _scattered(b), **sizes))
+    after = ReassociateAllReduce().apply(b.build())
+    after.verify()
+    assert lines(after) == [
+        "%0 argument",
+        "%1 argument",
+        "%2 add %0 %1",
+        "%3 argument",
+        "%4 add %2 %3",
+        "%5 reduce_scatter {x} 64->8 %4",
+        "%6 result %5",
+    ]
+    for number in (2, 4):
+        add = after.row(number)
+        assert (add.shape, add.result_bytes, add.operand_bytes, add.flops) == ((16,), 64, 128, 16)
+    assert after.row(5).shape == (2,) and after.row(5).comm_bytes == 64
+
+
+@pytest.mark.parametrize("change", [{"over": "y"}, {"shape": (4, 4)}])
+def test_reduce_scatters_of_other_groups_or_dimensions_stay(change: dict[str, Any]) -> None:
+    b = Rows()
+    total = b.op("add", _scattered(b), _scattered(b, **change), result_bytes=8, shape=(2,), flops=2)
+    b.result(total)
+    program = b.build()
+    assert lines(ReassociateAllReduce().apply(program)) == lines(program)
+
+
+def test_a_sum_of_an_all_reduce_and_a_reduce_scatter_stays() -> None:
+    b = Rows()
+    reduced = b.all_reduce(b.parameter(), result_bytes=8, shape=(2,))
+    b.result(b.op("add", reduced, _scattered(b), result_bytes=8, shape=(2,), flops=2))
+    program = b.build()
+    assert lines(ReassociateAllReduce().apply(program)) == lines(program)

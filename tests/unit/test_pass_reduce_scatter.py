@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flint.ir.mesh import AxisRef, Group
+from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.program import Collective, Flag, Kind, RegionKind
 from flint.passes.axes import subtract
 from flint.passes.rewrites.reduce_scatter import FormReduceScatter
@@ -161,3 +161,14 @@ def test_axes_without_a_part(
 ) -> None:
     expected = None if rest is None else group(*rest).axes
     assert subtract(MESH, group(*axes).axes, group(*part).axes) == expected
+
+
+def test_a_sum_after_a_scatter_stays_whole_unless_it_is_over_all_devices() -> None:
+    for mesh, scatters in ((Mesh(("x", "y"), (8, 4)), 1), (Mesh(("x", "y", "z"), (8, 4, 2)), 0)):
+        b = Rows(mesh)
+        total = b.all_reduce(b.op("scatter", b.parameter()), group("x", "y"))
+        b.result(b.all_slice(total, group("x"), part_bytes=8))
+        after = FormReduceScatter().apply(b.build())
+        after.verify()
+        kinds = [after.row(i).collective for i in range(len(after))]
+        assert kinds.count(Collective.REDUCE_SCATTER) == scatters

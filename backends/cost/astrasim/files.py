@@ -108,6 +108,12 @@ def read_fabric(network: Path) -> Fabric:
     )
 
 
+def settings_beside(network: Path) -> Path:
+    """The settings that go with a network: system-1d.json with network-1d.yml, else system.json."""
+    own = network.with_name(f"{network.stem.replace('network', 'system')}.json")
+    return own if own.exists() else network.with_name("system.json")
+
+
 @contextmanager
 def _possible(path: Path) -> Iterator[None]:
     """Turn what the models of a cluster refuse into FlintError FL706."""

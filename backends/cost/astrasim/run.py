@@ -11,88 +11,40 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 from flint.backends.chakra.reading.trace_files import find_traces
-from flint.backends.chakra.schema import NodeType
-from flint.backends.cost.astrasim.files import read_fabric, read_system
+from flint.backends.chakra.schema import CommType, NodeType
+from flint.backends.cost.astrasim.files import read_fabric, read_system, settings_beside
 from flint.backends.cost.astrasim.ring import Collectives, Fabric
+from flint.backends.cost.astrasim.step import (
+    NeverEndsError,
+    SimulatedStep,
+    Spent,
+    Waiting,
+    work_text,
+)
 from flint.backends.cost.astrasim.system import SystemFile
 from flint.backends.cost.astrasim.traces import Meeting, MessageEnd, RankTrace, TraceReader
 from flint.errors import FlintError
-from flint.text import format_duration
-
-if TYPE_CHECKING:
-    from flint.schemas.documents.simulated import SimulatedDocument
-
-#: Name of these rules among the policies of `flint estimate --overlap`.
-ASTRA_SIM: Final = "astra-sim"
-#: Version of the JSON form.
-SCHEMA: Final = "flint.simulated/1"
 
 
-@dataclass(frozen=True)
-class SimulatedStep:
-    """When each rank ends by the rules of ASTRA-sim, and how long it computed, in ns."""
+def simulate_traces(
+    place: Path, network: Path, settings: Path | None = None, *, has_one_slot: bool = True
+) -> SimulatedStep:
+    """What ASTRA-sim says of the traces at `place` on `network`, with `settings`.
 
-    network: str
-    fabric: Fabric
-    end_ns: tuple[int, ...]
-    compute_ns: tuple[int, ...]
-
-    @property
-    def step_time_ns(self) -> int:
-        """When the last rank ends."""
-        return max(self.end_ns)
-
-    @property
-    def slowest(self) -> int:
-        """The rank that ends last, the first of several."""
-        return self.end_ns.index(self.step_time_ns)
-
-    def to_json(self) -> SimulatedDocument:
-        """Exact numbers, JSON-able."""
-        rank = self.slowest
-        return {
-            "schema": SCHEMA,
-            "policy": ASTRA_SIM,
-            "network": self.network,
-            "ranks": len(self.end_ns),
-            "step_time_ns": self.step_time_ns,
-            "slowest": {
-                "rank": rank,
-                "compute_ns": self.compute_ns[rank],
-                "exposed_ns": self.end_ns[rank] - self.compute_ns[rank],
-            },
-            "end_ns": list(self.end_ns),
-        }
-
-    def to_text(self) -> str:
-        """For people."""
-        parts = zip(self.fabric.topologies, self.fabric.sizes, strict=True)
-        rank, compute = self.slowest, self.compute_ns[self.slowest]
-        exposed = self.step_time_ns - compute
-        return (
-            f"network    {self.network}: {', '.join(f'{t} of {n}' for t, n in parts)}\n"
-            "rules      ASTRA-sim's, congestion-unaware: one communication of a rank at a time\n"
-            f"step time  {format_duration(self.step_time_ns)} ({self.step_time_ns:,} ns)\n"
-            f"rank {rank:<5} ends last: {format_duration(compute)} of computation, "
-            f"{format_duration(exposed)} of exposed communication"
-        )
-
-
-def simulate_traces(place: Path, network: Path) -> SimulatedStep:
-    """What ASTRA-sim says of the traces at `place` on `network`, with the system.json beside that.
-
-    Beside network-1d.yml it is system-1d.json, if there is one.
+    These are the system.json beside the network unless they are given; beside network-1d.yml it is
+    system-1d.json, if there is one. Without `has_one_slot`, a rank communicates as often at once as
+    nodes are ready: not ASTRA-sim's rule, but what that costs.
 
     Raises FlintError FL601 to FL605 (traces that cannot be read), FL706 (files of the simulator),
-    FL707 (traces that it does not run to their end, or settings that are not modelled).
+    FL707 (traces that it does not run to their end, or settings that are not modelled); where ranks
+    wait for ever that is a `NeverEndsError`.
     """
-    settings = network.with_name(f"{network.stem.replace('network', 'system')}.json")
-    settings = settings if settings.exists() else network.with_name("system.json")
+    settings = settings or settings_beside(network)
     system, fabric = read_system(settings), read_fabric(network)
     _require_modelled(settings, system, fabric)
     traces = find_traces(place)
@@ -105,7 +57,7 @@ def simulate_traces(place: Path, network: Path) -> SimulatedStep:
         )
     reader = TraceReader(traces, fabric.sizes, system)
     ranks = [reader.read(rank, path) for rank, path in traces.paths.items()]
-    return _Run(ranks, fabric, system).step(network.name)
+    return _Run(ranks, fabric, system, has_one_slot).step(network.name)
 
 
 def _require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
@@ -130,11 +82,22 @@ def _require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
 
 
 @dataclass(eq=False)
+class _Sum:
+    """Communication of one kind between the same ranks: see `Spent`."""
+
+    members: Sequence[int]
+    count: int = 0
+    busy_ns: int = 0
+    waited_ns: int = 0
+
+
+@dataclass(eq=False)
 class _Rank:
     """What one rank has ready, and its slots."""
 
     trace: RankTrace
     waits: list[int]
+    has_one_slot: bool
     compute: list[int] = field(default_factory=list)
     send: list[int] = field(default_factory=list)
     receive: list[int] = field(default_factory=list)
@@ -144,6 +107,33 @@ class _Rank:
     end_ns: int = 0
     compute_ns: int = 0
     met: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    turns: dict[int, int] = field(default_factory=dict)
+    spent: dict[tuple[CommType | None, int, int], _Sum] = field(default_factory=dict)
+
+    def turn(self, group: int, node: int) -> int:
+        """Which collective of its group a node is: by issue, or by id where many are under way."""
+        if self.turns:
+            return self.turns[node]
+        self.met[group] += 1
+        return self.met[group]
+
+    def number_turns(self) -> None:
+        """Number the collectives of each group by id."""
+        count: dict[int, int] = defaultdict(int)
+        for node, work in enumerate(self.trace.work):
+            if isinstance(work, Meeting):
+                self.turns[node] = count[work.group]
+                count[work.group] += 1
+
+    def spend(
+        self, kind: CommType | None, group: int, members: Sequence[int], busy: int, waited: int
+    ) -> None:
+        """It has communicated once more."""
+        peer = members[-1] if kind is None else -1
+        sums = self.spent.setdefault((kind, group, peer), _Sum(members))
+        sums.count += 1
+        sums.busy_ns += busy
+        sums.waited_ns += waited
 
     def add(self, node: int) -> None:
         """A node waits for nothing more."""
@@ -159,7 +149,7 @@ class _Rank:
         if self.compute and not self.computes:
             found.append(heapq.heappop(self.compute))
             self.computes = True
-        if self.send and not self.communicates:
+        while self.send and not (self.communicates and self.has_one_slot):
             found.append(heapq.heappop(self.send))
             self.communicates = True
         return sorted(found)
@@ -176,10 +166,14 @@ class _Exchange:
 class _Run:
     """All ranks on their way. An event is (time, when it was made, number, rank, node, message)."""
 
-    def __init__(self, traces: list[RankTrace], fabric: Fabric, system: SystemFile) -> None:
+    def __init__(
+        self, traces: list[RankTrace], fabric: Fabric, system: SystemFile, has_one_slot: bool
+    ) -> None:
         self.fabric = fabric
         self.collectives = Collectives(fabric, system)
-        self.ranks = [_Rank(t, list(t.waits), left=len(t.type)) for t in traces]
+        self.ranks = [_Rank(t, list(t.waits), has_one_slot, left=len(t.type)) for t in traces]
+        for rank in () if has_one_slot else self.ranks:
+            rank.number_turns()
         self.events: list[tuple[int, int, int, int, int, _Exchange | None]] = []
         self.count = 0
         self.meetings: dict[tuple[object, ...], dict[int, tuple[int, int]]] = {}
@@ -199,18 +193,36 @@ class _Run:
                 self.arrive(exchange, self.message(number, node).target, now)
         stuck = [i for i, rank in enumerate(self.ranks) if rank.left]
         if stuck:
-            raise FlintError(
-                "FL707",
-                f"ASTRA-sim does not run these traces to their end: {len(stuck)} ranks wait for "
-                f"ever, the first is {stuck[0]}",
-                help="flint check says what for",
-            )
+            raise NeverEndsError(stuck, self.waiting())
         return SimulatedStep(
             network,
             self.fabric,
             tuple(r.end_ns for r in self.ranks),
             tuple(r.compute_ns for r in self.ranks),
+            tuple(tuple(_spent(r)) for r in self.ranks),
+            tuple(r.trace.type.count(NodeType.COMP) for r in self.ranks),
         )
+
+    def waiting(self) -> list[Waiting]:
+        """What ranks that never end wait in, by rank."""
+        found = []
+        for here in self.meetings.values():
+            for rank, (node, _) in here.items():
+                work = self.ranks[rank].trace.work[node]
+                assert isinstance(work, Meeting)
+                absent = tuple(m for m in work.members if m not in here)
+                found.append(self.waits(rank, node, work, absent))
+        for end, exchanges in self.awaited.items():
+            for exchange in exchanges:
+                found.append(self.waits(end.target, exchange.receiver, end, (end.source,)))
+        return sorted(found, key=lambda w: (w.rank, w.node))
+
+    def waits(
+        self, rank: int, node: int, work: Meeting | MessageEnd, absent: tuple[int, ...]
+    ) -> Waiting:
+        """A node of a rank that waits for others."""
+        trace = self.ranks[rank].trace
+        return Waiting(rank, trace.id[node], trace.name[node], work_text(work), absent)
 
     def message(self, number: int, node: int) -> MessageEnd:
         """The message of a node that sends."""
@@ -258,9 +270,10 @@ class _Run:
 
     def meet(self, work: Meeting, number: int, node: int, now: int) -> None:
         """A rank enters a collective; the last of its members says when all of them end."""
-        met = self.ranks[number].met
-        key = (work.group, tuple(work.members), work.kind, work.size_bytes, met[work.group])
-        met[work.group] += 1
+        key = (
+            *(work.group, tuple(work.members), work.kind, work.size_bytes),
+            self.ranks[number].turn(work.group, node),
+        )
         here = self.meetings.setdefault(key, {})
         here[number] = node, now
         if len(here) < len(work.members):
@@ -270,7 +283,10 @@ class _Run:
         ends = self.collectives.ends(
             work.kind, work.size_bytes, work.members, work.involved, begins
         )
-        for member, at in zip(work.members, ends, strict=True):
+        last = max(begins)
+        for member, began, at in zip(work.members, begins, ends, strict=True):
+            times = at - last, last - began
+            self.ranks[member].spend(work.kind, work.group, work.members, *times)
             self.later(at, at, member, here[member][0])
 
     def send(self, work: MessageEnd, number: int, node: int, now: int) -> None:
@@ -281,6 +297,7 @@ class _Run:
             exchange = _Exchange()
             self.sent[work].append(exchange)
         takes = self.fabric.message_ns(work.source, work.target, work.size_bytes)
+        self.ranks[number].spend(None, -1, (work.source, work.target), takes, 0)
         self.later(now + takes, now, number, node, exchange)
 
     def receive(self, work: MessageEnd, number: int, node: int, now: int) -> None:
@@ -298,3 +315,9 @@ class _Run:
         exchange.arrived = True
         if exchange.receiver >= 0:
             self.end(target, exchange.receiver, now)
+
+
+def _spent(rank: _Rank) -> Iterator[Spent]:
+    """What a rank has spent, in the order in which it began to."""
+    for (kind, _, _), s in rank.spent.items():
+        yield Spent(kind, s.members, s.count, s.busy_ns, s.waited_ns)

@@ -48,9 +48,11 @@ class RankTrace:
     """The nodes of one rank in ascending order of their ids, in columns.
 
     `work` is nanoseconds, a `Meeting` or a `MessageEnd`; node i waits for `waits[i]` others, and
-    `children[i]` wait for it.
+    `children[i]` wait for it. `id` and `name` are those in the file.
     """
 
+    id: list[int]
+    name: list[str]
     type: list[NodeType]
     work: list[int | Meeting | MessageEnd]
     waits: list[int]
@@ -89,7 +91,8 @@ class TraceReader:
                 children[place[dep]].append(i)
                 waits[i] += 1
         work = [self._work(node, rank, path) for node in nodes]
-        return RankTrace([n.type for n in nodes], work, waits, children)
+        ids, names = [n.id for n in nodes], [n.name for n in nodes]
+        return RankTrace(ids, names, [n.type for n in nodes], work, waits, children)
 
     def _nodes(self, path: Path) -> Iterator[TraceNode]:
         source = str(path)

@@ -50,6 +50,11 @@ class ChipModel(ABC):
         Raises FlintError FL705 if the chip has no peak for a type that a kernel calculates with.
         """
 
+    @property
+    def cycles_per_ns(self) -> float:
+        """The clock of the cycles that a compiler estimates for such a chip; 0: no compiler does."""
+        return 0.0
+
     @abstractmethod
     def note(self) -> str:
         """What the constants of the model were not made for; "" if nothing."""

@@ -14,6 +14,7 @@ from flint.cli.options import (
     ChipName,
     Chunks,
     ClusterNames,
+    CompilerChoice,
     Cut,
     Granularity,
     GranularityChoice,
@@ -73,6 +74,7 @@ def capture(
     args: Arguments = None,
     set_: Settings = None,
     partitioner: PartitionerChoice = Partitioner.SHARDY,
+    compiler: CompilerChoice = None,
     trip_count: TripCounts = None,
     cut: Cut = None,
     schedule: Schedule = None,
@@ -120,6 +122,7 @@ def capture(
         settings=tuple(set_ or ()),
         trip_counts=tuple(trip_count or ()),
         partitioner=partitioner.value,
+        compiler=compiler.value if compiler else "",
         pipeline=PipelineOptions(cut, schedule, microbatches, chunks),
         profile=profile,
     )

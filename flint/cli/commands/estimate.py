@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from flint.cli.console import print_json, print_note, print_result
+from flint.cli.fidelities import Question, compare_fidelities
 from flint.cli.inputs import keep_traces, load_workload
 from flint.cli.options import (
     Json,
@@ -55,6 +56,15 @@ ProfileName = Annotated[
 PolicyName = Annotated[
     str, typer.Option("--overlap", metavar="NAME", help="When communication begins: {policies}.")
 ]
+TimingName = Annotated[
+    str | None,
+    typer.Option(
+        "--timing",
+        metavar="NAME",
+        help="Whose times kernels have: model (Flint's, default), or compiler (the cycles of "
+        "capture --compiler xla-tpu-cycles).",
+    ),
+]
 Perfetto = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write the timeline of a rank class for ui.perfetto.dev."),
@@ -83,6 +93,18 @@ Views = Annotated[
     ),
 ]
 
+Compare = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[=DIR],...",
+        help="Fidelities side by side: analytic, compiled, cycles, simulated; DIR is another capture.",
+    ),
+]
+Binary = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="ASTRA-sim for simulated (default: $FLINT_ASTRA_SIM)."),
+]
+
 
 def estimate(
     path: TracePath,
@@ -91,10 +113,13 @@ def estimate(
     profile: ProfileName = None,
     overlap: PolicyName = "overlap",
     unpriced: UnpricedChoice = None,
+    timing: TimingName = None,
     perfetto: Perfetto = None,
     class_: RankClass = None,
     window: Window = None,
     views: Views = None,
+    compare: Compare = None,
+    binary: Binary = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -103,12 +128,27 @@ def estimate(
 
     The kernels of each rank class are priced on the cluster's chip, its collectives on the
     network, and placed in time. With --overlap astra-sim the written traces are run by the rules of
-    that simulator, on the network.yml of --cluster and the system.json beside it.
+    that simulator, on the network.yml of --cluster and the system.json beside it. With --compare
+    several fidelities stand side by side.
     """
     from flint.tracing import Trace
 
+    if compare is not None:
+        looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
+        _refuse((*looks, ("--view", views)), "--compare, which is a table")
+        _refuse((("--timing", timing),), "--compare, which has a fidelity 'cycles'")
+        options = (cluster, map_, profile, overlap, unpriced is not None, binary)
+        _compared(compare, Question(path, *options), as_json=json_, quiet=quiet)
+        return
+    if binary is not None:
+        raise FlintError("FL218", "--binary is for --compare", help="or use flint simulate")
     if overlap == ASTRA_SIM:
-        others = (("--map", map_), ("--profile", profile), ("--unpriced", unpriced))
+        others = (
+            ("--map", map_),
+            ("--profile", profile),
+            ("--unpriced", unpriced),
+            ("--timing", timing),
+        )
         looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
         _refuse_with_traces((*others, *looks, ("--view", views)))
         _simulated(path, cluster, as_json=json_)
@@ -123,6 +163,7 @@ def estimate(
             policy=overlap,
             mapping=map_,
             unpriced_is_zero=unpriced is not None,
+            timing=timing,
         )
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_)
@@ -156,6 +197,23 @@ def _refuse_with_traces(others: tuple[tuple[str, object], ...]) -> None:
                 f"{option} is not for --overlap {ASTRA_SIM}, which runs traces as they are written",
                 help="leave it out; flint capture -c CLUSTER takes --map and --profile",
             )
+
+
+def _refuse(options: tuple[tuple[str, object], ...], reason: str) -> None:
+    """Raise FlintError FL218 for an option that has no place beside another."""
+    for option, value in options:
+        if value is not None:
+            raise FlintError("FL218", f"{option} is not for {reason}", help="leave it out")
+
+
+def _compared(text: str, question: Question, *, as_json: bool, quiet: bool) -> None:
+    """Print fidelities side by side."""
+    with stages_shown(quiet=quiet or as_json):
+        found = compare_fidelities(text, question)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print_text(found.to_text())
 
 
 def _simulated(path: Path, network: str, *, as_json: bool) -> None:

@@ -137,6 +137,32 @@ class SegmentDocument(TypedDict):
     """The same as a share of the step, 0 to 1."""
 
 
+class KindTimesDocument(TypedDict):
+    """Executed kernels of one kind in a step of the rank class that ends last."""
+
+    kind: str
+    """Of kernel: gemm, elementwise, ..."""
+    by_cycles: bool
+    """Whether the compiler estimated their cycles."""
+    count: int
+    """How often a step runs them."""
+    compiler_ns: float
+    """Their cycles in ns, of all together; where `by_cycles` is false, `model_ns`."""
+    model_ns: float
+    """The same by Flint's models, in ns."""
+
+
+class KernelTimesDocument(TypedDict):
+    """The compiler's times of kernels beside Flint's."""
+
+    clock_hz: float
+    """The clock that the compiler's cycles were counted with, in Hz."""
+    model_step_time_ns: float
+    """The step time with Flint's times of all kernels, in ns."""
+    kinds: list[KindTimesDocument]
+    """Kernels by kind, those that take most time first."""
+
+
 class EstimateDocument(TypedDict):
     """How long a step takes on a cluster, where the time goes, and whether it fits."""
 
@@ -174,5 +200,7 @@ class EstimateDocument(TypedDict):
     """What the step time is made of, longest first."""
     notes: list[str]
     """Sentences on what the numbers rest on."""
+    kernel_times: NotRequired[KernelTimesDocument]
+    """With --timing compiler: the compiler's times beside Flint's."""
     pipeline: NotRequired[PipelineDocument | None]
     """What the classes of a pipeline run when (--view pipeline); null for what is no pipeline."""

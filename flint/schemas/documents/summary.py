@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NotRequired
+
 from typing_extensions import TypedDict
 
 
@@ -45,6 +47,36 @@ class ClassSummaryDocument(TypedDict):
     """Executions of operations whose work is not known, by opcode: `flops` leaves them out."""
 
 
+class CompilerMemoryDocument(TypedDict):
+    """The memory of one device by a compiler's assignment of buffers, in bytes."""
+
+    argument_bytes: int
+    """Bytes of the arguments."""
+    output_bytes: int
+    """Bytes of the results."""
+    alias_bytes: int
+    """Bytes of results that lie in the place of arguments: they are in both of the others."""
+    temp_bytes: int
+    """Bytes of everything between."""
+    code_bytes: int
+    """Bytes of the generated code; 0 where none was generated."""
+
+
+class CompiledByDocument(TypedDict):
+    """The compiler that made the programs."""
+
+    name: str
+    """Its name: xla-gpu, xla-tpu or xla-tpu-cycles."""
+    chip: str
+    """The chip that it compiled for."""
+    version: str
+    """Its package and version."""
+    topology: str
+    """The chips that it compiled for: their number, or the torus of a slice."""
+    memory: CompilerMemoryDocument | None
+    """Memory by its own analysis; null where the programs come from several modules."""
+
+
 class SummaryDocument(TypedDict):
     """What a captured program computes, holds and sends."""
 
@@ -58,3 +90,5 @@ class SummaryDocument(TypedDict):
     """Devices of the mesh."""
     classes: list[ClassSummaryDocument]
     """One entry for each rank class."""
+    compiled_by: NotRequired[CompiledByDocument]
+    """The whole compiler that made the programs, only where there is one."""

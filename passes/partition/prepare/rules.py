@@ -262,7 +262,7 @@ def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
         if given or name in known or name == _CALL:
             if RULE not in op.attributes:
                 # Shardy takes no rule of an operation that reads nothing or makes nothing
-                rule = _rule_of(op) if len(op.operands) and len(op.results) else None
+                rule = rule_of(op) if len(op.operands) and len(op.results) else None
                 if rule is None:
                     return ir.WalkResult.ADVANCE
                 op.attributes[RULE] = rule
@@ -273,7 +273,7 @@ def attach_rules(module: Any, bytecode: bytes | None = None) -> frozenset[str]:
     return frozenset(found)
 
 
-def _rule_of(op: Any) -> Any | None:
+def rule_of(op: Any) -> Any | None:
     """The rule that an operation is to have."""
     rule = attention_rule(op) or scaled_dot_rule(op) if op.name == _CALL else None
     if rule is not None:
@@ -324,12 +324,12 @@ def _lonely_factors(op: Any, rule: Any) -> Iterable[int]:
         return ()
     tensors = [
         {f for dimension in mapping for f in dimension}
-        for mapping in map(_mapping, (*rule.operand_mappings, *rule.result_mappings))
+        for mapping in map(factors_of, (*rule.operand_mappings, *rule.result_mappings))
     ]
     return [f for f in range(len(rule.factor_sizes)) if sum(f in t for t in tensors) == 1]
 
 
-def _mapping(attribute: Any) -> list[list[int]]:
+def factors_of(attribute: Any) -> list[list[int]]:
     """Factor numbers of every dimension of one tensor."""
     from jaxlib.mlir.dialects import sdy
 

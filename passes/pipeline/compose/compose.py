@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -27,16 +28,23 @@ from flint.passes.pipeline.split.split import split
 from flint.steps.captured import Body, CapturedPipeline, Role
 
 Partition = Callable[[Body], PartitionedBody]
+#: The parts of a body that is not partitioned as one; `splits` is whether backward passes are in two.
+MakeParts = Callable[[CapturedPipeline, Body, bool], StageParts]
 
 
-def compose(captured: CapturedPipeline, partition: Partition = partition_body) -> Workload:
+def compose(
+    captured: CapturedPipeline,
+    partition: Partition = partition_body,
+    make_parts: MakeParts | None = None,
+) -> Workload:
     """Partition every body, split it, and put the programs of all positions together.
 
+    With `make_parts` that gives the parts of stages, and `partition` is for the optimizer alone.
     Raises FlintError FL246 for a schedule that is not known or does not fit the numbers, FL240 for
     a gradient type or a stage that communicates along the pipeline's axis, and what partitioning
     raises.
     """
-    return workload_of(make_plan(captured, partition))
+    return workload_of(make_plan(captured, partition, make_parts))
 
 
 def workload_of(plan: Plan) -> Workload:
@@ -55,11 +63,17 @@ def workload_of(plan: Plan) -> Workload:
     return Workload(captured.mesh, tuple(programs), tuple(classes), _metadata(plan))
 
 
-def make_plan(captured: CapturedPipeline, partition: Partition = partition_body) -> Plan:
+def make_plan(
+    captured: CapturedPipeline,
+    partition: Partition = partition_body,
+    make_parts: MakeParts | None = None,
+) -> Plan:
     """Everything that does not depend on the position."""
     ranks = captured.mesh.axis_size(captured.axis)
     order = _orders(captured, ranks)
-    parts = [_parts(captured, b.step, _splits_backward(order), partition) for b in captured.bodies]
+    splits = _splits_backward(order)
+    make = make_parts or functools.partial(_split, partition)
+    parts = [_parts(captured, make(captured, b.step, splits)) for b in captured.bodies]
     return Plan(
         captured,
         tuple(parts),
@@ -90,17 +104,21 @@ def _orders(captured: CapturedPipeline, ranks: int) -> tuple[Order, ...]:
     return found
 
 
-def _parts(
-    captured: CapturedPipeline, body: Body, splits: bool, partition: Partition
+def _split(
+    partition: Partition, captured: CapturedPipeline, body: Body, splits: bool
 ) -> StageParts:
     found = partition(body)
     refuse_axis(found.program, captured.axis)
-    parts = split(
+    return split(
         found,
         zero_bubble=splits,
         keep_gathered=not captured.reshard_after_forward,
         accumulates=captured.accumulates,
     )
+
+
+def _parts(captured: CapturedPipeline, parts: StageParts) -> StageParts:
+    """The parts with gradients of the type that the pipeline adds up."""
     if parts.reduce is None:
         return parts
     return replace(parts, reduce=in_gradient_dtype(parts.reduce, captured.gradient_dtype))

@@ -154,6 +154,8 @@ class _Copy:
             cause=row.cause,
             phase=row.phase,
             flags=row.flags,
+            compiled=row.compiled,
+            cycles=row.cycles,
             alias=alias,
         )
 

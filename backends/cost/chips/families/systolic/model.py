@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from flint.backends.cost.chips.families.systolic import scalesim, vector
 from flint.backends.cost.chips.families.systolic.attention import attention_ns
-from flint.backends.cost.chips.families.systolic.constants import (
-    constants_note,
-)
+from flint.backends.cost.chips.families.systolic.constants import CLOCK, constants_note
 from flint.backends.cost.chips.families.systolic.hardware import (
     Float64s,
     SystolicHardware,
@@ -57,6 +55,10 @@ class SystolicModel(ChipModel):
 
     def latency_ns(self, kernels: Kernels) -> Float64s:
         return self.formulas.latency_ns(kernels, hardware_of(self.chip, self.constants))
+
+    @property
+    def cycles_per_ns(self) -> float:
+        return hardware_of(self.chip, self.constants).constants[CLOCK]
 
     def note(self) -> str:
         return constants_note(self.chip)

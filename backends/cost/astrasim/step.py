@@ -1,0 +1,143 @@
+"""What a run by ASTRA-sim's rules says: when ranks end, what they did meanwhile, why some never end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from flint.backends.chakra.manifest import ranks_text
+from flint.backends.chakra.schema import CommType
+from flint.backends.cost.astrasim.ring import Fabric
+from flint.backends.cost.astrasim.traces import Meeting, MessageEnd
+from flint.errors import FlintError
+from flint.text import format_duration
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.simulated import SimulatedDocument
+
+#: Name of these rules among the policies of `flint estimate --overlap`.
+ASTRA_SIM: Final = "astra-sim"
+#: Version of the JSON form.
+SCHEMA: Final = "flint.simulated/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Time of one rank in communication of one kind between the same ranks.
+
+    `kind` is None for messages that it sends. `busy_ns` counts from when all members have entered,
+    `waited_ns` is how long it waited for the last of them.
+    """
+
+    kind: CommType | None
+    members: Sequence[int]
+    count: int
+    busy_ns: int
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a rank that never ends waits in: a node, and ranks that have not come there."""
+
+    rank: int
+    node: int
+    name: str
+    what: str
+    absent: tuple[int, ...]
+
+    def __str__(self) -> str:
+        named = f" ({self.name})" if self.name else ""
+        whom = f"rank {self.absent[0]}" if len(self.absent) == 1 else "ranks"
+        told = whom if len(self.absent) == 1 else f"{whom} {ranks_text(self.absent)}"
+        return f"rank {self.rank} waits in node {self.node}{named}, {self.what}, for {told}"
+
+
+class NeverEndsError(FlintError):
+    """FL707 for ranks that wait for ever; `waiting` says in what, one entry for each that is known."""
+
+    def __init__(self, stuck: Sequence[int], waiting: Sequence[Waiting]) -> None:
+        self.stuck = tuple(stuck)
+        self.waiting = tuple(waiting)
+        super().__init__(
+            "FL707",
+            f"ASTRA-sim does not run these traces to their end: {len(stuck)} ranks wait for "
+            f"ever, the first is {stuck[0]}",
+            help=self.cause or "flint check says what for",
+        )
+
+    @property
+    def cause(self) -> str:
+        """Where the waiting begins: with a rank that has ended without the others, or in a circle."""
+        stuck = set(self.stuck)
+        for waiting in self.waiting:
+            ended = [rank for rank in waiting.absent if rank not in stuck]
+            if ended:
+                return f"{waiting}; rank {ended[0]} has ended without it"
+        return f"in a circle, first: {self.waiting[0]}" if self.waiting else ""
+
+
+@dataclass(frozen=True)
+class SimulatedStep:
+    """When each rank ends by the rules of ASTRA-sim, how long it computed, and in what it communicated.
+
+    `kernels` are the computations of each.
+
+    Times are in ns.
+    """
+
+    network: str
+    fabric: Fabric
+    end_ns: tuple[int, ...]
+    compute_ns: tuple[int, ...]
+    spent: tuple[tuple[Spent, ...], ...] = ()
+    kernels: tuple[int, ...] = ()
+
+    @property
+    def step_time_ns(self) -> int:
+        """When the last rank ends."""
+        return max(self.end_ns)
+
+    @property
+    def slowest(self) -> int:
+        """The rank that ends last, the first of several."""
+        return self.end_ns.index(self.step_time_ns)
+
+    def to_json(self) -> SimulatedDocument:
+        """Exact numbers, JSON-able."""
+        rank = self.slowest
+        return {
+            "schema": SCHEMA,
+            "policy": ASTRA_SIM,
+            "network": self.network,
+            "ranks": len(self.end_ns),
+            "step_time_ns": self.step_time_ns,
+            "slowest": {
+                "rank": rank,
+                "compute_ns": self.compute_ns[rank],
+                "exposed_ns": self.end_ns[rank] - self.compute_ns[rank],
+            },
+            "end_ns": list(self.end_ns),
+        }
+
+    def to_text(self) -> str:
+        """For people."""
+        parts = zip(self.fabric.topologies, self.fabric.sizes, strict=True)
+        rank, compute = self.slowest, self.compute_ns[self.slowest]
+        exposed = self.step_time_ns - compute
+        return (
+            f"network    {self.network}: {', '.join(f'{t} of {n}' for t, n in parts)}\n"
+            "rules      ASTRA-sim's, congestion-unaware: one communication of a rank at a time\n"
+            f"step time  {format_duration(self.step_time_ns)} ({self.step_time_ns:,} ns)\n"
+            f"rank {rank:<5} ends last: {format_duration(compute)} of computation, "
+            f"{format_duration(exposed)} of exposed communication"
+        )
+
+
+def work_text(work: Meeting | MessageEnd) -> str:
+    """What a node communicates, in a few words."""
+    if isinstance(work, Meeting):
+        kind = work.kind.name.lower()
+        return f"{kind} of {work.size_bytes:,} bytes between ranks {ranks_text(work.members)}"
+    return f"a message of {work.size_bytes:,} bytes with tag {work.tag}"

@@ -1,0 +1,66 @@
+"""Traces in ASTRA-sim, on one network after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from flint.backends.simulators.astra_sim import AstraSim, Progress
+from flint.backends.simulators.inputs import Case, Inputs
+from flint.backends.simulators.outcome import SimulatedRun
+from flint.errors import FlintError
+from flint.log import stage
+from flint.text import plural
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.simulation import SimulationDocument
+
+#: Version of the JSON form.
+SCHEMA: Final = "flint.simulation/1"
+#: Looks at a run of a case, and says more of it.
+Look = Callable[[Case, SimulatedRun], SimulatedRun]
+
+
+@dataclass(frozen=True)
+class AstraSimulation:
+    """What ASTRA-sim said of traces on each network."""
+
+    binary: str
+    name: str
+    runs: tuple[SimulatedRun, ...]
+
+    @property
+    def failures(self) -> tuple[FlintError, ...]:
+        """Why runs did not end as they should, in their order."""
+        return tuple(r.failure for r in self.runs if r.failure is not None)
+
+    def to_json(self) -> SimulationDocument:
+        """Exact numbers, JSON-able."""
+        return {
+            "schema": SCHEMA,
+            "simulator": "astra-sim",
+            "binary": self.binary,
+            "runs": [r.to_json() for r in self.runs],
+        }
+
+    def to_text(self, *, verbose: bool = False) -> str:
+        """For people; `verbose` prints a row for each rank."""
+        head = f"simulator  {self.binary}\ntraces     {self.name}"
+        return "\n\n".join([head, *(r.to_text(verbose=verbose) for r in self.runs)])
+
+
+def simulate_all(
+    simulator: AstraSim, inputs: Inputs, look: Look | None = None, progress: Progress | None = None
+) -> AstraSimulation:
+    """Run the simulator on each network. A run that fails does not keep the next from running.
+
+    Raises FlintError FL710 where the binary cannot be run at all.
+    """
+    runs = []
+    for case in inputs.cases:
+        with stage(f"simulate {case.network.name}"):
+            run = simulator.run(inputs, case, progress)
+        runs.append(look(case, run) if look else run)
+    name = f"{inputs.traces.folder.name or inputs.traces.folder}: {plural(inputs.ranks, 'rank')}"
+    return AstraSimulation(simulator.binary.name, name, tuple(runs))

@@ -1,0 +1,60 @@
+"""Why programs differ from the compiled ones: for each, a section of docs/compilers.md."""
+
+from __future__ import annotations
+
+_TWICE = "[the same value twice](#the-same-value-twice)"
+_TABLES = "[tables on two axes](#tables-on-two-axes)"
+_SEQUENCE = "[sequence parallelism that nothing pins](#sequence-parallelism-that-nothing-pins)"
+_EXPERTS = "[experts by einsum](#experts-by-einsum)"
+_UNEVEN = "[dimensions that do not divide](#dimensions-that-do-not-divide)"
+_SUMS = "[sums that are not merged](#sums-that-are-not-merged)"
+_IDLE = "[an axis that is idle](#an-axis-that-is-idle)"
+_RESULT = "[an operation that is the result](#an-operation-that-is-the-result)"
+
+#: Reason by name of the program.
+REASONS: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "llama fsdp+tp, remat full",
+            "llama fsdp+tp, remat none",
+            "llama fsdp+tp+sp, remat full",
+            "llama fsdp+tp+sp, remat none",
+            "resnet50",
+            "resnet_dp",
+            "resnet_spatial",
+            "resnet_spatial_infer",
+            "unet spatial",
+            "llama_fsdp_tp_sp_pinned",
+        ),
+        _TWICE,
+    ),
+    **dict.fromkeys(("resnet50 spatial", "dlrm"), _UNEVEN),
+    **dict.fromkeys(
+        (
+            "gpt2 fsdp table by rows",
+            "gpt2 fsdp tp",
+            "gpt2 fsdp tp table by hidden",
+            "gqa tp sp",
+            "llama_3_axes",
+        ),
+        _TABLES,
+    ),
+    **dict.fromkeys(("gpt2 fsdp tp sp", "llama_fsdp_tp_sp", "llama_4_axes"), _SEQUENCE),
+    **dict.fromkeys(("moe top-2", "moe top-2 pinned", "moe top-2 fsdp"), _EXPERTS),
+    **dict.fromkeys(
+        (
+            "gpt2 fsdp",
+            "gpt2 fsdp unrolled",
+            "gpt2 fsdp untied",
+            "vit data",
+            "lstm",
+            "encoder decoder tp",
+        ),
+        _SUMS,
+    ),
+    **dict.fromkeys(("muon", "op_map"), _IDLE),
+    **dict.fromkeys(("op_topk", "op_topk_free", "op_cond"), _RESULT),
+    "context parallel": "[slices behind transposes](#slices-behind-transposes)",
+    "ulysses": "[constants are exchanged](#constants-are-exchanged)",
+    "op_associative_scan": "[odd and even](#odd-and-even)",
+}

@@ -1,0 +1,232 @@
+"""`flint simulate`: another simulator on the traces, and where it differs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import Progress, print_error, print_json, print_text, progress_bar
+from flint.cli.exits import FOUND
+from flint.cli.options import Json, Mapping, Quiet, Verbose, cluster_candidates
+from flint.errors import FlintError
+
+if TYPE_CHECKING:
+    from flint.backends.cost.estimate import Estimate
+    from flint.backends.simulators.inputs import Case, Inputs
+    from flint.backends.simulators.outcome import Simulation
+    from flint.backends.simulators.process import Limits
+
+_GIB = 1 << 30
+#: SCALE-Sim takes as long as one lets it.
+_SCALE_SIM_SECONDS = 300.0
+
+
+class SimulatorName(StrEnum):
+    """The simulators that are known."""
+
+    ASTRA_SIM = "astra-sim"
+    SCALE_SIM = "scalesim"
+
+
+Traces = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A directory of traces that flint capture wrote.")
+]
+With = Annotated[SimulatorName, typer.Option("--with", help="Which simulator.")]
+Binary = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="ASTRA-sim (default: $FLINT_ASTRA_SIM, or in PATH), or a Python that has scalesim.",
+    ),
+]
+Networks = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--network",
+        metavar="FILE",
+        help="network.yml (repeatable; default: all beside the traces).",
+    ),
+]
+System = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="system.json (default: that beside the network)."),
+]
+Memory = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Of remote memory (default: memory.json beside the traces)."),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        metavar="NAME|FILE",
+        autocompletion=cluster_candidates,
+        help="Compare with the estimate on it (default: that of the traces); scalesim: the chip.",
+    ),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Longest time of a run (default: an hour; scalesim 300)."),
+]
+MemoryLimit = Annotated[
+    float | None,
+    typer.Option(metavar="GIB", help="Most memory of a run (default: that of the machine)."),
+]
+
+
+def simulate(
+    path: Traces,
+    with_: With,
+    binary: Binary = None,
+    networks: Networks = None,
+    system: System = None,
+    memory: Memory = None,
+    cluster: Cluster = None,
+    map_: Mapping = None,
+    limit: Limit = None,
+    memory_limit: MemoryLimit = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run a simulator of your own on traces.
+
+    astra-sim runs in a scratch folder, once for each network, within the limits. A run is good if
+    every rank has finished, whatever its exit status says. Says why its time is not that of flint
+    estimate, or what ranks wait for. scalesim counts cycles of products on an array of -c. Exits 1
+    where something is wrong.
+    """
+    limits = _limits(limit, memory_limit, with_)
+    with progress_bar(f"{with_.value}: {_UNITS[with_]}", quiet=quiet or json_) as progress:
+        if with_ is SimulatorName.SCALE_SIM:
+            others = (("--network", networks), ("--system", system), ("--memory", memory))
+            _refuse((*others, ("--map", map_)), with_)
+            found = _products(path, binary, cluster, limits, progress)
+        else:
+            files = networks or (), system, memory
+            found = _traces(path, binary, (cluster, map_), limits, files, progress)
+    if json_:
+        print_json(found.to_json())
+    else:
+        print_text(found.to_text(verbose=verbose > 0))
+    for failure in found.failures:
+        print_error(failure)
+    if found.failures:
+        raise typer.Exit(FOUND)
+
+
+#: What progress counts.
+_UNITS = {
+    SimulatorName.ASTRA_SIM: "ranks that finished",
+    SimulatorName.SCALE_SIM: "products",
+}
+
+
+def _refuse(options: tuple[tuple[str, object], ...], name: SimulatorName) -> None:
+    for option, value in options:
+        if value is not None:
+            raise FlintError(
+                "FL218", f"{option} is not for --with {name.value}", help="leave it out"
+            )
+
+
+def _traces(
+    path: Path,
+    binary: str | None,
+    on: tuple[str | None, str | None],
+    limits: Limits,
+    files: tuple[Sequence[Path], Path | None, Path | None],
+    progress: Progress | None,
+) -> Simulation:
+    """Traces in ASTRA-sim; `on` is the cluster and the mapping of the estimate."""
+    from flint.backends.simulators.astra_sim import AstraSim, find_binary
+    from flint.backends.simulators.explained import Explainer
+    from flint.backends.simulators.inputs import find_inputs
+    from flint.backends.simulators.simulation import simulate_all
+
+    simulator = AstraSim(find_binary(binary), limits)
+    flat = simulator.is_congestion_aware
+    inputs = find_inputs(path, *files, flat=flat)
+    look = Explainer(inputs, _estimator(inputs, *on), flat)
+    return simulate_all(simulator, inputs, look, progress)
+
+
+def _products(
+    path: Path,
+    interpreter: str | None,
+    cluster: str | None,
+    limits: Limits,
+    progress: Progress | None,
+) -> Simulation:
+    """Products of a captured program in SCALE-Sim."""
+    from flint.backends.cost.estimate import default_profile
+    from flint.backends.simulators.products import array_of, products_of
+    from flint.backends.simulators.scale_sim import ScaleSim, find_interpreter
+    from flint.cli.inputs import load_workload
+    from flint.cluster.models import load_cluster
+    from flint.rewrite import kernels_for
+
+    if cluster is None:
+        raise FlintError(
+            "FL218", "--with scalesim needs a chip with systolic arrays", help="give -c v5p"
+        )
+    on = load_cluster(cluster)
+    array = array_of(on.chip)
+    simulator = ScaleSim(find_interpreter(interpreter), limits)
+    workload = load_workload(path)
+    products = products_of(kernels_for(workload, default_profile(workload, on)), array)
+    name = str(workload.metadata.get("name") or "program")
+    return simulator.simulate(name, on.chip.name, array, products, progress)
+
+
+def _estimator(
+    inputs: Inputs, cluster: str | None, mapping: str | None
+) -> Callable[[Case], Estimate]:
+    """What estimates the traces' program for a case: on `cluster`, that of the traces, or the case's.
+
+    Raises FlintError FL701, FL702 or FL706 for a cluster that was given and cannot be used.
+    """
+    from flint.backends.cost.astrasim.files import read_astrasim
+    from flint.cli.inputs import load_workload
+    from flint.cluster.load import find_cluster_file
+    from flint.cluster.models import load_cluster
+    from flint.tracing import Trace
+
+    given = None if cluster is None else load_cluster(cluster)
+    options = getattr(inputs.traces.manifest, "options", None)
+    if given is None and (name := getattr(options, "cluster", None)):
+        with contextlib.suppress(FlintError):  # it is a file of the user's, which may be anywhere
+            given = load_cluster(find_cluster_file(name))
+
+    def estimate(case: Case) -> Estimate:
+        on = given or read_astrasim(case.network, case.system)
+        return Trace(load_workload(inputs.traces.folder)).estimate(on, mapping=mapping)
+
+    return estimate
+
+
+def _limits(seconds: float | None, gib: float | None, name: SimulatorName) -> Limits:
+    """What the options say. Raises FlintError FL504 for what is no limit."""
+    from dataclasses import replace
+
+    from flint.backends.simulators.process import Limits, machine_memory_bytes
+    from flint.io.processes import Patience
+
+    for option, value in (("--limit", seconds), ("--memory-limit", gib)):
+        if value is not None and not 0 < value < 1e6:
+            raise FlintError(
+                "FL504", f"{option} {value:g} is no limit", help="give a number above 0"
+            )
+    patience = Patience.from_environment()
+    if seconds is None and name is SimulatorName.SCALE_SIM:
+        seconds = min(_SCALE_SIM_SECONDS, patience.total_seconds)
+    if seconds is not None:
+        patience = replace(patience, total_seconds=seconds)
+    memory = machine_memory_bytes() if gib is None else int(gib * _GIB)
+    return Limits(patience, memory)

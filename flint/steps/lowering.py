@@ -1,0 +1,57 @@
+"""Who turns a whole program into that of one device: a partitioner, or a compiler for a chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flint.errors import FlintError, nearest
+
+#: The partitioner that nobody has to name.
+SHARDY: Final = "shardy"
+#: Compilers, and the platform that JAX lowers for where they take over.
+PLATFORMS: Final = {"xla-gpu": "cuda", "xla-tpu": "tpu", "xla-tpu-cycles": "tpu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """A partitioner, or a compiler with the chip that it is for ("" is the usual one).
+
+    "xla-tpu" stops before it generates code, "xla-tpu-cycles" does not: it takes 20 to 60 times as
+    long, and then the program has the cycles that the compiler estimates for each kernel.
+
+    Raises FlintError FL410 for a compiler that does not exist, and FL218 for a partitioner and a
+    compiler, which brings its own.
+    """
+
+    partitioner: str = SHARDY
+    compiler: str = ""
+    chip: str = ""
+
+    def __post_init__(self) -> None:
+        if self.compiler and self.compiler not in PLATFORMS:
+            raise FlintError(
+                "FL410",
+                f"there is no compiler '{self.compiler}'{nearest(self.compiler, list(PLATFORMS))}",
+                help=f"choose one of {', '.join(PLATFORMS)}",
+            )
+        if self.compiler and self.partitioner != SHARDY:
+            raise FlintError(
+                "FL218",
+                f"{self.compiler} brings its own partitioner",
+                help="leave out --partitioner, or --compiler",
+            )
+
+    @property
+    def family(self) -> str:
+        """The compiler, however far it goes: "xla-gpu" or "xla-tpu"."""
+        return self.compiler.removesuffix("-cycles")
+
+    @property
+    def is_shardy(self) -> bool:
+        """Whether Flint's own worker process does it."""
+        return self.partitioner == SHARDY and not self.compiler
+
+    def platform(self, default: str) -> str:
+        """What the program is lowered for."""
+        return PLATFORMS.get(self.compiler, default)

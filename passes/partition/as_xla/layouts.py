@@ -1,0 +1,40 @@
+"""Which axes divide which dimension of a tensor: shardings without MLIR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+#: Name of a mesh axis, devices before the part meant, devices of the part.
+Axis = tuple[str, int, int]
+#: Axes of every dimension of a tensor, major to minor.
+Layout = tuple[tuple[Axis, ...], ...]
+
+
+def count(axes: Iterable[Axis]) -> int:
+    """Devices along axes."""
+    return math.prod(size for _, _, size in axes)
+
+
+def axes_of(layout: Layout, dims: Iterable[int] | None = None) -> tuple[Axis, ...]:
+    """Axes of some dimensions, or of all."""
+    chosen = range(len(layout)) if dims is None else dims
+    return tuple(a for d in chosen for a in layout[d])
+
+
+def without(layout: Layout, axes: Iterable[Axis]) -> Layout:
+    """The layout with these axes whole again."""
+    gone = set(axes)
+    return tuple(tuple(a for a in dim if a not in gone) for dim in layout)
+
+
+def merged(first: Layout, second: Layout) -> Layout | None:
+    """Both layouts at once, or None where they need one axis or dimension for two things."""
+    found = []
+    for mine, other in zip(first, second, strict=True):
+        short, long = sorted((mine, other), key=len)
+        if long[: len(short)] != short:
+            return None
+        found.append(long)
+    used = [a for dim in found for a in dim]
+    return tuple(found) if len(used) == len(set(used)) else None

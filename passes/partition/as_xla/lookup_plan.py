@@ -1,0 +1,353 @@
+"""How XLA's partitioner splits a lookup (`gather`) or its gradient (`scatter`) between devices.
+
+Three ways, and each takes some mesh axes; the rest is settled after it among the devices that are
+left, a group:
+
+- along dimensions of the table that slices take whole (*passthrough*: the hidden dimension),
+- along dimensions that are looked up one position at a time (*trivial*: the vocabulary),
+- along dimensions of the indices (*index*: the tokens).
+
+Which comes first is decided by what needs least memory at once: of a dry run of each, the largest
+operation (operands and results of the lookup or of a collective), then by bytes sent. What other
+tensors have of the axes taken they give up: for axes of the group if those are enough, else they
+are gathered. The rules are those of xla/service/spmd/gather_scatter_handler.cc (no code is);
+tests/oracle/test_lookups_against_xla.py holds outcomes against XLA's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, takewhile
+
+from flint.passes.partition.as_xla.layouts import Axis, Layout, axes_of, count, merged, without
+
+#: Bytes of the largest operation, and bytes sent.
+Cost = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Sizes of dimensions, which factor each is, and bytes of an element."""
+
+    sizes: tuple[int, ...]
+    factors: tuple[int, ...]
+    element_bytes: int
+
+    def bytes_of(self, layout: Layout) -> int:
+        """Bytes of one device's part."""
+        parts = (-(-s // count(axes)) for s, axes in zip(self.sizes, layout, strict=True))
+        return math.prod(parts) * self.element_bytes
+
+    def dims(self, factors: frozenset[int]) -> list[int]:
+        """Dimensions that are one of `factors`."""
+        return [d for d, factor in enumerate(self.factors) if factor in factors]
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A gather, or a scatter with `is_scatter`: then `moved` are the updates, else the result."""
+
+    table: Tensor
+    indices: Tensor
+    moved: Tensor
+    passthrough: frozenset[int]
+    trivial: frozenset[int]
+    index: frozenset[int]
+    is_scatter: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """Layouts that are still to be reconciled on `free` axes. `result` is what is asked for."""
+
+    table: Layout
+    indices: Layout
+    moved: Layout
+    result: Layout
+    free: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Layouts that each tensor takes on the way, the first as it is, the last as it is used.
+
+    `result` begins with what the operation makes and ends as asked for; `summed` are layouts in
+    which parts of it are summed.
+    """
+
+    table: tuple[Layout, ...]
+    indices: tuple[Layout, ...]
+    moved: tuple[Layout, ...]
+    result: tuple[Layout, ...]
+    summed: tuple[Layout, ...] = ()
+
+
+def regrouped(
+    layout: Layout, group: Sequence[Axis], free: Sequence[Axis], priority: Sequence[int]
+) -> tuple[Layout, ...] | None:
+    """Layouts on the way to one that leaves the axes `group` to others; None: no such way is known.
+
+    As many parts stay as fit into what is left of `free`; dimensions in order of `priority` (those
+    that are gathered first) give up theirs.
+    """
+    if not set(axes_of(layout)) & set(group):
+        return (layout,)
+    left = [a for a in free if a not in group]
+    needed = count(axes_of(layout)) * count(group) // count(free)  # parts too many
+    tiles = [count(a for a in dim if a in free) for dim in layout]
+    whole = list(tiles)
+    for dim in [*priority, *range(len(layout))]:
+        shared = math.gcd(tiles[dim], max(needed, 1))
+        tiles[dim], needed = tiles[dim] // shared, needed // shared
+    placed = _placed(layout, tiles, left, free)
+    if placed is None:
+        return None
+    steps = [layout]
+    between = _between(placed, whole, tiles, group) if max(tiles, default=1) > 1 else None
+    for step in (between, placed):
+        if step is not None and step != steps[-1]:
+            steps.append(step)
+    return tuple(steps)
+
+
+def _placed(
+    layout: Layout, tiles: Sequence[int], left: Sequence[Axis], free: Sequence[Axis]
+) -> Layout | None:
+    """Parts of each dimension on axes of `left`: those that it has, else others of that size."""
+    fixed = [tuple(a for a in dim if a not in free) for dim in layout]
+    kept = [tuple(a for a in dim if a in left) for dim in layout]
+    kept = [axes if count(axes) == tiles[d] else () for d, axes in enumerate(kept)]
+    others = [a for a in left if all(a not in axes for axes in kept)]
+    for d, tile in enumerate(tiles):
+        if count(kept[d]) == tile:
+            continue
+        for axis in others:
+            if axis[2] == tile:
+                kept[d] = (axis,)
+                others.remove(axis)
+                break
+        else:
+            return None
+    return tuple((*f, *k) for f, k in zip(fixed, kept, strict=True))
+
+
+def _between(
+    placed: Layout, whole: Sequence[int], tiles: Sequence[int], group: Sequence[Axis]
+) -> Layout | None:
+    """`placed` before anything is gathered: what goes is on axes of the group."""
+    spare = list(group)
+    found = list(placed)
+    for d, (before, after) in enumerate(zip(whole, tiles, strict=True)):
+        more = before // after
+        if more == 1:
+            continue
+        axis = next((a for a in spare if a[2] % more == 0), None)
+        if axis is None:
+            return None
+        spare.remove(axis)
+        found[d] = (*found[d], (axis[0], axis[1], more))
+    return tuple(found)
+
+
+# the ways -----------------------------------------------------------------------------------------
+
+
+def plan(lookup: Lookup, state: State) -> Plan | None:
+    """What XLA does of a lookup; None where its way is not known."""
+    found: list[tuple[Cost, _Way]] = []
+    for way in (_passthrough, _trivial, _by_index):
+        dry = way(lookup, state, _whole)
+        if dry is not None:
+            found.append((_cost(lookup, dry), way))
+    if not found:
+        return _whole(lookup, state)
+    _, best = min(found, key=lambda f: f[0])
+    return best(lookup, state, plan)
+
+
+#: What settles the rest in a group.
+_Rest = Callable[[Lookup, State], Plan | None]
+_Way = Callable[[Lookup, State, _Rest], Plan | None]
+
+
+def _whole(lookup: Lookup, state: State) -> Plan:
+    """Everything that is left is gathered."""
+
+    def gathered(layout: Layout) -> tuple[Layout, ...]:
+        return _chain((layout,), without(layout, state.free))
+
+    kept = without(state.result, state.free)
+    moved = gathered(state.moved) if lookup.is_scatter else ()
+    return Plan(
+        gathered(state.table), gathered(state.indices), moved, _chain((kept,), state.result)
+    )
+
+
+def _passthrough(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
+    """The dimensions of the table that slices take whole stay divided."""
+    at = lookup.table.dims(lookup.passthrough)
+    group = [a for a in axes_of(state.table, at) if a in state.free]
+    indices = regrouped(state.indices, group, state.free, _index_dims(lookup))
+    if not group or indices is None:
+        return None
+    beside = state.moved if lookup.is_scatter else state.result
+    divided = _carried(lookup.table, state.table, lookup.moved, lookup.passthrough, group)
+    kept = _joined(divided, without(beside, state.free))
+    divided = merged(kept, beside) or kept
+    after = replace(state, indices=indices[-1], free=tuple(a for a in state.free if a not in group))
+    if lookup.is_scatter:
+        made = rest(lookup, replace(after, moved=divided))
+        return _wrapped(made, indices=indices, moved=_chain((state.moved,), divided))
+    made = rest(lookup, replace(after, result=divided))
+    return _wrapped(made, indices=indices, result=state.result)
+
+
+def _trivial(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
+    """Every device looks up what it has; the results are summed."""
+    at = lookup.table.dims(lookup.trivial)
+    group = [a for a in axes_of(state.table, at) if a in state.free]
+    indices = regrouped(state.indices, group, state.free, _index_dims(lookup))
+    beside = state.moved if lookup.is_scatter else state.result
+    others = regrouped(beside, group, state.free, _moved_dims(lookup))
+    if not group or indices is None or others is None:
+        return None
+    free = tuple(a for a in state.free if a not in group)
+    after = replace(state, indices=indices[-1], free=free)
+    if lookup.is_scatter:
+        made = rest(lookup, replace(after, moved=others[-1]))
+        return _wrapped(made, indices=indices, moved=others)
+    made = rest(lookup, replace(after, result=others[-1]))
+    return _wrapped(made, indices=indices, result=state.result, summed=others[-1])
+
+
+def _by_index(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:
+    """Every device looks up its indices: in all of the table, or adds to all of it."""
+    beside = state.moved if lookup.is_scatter else state.result
+    used = axes_of(beside, lookup.moved.dims(lookup.index))
+    wished = _carried(lookup.moved, beside, lookup.indices, lookup.index, used)
+    start = merged(state.indices, wished) or state.indices
+    group = [a for a in axes_of(start, lookup.indices.dims(lookup.index)) if a in state.free]
+    table = regrouped(state.table, group, state.free, _table_dims(lookup))
+    if not group or table is None:
+        return None
+    divided = _carried(lookup.indices, start, lookup.moved, lookup.index, group)
+    kept = _joined(divided, without(beside, state.free))
+    divided = merged(kept, beside) or kept
+    free = tuple(a for a in state.free if a not in group)
+    after = replace(state, table=table[-1], indices=start, free=free)
+    indices = _chain((state.indices,), start)
+    if lookup.is_scatter:
+        made = rest(lookup, replace(after, moved=divided, result=table[-1]))
+        moved = _chain((state.moved,), divided)
+        return _wrapped(
+            made, table=table, indices=indices, moved=moved, result=state.result, summed=table[-1]
+        )
+    made = rest(lookup, replace(after, result=divided))
+    return _wrapped(made, table=table, indices=indices, result=state.result)
+
+
+def _wrapped(
+    made: Plan | None,
+    *,
+    table: tuple[Layout, ...] = (),
+    indices: tuple[Layout, ...] = (),
+    moved: tuple[Layout, ...] = (),
+    result: Layout | None = None,
+    summed: Layout | None = None,
+) -> Plan | None:
+    """What a way does before and after what is done in its groups."""
+    if made is None:
+        return None
+    return Plan(
+        (*table[:-1], *made.table),
+        (*indices[:-1], *made.indices),
+        (*moved[:-1], *made.moved),
+        made.result if result is None else _chain(made.result, result),
+        made.summed if summed is None else (*made.summed, summed),
+    )
+
+
+def _chain(layouts: tuple[Layout, ...], end: Layout) -> tuple[Layout, ...]:
+    """Layouts and where they end; what is exchanged and gathered at once XLA gathers first."""
+    last = layouts[-1]
+    if last == end:
+        return layouts
+    gone = set(axes_of(last)) - set(axes_of(end))
+    stays = tuple(_common(b, e) for b, e in zip(last, end, strict=True))
+    moves = set(axes_of(last)) - gone - set(axes_of(stays))
+    return (*layouts, stays, end) if gone and moves else (*layouts, end)
+
+
+def _common(first: tuple[Axis, ...], second: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    both = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    return tuple(a for a, _ in both)
+
+
+def _carried(
+    source: Tensor, layout: Layout, target: Tensor, factors: frozenset[int], axes: Iterable[Axis]
+) -> Layout:
+    """Of `axes`, those of `source` on `factors`, on the dimensions of `target` that are the same."""
+    chosen = set(axes)
+    by_factor = {
+        factor: tuple(a for a in dim if a in chosen)
+        for factor, dim in zip(source.factors, layout, strict=True)
+        if factor in factors
+    }
+    return tuple(by_factor.get(factor, ()) for factor in target.factors)
+
+
+def _joined(first: Layout, second: Layout) -> Layout:
+    """Axes of both, those of `second` first."""
+    return tuple((*b, *(x for x in a if x not in b)) for a, b in zip(first, second, strict=True))
+
+
+def _index_dims(lookup: Lookup) -> list[int]:
+    return [d for d in range(len(lookup.indices.sizes)) if d not in _vector_dims(lookup)]
+
+
+def _vector_dims(lookup: Lookup) -> list[int]:
+    return [d for d, f in enumerate(lookup.indices.factors) if f not in lookup.index]
+
+
+def _table_dims(lookup: Lookup) -> list[int]:
+    return [*lookup.table.dims(lookup.trivial), *lookup.table.dims(lookup.passthrough)]
+
+
+def _moved_dims(lookup: Lookup) -> list[int]:
+    last = lookup.moved.dims(lookup.passthrough)
+    return [*(d for d in range(len(lookup.moved.sizes)) if d not in last), *last]
+
+
+# what a way costs ---------------------------------------------------------------------------------
+
+
+def _cost(lookup: Lookup, made: Plan) -> Cost:
+    """The largest operation of a dry run and bytes sent."""
+    result = lookup.table if lookup.is_scatter else lookup.moved
+    chains = [(lookup.table, made.table), (lookup.indices, made.indices), (result, made.result)]
+    inputs = [(lookup.table, made.table), (lookup.indices, made.indices)]
+    if lookup.is_scatter:
+        chains.append((lookup.moved, made.moved))
+        inputs.append((lookup.moved, made.moved))
+    work = sum(tensor.bytes_of(chain[-1]) for tensor, chain in inputs)
+    written = 0 if lookup.is_scatter else result.bytes_of(made.result[0])  # a scatter is in place
+    found = [(work + written, 0)]
+    for tensor, chain in chains:
+        for before, after in pairwise(chain):
+            found.append(_move_cost(tensor.bytes_of(before), tensor.bytes_of(after), before, after))
+    found += [(result.bytes_of(s), 2 * result.bytes_of(s)) for s in made.summed]  # in place
+    return max(memory for memory, _ in found), sum(sent for _, sent in found)
+
+
+def _move_cost(before_bytes: int, after_bytes: int, before: Layout, after: Layout) -> Cost:
+    """Of a gather, an exchange, or a slice (which is none of either)."""
+    if set(axes_of(before)) <= set(axes_of(after)) and _is_refined(before, after):
+        return 0, 0
+    sent = after_bytes - before_bytes if after_bytes > before_bytes else after_bytes
+    return before_bytes + after_bytes, sent
+
+
+def _is_refined(before: Layout, after: Layout) -> bool:
+    return all(a[: len(b)] == b for b, a in zip(before, after, strict=True))

@@ -1,0 +1,233 @@
+"""Lookups and their gradients split as XLA's partitioner splits them, before Shardy has to choose.
+
+A table sharded over its hidden dimension (FSDP) and tokens sharded over the batch want one mesh
+axis for two things. Shardy's explicit reshards keep whichever tensor is largest where it is; XLA
+decides by the memory that each way needs (`lookup_plan`).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from flint.passes.mlir import defining_operation, element_bits
+from flint.passes.partition.as_xla.layouts import Axis, Layout, axes_of
+from flint.passes.partition.as_xla.lookup_plan import (
+    Lookup,
+    Plan,
+    State,
+    Tensor,
+    plan,
+)
+from flint.passes.partition.as_xla.placed import (
+    axis_sizes,
+    factors_of,
+    is_annotated_here,
+    layout_of,
+    sharding_at,
+    sharding_of,
+    used_axes,
+)
+
+#: A value, a layout and a block to the value in that layout, made in that block.
+Moved = dict[tuple[Any, Layout, Any], Any]
+_RULE = "sdy.sharding_rule"
+_CONSTANTS = ("stablehlo.constant", "sdy.constant")
+_NAMES = ("stablehlo.gather", "stablehlo.scatter")
+
+
+def split_lookups(module: Any) -> None:
+    """Put reshards around every gather and scatter that XLA would not leave as it is."""
+    sizes, used = axis_sizes(module), used_axes(module)
+    plans: dict[tuple[Any, ...], Plan | None] = {}
+    moved: Moved = {}
+    for op in _lookups(module):
+        tensors = [*op.operands, op.results[0]]
+        if not all(map(is_annotated_here, tensors)):
+            continue
+        shardings = [sharding_of(v) for v in tensors]
+        if all(s is None for s in shardings):
+            continue
+        key = (op.name, op.attributes[_RULE], *(v.type for v in tensors), *shardings)
+        if key not in plans:
+            plans[key] = _planned(op, shardings, sizes, used)
+        made = plans[key]
+        if made is not None:
+            _apply(op, made, next(s for s in shardings if s is not None).mesh_or_ref, sizes, moved)
+
+
+def _lookups(module: Any) -> list[Any]:
+    """Gathers and scatters of one table, with a rule, outside of `shard_map`."""
+    from jaxlib.mlir import ir
+
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        name = op.name
+        if name == "sdy.manual_computation":
+            return ir.WalkResult.SKIP
+        if name in _NAMES and len(op.results) == 1 and _RULE in op.attributes:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def _planned(
+    op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
+) -> Plan | None:
+    """What XLA does of an operation, or None: what Shardy would."""
+    lookup = _lookup_of(op)
+    if lookup is None or not sizes:
+        return None
+    tensors = [lookup.table, lookup.indices, lookup.moved]
+    if lookup.is_scatter:
+        tensors.append(lookup.table)
+    layouts = [layout_of(s, len(t.sizes), sizes) for s, t in zip(shardings, tensors, strict=True)]
+    result = layouts[3] if lookup.is_scatter else layouts[2]
+    free = tuple((name, 1, size) for name, size in sizes.items() if size > 1 and name in used)
+    if any(a not in free for layout in layouts for a in axes_of(layout)):
+        return None  # parts of axes
+    made = plan(lookup, State(layouts[0], layouts[1], layouts[2], result, free))
+    chains = (made.table, made.indices, made.moved, made.result) if made is not None else ()
+    return made if any(len(chain) > 1 for chain in chains) else None
+
+
+def _lookup_of(op: Any) -> Lookup | None:
+    """The operation as its rule has it; None where a factor is of another kind (batches)."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    rule = sdy.OpShardingRuleAttr(op.attributes[_RULE])
+    mappings = [factors_of(m) for m in (*rule.operand_mappings, *rule.result_mappings)]
+    types = [ir.RankedTensorType(v.type) for v in (*op.operands, op.results[0])]
+    table, indices, moved = (
+        Tensor(tuple(t.shape), tuple(m), element_bits(t.element_type) // 8)
+        for t, m in zip(types[:2] + [types[2]], mappings, strict=False)
+    )
+    of_table, of_indices, of_moved = (set(t.factors) for t in (table, indices, moved))
+    if of_table & of_indices or of_moved - of_table - of_indices:
+        return None
+    return Lookup(
+        table,
+        indices,
+        moved,
+        passthrough=frozenset(of_table & of_moved),
+        trivial=frozenset(of_table - of_moved),
+        index=frozenset(of_indices & of_moved),
+        is_scatter=op.name == "stablehlo.scatter",
+    )
+
+
+# changing the module ------------------------------------------------------------------------------
+
+
+def _apply(op: Any, made: Plan, mesh: Any, sizes: dict[str, int], moved: Moved) -> None:
+    """Move the operands to where the plan has them, and the result to where it was."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    for number, chain in enumerate((made.table, made.indices, made.moved)):
+        with ir.InsertionPoint(op), op.location:
+            if len(chain) > 1:
+                value = _copy_of_constant(op.operands[number], op)
+                op.operands[number] = (
+                    _moved(op.operands[number], chain, mesh, sizes, moved)
+                    if value is None
+                    else _placed(value, chain[-1], mesh, sizes)
+                )
+    if len(made.result) == 1:
+        return
+    first = sharding_at(made.result[0], mesh, sizes)
+    op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get([first])
+    result = op.results[0]
+    users = list(result.uses)
+    with ir.InsertionPoint.after(op), op.location:
+        end = _moved(result, made.result, mesh, sizes, moved)
+    for use in users:
+        use.owner.operands[use.operand_number] = end
+
+
+def _copy_of_constant(value: Any, before: Any) -> Any:
+    """A copy of a value that is the same everywhere, such as the zeros that gradients add to."""
+    from jaxlib.mlir import ir
+
+    maker = defining_operation(value)
+    if maker is None or maker.name not in ("stablehlo.broadcast_in_dim", *_CONSTANTS):
+        return None
+    if maker.name not in _CONSTANTS:
+        scalar = defining_operation(maker.operands[0])
+        if scalar is None or scalar.name not in _CONSTANTS:
+            return None
+    return maker.clone(ip=ir.InsertionPoint(before)).results[0]
+
+
+def _placed(value: Any, layout: Layout, mesh: Any, sizes: dict[str, int]) -> Any:
+    """A value that its operation may as well make somewhere else."""
+    from jaxlib.mlir.dialects import sdy
+
+    sharding = sdy.TensorShardingPerValueAttr.get([sharding_at(layout, mesh, sizes)])
+    value.owner.attributes["sdy.sharding"] = sharding
+    return value
+
+
+def _moved(
+    value: Any, chain: tuple[Layout, ...], mesh: Any, sizes: dict[str, int], made: Moved
+) -> Any:
+    """A value through the layouts of a chain, each step a collective of its own if there are more.
+
+    `made` has what earlier lookups of the same block moved already: nothing merges these later.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    for before, after in pairwise(chain):
+        key = (value, after, ir.InsertionPoint.current.block)
+        if key not in made:
+            sharding = sharding_at(after, mesh, sizes)
+            if _permutes(before, after):
+                step = sdy.CollectivePermuteOp(value, sharding)
+            elif len(chain) > 2 and _gathers(before, after):
+                step = sdy.AllGatherOp(value, _gone(before, after, sizes), sharding)
+            elif len(chain) > 2 and _gathers(after, before):
+                step = sdy.AllSliceOp(value, _gone(after, before, sizes), sharding)
+            else:
+                step = sdy.ReshardOp(value, sharding)
+            made[key] = step.result
+        value = made[key]
+    return value
+
+
+def _permutes(before: Layout, after: Layout) -> bool:
+    """Whether every dimension stays in as many parts."""
+
+    def tiles(layout: Layout) -> list[int]:
+        found = []
+        for dim in layout:
+            parts = 1
+            for _, _, size in dim:
+                parts *= size
+            found.append(parts)
+        return found
+
+    return tiles(before) == tiles(after)
+
+
+def _gathers(before: Layout, after: Layout) -> bool:
+    """Whether the last axes of dimensions go and nothing else changes."""
+    return all(b[: len(a)] == a for b, a in zip(before, after, strict=True))
+
+
+def _gone(before: Layout, after: Layout, sizes: dict[str, int]) -> Any:
+    """The attribute of a gather or slice: the axes that `after` has less, for each dimension."""
+    from jaxlib.mlir import ir
+
+    dims = [b[len(a) :] for b, a in zip(before, after, strict=True)]
+    text = ", ".join("{" + ", ".join(_shown(a, sizes) for a in dim) + "}" for dim in dims)
+    return ir.Attribute.parse(f"#sdy<list_of_axis_ref_lists[{text}]>")
+
+
+def _shown(axis: Axis, sizes: dict[str, int]) -> str:
+    name, before, size = axis
+    return f'"{name}"' if size == sizes[name] else f'"{name}":({before}){size}'

@@ -1,0 +1,130 @@
+"""Where the values of a propagated module are: their shardings, read and changed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flint.passes.mlir import functions_of
+from flint.passes.partition.as_xla.layouts import Axis, Layout
+
+
+def factors_of(mapping: Any) -> list[int]:
+    """The factor that each dimension of a tensor is, of a rule's mapping."""
+    from jaxlib.mlir.dialects import sdy
+
+    dims = sdy.TensorMappingAttr(mapping).dim_mappings
+    return [next(iter(sdy.DimMappingAttr(d).factor_indices)) for d in dims]
+
+
+def is_annotated_here(value: Any) -> bool:
+    """Whether the sharding of a value is found beside what defines it."""
+    from jaxlib.mlir import ir
+
+    return not isinstance(value, ir.BlockArgument) or _definer(value).name in (
+        "func.func",
+        "stablehlo.while",
+    )
+
+
+def _definer(value: Any) -> Any:
+    """The operation that has a value as its result, or as an argument of its region."""
+    from jaxlib.mlir import ir
+
+    owner = value.owner.owner if isinstance(value, ir.BlockArgument) else value.owner
+    return getattr(owner, "operation", owner)
+
+
+def sharding_of(value: Any) -> Any:
+    """The `#sdy.sharding` of a value, or None: it is whole on every device."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    owner = _definer(value)
+    if owner.name == "func.func":
+        attributes = owner.attributes.get("arg_attrs", None)
+        given = attributes[value.arg_number] if attributes is not None else {}
+        return sdy.TensorShardingAttr(given["sdy.sharding"]) if "sdy.sharding" in given else None
+    if owner.name == "sdy.reshard":
+        return sdy.TensorShardingAttr(owner.attributes["sharding"])
+    if "out_sharding" in owner.attributes:  # of Shardy's collectives
+        return sdy.TensorShardingAttr(owner.attributes["out_sharding"])
+    if "sdy.sharding" not in owner.attributes:
+        return None
+    argument = isinstance(value, ir.BlockArgument)
+    number = value.arg_number if argument else ir.OpResult(value).result_number
+    every = sdy.TensorShardingPerValueAttr(owner.attributes["sdy.sharding"]).shardings
+    return sdy.TensorShardingAttr(every[number])
+
+
+def reshard(value: Any, sharding: Any, before: Any) -> Any:
+    """The value with another sharding, from an operation put in front of `before`."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    with ir.InsertionPoint(before), before.location:
+        return sdy.ReshardOp(value, sharding).result
+
+
+def axis_sizes(module: Any) -> dict[str, int]:
+    """Devices along each axis of the module's meshes; empty where these do not agree."""
+    from jaxlib.mlir.dialects import sdy
+
+    found: dict[str, int] = {}
+    for op in (o.operation for o in module.body if o.operation.name == "sdy.mesh"):
+        for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes["mesh"]).axes):
+            if found.setdefault(axis.name, axis.size) != axis.size:
+                return {}
+    return found
+
+
+def used_axes(module: Any) -> frozenset[str]:
+    """Names of the axes that divide an argument of the program.
+
+    Of others nothing is known: along a pipeline's axis other devices run other stages.
+    """
+    main = functions_of(module)["main"]
+    text = str(main.attributes.get("arg_attrs", ""))
+    return frozenset(re.findall(r'"([^"]*)"', " ".join(re.findall(r"\[\{.*?\}\]", text))))
+
+
+def layout_of(sharding: Any, rank: int, sizes: dict[str, int]) -> Layout:
+    """The axes of a sharding (None: whole) of a tensor of `rank` dimensions."""
+    from jaxlib.mlir.dialects import sdy
+
+    if sharding is None:
+        return ((),) * rank
+    return tuple(
+        tuple(_axis(sdy.AxisRefAttr(a), sizes) for a in sdy.DimensionShardingAttr(d).axes)
+        for d in sharding.dimension_shardings
+    )
+
+
+def _axis(axis: Any, sizes: dict[str, int]) -> Axis:
+    from jaxlib.mlir.dialects import sdy
+
+    part = axis.sub_axis_info
+    if part is None:
+        return axis.name, 1, sizes[axis.name]
+    info = sdy.SubAxisInfoAttr(part)
+    return axis.name, info.pre_size, info.size
+
+
+def sharding_at(layout: Layout, mesh: Any, sizes: dict[str, int]) -> Any:
+    """The closed `#sdy.sharding` of a layout."""
+    from jaxlib.mlir.dialects import sdy
+
+    dims = [
+        sdy.DimensionShardingAttr.get([_axis_attribute(a, sizes) for a in dim], is_closed=True)
+        for dim in layout
+    ]
+    return sdy.TensorShardingAttr.get(mesh, dims)
+
+
+def _axis_attribute(axis: Axis, sizes: dict[str, int]) -> Any:
+    from jaxlib.mlir.dialects import sdy
+
+    name, before, size = axis
+    if size == sizes[name]:
+        return sdy.AxisRefAttr.get(name)
+    return sdy.AxisRefAttr.get(name, sdy.SubAxisInfoAttr.get(before, size))

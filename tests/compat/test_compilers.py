@@ -1,0 +1,239 @@
+"""XLA's own GPU and TPU compilers against Flint's route. Skipped where their plugins are missing.
+
+pip install -e '.[xla-gpu,xla-tpu]'
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+import flint
+from flint.errors import FlintError
+from flint.ir.mesh import Mesh
+from flint.ir.program import Flag, Kind, Program
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PACKAGES = {"xla-gpu": "jax_plugins", "xla-tpu": "libtpu"}
+
+
+def _here(compiler: str) -> bool:
+    from flint.passes.compilers.plugins import installed
+
+    if importlib.util.find_spec(PACKAGES[compiler]) is None:
+        return False
+    try:
+        installed(compiler)
+    except FlintError as error:
+        return error.code not in ("FL411",)
+    return True
+
+
+BOTH = [
+    pytest.param(c, marks=pytest.mark.skipif(not _here(c), reason=f"flint-ir[{c}] is missing"))
+    for c in PACKAGES
+]
+both = pytest.mark.parametrize("compiler", BOTH)
+gpu, tpu = (pytest.mark.parametrize("compiler", [c]) for c in BOTH)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLINT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def _sharded(mesh: Mesh, shape: tuple[int, ...], *spec: str | None) -> Any:
+    abstract = jax.sharding.AbstractMesh(mesh.sizes, mesh.names)
+    return jax.ShapeDtypeStruct(
+        shape, jnp.bfloat16, sharding=NamedSharding(abstract, PartitionSpec(*spec))
+    )
+
+
+def _mlp_step(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def loss(w1: Any, w2: Any, x: Any) -> Any:
+        return jnp.square(jax.nn.relu(x @ w1) @ w2).astype(jnp.float32).sum()
+
+    arguments = (
+        _sharded(mesh, (1024, 4096), None, "model"),
+        _sharded(mesh, (4096, 1024), "model", None),
+        _sharded(mesh, (2048, 1024), "data", None),
+    )
+    return jax.grad(loss, argnums=(0, 1)), arguments
+
+
+def _collectives(trace: flint.Trace) -> dict[tuple[str, str], int]:
+    (found,) = trace.rewritten("xla-gpu").summary().classes
+    return {(c.collective, c.over): c.comm_bytes for c in found.collectives}
+
+
+@both
+def test_a_compiled_step_is_an_ordinary_workload(compiler: str, tmp_path: Path) -> None:
+    """Products, collectives by axes, causes, memory, traces and the estimate of one program."""
+    mesh = Mesh.parse("data=4,model=2")
+    step, arguments = _mlp_step(mesh)
+    ours = flint.trace(step, mesh, *arguments)
+    compiled = flint.trace(step, mesh, *arguments, compiler=compiler)
+    flops = [t.summary().classes[0].matmul_flops for t in (ours, compiled)]
+    assert flops == [5 * (2 * 2048 * 1024 * 4096) // 8] * 2, "no gradient of x: five products"
+    assert _collectives(compiled) == _collectives(ours)
+    program, by = compiled.program, compiled.workload.compiled_by
+    assert by is not None and by.memory is not None
+    held = sum(int(b) for b in program.result_bytes[program.kind == Kind.PARAMETER])
+    assert by.memory.argument_bytes == pytest.approx(held, rel=0.01)
+    assert by.memory.peak_bytes > by.memory.argument_bytes
+    rows = [program.row(n) for n in range(len(program)) if program.row(n).flops > 1e6]
+    assert rows and all("dot_general" in r.scope or r.location for r in rows), "no place is left"
+    compiled.save(tmp_path / "traces")
+    checked = subprocess.run(
+        [sys.executable, "-m", "flint", "check", tmp_path / "traces"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout
+    cluster = "h100-dgx" if compiler == "xla-gpu" else "v5p"
+    estimate = compiled.estimate(cluster)
+    assert estimate.step_time_ns > 0 and not estimate.unpriced
+    assert "by the compiler's own analysis" in estimate.to_text()
+
+
+@both
+def test_attention_of_pytorch_is_split_as_its_rule_says(compiler: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Attention(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    q = torch.empty(8, 16, 512, 64, device="meta")
+    shardings = {"q": "data model - -", "k": "data model - -", "v": "data model - -"}
+    placed = {
+        name: tuple(None if s == "-" else s for s in text.split())
+        for name, text in shardings.items()
+    }
+    mesh = Mesh.parse("data=4,model=2")
+    traces = [
+        flint.trace(Attention(), mesh, q, q, q, shardings=placed, compiler=c)
+        for c in ("", compiler)
+    ]
+    (ours,), (compiled,) = (t.summary().classes for t in traces)
+    assert compiled.flops == pytest.approx(ours.flops, rel=0.01)
+    assert not compiled.collectives, "attention was gathered"
+
+
+@gpu
+def test_loops_and_pairs_stay(compiler: str) -> None:
+    """A scan over layers with weights that are gathered: a loop of 6 with start/done pairs in it."""
+    mesh = Mesh.parse("data=8")
+
+    def forward(weights: Any, x: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            return jnp.tanh(x @ w), None
+
+        return jax.lax.scan(layer, x, weights)[0]
+
+    arguments = (_sharded(mesh, (6, 512, 512), None, "data"), _sharded(mesh, (4096, 512), "data"))
+    program = flint.trace(forward, mesh, *arguments, compiler=compiler).program
+    assert [r.trip_count for r in program.regions] == [6]
+    gathers = program.kind == Kind.COLLECTIVE
+    assert (program.flags[gathers] & Flag.ASYNC).all() and program.trips[gathers].sum() == 6
+
+
+@gpu
+def test_the_second_time_comes_from_the_cache(compiler: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flint", "capture", "llama_jax.py", "--mesh", "4x2", "--json"]
+    command += ["--set", "num_layers=2", "--compiler", compiler, "-c", "h100-dgx"]
+    made = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES, check=True)
+        made.append(json.loads(done.stdout))
+    first, second = made
+    assert second["timings"]["compile_seconds"] < first["timings"]["compile_seconds"] / 5
+    for document in made:
+        del document["timings"]
+    assert first == second
+    assert len(os.listdir(tmp_path / "cache" / "compiled")) == 1
+
+
+@gpu
+def test_a_model_file_may_set_jax_up_before_it_imports_it(compiler: str, tmp_path: Path) -> None:
+    """Nothing of Flint's imports JAX first, and JAX's plugin says nothing of missing drivers."""
+    (tmp_path / "model.py").write_text(
+        'import os\n\nos.environ["JAX_ENABLE_X64"] = "1"\nimport flint, jax\n\n\n'
+        '@flint.entry(axes=("data",))\ndef step(mesh):\n'
+        '    return flint.Step(abs, (jax.ShapeDtypeStruct((64, 64), "float64"),))\n'
+    )
+    command = [sys.executable, "-m", "flint", "capture", "model.py", "--mesh", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    (found,) = json.loads(done.stdout)["summary"]["classes"]
+    assert found["parameter_bytes"] == 64 * 64 * 8
+    assert "cuda drivers" not in done.stderr
+
+
+@gpu
+def test_a_call_that_nobody_registered_is_named(compiler: str) -> None:
+    mesh = Mesh.parse("data=4")
+
+    def step(x: Any) -> Any:
+        return jax.ffi.ffi_call("somebodys_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    with pytest.raises(FlintError, match=r"FL402.*somebodys_kernel") as caught:
+        flint.trace(step, mesh, _sharded(mesh, (64, 64), "data"), compiler=compiler)
+    assert "flint.cost_of" in str(caught.value.help)
+    assert flint.trace(jnp.sin, mesh, _sharded(mesh, (64, 64), "data"), compiler=compiler)
+
+
+@tpu
+def test_a_program_that_does_not_fit_is_refused(compiler: str) -> None:
+    mesh = Mesh.parse("data=4")
+    big = _sharded(mesh, (1 << 18, 1 << 17))
+    with pytest.raises(FlintError, match=r"FL416.*v5e"):
+        flint.trace(lambda x: x + 1, mesh, big, compiler=compiler, chip="v5e")
+
+
+@both
+def test_a_pipeline_is_compiled_pass_by_pass(compiler: str) -> None:
+    from tests.jax_pipelines import MESH, pipeline
+
+    found = flint.trace(pipeline(), MESH, compiler=compiler).workload
+    whole = flint.trace(pipeline(), MESH).workload
+    found.verify()
+    said = [w for w in found.metadata.get("warnings", ()) if not w.startswith("libtpu is ")]
+    assert not said, "gradients are summed over devices once in a step"
+    for one, other in zip(found.programs, whole.programs, strict=True):
+        assert _multiplications(one) == _multiplications(other) > 0
+
+
+def _multiplications(program: Program) -> int:
+    """Of products of matrices, without what is fused to them."""
+    rows = map(program.row, range(len(program)))
+    products = (r for r in rows if r.product or r.dims[2] > 1)
+    return sum(math.prod(r.dims) * int(program.trips[r.number]) for r in products)
+
+
+@tpu
+def test_cycles_price_the_kernels_that_have_them(compiler: str) -> None:
+    mesh = Mesh(("data", "model"), (2, 2))
+    step, arguments = _mlp_step(mesh)
+    trace = flint.trace(step, mesh, *arguments, compiler=f"{compiler}-cycles", chip="v5p")
+    assert ((trace.program.cycles > 0) & (trace.program.flops > 0)).any()
+    times = trace.estimate("v5p", timing="compiler").kernel_times
+    assert times is not None and times.clock_hz == 1.75e9
+    products = [k for k in times.kinds if k.kind == "gemm" and k.by_cycles]
+    assert (
+        sum(k.count for k in products) == 5
+        and 0.5 < products[0].model_ns / products[0].compiler_ns < 2
+    )

@@ -1,0 +1,45 @@
+"""The default route against what XLA's whole GPU compiler made of the same programs.
+
+The figures were measured by `python -m benchmarks.compilers.kernels --examples --write-json`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+from benchmarks.compilers.kernels import Done, captured_side, difference
+from benchmarks.compilers.programs import samples
+from flint.cluster.models import load_cluster
+from flint.passes.partition import partitioner
+
+MEASURED = json.loads(Path(__file__).with_name("compiled_kernels_xla_gpu.json").read_text())
+#: Bars: step time, bytes, kernels.
+BARS = (0.08, 0.10, 0.10)
+#: Programs that take less than a second, one of each kind. The last two have more kernels: arrays
+#: that loops carry in the order of products, masks of one position (docs/compiled-kernels.md).
+FAST = {
+    "llama fsdp, remat full": BARS,
+    "llama tp, remat full": BARS,
+    "llama fsdp+tp, remat none": BARS,
+    "mixtral einsum": BARS,
+    "llama 70B": BARS,
+    "ring attention": (0.08, 0.12, 0.18),
+    "decode": (0.08, 0.10, 0.12),
+}
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_kernels_bytes_and_time_are_those_of_the_compiled_program(name: str) -> None:
+    compiled = Done(**MEASURED["programs"][name])
+    (sample,) = (s for s in samples() if s.name == name)
+    program = partitioner("shardy")(sample.capture("cuda"))
+    found = Done.of(captured_side(program, load_cluster(MEASURED["cluster"])))
+    assert found.product_flops == compiled.product_flops
+    step, moved, kernels = FAST[name]
+    assert abs(difference(found.step_ns, compiled.step_ns)) <= step
+    assert abs(difference(found.moved_bytes, compiled.moved_bytes)) <= moved
+    assert abs(difference(found.kernels, compiled.kernels)) <= kernels

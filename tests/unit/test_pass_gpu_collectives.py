@@ -1,0 +1,84 @@
+"""What XLA does to collectives for GPUs alone: all-reduces folded, moves of narrower types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flint.ir.program import Collective, Kind
+from flint.passes.rewrites.fold_all_reduces import FoldAllReduces
+from flint.passes.rewrites.narrow_collectives import NarrowCollectives
+from tests.program_text import Rows, group, lines
+
+
+def moved(b: Rows, dep: int, **columns: Any) -> int:
+    """An exchange over x."""
+    sized = {"comm_bytes": 64, **columns}
+    over = {"collective": Collective.ALL_TO_ALL, "group": group("x")}
+    return b.op("sdy.all_to_all", dep, kind=Kind.COLLECTIVE, **over, **sized)
+
+
+def test_an_all_reduce_of_an_all_reduce_is_one_over_both() -> None:
+    b = Rows()
+    b.result(b.all_reduce(b.all_reduce(b.parameter()), group("y")))
+    after = FoldAllReduces().apply(b.build())
+    after.verify()
+    assert lines(after)[1:] == ["%1 all_reduce {x,y} 64->64 %0", "%2 result %1"]
+
+
+def test_it_stays_where_another_reads_it_or_the_axes_are_the_same() -> None:
+    b = Rows()
+    inner = b.all_reduce(b.parameter())
+    b.result(b.all_reduce(inner, group("y")), inner)
+    read_twice = b.build()
+    assert FoldAllReduces().apply(read_twice) is read_twice
+    b = Rows()
+    b.result(b.all_reduce(b.all_reduce(b.parameter())))
+    same = b.build()
+    assert FoldAllReduces().apply(same) is same
+
+
+def test_what_is_widened_is_moved_first() -> None:
+    b = Rows()
+    narrow = b.parameter(dtype="bf16", result_bytes=32)
+    wide = b.op("convert", narrow, operand_bytes=32, flops=16)
+    b.result(moved(b, wide), b.op("negate", wide))
+    after = NarrowCollectives().apply(b.build())
+    after.verify()
+    assert lines(after) == [
+        "%0 argument",
+        "%1 convert %0",
+        "%2 all_to_all {x} 32->32 %0",
+        "%3 convert %2",
+        "%4 negate %1",
+        "%5 result %3 %4",
+    ]
+    assert after.row(2).dtype == "bf16"
+    assert (after.row(3).operand_bytes, after.row(3).result_bytes) == (32, 64)
+
+
+def test_a_conversion_that_nothing_else_reads_goes() -> None:
+    b = Rows()
+    wide = b.op("convert", b.parameter(dtype="bf16", result_bytes=32), operand_bytes=32)
+    b.result(moved(b, wide))
+    after = NarrowCollectives().apply(b.build())
+    after.verify()
+    assert lines(after)[1:3] == ["%1 all_to_all {x} 32->32 %0", "%2 convert %1"]
+
+
+def test_what_is_narrowed_afterwards_is_narrowed_first() -> None:
+    b = Rows()
+    whole = moved(b, b.parameter())
+    b.result(b.op("convert", whole, dtype="bf16", result_bytes=32, operand_bytes=64))
+    after = NarrowCollectives().apply(b.build())
+    after.verify()
+    assert lines(after)[1:3] == ["%1 convert %0", "%2 all_to_all {x} 32->32 %1"]
+    assert [after.row(i).dtype for i in (1, 2)] == ["bf16", "bf16"]
+    assert after.row(1).operand_bytes == 64
+
+
+def test_sums_are_not_narrowed() -> None:
+    b = Rows()
+    narrow = b.parameter(dtype="bf16", result_bytes=32)
+    b.result(b.all_reduce(b.op("convert", narrow, operand_bytes=32)))
+    program = b.build()
+    assert NarrowCollectives().apply(program) is program
