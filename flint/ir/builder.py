@@ -138,6 +138,8 @@ class ProgramBuilder:
         flags: Flag | int = 0,
         compiled: int = 0,
         cycles: int = 0,
+        measured_ns: int = 0,
+        launcher: int = 0,
         alias: int = -1,
     ) -> int:
         """Append one row (see the columns of `Program`) and return its index.
@@ -173,6 +175,8 @@ class ProgramBuilder:
                 int(flags),
                 compiled,
                 cycles,
+                measured_ns,
+                launcher,
                 self._open[-1].index if self._open else -1,
                 alias,
             )

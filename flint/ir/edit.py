@@ -40,6 +40,7 @@ IDLE: dict[str, Any] = {
     "cause": "",
     "flags": 0,
     "cycles": 0,
+    "measured_ns": 0,
 }
 _NAMELESS: dict[str, Any] = {
     **dict.fromkeys(("dtype", "name", "scope", "location"), ""),
@@ -47,6 +48,7 @@ _NAMELESS: dict[str, Any] = {
     "result_bytes": 0,
     "phase": 0,
     "compiled": 0,
+    "launcher": 0,
 }
 
 
@@ -221,8 +223,8 @@ class Editor:
     def merge(self, into: Int64s, sums: Sequence[str] = ()) -> None:
         """Make row `into[i]` stand for each row i of the program: it reads and is read for it.
 
-        The others go. Columns of `sums` add up; the cycles of what merges are not known. What shared
-        storage with a row that goes shares it with none.
+        The others go. Columns of `sums` add up; cycles and times of what merges are not known. What
+        shared storage with a row that goes shares it with none.
         """
         self._stand = into
         self._stays &= into == np.arange(len(into))
@@ -231,9 +233,10 @@ class Editor:
             np.add.at(total, into, getattr(self.program, name))
             rows = np.flatnonzero(self._stays)
             self.set(rows, **{name: total[rows]})
-        if self.program.cycles.any():
+        known = [c for c in ("cycles", "measured_ns") if getattr(self.program, c).any()]
+        if known:
             several = np.bincount(into, minlength=len(into)) > 1
-            self.set(np.flatnonzero(several & self._stays), cycles=0)
+            self.set(np.flatnonzero(several & self._stays), **dict.fromkeys(known, 0))
 
     def order(self, rows: Int64s) -> None:
         """Put the rows of the program in this order. Those of a region stay together."""

@@ -95,6 +95,7 @@ class OpClass(IntEnum):
     TO_HOST = 148  #: a copy to the host's memory
     FROM_HOST = 149  #: a copy from the host's memory
     DROPOUT = 151
+    HOST = 152  #: what the host does before it launches, `measured_ns` long; on a stream of its own
     # kernels of several rows, as passes merge them ------------------------------------------------------
     FUSED = 160  #: element by element
     FUSED_LOOP = 161  #: which reads each operand of its shape where it writes

@@ -138,6 +138,8 @@ class Row(NamedTuple):
     flags: Flag
     compiled: int
     cycles: int
+    measured_ns: int
+    launcher: int
     region: int
     alias: int
     deps: tuple[int, ...]
@@ -170,6 +172,11 @@ class Program:
     |      | is part of, forward and backward alike; 0: none |
     | cycles | of one core, for one execution, as the compiler that made the kernel estimates them; |
     |      | 0: not known |
+    | measured_ns | how long one execution took, of a row of an imported profile; 0: not measured. |
+    |      | Of a HOST row what the host did before a launch, of a collective the transfer alone where |
+    |      | profiles of all its ranks tell it from waiting |
+    | launcher | number of the call of an operator that launched the row: rows of an imported |
+    |      | profile that have one number are one operator's; 0: not known |
     | region | index into `regions` of the innermost region, or -1 |
     | alias | dependency whose storage the result shares (a view, an update in place), or -1 |
     | dep_start, deps | row i reads rows `deps[dep_start[i]:dep_start[i + 1]]`, ascending, unique |
@@ -201,6 +208,8 @@ class Program:
     flags: NDArray[np.uint16]
     compiled: Int32s
     cycles: Int64s
+    measured_ns: Int64s
+    launcher: Int32s
     region: Int32s
     alias: Int32s
     dep_start: Int64s
@@ -258,6 +267,8 @@ class Program:
             flags=Flag(int(self.flags[at])),
             compiled=int(self.compiled[at]),
             cycles=int(self.cycles[at]),
+            measured_ns=int(self.measured_ns[at]),
+            launcher=int(self.launcher[at]),
             region=int(self.region[at]),
             alias=int(self.alias[at]),
             deps=tuple(int(d) for d in self.dependencies(at)),
@@ -328,14 +339,16 @@ COLUMN_TYPES: dict[str, str] = {
     "flags": "uint16",
     "compiled": "int32",
     "cycles": "int64",
+    "measured_ns": "int64",
+    "launcher": "int32",
     "region": "int32",
     "alias": "int32",
     "dep_start": "int64",
     "deps": "int32",
 }
-#: Columns that files leave out where they hold 0 alone: of programs that nobody recorded, or whose
-#: kernels no compiler priced.
-MAY_BE_LEFT_OUT = frozenset({"compiled", "cycles"})
+#: Columns that files leave out where they hold 0 alone: of programs that nobody recorded, whose
+#: kernels no compiler priced, or that nobody measured.
+MAY_BE_LEFT_OUT = frozenset({"compiled", "cycles", "measured_ns", "launcher"})
 #: Names of the array columns, in the same order.
 COLUMNS: tuple[str, ...] = tuple(COLUMN_TYPES)
 #: Names of the lookup tables, in the order in which they are stored.

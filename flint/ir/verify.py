@@ -126,8 +126,8 @@ def indices_are_in_their_tables(p: Program) -> None:
 
 
 def quantities_are_not_negative(p: Program) -> None:
-    """Bytes, flops, dims, cycles and numbers of compiled calls are zero or more."""
-    for name in (*QUANTITIES, "compiled", "cycles"):
+    """Bytes, flops, dims, cycles, times and numbers of calls are zero or more."""
+    for name in (*QUANTITIES, "compiled", "cycles", "measured_ns", "launcher"):
         _require(p, getattr(p, name) >= 0, f"{name} is negative")
     _require(p, (p.dims >= 0).all(axis=1), "dims are negative")
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.compiled_by import CompiledBy
+from flint.ir.measured_by import MeasuredBy
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
 from flint.log import stage
@@ -98,6 +99,12 @@ class Workload:
         """The compiler that made the programs; None for what Flint or a partitioner made."""
         found = self.metadata.get("compiler")
         return CompiledBy.from_json(found) if found else None
+
+    @property
+    def measured_by(self) -> MeasuredBy | None:
+        """What was recorded where the programs are of profiles; None for what nobody measured."""
+        found = self.metadata.get("measured")
+        return MeasuredBy.from_json(found) if found else None
 
     def class_of_ranks(self) -> NDArray[np.int16]:
         """For each rank, the index of its class. Computed; two bytes per device."""

@@ -133,7 +133,9 @@ def test_a_signal_at_any_moment_is_one_line(tmp_path, number):
             os.killpg(process.pid, number)
             out, err = process.communicate(timeout=60)
             # The log, and what was warned before the signal came, are not what the end says.
-            said = [line for line in err.splitlines() if not line.startswith(("info ", "warning: "))]
+            said = [
+                line for line in err.splitlines() if not line.startswith(("info ", "warning: "))
+            ]
             ended = (process.returncode, said) == (128 + number, [name]) and not out
             assert ended or (process.returncode == 0 and out), (delay, process.returncode, err)
             deadline = time.monotonic() + 10

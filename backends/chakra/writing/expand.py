@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Int32s, Int64s, Kind, Program, RegionKind
 
 #: What a value waits for: n >= 0 is a node of the block, ~r (negative) the value of row r, which
@@ -44,12 +45,14 @@ class Nodes:
 
 
 def works(program: Program) -> NDArray[np.bool_]:
-    """For each row, whether executing it takes a kernel, a collective or a message.
+    """For each row, whether executing it takes a kernel, a collective, a message or the host's time.
 
-    Parameters, values, views, and computations that neither move bytes nor calculate do not.
+    Parameters, values, views, and computations that neither move bytes nor calculate do not, unless
+    they were measured.
     """
     moves = (program.result_bytes + program.operand_bytes > 0) & ((program.flags & Flag.VIEW) == 0)
-    computes = (program.kind == Kind.COMPUTE) & (moves | (program.flops > 0))
+    takes = moves | (program.flops > 0) | (program.measured_ns > 0) | (program.op == OpClass.HOST)
+    computes = (program.kind == Kind.COMPUTE) & takes
     return np.asarray(computes | (program.kind >= Kind.COLLECTIVE), dtype=np.bool_)
 
 

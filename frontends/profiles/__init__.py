@@ -1,0 +1,1 @@
+"""Profiles: what profilers recorded of steps that ran, as workloads."""
