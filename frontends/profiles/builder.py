@@ -20,6 +20,7 @@ from flint.frontends.profiles.profile import (
     CallKind,
     Calls,
     Comm,
+    Compiled,
     Marks,
     Operators,
     Profile,
@@ -71,11 +72,12 @@ class ProfileBuilder:
         self._strings: Table[str] = Table({"": 0})
         self._signatures: Table[Signature] = Table()
         self._comms: Table[Comm] = Table()
+        self._compiled: Table[Compiled] = Table()
         self._tensors: Table[tuple[tuple[int, ...], tuple[int, ...]]] = Table()
         self._threads: Table[Any] = Table()
         self._operators = _Columns(
             name="i", start="d", duration="d", thread="i", external="q", signature="i",
-            sequence="q", backward="B", comm="i", tensors="i",
+            sequence="q", backward="B", comm="i", tensors="i", record="q",
         )  # fmt: skip
         self._calls = _Columns(
             kind="B", name="i", start="d", duration="d", thread="i", correlation="q",
@@ -83,7 +85,7 @@ class ProfileBuilder:
         )  # fmt: skip
         self._activities = _Columns(
             kind="B", name="i", start="d", duration="d", stream="i", bytes="q", correlation="q",
-            external="q", comm="i", flops="q", accessed="q", category="i",
+            external="q", comm="i", flops="q", accessed="q", category="i", compiled="i",
         )  # fmt: skip
         self._marks = _Columns(name="i", start="d", duration="d", thread="i", on_device="B")
 
@@ -99,6 +101,10 @@ class ProfileBuilder:
         """Number of a collective's description."""
         return self._comms.index(value)
 
+    def compiled(self, value: Compiled) -> int:
+        """Number of what a compiler says."""
+        return self._compiled.index(value)
+
     def add_operator(
         self,
         name: str,
@@ -112,12 +118,13 @@ class ProfileBuilder:
         is_backward: bool = False,
         comm: int = -1,
         tensors: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+        record: int = -1,
     ) -> None:
         """An operator of the framework. `thread` is anything that tells threads apart."""
         self._operators.add(
             self._strings.index(name), start_ns, duration_ns, self._threads.index(thread), external,
             signature, sequence, is_backward, comm,
-            -1 if tensors is None else self._tensors.index(tensors),
+            -1 if tensors is None else self._tensors.index(tensors), record,
         )  # fmt: skip
 
     def add_call(
@@ -154,11 +161,12 @@ class ProfileBuilder:
         flops: int = -1,
         bytes_accessed: int = -1,
         category: str = "",
+        compiled: int = -1,
     ) -> None:
         """What ran on the device."""
         self._activities.add(
             kind, self._strings.index(name), start_ns, duration_ns, stream, num_bytes, correlation,
-            external, comm, flops, bytes_accessed, self._strings.index(category),
+            external, comm, flops, bytes_accessed, self._strings.index(category), compiled,
         )  # fmt: skip
 
     def add_mark(
@@ -186,6 +194,7 @@ class ProfileBuilder:
             signatures=tuple(self._signatures),
             comms=tuple(self._comms),
             tensors=tuple(self._tensors),
+            compiled=tuple(self._compiled),
             groups=dict(self.groups),
             device_memory_bytes=self.device_memory_bytes,
             processors=self.processors,
@@ -221,6 +230,7 @@ class _Tables:
             is_backward=o.column("backward")[at].astype(np.bool_),
             comm=o.column("comm")[at],
             tensors=o.column("tensors")[at],
+            record=o.column("record")[at],
         )
 
     def calls(self) -> Calls:
@@ -276,6 +286,7 @@ class _Tables:
             flops=a.column("flops")[at],
             bytes_accessed=a.column("accessed")[at],
             category=a.column("category")[at],
+            compiled=a.column("compiled")[at],
         )
 
     def marks(self) -> Marks:

@@ -14,6 +14,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.op_class import OpClass
+from flint.ir.program import Phase
+from flint.passes.work.work import Work
+
 Floats = NDArray[np.float64]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -80,6 +84,25 @@ class Comm:
     turn: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler's own program says of an operation, where the profile holds that program.
+
+    `opcode` is the compiler's, `op` its class, `shape` and `dtype` (HLO's names, "bf16") those of the
+    first result. `scope` and `phase` are read from the names that the framework gave it.
+    """
+
+    opcode: str
+    op: OpClass
+    work: Work
+    shape: tuple[int, ...]
+    dtype: str
+    operand_bytes: int
+    result_bytes: int
+    scope: str
+    phase: Phase
+
+
 @dataclass(frozen=True, eq=False)
 class Operators:
     """Operators of the framework on the host, nested.
@@ -87,6 +110,7 @@ class Operators:
     `parent` is a row of this table, `signature` an index into `Profile.signatures`, `comm` into
     `Profile.comms`; -1 for none. `sequence` pairs a forward operator with its backward one (-1), which
     `is_backward`. `tensors` is an index into `Profile.tensors` where identities were recorded, else -1.
+    `record` is the number that PyTorch's profiler and its execution trace give to the same call (-1).
     """
 
     name: Int32s
@@ -99,6 +123,7 @@ class Operators:
     is_backward: NDArray[np.bool_]
     comm: Int32s
     tensors: Int32s
+    record: Int64s
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +151,8 @@ class Activities:
 
     `call` launched it, `operator` is the innermost operator around that; -1 where nothing says it.
     `flops` and `bytes_accessed` are those that the profiler gives (XLA's), else -1; `category` (an
-    index into `Profile.strings`, 0 is "") is the compiler's name of what it does.
+    index into `Profile.strings`, 0 is "") is the compiler's name of what it does, `compiled` an index
+    into `Profile.compiled` (-1).
     """
 
     kind: NDArray[np.uint8]
@@ -141,6 +167,7 @@ class Activities:
     flops: Int64s
     bytes_accessed: Int64s
     category: Int32s
+    compiled: Int32s
 
     @property
     def end_ns(self) -> Floats:
@@ -182,6 +209,7 @@ class Profile:
     signatures: tuple[Signature, ...] = ()
     comms: tuple[Comm, ...] = ()
     tensors: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    compiled: tuple[Compiled, ...] = ()
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     device_memory_bytes: int = 0
     processors: int = 0
