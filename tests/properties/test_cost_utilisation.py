@@ -15,7 +15,7 @@ from flint.ir.program import Kind, Phase
 from flint.ir.workload import Workload
 from tests.program_rows import ProgramBuilder
 
-CLUSTERS = ["a100-80-dgx", "h100-dgx", "h200", "l40s", "b200", "v4", "v5e", "v5p", "v6e"]
+CLUSTERS = ["a100-80-dgx", "h100-dgx", "h200", "l40s", "mi300x", "b200", "v4", "v5e", "v5p", "v6e"]
 ENDS = ("", "[causal]", "[window=100]", "[window=1024]")
 LENGTHS = st.sampled_from([1, 2, 8, 9, 64, 127, 1000, 1024, 4096, 16_384, 65_536])
 SIZES = st.sampled_from([16, 32, 64, 96, 128, 192, 256, 512])

@@ -27,6 +27,7 @@ PRESET_NAMES = [
     "h100-dgx",
     "h200-dgx",
     "l40s",
+    "mi300x",
     "v4",
     "v5e",
     "v5p",
@@ -106,12 +107,12 @@ def test_the_peak_of_systolic_arrays_is_that_of_their_cells(name):
     )
 
 
-@pytest.mark.parametrize("name", ["a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "gb200-nvl72"])
+@pytest.mark.parametrize("name", ["a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "gb200-nvl72", "mi300x"])
 def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):
-    """FLOP per SM and cycle are a power of two: 2,048 (A100), 4,096 (H100), 8,192 (B200)."""
+    """FLOP per SM and cycle are a power of two: 2,048 (A100, MI300X), 4,096 (H100), 8,192 (B200)."""
     chip = Cluster.load(name).chip
     per_cycle = chip.peak_flops_per_s["bf16"].value / chip.gpu.sms.value / chip.gpu.clock_hz.value
-    generation = {"A": 2048, "H": 4096, "B": 8192, "G": 8192}[chip.name[0]]
+    generation = {"A": 2048, "H": 4096, "B": 8192, "G": 8192, "M": 2048}[chip.name[0]]
     assert per_cycle == pytest.approx(generation, rel=0.01)
 
 

@@ -23,6 +23,7 @@ _KINDS = {
     "B200-SXM-180GB": "NVIDIA B200",
     "GB200-186GB": "NVIDIA GB200",
     "L40S-48GB": "NVIDIA L40S",
+    "MI300X-192GB": "AMD Instinct MI300X",
     "TPU v4": "TPU v4",
     "TPU v5e": "TPU v5 lite",
     "TPU v5p": "TPU v5",

@@ -34,6 +34,7 @@ _REPORTED = {
     "B200-SXM-180GB": ("NVIDIA B200", (10, 0)),
     "GB200-186GB": ("NVIDIA GB200", (10, 0)),
     "L40S-48GB": ("NVIDIA L40S", (8, 9)),
+    "MI300X-192GB": ("AMD Instinct MI300X", (9, 4)),  # gfx942, as ROCm's PyTorch says it
 }
 
 
