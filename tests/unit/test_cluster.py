@@ -107,7 +107,9 @@ def test_the_peak_of_systolic_arrays_is_that_of_their_cells(name):
     )
 
 
-@pytest.mark.parametrize("name", ["a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "gb200-nvl72", "mi300x"])
+@pytest.mark.parametrize(
+    "name", ["a100-80-dgx", "h100-dgx", "h200-dgx", "b200-dgx", "gb200-nvl72", "mi300x"]
+)
 def test_the_peak_of_tensor_cores_is_that_of_their_clock(name):
     """FLOP per SM and cycle are a power of two: 2,048 (A100, MI300X), 4,096 (H100), 8,192 (B200)."""
     chip = Cluster.load(name).chip
