@@ -87,6 +87,7 @@ class ProfileBuilder:
             kind="B", name="i", start="d", duration="d", stream="i", bytes="q", correlation="q",
             external="q", comm="i", flops="q", accessed="q", category="i", compiled="i",
         )  # fmt: skip
+        self._waits = _Columns(waiter="i", waited="i")
         self._marks = _Columns(name="i", start="d", duration="d", thread="i", on_device="B")
 
     def text(self, value: str) -> int:
@@ -162,12 +163,17 @@ class ProfileBuilder:
         bytes_accessed: int = -1,
         category: str = "",
         compiled: int = -1,
-    ) -> None:
-        """What ran on the device."""
+    ) -> int:
+        """What ran on the device; returns its number, for `add_wait`."""
         self._activities.add(
             kind, self._strings.index(name), start_ns, duration_ns, stream, num_bytes, correlation,
             external, comm, flops, bytes_accessed, self._strings.index(category), compiled,
         )  # fmt: skip
+        return len(self._activities) - 1
+
+    def add_wait(self, waiter: int, waited: int) -> None:
+        """One activity waits for another, beside what calls and streams say."""
+        self._waits.add(waiter, waited)
 
     def add_mark(
         self, name: str, start_ns: float, duration_ns: float, thread: object, *, on_device: bool
@@ -180,6 +186,7 @@ class ProfileBuilder:
     def build(self, origin_ns: int = 0) -> Profile:
         """The profile, with `origin_ns` the wall clock of time 0, in ns (0: not known)."""
         tables = _Tables(self._operators, self._calls, self._activities, self._marks)
+        waits = np.stack((self._waits.column("waiter"), self._waits.column("waited")), axis=1)
         return Profile(
             format=self.format,
             rank=self.rank,
@@ -195,6 +202,7 @@ class ProfileBuilder:
             comms=tuple(self._comms),
             tensors=tuple(self._tensors),
             compiled=tuple(self._compiled),
+            waits=tables.place_of_activities()[waits],
             groups=dict(self.groups),
             device_memory_bytes=self.device_memory_bytes,
             processors=self.processors,
@@ -288,6 +296,10 @@ class _Tables:
             category=a.column("category")[at],
             compiled=a.column("compiled")[at],
         )
+
+    def place_of_activities(self) -> NDArray[np.int32]:
+        """The row of each activity, by the order in which they were added."""
+        return np.argsort(self._of_activities, kind="stable").astype(np.int32)
 
     def marks(self) -> Marks:
         m = self._m

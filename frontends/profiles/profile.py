@@ -88,8 +88,8 @@ class Comm:
 class Compiled:
     """What a compiler's own program says of an operation, where the profile holds that program.
 
-    `opcode` is the compiler's, `op` its class, `shape` and `dtype` (HLO's names, "bf16") those of the
-    first result. `scope` and `phase` are read from the names that the framework gave it.
+    `opcode` is the compiler's, `op` its class, `shape` and `dtype` (numpy's names, "bfloat16") those of
+    the first result. `scope` and `phase` are read from the names that the framework gave it.
     """
 
     opcode: str
@@ -192,8 +192,9 @@ class Profile:
 
     `rank` and `world_size` are -1 and 0 where nothing says them. `groups` are process groups by name,
     with their ranks. `device_memory_bytes` and `processors` are 0 where nothing says them. `tensors`
-    are ids of the tensors that operators read and wrote, where they were recorded. `warnings` say what
-    the file lacked, and what was left out.
+    are ids of the tensors that operators read and wrote, where they were recorded. `waits`, (count, 2),
+    are rows of activities: the first waits for the second, beside what calls and streams say.
+    `warnings` say what the file lacked, and what was left out.
     """
 
     format: str
@@ -210,6 +211,7 @@ class Profile:
     comms: tuple[Comm, ...] = ()
     tensors: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     compiled: tuple[Compiled, ...] = ()
+    waits: Int32s = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     device_memory_bytes: int = 0
     processors: int = 0
