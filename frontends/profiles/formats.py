@@ -1,0 +1,50 @@
+"""Formats of profilers, told apart by what is in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flint.errors import FlintError
+from flint.frontends.profiles import kineto
+from flint.frontends.profiles.profile import Profile
+from flint.frontends.profiles.source import head_of
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way of writing profiles: `recognizes` looks at the first 64 KiB, unpacked."""
+
+    name: str
+    recognizes: Callable[[bytes], bool]
+    read: Callable[[Path], tuple[Profile, ...]]
+
+
+#: The first that recognizes a file reads it. Kineto's takes any JSON, so it is the last.
+FORMATS: tuple[Format, ...] = (
+    Format("PyTorch profiler (Kineto JSON)", kineto.recognizes, kineto.read),
+)
+
+
+def read_profiles(path: Path) -> tuple[Profile, ...]:
+    """Profiles of a file, one for each rank that it holds.
+
+    Raises FlintError: FL801 (no profile, or it cannot be read), FL802 (a trace of another kind),
+    FL803 (cut or damaged), FL804 (nothing of a device), FL805 (absurd numbers), FL806 (too large).
+    """
+    return format_of(path).read(path)
+
+
+def format_of(path: Path) -> Format:
+    """How a file is written. Raises FlintError FL801 if nothing here reads it."""
+    head = head_of(path)
+    for form in FORMATS:
+        if form.recognizes(head):
+            return form
+    what = "it is empty" if not head else f"it begins with {head[:16]!r}"
+    raise FlintError(
+        "FL801",
+        f"{path} is no profile that Flint reads: {what}",
+        help="what is read: " + ", ".join(form.name for form in FORMATS),
+    )

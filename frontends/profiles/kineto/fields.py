@@ -1,0 +1,99 @@
+"""Values of a Kineto file, whatever type this version or a broken tool gave them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from flint.errors import FlintError
+
+_MOST_INT = 1 << 62
+#: Around the first event of a file: eleven days, in microseconds.
+_MOST_US = 1e12
+#: The year 2286, in microseconds since 1970.
+_LATEST_US = 1e16
+_PATH = re.compile(r"(?:[A-Za-z]:[\\/]|/)(?:[^\s/\\:,'\"()]+[/\\])+")
+_MOST_NAME = 4096
+
+
+def integer(value: object, default: int = -1) -> int:
+    """A whole number, also one written as text or as 3.0; `default` for anything else."""
+    if type(value) is int:
+        return value if -_MOST_INT < value < _MOST_INT else default
+    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 19:
+        return int(value)
+    if isinstance(value, float) and abs(value) < _MOST_INT and value == int(value):
+        return int(value)
+    return default
+
+
+def duration_ns(event: dict[str, Any]) -> float:
+    """Of an event, in ns. Raises FlintError FL805 for a negative or endless one."""
+    value = event["dur"]
+    if not isinstance(value, (int, float)):
+        value = float(value)
+    if 0 <= value < _MOST_US:
+        return float(round(value * 1000.0))
+    raise absurd("duration", value, event)
+
+
+def first_us(event: dict[str, Any]) -> float:
+    """Start of the first event, whole microseconds. Raises FlintError FL805 for an absurd one."""
+    value = event["ts"]
+    if -_LATEST_US < value < _LATEST_US:
+        return float(int(value))
+    raise absurd("start", value, event)
+
+
+def since_ns(event: dict[str, Any], first_us: float) -> float:
+    """Start of an event since the first one, in ns. Raises FlintError FL805 for an absurd one."""
+    since = event["ts"] - first_us
+    if -_MOST_US < since < _MOST_US:
+        return float(round(since * 1000.0))
+    raise absurd("start", event["ts"], event)
+
+
+def absurd(what: str, value: object, event: dict[str, Any]) -> FlintError:
+    """The FlintError FL805 for a time that no event has."""
+    return FlintError(
+        "FL805",
+        f"an absurd {what}, {str(value)[:30]} us, of '{str(event.get('name'))[:60]}'",
+        help="the file is damaged, or a tool wrote it that mixes clocks; record it again",
+    )
+
+
+def name_of(event: dict[str, Any]) -> str:
+    """Its name. Raises TypeError if that is no text."""
+    name = event["name"]
+    if not isinstance(name, str):
+        raise TypeError("a name is no text")
+    return name if len(name) <= _MOST_NAME else name[:_MOST_NAME]
+
+
+def without_paths(text: str) -> str:
+    """A text of the user's, of whose paths only the last part is left."""
+    return _PATH.sub("", text)
+
+
+def integers(value: object) -> tuple[int, ...] | None:
+    """A list of whole numbers, also one written as text; None if it is cut with `...` or no list."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(value, list):
+        return None
+    found = tuple(integer(v) for v in value)
+    return None if any(f < 0 for f in found) else found
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """An object, also one written as text; {} for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, dict) else {}
