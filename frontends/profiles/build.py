@@ -1,0 +1,142 @@
+"""Profiles of the ranks of a job -> a Workload of one step, with measured times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.frontends.profiles.comms import known_groups, mesh_of_groups, world_of
+from flint.frontends.profiles.profile import Profile
+from flint.frontends.profiles.ranks import Recorded, align, by_rank
+from flint.frontends.profiles.rows import ProgramOfProfile, Shared
+from flint.frontends.profiles.steps import Step, Steps, launched_at, steps_of
+from flint.frontends.torch_world.program.groups import Channels
+from flint.ir.measured_by import MeasuredBy, MeasuredClass
+from flint.ir.mesh import Mesh
+from flint.ir.workload import RankClass, Workload
+
+_Chosen = tuple[Steps, Step]
+
+
+def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Workload:
+    """The workload of one step that profiles of one or several ranks recorded.
+
+    `step` is the number of a step (`ProfilerStep#N`), None the one of median duration. Programs have
+    measured times, see `Program.measured_ns`, and what recorded them is `Workload.measured_by`.
+
+    Raises FlintError FL810 (nothing ran on a device), FL811 (no such step), FL812 (two profiles of one
+    rank), FL813 (profiles that are not of one job).
+    """
+    warnings: list[str] = []
+    ranks = by_rank(profiles, warnings)
+    world = world_of(list(ranks.values()))
+    chosen = _chosen(ranks, step, warnings)
+    recorded = [Recorded(rank, ranks[rank], taken) for rank, (_, taken) in chosen.items()]
+    groups = known_groups(ranks, world)
+    mesh = mesh_of_groups(world, groups)
+    aligned = align(recorded, world, warnings)
+    begins = {r.rank: _begin_ns(r.profile, r.step) + aligned.shift_ns[r.rank] for r in recorded}
+    origin = min(begins.values())
+    shared = Shared(mesh, world, tuple(groups), Channels(), Counter())
+    programs, measured = [], []
+    for r in recorded:
+        made = ProgramOfProfile(r, shared, aligned, origin_ns=origin, begin_ns=begins[r.rank])
+        programs.append(made.build())
+        count = len(chosen[r.rank][0].found)
+        measured.append(MeasuredClass(r.rank, made.span_ns, count, r.profile.peak_bytes))
+    warnings += [f"{n} {sentence}" for sentence, n in shared.problems.items()]
+    warnings += _once([w for r in recorded for w in r.profile.warnings], len(recorded))
+    classes = _classes(mesh, [r.rank for r in recorded], warnings)
+    device = next((r.profile.device for r in recorded if r.profile.device), "")
+    by = MeasuredBy(recorded[0].profile.format, device, tuple(measured))
+    return Workload(mesh, tuple(programs), classes, _metadata(by, warnings))
+
+
+def _metadata(by: MeasuredBy, warnings: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "producer": "flint", "name": "profile", "source": by.format, "partitioner": "none",
+        "measured": by.to_json(),
+    }  # fmt: skip
+    if warnings:
+        found["warnings"] = list(warnings)
+    return found
+
+
+def _chosen(
+    ranks: dict[int, Profile], number: int | None, warnings: list[str]
+) -> dict[int, _Chosen]:
+    """The same step of every rank. Raises FlintError FL811, FL813."""
+    found = {rank: steps_of(profile) for rank, profile in ranks.items()}
+    first = next(iter(found))
+    common = set.intersection(*({s.number for s in steps.found} for steps in found.values()))
+    if number is None:
+        if not common:
+            raise FlintError(
+                "FL813",
+                "the profiles have no step in common",
+                help="import the ranks of one recording together, or name a step with --step",
+            )
+        kept = tuple(s for s in found[first].found if s.number in common)
+        number = Steps(kept, found[first].how).typical(ranks[first]).number
+    for steps in found.values():
+        steps.numbered(number)
+    steps = found[first]
+    taken = f": step {number} is taken, one of {len(steps.found)}" if len(steps.found) > 1 else ""
+    warnings.append(f"{steps.how}{taken}")
+    return {rank: (steps, steps.numbered(number)) for rank, steps in found.items()}
+
+
+def _begin_ns(profile: Profile, step: Step) -> float:
+    """When a step begins: at its first moment on the host, but not before the device is done with
+    what was launched earlier."""
+    a = profile.activities
+    first = float(a.start_ns[step.activities].min())
+    others = np.ones(len(a.start_ns), dtype=np.bool_)
+    others[step.activities] = False
+    earlier = others & (a.start_ns < first)
+    busy = float(a.end_ns[earlier].max()) if earlier.any() else -np.inf
+    launched = launched_at(profile)[step.activities]
+    host = step.start_ns
+    if not np.isfinite(host):
+        host = float(np.nanmin(launched)) if np.isfinite(launched).any() else first
+    return min(first, max(host, busy))
+
+
+def _once(sentences: Sequence[str], ranks: int) -> list[str]:
+    """Each sentence once, with how many of several ranks say it."""
+    counts = Counter(sentences)
+    return [f"{s} ({n} ranks)" if ranks > 1 and n > 1 else s for s, n in counts.items()]
+
+
+def _classes(mesh: Mesh, ranks: Sequence[int], warnings: list[str]) -> tuple[RankClass, ...]:
+    """One class a profiled rank; others are in that of the nearest coordinates, the lowest of equals.
+
+    An axis counts more the more ranks lie between its neighbours: first axes are of pipelines.
+    """
+    if len(ranks) == 1:
+        if mesh.size > 1:
+            warnings.append(
+                f"1 of {mesh.size} ranks has a profile (rank {ranks[0]}): the others are taken to do "
+                "the same"
+            )
+        return (RankClass(f"rank {ranks[0]}", 0),)
+    coordinates = np.stack(np.unravel_index(np.arange(mesh.size), mesh.sizes), axis=1)
+    profiled = coordinates[list(ranks)]
+    weights = 2 ** np.arange(len(mesh.sizes))[::-1]
+    owner = np.argmin(
+        ((coordinates[:, None, :] != profiled[None, :, :]) * weights).sum(axis=2), axis=1
+    )
+    owner[list(ranks)] = np.arange(len(ranks))
+    if len(ranks) < mesh.size:
+        warnings.append(
+            f"{len(ranks)} of {mesh.size} ranks have a profile: each other is taken to do what the "
+            "profiled rank does whose coordinates are nearest"
+        )
+    members = [np.flatnonzero(owner == i).tolist() for i in range(len(ranks))]
+    return tuple(
+        RankClass(f"rank {rank}", i, ranks=tuple(members[i])) for i, rank in enumerate(ranks)
+    )

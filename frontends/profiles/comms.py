@@ -1,0 +1,166 @@
+"""What a profile says of a collective or message, as a row of a program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flint.frontends.profiles.kernels import collective_of_kernel
+from flint.frontends.profiles.operators.types import element_type
+from flint.frontends.profiles.profile import Comm, Profile
+from flint.ir.mesh import AxisRef, Group, Mesh
+from flint.ir.program import Collective, Kind
+from flint.passes.axes import axes_of_members
+
+#: Parts of names of collectives, the first that fits: without underscores, in lower case.
+_NAMES: tuple[tuple[str, Collective], ...] = (
+    ("allreduce", Collective.ALL_REDUCE),
+    ("reducescatter", Collective.REDUCE_SCATTER),
+    ("allgather", Collective.ALL_GATHER),
+    ("alltoall", Collective.ALL_TO_ALL),
+    ("broadcast", Collective.BROADCAST),
+    ("barrier", Collective.ALL_REDUCE),
+    ("gather", Collective.ALL_GATHER),
+    ("scatter", Collective.BROADCAST),
+    ("reduce", Collective.ALL_REDUCE),
+)
+
+
+def collective_of(name: str) -> Collective:
+    """The kind of a collective by the framework's name (`_allgather_base`); NONE if unknown."""
+    plain = name.lower().replace("_", "")
+    return next((kind for part, kind in _NAMES if part in plain), Collective.NONE)
+
+
+def message_kind(name: str) -> Kind | None:
+    """SEND or RECV for messages, None for anything else."""
+    plain = name.lower().removeprefix("nccl:").removeprefix("i")
+    if plain.startswith("send"):
+        return Kind.SEND
+    return Kind.RECV if plain.startswith("recv") else None
+
+
+def input_bytes(comm: Comm) -> int:
+    """Bytes of the rank's input; 0 where sizes or type are not said."""
+    found = element_type(comm.dtype)
+    elements = comm.in_elements if comm.in_elements > 0 else comm.out_elements
+    if comm.in_elements <= 0 and collective_of(comm.name) is Collective.ALL_GATHER:
+        elements //= max(comm.group_size, 1)
+    return max(elements, 0) * found[1] if found else 0
+
+
+def result_bytes(comm: Comm) -> int:
+    """Bytes of what the rank has afterwards."""
+    found = element_type(comm.dtype)
+    return max(comm.out_elements, 0) * found[1] if found else 0
+
+
+@dataclass
+class Problems:
+    """What could not be read of communication, by sentence with a place for the count."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, sentence: str) -> None:
+        """One more row with this problem."""
+        self.counts[sentence] += 1
+
+    def sentences(self) -> list[str]:
+        """For the user, with counts."""
+        return [f"{count} {sentence}" for sentence, count in self.counts.items()]
+
+
+def members_of(comm: Comm, profile: Profile, world: int) -> tuple[int, ...]:
+    """Ranks of a collective's group in ascending order; () where nothing tells them."""
+    listed = comm.ranks or profile.groups.get(comm.group, ())
+    if not listed and comm.group_size == world > 0:
+        listed = tuple(range(world))
+    members = tuple(sorted(set(listed)))
+    return members if all(0 <= r < world for r in members) else ()
+
+
+def described(profile: Profile, activity: int, world: int) -> Comm | None:
+    """What is known of an activity that communicates: its metadata, else what its name tells."""
+    number = int(profile.activities.comm[activity])
+    operator = int(profile.activities.operator[activity])
+    if number < 0 and operator >= 0:
+        number = int(profile.operators.comm[operator])
+    if number >= 0:
+        return profile.comms[number]
+    name = profile.strings[profile.activities.name[activity]]
+    kind = collective_of_kernel(name)
+    if kind is Collective.NONE:
+        return None
+    groups = {tuple(sorted(g)) for g in profile.groups.values() if len(g) > 1}
+    ranks = groups.pop() if len(groups) == 1 else ()
+    return Comm(kind.name.lower(), -1, -1, "", group_size=len(ranks), ranks=ranks)
+
+
+def mesh_of_groups(world: int, groups: Sequence[tuple[int, ...]]) -> Mesh:
+    """Axes such that groups of equal distances are groups over axes; one axis `world` without any."""
+    sizes: list[int] = []
+    done = 1
+    strides = {found for g in groups if (found := _stride(g)) is not None and len(g) < world}
+    for stride, size in sorted(strides):
+        if stride % done or world % (stride * size):
+            continue
+        if stride > done:
+            sizes.append(stride // done)
+        sizes.append(size)
+        done = stride * size
+    if done < world:
+        sizes.append(world // done)
+    sizes = [s for s in reversed(sizes) if s > 1]
+    if len(sizes) < 2:
+        return Mesh(("world",), (max(world, 1),))
+    return Mesh(tuple(f"axis{i}" for i in range(len(sizes))), tuple(sizes))
+
+
+def _stride(group: tuple[int, ...]) -> tuple[int, int] | None:
+    """Distance and number of ranks that are equally far apart."""
+    if len(group) < 2:
+        return None
+    steps = np.unique(np.diff(group))
+    return (int(steps[0]), len(group)) if len(steps) == 1 else None
+
+
+def group_of_members(
+    members: tuple[int, ...], mesh: Mesh, others: Sequence[tuple[int, ...]]
+) -> Group:
+    """Axes where the members are a group over them, else rank lists: with groups that are as large
+    and share no rank with these."""
+    if len(members) == mesh.size:
+        return Group(axes=mesh.canonical(AxisRef(n) for n in mesh.names))
+    axes = axes_of_members(np.array(members, dtype=np.int64), mesh)
+    if axes is not None:
+        return Group(axes=axes)
+    taken, lists = set(members), [members]
+    for other in others:
+        if len(other) == len(members) and taken.isdisjoint(other):
+            taken.update(other)
+            lists.append(other)
+    return Group(ranks=tuple(sorted(lists)))
+
+
+def known_groups(profiles: Mapping[int, Profile], world: int) -> list[tuple[int, ...]]:
+    """Rank lists of all groups of several ranks that collectives of these profiles use."""
+    found: dict[tuple[int, ...], None] = {}
+    for profile in profiles.values():
+        for comm in profile.comms:
+            members = members_of(comm, profile, world)
+            if len(members) > 1:
+                found.setdefault(members)
+    return list(found)
+
+
+def world_of(profiles: Sequence[Profile]) -> int:
+    """Ranks of the job: what the profiles say, else as many as their groups and ranks need."""
+    said = max((p.world_size for p in profiles), default=0)
+    ranks = [r for p in profiles for g in p.groups.values() for r in g]
+    ranks += [r for p in profiles for c in p.comms for r in c.ranks]
+    ranks += [p.rank for p in profiles]
+    sizes = [c.group_size for p in profiles for c in p.comms]
+    return said if said > 0 else max([len(profiles), *sizes, *(r + 1 for r in ranks)])

@@ -1,0 +1,285 @@
+"""What an activity of a profile is, as columns of a row."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.frontends.profiles.attribution import Origin
+from flint.frontends.profiles.comms import (
+    collective_of,
+    described,
+    group_of_members,
+    input_bytes,
+    members_of,
+    message_kind,
+    result_bytes,
+)
+from flint.frontends.profiles.kernels import class_of_kernel, element_of_kernel, is_nccl
+from flint.frontends.profiles.operators.events import Read, read, recorded_name
+from flint.frontends.profiles.operators.types import element_type
+from flint.frontends.profiles.profile import ActivityKind, Comm
+from flint.frontends.profiles.ranks import Recorded
+from flint.frontends.torch_world.program.build import moved_bytes
+from flint.frontends.torch_world.program.groups import Messages
+from flint.frontends.torch_world.program.names import is_causal, opcode_of, without_overload
+from flint.frontends.torch_world.program.op_classes import class_of
+from flint.frontends.torch_world.program.operands import read as read_by
+from flint.frontends.torch_world.program.operands import results
+from flint.frontends.torch_world.program.work import work_of
+from flint.frontends.torch_world.record.recording import Comm as Message
+from flint.frontends.torch_world.record.recording import CommKind
+from flint.ir.mesh import Group, Mesh
+from flint.ir.op_class import ATTENTION, OpClass
+from flint.ir.program import CAUSAL, Collective, Flag, Kind
+from flint.passes.extract.tensors import dtype_name
+from flint.passes.work import host_copies
+
+#: Opcode of a kernel that no operator launched.
+KERNEL = "kernel"
+#: A kernel's name is kept up to so many characters: templates have thousands.
+_MOST_NAME = 200
+_TO_HOST = re.compile(r"(?i)DtoH|Device ?-> ?(Host|Pinned|Pageable)|CopyDeviceToHost")
+_FROM_HOST = re.compile(r"(?i)HtoD|(Host|Pinned|Pageable) ?-> ?Device|CopyHostToDevice")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Opcode, kind and columns of a row, for `ProgramBuilder.add`."""
+
+    opcode: str
+    kind: Kind = Kind.COMPUTE
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Contents:
+    """Contents of the activities of one rank's step."""
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        mesh: Mesh,
+        groups: tuple[tuple[int, ...], ...],
+        world: int,
+        messages: Messages,
+        unmatched: frozenset[int],
+        problems: Counter[str],
+    ) -> None:
+        self._profile, self._rank = recorded.profile, recorded.rank
+        self._mesh, self._groups, self._world = mesh, groups, world
+        self._messages, self._unmatched, self._problems = messages, unmatched, problems
+        self._group_of: dict[tuple[int, ...], Group] = {}
+        self._origins: Mapping[int, Origin] = {}
+        self._main: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+
+    def prepare(self, rows: NDArray[np.int64], origins: Mapping[int, Origin]) -> None:
+        """Numbers operators' calls and finds the longest kernel of each."""
+        self._origins = origins
+        duration = self._profile.activities.duration_ns
+        for row in rows.tolist():
+            operator = origins[row].operator
+            if operator < 0:
+                continue
+            self._numbers.setdefault(operator, len(self._numbers) + 1)
+            main = self._main.get(operator)
+            if main is None or duration[row] > duration[main]:
+                self._main[operator] = row
+
+    def of(self, row: int) -> Content:
+        """The content of one activity."""
+        found = self._bare(row)
+        origin = self._origins[row]
+        name = self._profile.strings[self._profile.activities.name[row]]
+        own = {
+            "name": name[:_MOST_NAME], "scope": origin.scope, "phase": origin.phase,
+            "launcher": self._numbers.get(origin.operator, 0),
+        }  # fmt: skip
+        said = {k: v for k, v in found.columns.items() if v != ""}
+        return Content(found.opcode, found.kind, {**own, **said})
+
+    def _bare(self, row: int) -> Content:
+        a = self._profile.activities
+        name = self._profile.strings[a.name[row]]
+        if a.compiled[row] >= 0:
+            return self._of_compiler(row)
+        if a.comm[row] >= 0 or is_nccl(name):
+            return self._communication(row, name)
+        if ActivityKind(int(a.kind[row])) is ActivityKind.COPY:
+            copied = self._host_copy(row, name)
+            if copied is not None:
+                return copied
+        operator = self._origins[row].operator
+        if operator < 0:
+            return self._kernel(row, name)
+        if self._main[operator] != row:
+            return Content(self._opcode(operator), columns={"op": OpClass.OTHER})
+        return self._operator(operator, name)
+
+    def _opcode(self, operator: int) -> str:
+        name = self._profile.strings[self._profile.operators.name[operator]]
+        return without_overload(recorded_name(name))
+
+    def _operator(self, operator: int, kernel: str) -> Content:
+        """The kernel that has its operator's work."""
+        operators = self._profile.operators
+        name = self._profile.strings[operators.name[operator]]
+        signature = int(operators.signature[operator])
+        in_lists = element_of_kernel(kernel)
+        found = (
+            read(name, self._profile.signatures[signature], in_lists) if signature >= 0 else None
+        )
+        if found is None:
+            op = class_of_kernel(kernel)
+            return Content(self._opcode(operator), columns={"op": op, "flags": Flag.UNPRICED})
+        return Content(opcode_of(found.event), columns=_work_columns(found))
+
+    def _of_compiler(self, row: int) -> Content:
+        """What the compiler's program says of a kernel."""
+        said = self._profile.compiled[self._profile.activities.compiled[row]]
+        work = said.work
+        columns = {
+            "op": work.class_or(said.op), "flops": work.flops, "dims": work.dims,
+            "product": work.product, "mask": work.mask, "dtype": said.dtype, "shape": said.shape,
+            "operand_bytes": said.operand_bytes, "result_bytes": said.result_bytes,
+            "scope": said.scope, "phase": said.phase,
+            "flags": Flag.UNPRICED if work.unpriced else 0,
+        }  # fmt: skip
+        return Content(said.opcode, columns=columns)
+
+    def _kernel(self, row: int, name: str) -> Content:
+        """A kernel, copy or fill that no operator launched."""
+        a = self._profile.activities
+        kind, moved = ActivityKind(int(a.kind[row])), int(a.num_bytes[row])
+        if kind is not ActivityKind.KERNEL:
+            op = OpClass.COPY if kind is ActivityKind.COPY else OpClass.FILL
+            read_bytes = moved if kind is ActivityKind.COPY else 0
+            columns = {"op": op, "operand_bytes": read_bytes, "result_bytes": moved}
+            return Content(KERNEL, columns=columns)
+        columns = {"op": class_of_kernel(name), "flags": Flag.UNPRICED}
+        if a.flops[row] >= 0 or a.bytes_accessed[row] >= 0:
+            columns = {
+                "op": columns["op"] or OpClass.OTHER, "flops": max(int(a.flops[row]), 0),
+                "operand_bytes": max(int(a.bytes_accessed[row]), 0),
+            }  # fmt: skip
+        category = self._profile.strings[a.category[row]]
+        return Content(category or KERNEL, columns=columns)
+
+    def _host_copy(self, row: int, name: str) -> Content | None:
+        """A copy between the memories of host and device."""
+        to_host, from_host = _TO_HOST.search(name), _FROM_HOST.search(name)
+        if not to_host and not from_host:
+            return None
+        op = OpClass.TO_HOST if to_host else OpClass.FROM_HOST
+        moved = int(self._profile.activities.num_bytes[row])
+        columns = {"op": op, "operand_bytes": moved, "result_bytes": moved}
+        return Content(host_copies.OPCODES[op], columns=columns)
+
+    def _communication(self, row: int, name: str) -> Content:
+        comm = described(self._profile, row, self._world)
+        opcode = self._comm_opcode(row, comm)
+        if comm is None:
+            self._problems["kernels of NCCL say neither what they do nor for whom"] += 1
+            return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
+        moved = input_bytes(comm)
+        if row in self._unmatched:
+            return self._alone(opcode, comm)
+        kind = message_kind(comm.name)
+        if kind is not None:
+            return self._message(opcode, comm, kind, moved)
+        collective, members = collective_of(comm.name), members_of(comm, self._profile, self._world)
+        if len(members) == 1 or comm.group_size == 1:
+            return self._alone(opcode, comm)
+        if collective is Collective.NONE or len(members) < 2 or moved < 1:
+            self._problems["collectives say no kind, size or group: they are unpriced"] += 1
+            return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
+        columns = {
+            "collective": collective, "group": self._group(members), "comm_bytes": moved,
+            "operand_bytes": moved, "result_bytes": result_bytes(comm), "flags": Flag.ASYNC,
+            "op": OpClass.ADD if collective in _REDUCING else OpClass.MOVE,
+            **_typed(comm),
+        }  # fmt: skip
+        return Content(opcode, Kind.COLLECTIVE, columns)
+
+    def _comm_opcode(self, row: int, comm: Comm | None) -> str:
+        operator = int(self._profile.activities.operator[row])
+        while operator >= 0:
+            name = self._profile.strings[self._profile.operators.name[operator]]
+            if name.startswith(("c10d::", "_c10d_functional::", "symm_mem::")):
+                return without_overload(recorded_name(name))
+            operator = int(self._profile.operators.parent[operator])
+        return f"nccl.{comm.name.lstrip('_')}" if comm is not None else KERNEL
+
+    def _alone(self, opcode: str, comm: Comm) -> Content:
+        """Of one rank, or without a partner: a kernel that moves its bytes."""
+        moved = input_bytes(comm)
+        columns = {
+            "op": OpClass.MOVE,
+            "operand_bytes": moved,
+            "result_bytes": moved,
+            **_typed(comm),
+        }
+        return Content(opcode, columns=columns)
+
+    def _message(self, opcode: str, comm: Comm, kind: Kind, moved: int) -> Content:
+        if not 0 <= comm.peer < self._world or comm.peer == self._rank or moved < 1:
+            self._problems["messages do not say to whom they go: they are unpriced"] += 1
+            return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
+        sends = kind is Kind.SEND
+        said = Message(
+            CommKind.SEND if sends else CommKind.RECV, Collective.NONE, comm.group, moved, comm.peer
+        )
+        members = members_of(comm, self._profile, self._world)
+        group = self._group(members) if len(members) > 1 else Group()
+        route, channel = self._messages.of(said, group)
+        columns = {
+            "route": route, "channel": channel, "comm_bytes": moved, "flags": Flag.ASYNC,
+            "operand_bytes": moved if sends else 0, "result_bytes": 0 if sends else moved,
+            **_typed(comm),
+        }  # fmt: skip
+        return Content(opcode, kind, columns)
+
+    def _group(self, members: tuple[int, ...]) -> Group:
+        found = self._group_of.get(members)
+        if found is None:
+            found = group_of_members(members, self._mesh, self._groups)
+            self._group_of[members] = found
+        return found
+
+
+_REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
+
+
+def _typed(comm: Comm) -> dict[str, Any]:
+    found = element_type(comm.dtype)
+    if found is None:
+        return {}
+    elements = comm.out_elements if comm.out_elements > 0 else comm.in_elements
+    return {"dtype": dtype_name(found[0]), "shape": (max(elements, 0),)}
+
+
+def _work_columns(found: Read) -> dict[str, Any]:
+    """Work, class and bytes of an operator."""
+    event = found.event
+    work, op = work_of(event), class_of(event.op)
+    reads, stored = read_by(event), results(event)
+    operand_bytes, stored_bytes = moved_bytes(work, reads, stored, found.visible_bytes)
+    seen = (stored or event.inputs)[:1]
+    return {
+        "op": work.class_or(op),
+        "operand_bytes": operand_bytes,
+        "result_bytes": stored_bytes,
+        "flops": work.flops,
+        "dims": work.dims,
+        "product": work.product,
+        "mask": CAUSAL if op in ATTENTION and is_causal(event) else work.mask,
+        "flags": Flag.UNPRICED if work.unpriced else 0,
+        "dtype": dtype_name(seen[0].dtype) if seen else "",
+        "shape": seen[0].shape if seen else (),
+    }
