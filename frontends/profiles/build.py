@@ -28,7 +28,7 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
     `step` is the number of a step (`ProfilerStep#N`), None the one of median duration. Programs have
     measured times, see `Program.measured_ns`, and what recorded them is `Workload.measured_by`.
 
-    Raises FlintError FL810 (nothing ran on a device), FL811 (no such step), FL812 (two profiles of one
+    Raises FlintError FL804 (nothing ran on a device), FL811 (no such step), FL812 (two profiles of one
     rank), FL813 (profiles that are not of one job).
     """
     warnings: list[str] = []

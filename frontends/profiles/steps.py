@@ -87,10 +87,10 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def steps_of(profile: Profile) -> Steps:
-    """The steps of a profile, at least one. Raises FlintError FL810 if nothing ran on the device."""
+    """The steps of a profile, at least one. Raises FlintError FL804 if nothing ran on the device."""
     if not len(profile.activities.start_ns):
         raise FlintError(
-            "FL810",
+            "FL804",
             "the profile has no kernels: nothing was recorded on the device",
             help="record with the device's activities (ProfilerActivity.CUDA), see docs/import.md",
         )
