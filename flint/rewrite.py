@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError, nearest
 from flint.ir.workload import Workload
 
+if TYPE_CHECKING:
+    from flint.passes.base import Pass
+
 #: What one node of a trace may be.
 GRANULARITIES = ("op", "kernel")
+#: The profile of what is made of profiles: its kernels are those that ran.
+RECORDED = "recorded"
 
 
 def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op") -> Workload:
     """Apply the passes of a target profile to every program, then merge rows into its kernels.
 
-    What was done is noted in the metadata. What a whole compiler made has its kernels already, and
-    stays as it is. Raises FlintError FL405 for an unknown profile, FL406
+    What was done is noted in the metadata. What a whole compiler made has its kernels already, and so
+    has what is made of profiles (profile "recorded"): it stays as it is. Raises FlintError FL405 for an unknown profile, FL406
     for an unknown granularity.
     """
     from flint.passes.base import run_passes
@@ -27,8 +33,12 @@ def rewrite(workload: Workload, *, profile: str = "none", granularity: str = "op
             f"unknown granularity '{granularity}'{nearest(granularity, GRANULARITIES)}",
             help=f"choose one of {', '.join(GRANULARITIES)}",
         )
-    target = find_profile(profile)
-    passes = [*target.passes, *(target.kernels if granularity == "kernel" else ())]
+    passes: list[Pass] = []
+    if workload.measured_by:
+        profile = RECORDED
+    else:
+        target = find_profile(profile)
+        passes = [*target.passes, *(target.kernels if granularity == "kernel" else ())]
     if workload.compiled_by:
         passes = []
     chosen = {"granularity": granularity}

@@ -96,38 +96,47 @@ class Trace:
 
     def estimate(
         self,
-        cluster: str | Path | Cluster,
+        cluster: str | Path | Cluster | None = None,
         *,
         profile: str | None = None,
         policy: str | Policy | None = None,
         mapping: Mapping[str, str] | str | None = None,
         unpriced_is_zero: bool = False,
         timing: str | None = None,
+        scale: Sequence[str] = (),
+        replace: Sequence[str] = (),
     ) -> Estimate:
         """How long the step takes on a cluster, as `flint estimate` says it.
 
-        `cluster` is a preset ("h100-dgx"), a TOML file, ASTRA-sim's network.yml or a Cluster.
+        `cluster` is a preset ("h100-dgx"), a TOML file, ASTRA-sim's network.yml or a Cluster; None is
+        that of the device which a workload made of profiles was recorded on.
         `profile` is whose kernels operations become (None: that of `rewritten`, else by chip and
         program), `policy` when communication begins (None: "overlap"), `mapping` where mesh axes
         lie, {"model": "nvlink"} or "model=nvlink,data=ib" (None: the last axis inside). With
         `unpriced_is_zero` operations without a price count nothing, and the time is a lower bound.
-        `timing` "compiler" prices kernels by the cycles that "xla-tpu-cycles" captured with them.
+        `timing` "compiler" prices kernels by the cycles that "xla-tpu-cycles" captured with them,
+        "measured" (the default of workloads made of profiles) takes what was recorded. `scale`
+        ("gemm=1.5x", "network:bandwidth=2x") and `replace` ("attention=h200", "host=none") change
+        parts, as --scale and --replace do.
 
         Raises FlintError FL405 (profile), FL701, FL702, FL706 (cluster), FL703 (mapping, policy,
         timing), FL704 (an operation without a price), FL705 (a chip without what is needed), FL719
-        (no cycles of the kernels for that chip).
+        (no cycles of the kernels for that chip), FL830 (a change that cannot be), FL831 (no cluster of
+        the device), FL832 (an option that measured workloads have no place for).
         """
         from flint.backends.cost.estimate import estimate
-        from flint.cluster.models import load_cluster
+        from flint.backends.cost.measured.plan import cluster_for
 
         return estimate(
             self.workload,
-            load_cluster(cluster),
+            cluster_for(self.workload, cluster),
             profile=profile or "",
             policy=policy,
             mapping=mapping,
             unpriced_is_zero=unpriced_is_zero,
             timing=timing,
+            scale=scale,
+            replaced=replace,
         )
 
     def diff(

@@ -13,12 +13,10 @@ import numpy as np
 
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.chips.peaks import tf32_kinds
-from flint.backends.cost.kernel_times import (
-    KernelTimes,
-    cycles_per_ns,
-    find_timing,
-    kernel_times,
-)
+from flint.backends.cost.kernel_times import MEASURED, KernelTimes, cycles_per_ns, kernel_times
+from flint.backends.cost.measured.changes import parse_changes
+from flint.backends.cost.measured.facts import MeasuredFacts, measured_facts, recorded_notes
+from flint.backends.cost.measured.plan import policy_of, refuse_profile, times_of, timing_of
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import (
     attention_notes,
@@ -27,6 +25,7 @@ from flint.backends.cost.notes import (
     extrapolation_notes,
 )
 from flint.backends.cost.price import Priced, price
+from flint.backends.cost.row_prices import Pricing, Times
 from flint.backends.cost.simulate.exposure import IDLE, Share, shares
 from flint.backends.cost.simulate.timeline import POLICIES, Policy, Timeline, simulate
 from flint.backends.cost.utilisation import (
@@ -41,6 +40,7 @@ from flint.ir.program import PERHAPS_A_WINDOW, Flag
 from flint.ir.workload import Workload
 from flint.log import stage
 from flint.passes.base import run_passes
+from flint.rewrite import RECORDED as RECORDED_PROFILE
 from flint.rewrite import kernels_for
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class Estimate:
     timeline: Timeline
     #: The compiler's times of kernels beside Flint's, where they were asked for.
     kernel_times: KernelTimes | None
+    #: What rests on measured times, where any does, and what was changed.
+    measured: MeasuredFacts | None
     #: What was estimated, and the kernels of the profile that became of it.
     workload: Workload = field(repr=False)
     kernels: Workload = field(repr=False)
@@ -177,6 +179,8 @@ class Estimate:
         }
         if self.kernel_times:
             found["kernel_times"] = self.kernel_times.to_json()
+        if self.measured:
+            found["measured"] = self.measured.to_json()
         return cast("EstimateDocument", {**found, **estimate_json(self, asked)})
 
     def to_text(self, *, verbose: bool = False) -> str:
@@ -256,6 +260,8 @@ def _memory_json(e: Estimate, number: int) -> MemoryDocument:
     found = cast("MemoryDocument", {**asdict(memory), **memory_json(e, number)})
     if not memory.host_bytes:
         del found["host_bytes"], found["host_breakdown"]
+    if not memory.recorded:
+        del found["recorded"]
     return found
 
 
@@ -278,6 +284,8 @@ def default_profile(workload: Workload, cluster: Cluster) -> str:
     A capture for TPUs is for them alone, and one for anything else is for other chips. What a
     compiler made is as it left it.
     """
+    if workload.measured_by:
+        return RECORDED_PROFILE
     if workload.compiled_by:
         return workload.compiled_by.profile
     captured = str(workload.metadata.get("profile", ""))
@@ -296,18 +304,29 @@ def estimate(
     mapping: Mapping[str, str] | str | None = None,
     unpriced_is_zero: bool = False,
     timing: str | None = None,
+    scale: Sequence[str] = (),
+    replaced: Sequence[str] = (),
 ) -> Estimate:
     """Estimate a step.
 
     `profile` is whose kernels the operations become ("": see `default_profile`), `policy` when
     communication begins (None: "overlap"), `mapping` where mesh axes lie: {"model": "nvlink"}, or
-    "model=nvlink,data=ib". `timing` is whose times kernels have: Flint's models' (None, "model"), or
-    "compiler": the cycles that XLA's TPU compiler estimated, where a kernel has any. Raises FlintError
-    FL405 (profile), FL703 (mapping, policy or timing), FL704 (an operation without a price), FL705 (a
-    chip without what the estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles).
+    "model=nvlink,data=ib". `timing` is whose times kernels have: "model" (Flint's models), "compiler"
+    (the cycles that XLA's TPU compiler estimated, where a kernel has any), or "measured" (what a
+    profiler recorded; scaled by the models' ratio where the cluster is other hardware). None is
+    "measured" for workloads made of profiles, else "model". `scale` ("gemm=1.5x") and `replaced`
+    ("attention=h200") change parts, see `measured.changes`. Raises FlintError FL405 (profile), FL703
+    (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what the
+    estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL830 (a change that
+    cannot be), FL832 (an option that what was measured, or was not, has no place for).
     """
-    chosen = find_policy("overlap" if policy is None else policy)
-    clock = cycles_per_ns(workload, cluster.chip, find_timing(timing))
+    chosen = policy_of(workload, find_policy("overlap" if policy is None else policy))
+    timing = timing_of(workload, timing)
+    clock = cycles_per_ns(workload, cluster.chip, timing)
+    changes = parse_changes(scale, replaced, cluster)
+    cluster = changes.of_host(cluster, has_rows=workload.measured_by is not None)
+    if workload.measured_by:
+        refuse_profile(profile)
     asked, profile = profile, profile or default_profile(workload, cluster)
     _log.info(
         "on %s: kernels as %s launches them (%s), communication by policy %s",
@@ -317,7 +336,11 @@ def estimate(
     with stage("fuse"):
         kernels = _kernels(workload, profile, chosen)
     with stage("price"):
-        priced = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero, clock)
+        pricing = Pricing(cluster, placement, tf32_kinds(profile, cluster.chip), clock)
+        changed = times_of(kernels, pricing, timing, changes)
+        priced = price_kernels(
+            kernels, cluster, placement, chosen, unpriced_is_zero, clock, changed
+        )
     with stage("simulate"):
         timeline = simulate(priced.works, priced.streams, chosen)
         times = None
@@ -335,9 +358,12 @@ def estimate(
     with stage("memory"):
         memory = _memory(workload, kernels, cluster.chip, chosen)
     classes = tuple(
-        ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), memory[c.program])
-        for c, ranks, t in zip(workload.classes, sizes, timeline.classes, strict=True)
+        ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), m)
+        for c, ranks, t, m in zip(workload.classes, sizes, timeline.classes, memory, strict=True)
     )
+    facts = None
+    if changed is not None:
+        facts = measured_facts(kernels, priced, timeline, cluster, changes.texts)
     flops = _flops(workload, kernels)
     counted = [flops[c.program] for c in workload.classes]
     dtype, peak = main_type_and_peak(workload, cluster, tf32_kinds(profile, cluster.chip))
@@ -357,15 +383,17 @@ def estimate(
         unpriced=priced.unpriced,
         notes=(
             *((times.note(timeline.total_ns),) if times else ()),
+            *(recorded_notes(facts) if facts else ()),
             *_notes(cluster, profile),
             *compiler_notes(workload, cluster.chip.name),
             *_notes_of_masks(kernels),
-            *attention_notes(workload, kernels, profile),
-            *extrapolation_notes(kernels.programs, placement),
-            *congestion_notes(timeline, placement),
+            *(attention_notes(workload, kernels, profile) if workload.measured_by is None else ()),
+            *(extrapolation_notes(kernels.programs, placement) if timing != MEASURED else ()),
+            *(congestion_notes(timeline, placement) if timing != MEASURED else ()),
         ),
         timeline=timeline,
         kernel_times=times,
+        measured=facts,
         workload=workload,
         kernels=kernels,
     )
@@ -385,6 +413,11 @@ def _kernels(workload: Workload, profile: str, policy: Policy) -> Workload:
 
 def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
     """The flops of products of each program, and of those of the kernels that became of it."""
+    if workload.measured_by:  # kernels that ran: what they did again is known by their phase
+        done = workload.kept.get(
+            "executed", None, lambda: [executed_flops(p) for p in workload.programs]
+        )
+        return [ProductFlops(flops - again, flops, again) for flops, again in done]
     needed = workload.kept.get("needed", None, lambda: list(map(needed_flops, workload.programs)))
     done = kernels.kept.get("executed", None, lambda: list(map(executed_flops, kernels.programs)))
     return [ProductFlops(n, *e) for n, e in zip(needed, done, strict=True)]
@@ -393,12 +426,14 @@ def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
 def _memory(
     workload: Workload, kernels: Workload, chip: Chip, policy: Policy
 ) -> Sequence[MemoryUse]:
-    """Memory of each program."""
-    from flint.backends.cost.memory.stored import stored
+    """Memory of each rank class."""
+    from flint.backends.cost.memory.stored import recorded_memory, stored
 
     capacity = int(chip.memory_bytes.value)  # all that a chip says of it
+    if workload.measured_by:
+        return recorded_memory(workload.measured_by, capacity)
     found = stored(workload, kernels, policy).memory()
-    return [replace(m, capacity_bytes=capacity) for m in found]
+    return [replace(found[c.program], capacity_bytes=capacity) for c in workload.classes]
 
 
 def price_kernels(
@@ -408,10 +443,11 @@ def price_kernels(
     policy: Policy,
     unpriced_is_zero: bool,
     cycles_per_ns: float = 0.0,
+    times: Times | None = None,
 ) -> Priced:
     """Durations of the kernels that `rewrite` made for a profile, which the metadata names.
 
-    With `cycles_per_ns` their cycles, where they have any, as in `price`.
+    With `cycles_per_ns` their cycles, where they have any, and by `times`, as in `price`.
     """
     profile = str(kernels.metadata.get("profile", ""))
     return price(
@@ -422,6 +458,7 @@ def price_kernels(
         unpriced_is_zero=unpriced_is_zero,
         tf32=tf32_kinds(profile, cluster.chip),
         cycles_per_ns=cycles_per_ns,
+        times=times,
     )
 
 

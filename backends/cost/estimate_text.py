@@ -68,10 +68,14 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
         parts.append(f"time of {slowest.name}, which ends last:")
     if slowest.shares:
         parts.append(text_table(_SHARES, _share_cells(slowest)))
+    if e.measured and e.measured.classes:
+        parts.append(e.measured.table())
     if e.kernel_times:
         parts.append(e.kernel_times.table())
     if verbose:
-        parts += [_path(e), _breakdown(max(e.classes, key=lambda c: c.memory.peak_bytes))]
+        parts.append(_path(e))
+        largest = max(e.classes, key=lambda c: c.memory.peak_bytes)
+        parts += [] if largest.memory.recorded else [_breakdown(largest)]
     if e.unpriced:
         listed = ", ".join(f"{name} x{count}" for name, count in e.unpriced.items())
         parts.append(f"unpriced  {listed}")
@@ -80,6 +84,8 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
 
 
 def _launched(e: Estimate) -> str:
+    if e.workload.measured_by:
+        return "as recorded"
     by = e.workload.compiled_by
     return f"as {by.name} compiled them for {by.chip}" if by else f"as {e.profile} launches them"
 
@@ -111,11 +117,20 @@ def _memories(classes: Sequence[ClassEstimate]) -> Iterator[str]:
 def _memory(c: ClassEstimate, *, several: bool) -> str:
     memory = c.memory
     who = f"{c.name}: " if several else ""
+    if memory.recorded:
+        return f"{who}{_recorded(memory)}"
     if not 0 < memory.capacity_bytes < UNKNOWN_MEMORY_BYTES:
         return f"{who}{format_bytes(memory.peak_bytes)}{_on_host(memory)}"
     verdict = "fits" if memory.fits else "DOES NOT FIT"
     used, capacity = format_bytes(memory.peak_bytes), format_bytes(memory.capacity_bytes)
     return f"{who}{used} of {capacity}, {verdict}{_on_host(memory)}"
+
+
+def _recorded(memory: MemoryUse) -> str:
+    """What a profile says of memory."""
+    if not memory.peak_bytes:
+        return "not recorded"
+    return f"{format_bytes(memory.peak_bytes)} held by the framework's allocator, as recorded"
 
 
 def _on_host(memory: MemoryUse) -> str:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 MODEL: Final = "model"
 #: Kernels take the cycles that the compiler estimated for them, the others Flint's times.
 COMPILER: Final = "compiler"
-TIMINGS: Final = (MODEL, COMPILER)
+#: Kernels and communication take the times that a profiler recorded, or those made of them.
+MEASURED: Final = "measured"
+TIMINGS: Final = (MODEL, COMPILER, MEASURED)
 _HELP = "flint capture ... --compiler xla-tpu-cycles --chip {chip} captures them"
 _COLUMNS = (
     Column("kernels"),
@@ -122,7 +124,7 @@ def cycles_per_ns(workload: Workload, chip: Chip, timing: str) -> float:
 
     Raises FlintError FL719 where no kernel has cycles, or they are of another chip.
     """
-    if timing == MODEL:
+    if timing != COMPILER:
         return 0.0
     by = workload.compiled_by
     clock = model_of(chip).cycles_per_ns

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.network.calls import Span
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.price import spans_of_row
+from flint.backends.cost.network.rows import spans_of_row
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
 from flint.cluster.models import Network

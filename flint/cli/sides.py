@@ -61,7 +61,7 @@ def _estimated(workload: Workload, request: Request) -> Side:
     from flint.compare.difference import Side
     from flint.tracing import Trace
 
-    if request.cluster is None:
+    if request.cluster is None and not _has_device(workload):
         return Side.of(workload)
     estimate = Trace(workload).estimate(
         request.cluster,
@@ -71,6 +71,14 @@ def _estimated(workload: Workload, request: Request) -> Side:
         unpriced_is_zero=request.unpriced_is_zero,
     )
     return Side.of(workload, estimate)
+
+
+def _has_device(workload: Workload) -> bool:
+    """Whether it was measured on a device that Flint knows, so that it has times by itself."""
+    from flint.cluster.devices import preset_of_device
+
+    by = workload.measured_by
+    return by is not None and preset_of_device(by.device) is not None
 
 
 def _captured(text: str, revision: str | None, request: Request) -> Side:

@@ -21,6 +21,7 @@ class CauseKind(StrEnum):
     OPERATIONS = "operations"
     ORDER = "order"
     CLUSTER = "cluster"
+    MEASURED = "measured"
     ESTIMATE = "estimate"
 
 

@@ -348,6 +348,12 @@ def _clusters(before: Snapshot, after: Snapshot) -> list[Cause]:
             old, new = getattr(a[one], name), getattr(b[other], name)
             if old != new:  # the mapping of another mesh follows from the mesh
                 said.append(f"{name} {_plain(old)} -> {_plain(new)}")
+        if not said and same and a[one].policy == b[other].policy == _RECORDED:
+            if _moved(a[one], b[other], 0.0):
+                found.append(
+                    Cause(CauseKind.MEASURED, "the same program, with other measured times")
+                )
+            continue
         if not said and same and _moved(a[one], b[other], _SAME_ESTIMATE):
             said.append(f"{one} gives other numbers for the same program: its constants changed")
         if said:
@@ -358,6 +364,8 @@ def _clusters(before: Snapshot, after: Snapshot) -> list[Cause]:
     return found
 
 
+#: The policy of estimates that replay profiles.
+_RECORDED = "recorded"
 #: Estimates of one program that differ by less are equal: renamed arguments reorder its rows, and
 #: with them what waits for what.
 _SAME_ESTIMATE = 1e-3

@@ -11,6 +11,7 @@ from flint.compare.cause import CauseKind
 from flint.compare.rows import ClassRows, Cost
 from flint.compare.snapshot import family
 from flint.ir.program import Flag, Row
+from flint.text import format_duration
 
 
 class Action(StrEnum):
@@ -185,7 +186,10 @@ _OF_ASPECT: dict[Aspect, tuple[CauseKind, ...]] = {
         *(CauseKind.LAYERS, CauseKind.OPTIONS, CauseKind.REMAT, CauseKind.COLLECTIVES),
         *(CauseKind.ARGUMENTS, CauseKind.OPERATIONS),
     ),
-    Aspect.TIME: (CauseKind.CLUSTER, CauseKind.MESH, CauseKind.SHARDING, CauseKind.OPTIONS),
+    Aspect.TIME: (
+        *(CauseKind.CLUSTER, CauseKind.MEASURED, CauseKind.MESH, CauseKind.SHARDING),
+        CauseKind.OPTIONS,
+    ),
 }
 _OF_COMPUTE = (
     *(CauseKind.REMAT, CauseKind.OPTIONS, CauseKind.LAYERS, CauseKind.ARGUMENTS),
@@ -279,6 +283,9 @@ def _said(old: Row, new: Row, trips_before: int, trips: int) -> str:
         said.append(f"{old.flops:,} -> {new.flops:,} FLOPs")
     if not said and old.operand_bytes != new.operand_bytes:
         said.append(f"reads {old.operand_bytes:,} -> {new.operand_bytes:,} bytes")
+    if not said and old.measured_ns != new.measured_ns:
+        times = format_duration(old.measured_ns), format_duration(new.measured_ns)
+        said.append(f"took {times[0]}, now {times[1]}")
     return ", ".join(said)
 
 

@@ -57,6 +57,11 @@ def _estimate(find: Callable[[EstimateFacts], float]) -> Callable[..., float | N
     return lambda s, e, axis: None if e is None else find(e)
 
 
+def _peak(s: Snapshot, e: EstimateFacts | None, axis: str) -> float | None:
+    """The peak, if there is one: profiles do not always say it."""
+    return None if e is None or not e.peak_bytes else e.peak_bytes
+
+
 def _exposed(s: Snapshot, e: EstimateFacts | None, axis: str) -> float | None:
     if e is None:
         return None
@@ -93,7 +98,7 @@ METRICS: Mapping[str, Metric] = {
             True,
             lambda c: c.path_ns,
         ),
-        Metric("memory", Unit.BYTES, "peak memory", _estimate(lambda e: e.peak_bytes)),
+        Metric("memory", Unit.BYTES, "peak memory", _peak),
         Metric(
             "mfu",
             Unit.PERCENT,

@@ -286,7 +286,7 @@ def _parts(dimension: str, mesh: Mapping[str, int]) -> int:
 
 def _operations(program: Program) -> Iterator[tuple[tuple[Any, ...], int, list[int]]]:
     """For each class, phase and type: rows, and (executions, flops, bytes) of a step."""
-    works = np.flatnonzero(program.kind == Kind.COMPUTE)
+    works = np.flatnonzero((program.kind == Kind.COMPUTE) & (program.op != OpClass.HOST))
     of = (program.op, program.phase, program.dtype, program.product, program.mask)
     key = np.stack([column[works].astype(np.int64) for column in of], axis=1)
     found, which = np.unique(key, axis=0, return_inverse=True)

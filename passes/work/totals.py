@@ -50,8 +50,8 @@ class Totals:
 
 
 def totals(program: Program) -> Totals:
-    """Add up a program. `op_count` counts rows that work (COMPUTE and communication)."""
-    works = program.kind >= Kind.COMPUTE
+    """Add up a program. `op_count` counts rows that work (COMPUTE and communication) on the device."""
+    works = (program.kind >= Kind.COMPUTE) & ~is_any(program, OpClass.HOST)
     return Totals(
         op_count=int(works.sum()),
         executed_op_count=total(program, works.astype(np.int64)),

@@ -56,6 +56,17 @@ def duration_ns(call: CollectiveCall, cluster: Cluster) -> float:
     return _fastest(call, cluster, speeds_of(cluster))[0]
 
 
+def transfer_share(call: CollectiveCall, cluster: Cluster) -> float:
+    """How much of the time of a call is that of its bytes on the links, 0 to 1.
+
+    The rest are launches and steps, which wait for latency. Of a call that takes no time it is 1.
+    """
+    total_ns, plan = _fastest(call, cluster, speeds_of(cluster))
+    if not total_ns:
+        return 1.0
+    return max(leg.task.speed.transfer_ns(leg.schedule, leg.task.span) for leg in plan) / total_ns
+
+
 def roofline_ns(call: CollectiveCall, cluster: Cluster) -> float:
     """Bytes on the wire by the bandwidth, of the algorithm that sends least: a lower bound."""
     found = plans(call, cluster, speeds_of(cluster))

@@ -225,7 +225,8 @@ class MemoryUse:
     bytes in use from there to the next point), the body of a loop once. `capacity_bytes` is the
     chip's memory, 0 if none was given; all of it is taken to be free for the step. What an
     allocator loses between buffers, and what libraries keep for themselves, is not in it. `host_bytes`
-    are the most that lie in the memory of the host for this device, and are in no other number.
+    are the most that lie in the memory of the host for this device, and are in no other number. If
+    `recorded`, a profile says the peak (0: it does not), and nothing says what it is made of.
     """
 
     peak_bytes: int
@@ -235,6 +236,7 @@ class MemoryUse:
     curve: tuple[tuple[int, int], ...] = field(default=(), repr=False)
     host_bytes: int = 0
     host_breakdown: Mapping[str, int] = field(default_factory=dict)
+    recorded: bool = False
 
     @property
     def fits(self) -> bool:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flint.backends.cost.memory.memory import MemoryUse, memory_use, stored_programs
+from flint.backends.cost.memory.memory import (
+    MemoryUse,
+    PeakPlace,
+    memory_use,
+    stored_programs,
+)
 from flint.backends.cost.simulate.timeline import Policy
+from flint.ir.measured_by import MeasuredBy
 from flint.ir.program import Program
 from flint.ir.workload import Workload
 from flint.passes.fusion.attention import has_fused_attention
@@ -47,3 +53,12 @@ def stored(workload: Workload, kernels: Workload, policy: Policy) -> Stored:
     if profile == "xla-cpu" or any(map(has_fused_attention, kernels.programs)):
         return Stored(kernels, ahead, as_kernels=True)
     return Stored(workload, ahead, as_kernels=False)
+
+
+def recorded_memory(by: MeasuredBy, capacity_bytes: int) -> Sequence[MemoryUse]:
+    """For each rank class the peak that its profile says, 0 where it says none.
+
+    What lives when is not in a profile, so nothing else is known.
+    """
+    nowhere = PeakPlace(0, "", "", "")
+    return [MemoryUse(c.peak_bytes, nowhere, {}, capacity_bytes, recorded=True) for c in by.classes]

@@ -10,11 +10,16 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
+from flint.backends.cost.measured.kinds import HOST, OTHER, kernel_kinds, on_device
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program
 
 #: Kinds of time in which nothing runs on a device.
 IDLE = ("wait", "host")
+#: Numbers that stand beside those of `KernelKind`, and what they are called.
+_HOST, _OTHER = 254, 255
+_NO_KERNELS = {_HOST: HOST, _OTHER: OTHER}
 #: Kind of work, axes that it goes over, phase: the names of a `Share`.
 Label: TypeAlias = tuple[str, str, str]
 
@@ -153,10 +158,12 @@ def _cause(timeline: ClassTimeline, node: int, moment: float, before: int = -1) 
 
 
 def labels_of(program: Program) -> list[Label]:
-    """For each row: kind of work, axes, phase."""
-    kernels, rows = kernels_of(program)
-    kernel: Int64s = np.full(len(program), -1, dtype=np.int64)
-    kernel[rows] = kernels.kind
+    """For each row: kind of work, axes, phase.
+
+    Of programs made of profiles also `host`, and `other` for kernels of which nothing but their time
+    is known.
+    """
+    kernel = _kinds_of(program)
     known: dict[tuple[int, ...], Label] = {}
     found = []
     columns = (kernel, program.kind, program.collective, program.group, program.route)
@@ -167,11 +174,26 @@ def labels_of(program: Program) -> list[Label]:
     return found
 
 
+def _kinds_of(program: Program) -> Int64s:
+    """For each row its `KernelKind`; _HOST, _OTHER or -1."""
+    if not program.measured_ns.any():
+        kernels, rows = kernels_of(program)
+        kernel: Int64s = np.full(len(program), -1, dtype=np.int64)
+        kernel[rows] = kernels.kind
+        return kernel
+    kernel = kernel_kinds(program)
+    kernel[(kernel < 0) & on_device(program)] = _OTHER
+    kernel[program.op == OpClass.HOST] = _HOST
+    return kernel
+
+
 def _label(
     program: Program, kernel: int, kind: int, collective: int, group: int, route: int, phase: int
 ) -> Label:
     what, over = "", ""
-    if kernel >= 0:
+    if kernel in _NO_KERNELS:
+        what = _NO_KERNELS[kernel]
+    elif kernel >= 0:
         what = KernelKind(kernel).name.lower()
     elif kind == Kind.COLLECTIVE:
         what = Collective(collective).name.lower()

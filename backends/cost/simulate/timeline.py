@@ -37,7 +37,8 @@ class Policy:
     in the program does, None for no bound. `combined` says which collectives are joined to larger
     ones before, `blocking` makes computation wait for every collective and for what it sends. With `prepares_ahead`
     kernels that make of parameters what is gathered run beside the others (see `preparing`), so that
-    a loop gathers for its next iteration.
+    a loop gathers for its next iteration. `recorded`: every row has the stream and the host's launch
+    that a profiler recorded, and nothing is moved.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Policy:
     combined: CombineCollectives | None = None
     blocking: bool = False
     prepares_ahead: bool = False
+    recorded: bool = False
 
     @property
     def keeps_streams(self) -> bool:
@@ -85,6 +87,11 @@ POLICIES: dict[str, Policy] = {
     )
 }
 
+#: The policy of programs that are made of profiles, which no other can take the place of.
+RECORDED = Policy(
+    "recorded", "everything runs on the stream that it was recorded on", recorded=True
+)
+
 
 @dataclass(frozen=True, eq=False)
 class ClassWork:
@@ -96,7 +103,8 @@ class ClassWork:
 
     `launch_ns` is how often the host launches a kernel or collective; 0 where it is never late. It
     launches in order and runs ahead, but waits for each message that is received. `layer` is that
-    of each node where nodes are not in the order of the program (see `layers`).
+    of each node where nodes are not in the order of the program (see `layers`). If `recorded`, what
+    is received of nobody takes the time that it took.
     """
 
     program: Program
@@ -107,6 +115,7 @@ class ClassWork:
     together: dict[int, tuple[int, ...]] = field(default_factory=dict)
     launch_ns: float = 0.0
     layer: NDArray[np.int64] | None = None
+    recorded: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +187,8 @@ def _wait_for_ever(stuck: Sequence[_Track]) -> FlintError:
 def _alone(work: ClassWork, policy: Policy) -> ClassTimeline:
     nodes = work.nodes
     by_stream = work.stream[nodes.row]
-    received = work.program.kind[nodes.row] == Kind.RECV  # without a sender: nothing to wait for
+    # without a sender there is nothing to wait for
+    received = (work.program.kind[nodes.row] == Kind.RECV) & (not work.recorded)
     duration = np.where(received, 0.0, work.duration_ns[nodes.row])
     placed = place_alone(
         work.program, nodes, previous_on(by_stream), limits(policy, work), duration
@@ -303,7 +313,7 @@ class _Track:
     def _receive(self, node: int, row: int, ready: float) -> tuple[float, float] | None:
         source = self.work.peers.get(row)
         if source is None:
-            return ready, ready
+            return ready, ready + (self.duration[row] if self.work.recorded else 0.0)
         arrived = self.world.arrivals[source].get((self.channel[row], self.turn[node]))
         if arrived is None:
             return None
@@ -340,7 +350,7 @@ def limits(policy: Policy, work: ClassWork) -> list[int]:
     by_stream = work.stream[work.nodes.row]
     kernels = np.flatnonzero(by_stream == 0)
     loads = (work.program.op == OpClass.FROM_HOST)[work.nodes.row] & (by_stream != 0)
-    if not len(kernels) or (policy.layers_ahead is None and not loads.any()):
+    if policy.recorded or not len(kernels) or (policy.layers_ahead is None and not loads.any()):
         return [-1] * len(by_stream)
     if policy.layers_ahead is None:
         found = np.full(len(by_stream), -1, dtype=np.int64)

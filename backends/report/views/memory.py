@@ -22,7 +22,7 @@ from flint.backends.cost.memory.stored import stored
 from flint.ir.program import Int64s, Kind, Program
 
 if TYPE_CHECKING:
-    from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.estimate import ClassEstimate, Estimate
     from flint.backends.cost.memory.liveness import Buffers
     from flint.backends.cost.simulate.timeline import ClassTimeline
 
@@ -79,6 +79,8 @@ class MemoryOverTime:
 def memory_over_time(estimate: Estimate, number: int) -> MemoryOverTime:
     """The memory of a device of the rank class `number`."""
     timeline = estimate.timeline.classes[number]
+    if estimate.classes[number].memory.recorded:
+        return _recorded(estimate.classes[number])
     laid_out = stored(estimate.workload, estimate.kernels, estimate.policy)
     program = laid_out.programs[estimate.workload.classes[number].program]
     layout, _ = layouts(program, ahead=laid_out.ahead)
@@ -97,6 +99,12 @@ def memory_over_time(estimate: Estimate, number: int) -> MemoryOverTime:
         left_out_bytes=left_out_bytes,
         capacity_bytes=use.capacity_bytes,
     )
+
+
+def _recorded(c: ClassEstimate) -> MemoryOverTime:
+    """What a profile says of it: the peak alone."""
+    use = c.memory
+    return MemoryOverTime(c.name, (), use.peak_bytes, 0.0, {}, (), 0, 0, use.capacity_bytes)
 
 
 def _curve(timeline: ClassTimeline, program: Program, layout: Buffers) -> tuple[MemoryPoint, ...]:

@@ -44,6 +44,17 @@ ClusterName = Annotated[
         help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml.",
     ),
 ]
+DeviceCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        metavar="NAME|FILE",
+        autocompletion=cluster_candidates,
+        help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml (default of what was "
+        "measured: that of its device).",
+    ),
+]
 ProfileName = Annotated[
     str | None,
     typer.Option(
@@ -61,8 +72,27 @@ TimingName = Annotated[
     typer.Option(
         "--timing",
         metavar="NAME",
-        help="Whose times kernels have: model (Flint's, default), or compiler (the cycles of "
-        "capture --compiler xla-tpu-cycles).",
+        help="Whose times kernels have: model (Flint's, default), compiler (the cycles of capture "
+        "--compiler xla-tpu-cycles), or measured (default of what flint import made).",
+    ),
+]
+Scales = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scale",
+        metavar="PART=FACTOR",
+        help="Change the speed of a part: gemm=2x halves its time, 0.5x doubles it (repeatable). Parts: "
+        "kinds of kernels, compute, host, network, tiers by name. network:bandwidth=2x is twice the "
+        "bandwidth; network:latency=2x is twice as long a latency.",
+    ),
+]
+Replacements = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--replace",
+        metavar="KIND=CLUSTER",
+        help="Put a kind of kernels, compute or network on another cluster, and keep the rest: "
+        "attention=h200 (repeatable). host=none: launches take no time.",
     ),
 ]
 Perfetto = Annotated[
@@ -108,12 +138,14 @@ Binary = Annotated[
 
 def estimate(
     path: TracePath,
-    cluster: ClusterName,
+    cluster: DeviceCluster = None,
     map_: Mapping = None,
     profile: ProfileName = None,
     overlap: PolicyName = "overlap",
     unpriced: UnpricedChoice = None,
     timing: TimingName = None,
+    scale: Scales = None,
+    replace: Replacements = None,
     perfetto: Perfetto = None,
     class_: RankClass = None,
     window: Window = None,
@@ -130,14 +162,19 @@ def estimate(
     network, and placed in time. With --overlap astra-sim the written traces are run by the rules of
     that simulator, on the network.yml of --cluster and the system.json beside it. With --compare
     several fidelities stand side by side.
+
+    What flint import made of profiles is replayed with its measured times; on another cluster than that
+    of its device each of them is scaled by what the models say.
     """
     from flint.tracing import Trace
 
+    changes = (("--scale", scale), ("--replace", replace))
+
     if compare is not None:
         looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
-        _refuse((*looks, ("--view", views)), "--compare, which is a table")
+        _refuse((*looks, ("--view", views), *changes), "--compare, which is a table")
         _refuse((("--timing", timing),), "--compare, which has a fidelity 'cycles'")
-        options = (cluster, map_, profile, overlap, unpriced is not None, binary)
+        options = (_named(cluster), map_, profile, overlap, unpriced is not None, binary)
         _compared(compare, Question(path, *options), as_json=json_, quiet=quiet)
         return
     if binary is not None:
@@ -150,8 +187,8 @@ def estimate(
             ("--timing", timing),
         )
         looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
-        _refuse_with_traces((*others, *looks, ("--view", views)))
-        _simulated(path, cluster, as_json=json_)
+        _refuse_with_traces((*others, *looks, ("--view", views), *changes))
+        _simulated(path, _named(cluster), as_json=json_)
         return
     view = _view(perfetto, class_, window, in_json=bool(views))
     if views and not json_:
@@ -164,6 +201,8 @@ def estimate(
             mapping=map_,
             unpriced_is_zero=unpriced is not None,
             timing=timing,
+            scale=scale or (),
+            replace=replace or (),
         )
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_)
@@ -171,6 +210,13 @@ def estimate(
         print_json(found.to_json(views=views or (), rank_class=class_))
     else:
         _print(found, quiet=quiet, verbose=verbose > 0)
+
+
+def _named(cluster: str | None) -> str:
+    """The cluster that was named. Raises FlintError FL218 without one."""
+    if cluster is None:
+        raise FlintError("FL218", "--cluster is missing", help="add -c CLUSTER")
+    return cluster
 
 
 def _print(found: Estimate, *, quiet: bool, verbose: bool) -> None:

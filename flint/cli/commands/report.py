@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flint.cli.commands.estimate import ClusterName, PolicyName, ProfileName
+from flint.cli.commands.estimate import DeviceCluster, PolicyName, ProfileName
 from flint.cli.console import print_json, print_note
 from flint.cli.inputs import keep_traces, load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
@@ -22,10 +22,10 @@ def report(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file.")
     ],
-    cluster: ClusterName,
     other: Annotated[
         Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with.")
     ] = None,
+    cluster: DeviceCluster = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
     ] = Path("report.html"),

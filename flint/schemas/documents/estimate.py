@@ -89,6 +89,9 @@ class MemoryDocument(TypedDict):
     """Arrays at the peak that are not in `buffers`."""
     left_out_bytes: int
     """Bytes of those."""
+    recorded: NotRequired[bool]
+    """Of a workload made of profiles, true: `peak_bytes` are those of the framework's allocator, 0 where
+    the profile does not say; nothing else is known."""
     host_bytes: NotRequired[int]
     """Most bytes in the memory of the host for this device; only where something lies there."""
     host_breakdown: NotRequired[dict[str, int]]
@@ -163,6 +166,68 @@ class KernelTimesDocument(TypedDict):
     """Kernels by kind, those that take most time first."""
 
 
+class AttributionDocument(TypedDict):
+    """To what the nanoseconds of a recorded rank's step belong; they add up to it."""
+
+    compute_ns: float
+    """Kernels and copies run."""
+    wire_ns: float
+    """Communication moves bytes while nothing is computed."""
+    waiting_ns: float
+    """Communication waits for other ranks while nothing is computed."""
+    launch_ns: float
+    """The device has nothing to do: the host has not launched more."""
+    unknown_ns: float
+    """Nothing runs, for no reason that the graph knows."""
+
+
+class MeasuredClassDocument(TypedDict):
+    """A rank class that was recorded."""
+
+    name: str
+    """Its name."""
+    rank: int
+    """The rank that was recorded."""
+    measured_ns: float
+    """How long its step took, in ns; 0: not known."""
+    estimated_ns: float
+    """How long the estimate takes, in ns."""
+    error: float
+    """By how much that is longer, as a share of what was measured; 0 where that is not known."""
+    peak_bytes: int
+    """The most memory that the framework's allocator held; 0: not recorded."""
+    attribution: AttributionDocument
+    """To what `estimated_ns` belong."""
+
+
+class RestDocument(TypedDict):
+    """Executed kernels and communication whose times rest on one thing."""
+
+    basis: str
+    """measured, scaled (measured times a ratio of the models), or by models."""
+    count: int
+    """How many a step of the rank class that ends last has."""
+    time_ns: float
+    """Their times, added up."""
+
+
+class MeasuredDocument(TypedDict):
+    """What an estimate with measured times rests on."""
+
+    format: str
+    """What recorded the program ("kineto", ...); "" where it was not recorded itself."""
+    device: str
+    """The device that it ran on, as its driver calls it."""
+    recorded_on: str
+    """The cluster that stands for that."""
+    changes: list[str]
+    """What --scale and --replace changed."""
+    rests: list[RestDocument]
+    """What times rest on."""
+    classes: list[MeasuredClassDocument]
+    """Rank classes that were recorded."""
+
+
 class EstimateDocument(TypedDict):
     """How long a step takes on a cluster, where the time goes, and whether it fits."""
 
@@ -202,5 +267,7 @@ class EstimateDocument(TypedDict):
     """Sentences on what the numbers rest on."""
     kernel_times: NotRequired[KernelTimesDocument]
     """With --timing compiler: the compiler's times beside Flint's."""
+    measured: NotRequired[MeasuredDocument]
+    """Where times were measured, or parts were changed by --scale and --replace."""
     pipeline: NotRequired[PipelineDocument | None]
     """What the classes of a pipeline run when (--view pipeline); null for what is no pipeline."""

@@ -1,0 +1,148 @@
+"""Which measured times an estimate takes: those of the workload itself, and what a user changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.kernel_times import COMPILER, MEASURED, MODEL, find_timing
+from flint.backends.cost.measured.changes import Changes, Replacing, Scaling
+from flint.backends.cost.measured.replay import Modelled, Replayed, same_chip, same_network
+from flint.backends.cost.network.placement import NetworkPlacement
+from flint.backends.cost.row_prices import Pricing, RowPrices, Times
+from flint.backends.cost.simulate.timeline import RECORDED, Policy
+from flint.cluster.devices import cluster_of_device
+from flint.cluster.models import Cluster, load_cluster
+from flint.errors import FlintError
+from flint.ir.measured_by import MeasuredBy
+from flint.ir.program import Program
+from flint.ir.workload import Workload
+from flint.rewrite import RECORDED as RECORDED_PROFILE
+
+_DEFAULT_POLICY = "overlap"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One after the other."""
+
+    steps: tuple[Times, ...]
+
+    def of(self, program: Program, prices: RowPrices) -> RowPrices:
+        """What the last makes of it."""
+        for step in self.steps:
+            prices = step.of(program, prices)
+        return prices
+
+
+def recorded_cluster(by: MeasuredBy) -> Cluster:
+    """The cluster of the device that profiles are of. Raises FlintError FL831 where Flint has none."""
+    found = cluster_of_device(by.device)
+    if found is None:
+        raise FlintError(
+            "FL831",
+            f"Flint has no cluster of '{by.device}', which the profiles are of",
+            help="name one with -c CLUSTER (flint clusters list has those that come with Flint)",
+        )
+    return found
+
+
+def cluster_for(workload: Workload, named: str | Path | Cluster | None) -> Cluster:
+    """The cluster that a user names, or that of the device which a workload was measured on.
+
+    Raises FlintError FL831 for a device that Flint does not know, FL702 without either, and those of
+    `load_cluster`.
+    """
+    if named is not None:
+        return load_cluster(named)
+    if workload.measured_by is None:
+        raise FlintError(
+            "FL702",
+            "no cluster is named, and no profile says which device the program ran on",
+            help="give the name of a preset (-c h100-dgx), or the path of a TOML file",
+        )
+    return recorded_cluster(workload.measured_by)
+
+
+def timing_of(workload: Workload, name: str | None) -> str:
+    """Whose times kernels have: those that were measured, where there are any.
+
+    Raises FlintError FL703 for an unknown name, FL832 where a workload has no such times.
+    """
+    measured = workload.measured_by is not None
+    found = (MEASURED if measured else MODEL) if name is None else find_timing(name)
+    if found == MEASURED and not measured:
+        raise FlintError(
+            "FL832",
+            "the workload was not measured: no profile was imported to it",
+            help="flint import FILE... -o m.flint makes one of profiles; --measured m.flint takes its times",
+        )
+    if measured and found == COMPILER:
+        raise FlintError(
+            "FL832",
+            "the workload was made of profiles: no compiler estimated its kernels",
+            help="leave --timing out, or give --timing model",
+        )
+    return found
+
+
+def policy_of(workload: Workload, policy: Policy) -> Policy:
+    """The policy of a workload: what was recorded is not moved. Raises FlintError FL832."""
+    if workload.measured_by is None:
+        return policy
+    if policy.name not in (_DEFAULT_POLICY, RECORDED.name):
+        raise FlintError(
+            "FL832",
+            f"policy '{policy.name}' is not for a workload made of profiles, which has its order in time",
+            help="leave --overlap out",
+        )
+    return RECORDED
+
+
+def refuse_profile(profile: str) -> None:
+    """Raise FlintError FL832 for another profile than "recorded"."""
+    if profile not in ("", RECORDED_PROFILE):
+        raise FlintError(
+            "FL832",
+            f"profile '{profile}' is not for a workload made of profiles: its kernels are those that ran",
+            help="leave --profile out",
+        )
+
+
+def times_of(
+    workload: Workload,
+    pricing: Pricing,
+    timing: str,
+    changes: Changes,
+) -> Times | None:
+    """What changes the models' prices; None for nothing."""
+    steps: list[Times] = []
+    if replaced := [(r.part, r.cluster) for r in changes.replacements if r.cluster]:
+        steps.append(Replacing(tuple((part, _on(workload, pricing, c)) for part, c in replaced)))
+    if workload.measured_by:
+        steps.append(_replayed(workload, pricing) if timing == MEASURED else Modelled())
+    if changes:
+        steps.append(Scaling(changes, pricing))
+    return Chain(tuple(steps)) if steps else None
+
+
+def _replayed(workload: Workload, pricing: Pricing) -> Replayed:
+    """Measured times, on the cluster of `pricing`; a device that Flint does not know is taken to be its."""
+    by = workload.measured_by
+    assert by is not None
+    base = cluster_of_device(by.device) or pricing.cluster
+    return Replayed(
+        _on(workload, pricing, base),
+        not same_chip(base.chip, pricing.cluster.chip),
+        not same_network(base, pricing.cluster),
+    )
+
+
+def _on(workload: Workload, pricing: Pricing, cluster: Cluster) -> Pricing:
+    """The same prices on another cluster, with the default places of mesh axes."""
+    if cluster == pricing.cluster:
+        return replace(pricing, lenient=True)
+    profile = str(workload.metadata.get("profile", ""))
+    placement = NetworkPlacement(workload.mesh, cluster)
+    return Pricing(cluster, placement, tf32_kinds(profile, cluster.chip), 0.0, lenient=True)
