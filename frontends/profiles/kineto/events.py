@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -10,11 +11,10 @@ from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.kineto.calls import is_synchronous_copy, kind_of_call
 from flint.frontends.profiles.kineto.collectives import Comms
 from flint.frontends.profiles.kineto.fields import (
-    duration_ns,
     first_us,
     integer,
     name_of,
-    since_ns,
+    span_ns,
     without_paths,
 )
 from flint.frontends.profiles.kineto.signatures import Signatures
@@ -38,7 +38,7 @@ class Events:
         self.comms = Comms(builder)
         self._streams: dict[tuple[int, int], int] = {}
         self._kinds: dict[str, tuple[CallKind, bool]] = {}
-        self.first_us: float | None = None
+        self.first_us = math.nan  #: until there is an event
         self.devices: Counter[int] = Counter()
         self.seen: Counter[str] = Counter()
         self.misunderstood = 0
@@ -80,7 +80,7 @@ class Events:
                 self._unknown(category)
                 return
             self.seen[category] += 1
-            if self.first_us is None:
+            if math.isnan(self.first_us):
                 self.first_us = first_us(event)
             take(event, event.get("args") or _NO_ARGS)
         elif phase == "i" and event.get("name") == "[memory]":
@@ -90,15 +90,12 @@ class Events:
         if isinstance(category, str) and len(self.seen) < _MOST_CATEGORIES:
             self.seen[category[:60]] += 1
 
-    def _span(self, event: _Event) -> tuple[float, float]:
-        return since_ns(event, self.first_us or 0.0), duration_ns(event)
-
     def _operator(self, event: _Event, args: dict[str, Any]) -> None:
         if args.get("finished") is False:
             self.unfinished += 1
             return
         name = name_of(event)
-        start, duration = self._span(event)
+        start, duration = span_ns(event, self.first_us)
         self._builder.add_operator(
             name,
             start,
@@ -118,7 +115,7 @@ class Events:
         known = self._kinds.get(name)
         if known is None:
             known = self._kinds[name] = kind_of_call(name), is_synchronous_copy(name)
-        start, duration = self._span(event)
+        start, duration = span_ns(event, self.first_us)
         correlation = integer(args.get("correlation"))
         self._builder.add_call(
             known[0],
@@ -148,7 +145,7 @@ class Events:
 
     def _activity(self, kind: ActivityKind, event: _Event, args: dict[str, Any]) -> None:
         name = name_of(event)
-        start, duration = self._span(event)
+        start, duration = span_ns(event, self.first_us)
         device = integer(args.get("device", event.get("pid")))
         self._builder.add_activity(
             kind,
@@ -179,7 +176,7 @@ class Events:
         self._mark(event, ("device", event.get("pid"), event["tid"]), on_device=True)
 
     def _mark(self, event: _Event, thread: object, *, on_device: bool) -> None:
-        start, duration = self._span(event)
+        start, duration = span_ns(event, self.first_us)
         self._builder.add_mark(
             without_paths(name_of(event)), start, duration, thread, on_device=on_device
         )

@@ -14,7 +14,8 @@ _MOST_US = 1e12
 #: The year 2286, in microseconds since 1970.
 _LATEST_US = 1e16
 _PATH = re.compile(r"(?:[A-Za-z]:[\\/]|/)(?:[^\s/\\:,'\"()]+[/\\])+")
-_MOST_NAME = 4096
+#: Names of kernels with C++ templates have some thousand characters.
+_MOST_NAME = 1 << 16
 
 
 def integer(value: object, default: int = -1) -> int:
@@ -28,14 +29,14 @@ def integer(value: object, default: int = -1) -> int:
     return default
 
 
-def duration_ns(event: dict[str, Any]) -> float:
-    """Of an event, in ns. Raises FlintError FL805 for a negative or endless one."""
-    value = event["dur"]
-    if not isinstance(value, (int, float)):
-        value = float(value)
-    if 0 <= value < _MOST_US:
-        return float(round(value * 1000.0))
-    raise absurd("duration", value, event)
+def span_ns(event: dict[str, Any], first_us: float) -> tuple[float, float]:
+    """Start since the first event, and duration, in ns. Raises FlintError FL805 for absurd ones."""
+    since, duration = event["ts"] - first_us, event["dur"]
+    if not -_MOST_US < since < _MOST_US:
+        raise absurd("start", event["ts"], event)
+    if not 0 <= duration < _MOST_US:
+        raise absurd("duration", duration, event)
+    return float(round(since * 1000.0)), float(round(duration * 1000.0))
 
 
 def first_us(event: dict[str, Any]) -> float:
@@ -44,14 +45,6 @@ def first_us(event: dict[str, Any]) -> float:
     if -_LATEST_US < value < _LATEST_US:
         return float(int(value))
     raise absurd("start", value, event)
-
-
-def since_ns(event: dict[str, Any], first_us: float) -> float:
-    """Start of an event since the first one, in ns. Raises FlintError FL805 for an absurd one."""
-    since = event["ts"] - first_us
-    if -_MOST_US < since < _MOST_US:
-        return float(round(since * 1000.0))
-    raise absurd("start", event["ts"], event)
 
 
 def absurd(what: str, value: object, event: dict[str, Any]) -> FlintError:

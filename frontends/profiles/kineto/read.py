@@ -127,6 +127,6 @@ def _warn(builder: ProfileBuilder, events: Events) -> None:
 
 def _origin_ns(beside: dict[str, Any], events: Events) -> int:
     """Wall clock of the first event. Times of old files are since 1970, of new ones since a base."""
-    first_ns = int(events.first_us or 0) * 1000
+    first_ns = int(events.first_us) * 1000
     base = integer(beside.get("baseTimeNanoseconds"), 0)
     return max(0, base) + first_ns

@@ -112,13 +112,13 @@ class JsonStream:
 
     def damaged(self, why: str) -> FlintError:
         """The FlintError FL803, with how far the document was read."""
-        cut = self._ended and self._at >= len(self._text)
-        what = "ends too early" if cut or why == _CUT else "is no JSON any more"
-        reason = "" if cut or why == _CUT else f": {why}"
+        cut = why == _CUT or (self._ended and self._at >= len(self._text))
+        left = 0 if cut else len(self._text) - self._at
+        what = "ends too early" if cut else "is no JSON any more"
         return FlintError(
             "FL803",
             f"{self._source.path} {what} after {self.num_values:,} events and about "
-            f"{self._source.num_bytes - len(self._text) + self._at:,} bytes{reason}",
+            f"{self._source.num_bytes - left:,} bytes" + ("" if cut else f": {why}"),
             help="copy it again whole; a profiler that was killed does not finish its file",
         )
 

@@ -1,0 +1,225 @@
+"""Bad profiles: each is told apart, and nothing else than a FlintError ever comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flint.errors import FlintError
+from flint.frontends.profiles import columns
+from flint.frontends.profiles.formats import read_profiles
+from flint.frontends.profiles.kineto.stream import _MOST_CHARACTERS
+from flint.frontends.profiles.profile import Profile
+
+EVENTS: list[dict[str, Any]] = [
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10.5, "dur": 9.0,
+     "args": {"External id": 3, "Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"],
+              "Sequence number": 1, "Concrete Inputs": ["", ""]}},
+    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 11.0,
+     "dur": 4.0, "args": {"correlation": 5, "External id": 3}},
+    {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 16.0, "dur": 5.0,
+     "args": {"correlation": 5, "device": 0, "stream": 7, "Collective name": "allreduce",
+              "Process Group Ranks": "[0, 1]", "Group size": 2, "Process Group Name": "0"}},
+    {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 7, "ts": 16.0,
+     "dur": 5.0, "args": {"correlation": 5, "stream": 7, "device": 0}},
+    {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 1,
+     "dur": 90.0, "args": {}},
+    {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 3,
+     "args": {"Total Allocated": 7, "Device Type": 1}},
+]  # fmt: skip
+TRACE: dict[str, Any] = {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "GPU", "totalGlobalMem": 5, "numSms": 2}],
+    "distributedInfo": {
+        "rank": 0,
+        "world_size": 2,
+        "pg_config": [{"pg_name": "0", "ranks": [0, 1]}],
+    },
+    "baseTimeNanoseconds": 5,
+    "traceEvents": EVENTS,
+}
+
+
+def error_of(path: Path) -> FlintError:
+    with pytest.raises(FlintError) as raised:
+        read_profiles(path)
+    return raised.value
+
+
+def written(tmp_path: Path, content: bytes | str) -> Path:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def with_event(at: int, **changed: Any) -> str:
+    events = [dict(e) for e in EVENTS]
+    events[at].update(changed)
+    return json.dumps({**TRACE, "traceEvents": events})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"\x00" * 100, b"\x28\xb5\x2f\xfd....", b'{"nodes": []}', b"{}"]
+)
+def test_no_profile(tmp_path: Path, content: bytes) -> None:
+    assert error_of(written(tmp_path, content)).code == "FL801"
+
+
+def test_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "none"):
+        assert error_of(path).code == "FL801"
+
+
+def test_a_trace_of_another_tool(tmp_path: Path) -> None:
+    events = [{"ph": "X", "cat": "v8", "name": "f", "ts": 1, "dur": 2, "pid": 1, "tid": 1}] * 3
+    error = error_of(written(tmp_path, json.dumps({"traceEvents": events})))
+    assert error.code == "FL802"
+    assert "'v8' (3)" in error.message
+    assert error_of(written(tmp_path, "[]")).code == "FL802"
+
+
+def test_a_profile_of_the_host_alone(tmp_path: Path) -> None:
+    error = error_of(written(tmp_path, json.dumps(EVENTS[:2])))
+    assert error.code == "FL804"
+    assert "ProfilerActivity.CUDA" in (error.help or "")
+
+
+@pytest.mark.parametrize("kept", [0.99, 0.5, 0.3])
+def test_truncated_gzip(tmp_path: Path, kept: float) -> None:
+    noise = random.Random(1)
+    text = json.dumps({"traceEvents": EVENTS * 500, "x": noise.randbytes(5000).hex()})
+    packed = gzip.compress(text.encode())
+    error = error_of(written(tmp_path, packed[: int(kept * len(packed))]))
+    assert error.code == "FL803"
+    assert "bytes could be unpacked" in error.message
+
+
+def test_gzip_with_a_wrong_bit(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(json.dumps(TRACE).encode()))
+    packed[len(packed) // 2] ^= 0xFF
+    assert error_of(written(tmp_path, bytes(packed))).code == "FL803"
+
+
+def test_truncated_json_says_how_far_it_was_read(tmp_path: Path) -> None:
+    text = json.dumps({"traceEvents": EVENTS * 10000})
+    cut = len(text) // 2
+    error = error_of(written(tmp_path, text[:cut]))
+    whole = text[:cut].count('{"ph"') - 1
+    assert error.code == "FL803"
+    assert f"ends too early after {whole:,} events and about {cut:,} bytes" in error.message
+
+
+@pytest.mark.parametrize(
+    "text", ["[1, 2", '{"traceEvents": [', '{"traceEvents": [{"ph": "X"', "[", "{"]
+)
+def test_every_end_is_too_early(tmp_path: Path, text: str) -> None:
+    error = error_of(written(tmp_path, text))
+    assert error.code == "FL803"
+    assert "ends too early" in error.message
+
+
+def test_damaged_json(tmp_path: Path) -> None:
+    text = json.dumps({"traceEvents": EVENTS * 10})
+    error = error_of(written(tmp_path, text.replace('"kernel"', "kernel", 5)))
+    assert error.code == "FL803"
+    assert "no JSON any more after 2 events" in error.message
+    assert error_of(written(tmp_path, text + "}")).code == "FL803"
+    assert error_of(written(tmp_path, "[" * 100_000)).code == "FL803"
+    assert error_of(written(tmp_path, '{"traceEvents": [' + "9" * 6000 + "]}")).code == "FL803"
+
+
+@pytest.mark.parametrize(
+    ("at", "changed"),
+    [
+        (2, {"dur": -3.0}),
+        (2, {"dur": float("nan")}),
+        (2, {"dur": 1e300}),
+        (2, {"ts": float("inf")}),
+        (2, {"ts": 1e300}),
+        (0, {"ts": 1e300}),
+        (0, {"ts": float("nan")}),
+        (1, {"dur": -1}),
+    ],
+)
+def test_absurd_numbers(tmp_path: Path, at: int, changed: dict[str, Any]) -> None:
+    assert error_of(written(tmp_path, with_event(at, **changed))).code == "FL805"
+
+
+def test_numbers_as_c_prints_them_are_nothing(tmp_path: Path) -> None:
+    text = json.dumps(TRACE).replace(
+        '"stream": 7, "Coll', '"x": -nan, "y": inf, "stream": 7, "Coll'
+    )
+    (profile,) = read_profiles(written(tmp_path, text))
+    assert len(profile.activities.name) == 1
+
+
+def test_too_many_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MOST_ROWS", 8)
+    error = error_of(written(tmp_path, json.dumps(EVENTS * 10)))
+    assert error.code == "FL806"
+    assert "trace.json" in error.message
+
+
+def test_a_value_without_an_end_is_not_read_on_and_on(tmp_path: Path) -> None:
+    text = '{"x": "' + "a" * (4 * _MOST_CHARACTERS)
+    assert error_of(written(tmp_path, gzip.compress(text.encode(), 1))).code == "FL803"
+
+
+def test_what_is_not_understood_is_counted(tmp_path: Path) -> None:
+    odd: list[Any] = [7, None, "x", {"ph": "X", "cat": "kernel"}, {"ph": "X", "cat": ["a"]}]
+    (profile,) = read_profiles(written(tmp_path, json.dumps({"traceEvents": EVENTS + odd})))
+    assert any("5 events are not understood" in w for w in profile.warnings)
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
+    st.lists(st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.sampled_from([10**30, -1, 1 << 63, 1e300, "[0, 1, ...]", "kernel", "gpu_memcpy", {}, [[]]]),
+)  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    if isinstance(value, (dict, list)):
+        for key, inner in items:
+            found += (
+                places(inner, (*path, key)) if isinstance(inner, (dict, list)) else [(*path, key)]
+            )
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_mutated_trace_is_a_profile_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    trace = json.loads(json.dumps(TRACE))
+    for _ in range(data.draw(st.integers(1, 4))):
+        path = data.draw(st.sampled_from(places(trace)))
+        inside = trace
+        for key in path[:-1]:
+            inside = inside[key]
+        if data.draw(st.booleans()):
+            inside[path[-1]] = data.draw(VALUES)
+        else:
+            del inside[path[-1]]
+    text = json.dumps(trace).encode()
+    if data.draw(st.integers(0, 4)) == 0:
+        text = text[: data.draw(st.integers(0, len(text)))]
+    path = tmp_path_factory.getbasetemp() / "mutated.json"
+    path.write_bytes(text)
+    with contextlib.suppress(FlintError):
+        profiles = read_profiles(path)
+        assert all(isinstance(p, Profile) for p in profiles)
