@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flint.errors import FlintError
-from flint.frontends.profiles import kineto
+from flint.frontends.profiles import kineto, nsight, xplane
+from flint.frontends.profiles.foreign import foreign
 from flint.frontends.profiles.profile import Profile
 from flint.frontends.profiles.source import head_of
 
@@ -23,6 +24,9 @@ class Format:
 
 #: The first that recognizes a file reads it. Kineto's takes any JSON, so it is the last.
 FORMATS: tuple[Format, ...] = (
+    Format("JAX and XLA (xplane.pb)", xplane.recognizes, xplane.read),
+    Format("JAX and XLA (Chrome JSON)", xplane.recognizes_chrome, xplane.read_chrome),
+    Format("Nsight Systems (SQLite export)", nsight.recognizes, nsight.read),
     Format("PyTorch profiler (Kineto JSON)", kineto.recognizes, kineto.read),
 )
 
@@ -37,8 +41,10 @@ def read_profiles(path: Path) -> tuple[Profile, ...]:
 
 
 def format_of(path: Path) -> Format:
-    """How a file is written. Raises FlintError FL801 if nothing here reads it."""
+    """How a file is written. Raises FlintError FL801 if nothing here reads it, FL828 if it is known."""
     head = head_of(path)
+    if error := foreign(path, head):
+        raise error
     for form in FORMATS:
         if form.recognizes(head):
             return form

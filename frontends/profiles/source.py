@@ -111,3 +111,14 @@ def too_large(path: Path | None, what: str) -> FlintError:
         f"{path or 'the profile'} is too large: {what}",
         help="record fewer steps (schedule(wait=1, warmup=1, active=2)), without stacks",
     )
+
+
+def whole_profile(path: Path, most_bytes: int) -> bytes:
+    """All bytes of a file, unpacked. Raises FlintError FL801, FL803, and FL806 above `most_bytes`."""
+    found = bytearray()
+    with open_profile(path) as source:
+        while piece := source.read(1 << 24):
+            found += piece
+            if len(found) > most_bytes:
+                raise too_large(path, f"it unpacks to more than {most_bytes >> 20} MiB")
+    return bytes(found)

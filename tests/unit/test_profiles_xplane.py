@@ -1,0 +1,349 @@
+"""XLA's profiles: what is counted, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flint.errors import FlintError
+from flint.frontends.profiles import xplane
+from flint.frontends.profiles.profile import CallKind, Profile
+from flint.ir.op_class import OpClass
+from tests.xplanes import Happened, Recorded, chrome, xspace
+
+REAL = Path(__file__).parents[2] / "benchmarks/data/kineto/mi300x_jax_conv.xplane.pb"
+
+
+def _read(tmp_path: Path, *planes: Recorded, timestamp_ns: int = 0) -> tuple[Profile, ...]:
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(xspace(*planes, timestamp_ns=timestamp_ns))
+    assert xplane.recognizes(path.read_bytes()[: 1 << 16])
+    return xplane.read(path)
+
+
+def _names(profile: Profile) -> list[str]:
+    return [profile.strings[i] for i in profile.activities.name.tolist()]
+
+
+# A second parser of the wire format, which knows nothing of Flint's -------------------------------
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        if tag & 7 == 0:
+            value, at = _varint(data, at)
+            yield tag >> 3, value
+        elif tag & 7 == 2:
+            size, at = _varint(data, at)
+            yield tag >> 3, data[at : at + size]
+            at += size
+        else:
+            size = {1: 8, 5: 4}[tag & 7]
+            yield tag >> 3, data[at : at + size]
+            at += size
+
+
+def _streams(data: bytes) -> dict[str, Counter[str]]:
+    """Device -> kernel's name -> picoseconds, of lines whose name begins with Stream."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for number, plane in _fields(data):
+        if number != 1 or not isinstance(plane, bytes):
+            continue
+        parts = defaultdict(list)
+        for field, value in _fields(plane):
+            parts[field].append(value)
+        names = {}
+        for entry in parts[4]:
+            pair = dict(_fields(entry))
+            names[pair[1]] = dict(_fields(pair[2]))[2].decode()
+        for line in parts[3]:
+            in_line = [*_fields(line)]
+            if not dict(in_line).get(2, b"").startswith(b"Stream"):
+                continue
+            for event in (dict(_fields(v)) for f, v in in_line if f == 4):
+                found[parts[2][0].decode()][names[event[1]]] += event.get(3, 0)
+                found[parts[2][0].decode()]["events"] += 1
+    return found
+
+
+def test_a_real_profile_has_the_kernels_and_times_that_a_second_parser_finds() -> None:
+    profiles = xplane.read(REAL)
+    streams = _streams(REAL.read_bytes())
+    assert [f"/device:GPU:{i}" for i in range(8)] == sorted(streams)
+    for device, profile in zip(sorted(streams), profiles, strict=True):
+        found: Counter[str] = Counter()
+        for name, duration in zip(_names(profile), profile.activities.duration_ns, strict=True):
+            found[name] += round(duration * 1000)
+            found["events"] += 1
+        assert found == streams[device]
+        assert (profile.activities.call >= 0).all()  # the host's launch of each is in the file
+        assert profile.device_memory_bytes == 206141652992
+        assert profile.peak_bytes > 1 << 30
+
+
+def test_a_real_profile_keeps_the_work_that_its_programs_say_and_no_name_of_the_machine() -> None:
+    profile = xplane.read(REAL)[1]
+    kept = {
+        profile.strings[n]: profile.compiled[c]
+        for n, c in zip(profile.activities.name.tolist(), profile.activities.compiled, strict=True)
+    }
+    product = next(c for name, c in kept.items() if name.startswith("Cijk_"))
+    # (1, 4, 34, 31, 53) filtered by (5120, 4, 4, 2, 2): 55,862 places x 5,120 x 64, two FLOPs each
+    assert product.work.dims == (1, 55862, 5120, 64)
+    assert product.work.flops == 2 * 55862 * 5120 * 64
+    assert product.dtype == "bfloat16"
+    assert all("tw003" not in s and "/" not in s for s in profile.strings)
+
+
+# GPUs -----------------------------------------------------------------------------------------
+
+
+def _launch(name: str, start: float, correlation: int, **stats: str) -> Happened:
+    return Happened(name, start, 2, {"correlation_id": correlation, **stats})
+
+
+def _gpu_planes() -> tuple[Recorded, Recorded]:
+    gpu = Recorded(
+        "/device:GPU:0",
+        {
+            "Stream #7(Kernel)": [
+                Happened("gemm", 10, 5, {"correlation_id": 1, "hlo_op": "dot.3"}),
+                Happened("split_k", 15, 1, {"correlation_id": 2, "hlo_op": "dot.3"}),
+                Happened("ncclDevKernel_AllReduce", 20, 9, {"correlation_id": 4, "hlo_op": "all-reduce-start.1"}),
+            ],
+            "Stream #9(MemcpyH2D)": [
+                Happened("MemcpyH2D", 30, 4, {"correlation_id": 3, "memcpy_details": "kind:H2D size:4096 dest:0 async:1"}),
+                Happened("graphed", 40, 1, {"correlation_id": 9}),
+                Happened("graphed", 41, 1, {"correlation_id": 9}),
+            ],
+            "Launch Stats": [Happened("not a kernel", 0, 99)],
+        },
+        {"device_vendor": "Nvidia", "compute_cap_major": 9, "compute_cap_minor": 0, "core_count": 132},
+    )  # fmt: skip
+    host = Recorded(
+        "/host:CPU",
+        {
+            "thread/1": [
+                _launch("cuLaunchKernel", 1, 1, hlo_op="dot.3"),
+                _launch("cuLaunchKernel", 4, 2, hlo_op="dot.3"),
+                _launch("cuLaunchKernelEx", 6, 4, hlo_op="all-reduce-start.1"),
+                _launch("cuMemcpyHtoDAsync_v2", 8, 3),
+                _launch("cuGraphLaunch", 11, 9),
+                _launch("cuStreamSynchronize", 13, 12),
+                Happened("$user.py:3 /home/me/secret", 0, 99),
+                Happened("train", 0, 60, {"step_num": 4}),
+                Happened("a", 0, 1, {"allocator_name": "GPU_0_bfc", "peak_bytes_in_use": 77}),
+            ],
+            "thread/2": [_launch("cuLaunchKernel", 1, 1000)],
+        },
+    )
+    return gpu, host
+
+
+@pytest.mark.parametrize("form", ["xplane", "chrome"])
+def test_kernels_of_a_gpu_have_streams_launches_and_the_operation_that_launched_them(
+    tmp_path: Path, form: str
+) -> None:
+    planes = _gpu_planes()
+    if form == "chrome":
+        (profile,) = xplane.read_chrome(chrome(tmp_path / "a.trace.json.gz", *planes))
+    else:
+        (profile,) = _read(tmp_path, *planes)
+        assert (profile.device, profile.processors) == ("Nvidia GPU 9.0", 132)
+    a, c = profile.activities, profile.calls
+    assert _names(profile)[:3] == ["gemm", "split_k", "ncclDevKernel_AllReduce"]
+    assert a.stream.tolist() == [7, 7, 7, 9, 9, 9]
+    assert a.start_ns.tolist() == [10e3, 15e3, 20e3, 30e3, 40e3, 41e3]
+    assert a.num_bytes.tolist() == [0, 0, 0, 4096, 0, 0]
+    assert [profile.strings[c.name[i]] for i in a.call] == [
+        "cuLaunchKernel", "cuLaunchKernel", "cuLaunchKernelEx", "cuMemcpyHtoDAsync_v2",
+        "cuGraphLaunch", "cuGraphLaunch",
+    ]  # fmt: skip
+    assert c.kind[a.call[4]] == CallKind.GRAPH
+    # the launch for another device is not there, the wait of the thread is
+    assert len(c.kind) == 6
+    assert (c.kind == CallKind.WAIT_STREAM).sum() == 1
+    assert a.operator[0] == a.operator[1] >= 0
+    assert profile.strings[profile.operators.name[a.operator[0]]] == "hlo.dot"
+    assert [profile.comms[i].name for i in a.comm.tolist() if i >= 0] == ["allreduce"]
+    assert [profile.strings[i] for i in profile.marks.name.tolist()] == ["train#4"]
+    assert profile.peak_bytes == 77
+    assert not any("secret" in s for s in profile.strings)
+
+
+def test_times_from_1970_keep_their_nanoseconds(tmp_path: Path) -> None:
+    now = 1_790_000_000_123_456_789
+    (profile,) = _read(tmp_path, *_gpu_planes(), timestamp_ns=now)
+    assert profile.origin_ns == now
+    assert profile.activities.start_ns.tolist()[:2] == [10e3, 15e3]
+
+
+# TPUs -----------------------------------------------------------------------------------------
+
+
+def _tpu_plane() -> Recorded:
+    def op(
+        name: str, category: str, start: float, duration: float, text: str = "", **common: int
+    ) -> Happened:
+        return Happened(
+            text or f"%{name} = f32[8]",
+            start,
+            duration,
+            {},
+            {"hlo_category": category, **common},
+            name,
+        )
+
+    return Recorded(
+        "/device:TPU:3",
+        {
+            "Steps": [Happened("7", 0, 100)],
+            "XLA Modules": [Happened("jit_step(5)", 0, 50), Happened("jit_step(5)", 60, 40)],
+            "XLA Ops": [
+                op("while.1", "while", 0, 40),
+                op("fusion.1", "convolution fusion", 0, 20, flops=1000, model_flops=900, bytes_accessed=64),
+                op("fusion.1", "convolution fusion", 20, 20, flops=1000, model_flops=900, bytes_accessed=64),
+                op("all-gather-start.2", "async-start", 60, 1),
+                op("copy.3", "data formatting", 61, 4),
+                op("all-gather-done.9", "async-done", 65, 15, "%all-gather-done.9 = bf16[8] all-gather-done(bf16[2]{0} %all-gather-start.2)"),
+                op("all-reduce.4", "all-reduce", 80, 10),
+            ],
+            "Async XLA Ops": [op("all-gather-start.2", "all-gather", 60, 18), op("copy-start.8", "copy-start", 62, 2)],
+        },
+        {"device_type_string": "TPU v5p"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["xplane", "chrome"])
+def test_operations_of_a_tpu_are_leaves_and_waits_for_others_are_not_theirs(
+    tmp_path: Path, form: str
+) -> None:
+    if form == "chrome":
+        (profile,) = xplane.read_chrome(chrome(tmp_path / "a.trace.json.gz", _tpu_plane()))
+    else:
+        (profile,) = _read(tmp_path, _tpu_plane())
+        assert profile.device == "TPU v5p"
+    a = profile.activities
+    rows = dict(zip(_names(profile), zip(a.start_ns / 1e3, a.duration_ns / 1e3, a.stream, strict=True), strict=True))  # fmt: skip
+    assert "while.1" not in rows
+    assert len(a.name) == 8  # 6 of the operations' line without the loop, 2 beside them
+    assert rows["all-gather-done.9"] == (78, 2, 0)  # 13 us of its 15 are the gather's
+    assert Counter(a.stream.tolist()) == {0: 6, 1: 1, 2: 1}
+    names = _names(profile)
+    waits = {(names[w], names[v]) for w, v in profile.waits.tolist()}
+    assert ("all-gather-done.9", "all-gather-start.2") in waits
+    comms = Counter(profile.comms[i].name for i in a.comm.tolist() if i >= 0)
+    assert comms == {"_allgather_base": 1, "allreduce": 1}
+    first = names.index("fusion.1")
+    assert (a.flops[first], a.bytes_accessed[first]) == (900, 64)
+    assert profile.strings[a.category[first]] == "convolution fusion"
+    # each run of a module is one launch
+    assert profile.calls.kind.tolist() == [CallKind.GRAPH] * 2
+    assert profile.calls.start_ns.tolist() == [0, 60e3]
+    assert Counter(a.call.tolist()) == {0: 2, 1: 6}
+    assert profile.strings[profile.marks.name[0]] == "step#7"
+
+
+def test_a_done_waits_for_the_last_operation_of_its_name_in_a_loop(tmp_path: Path) -> None:
+    def turn(at: float) -> list[Happened]:
+        done = "%copy-done.1 = f32[8] copy-done((f32[8]) %copy-start.1)"
+        return [
+            Happened("%copy-start.1 = ...", at, 1, display="copy-start.1"),
+            Happened(done, at + 2, 8, display="copy-done.1"),
+        ]
+
+    beside = [Happened("copy-start.1", 0.5, 9), Happened("copy-start.1", 20.5, 6)]
+    ops = [*turn(0), *turn(20)]
+    (profile,) = _read(
+        tmp_path, Recorded("/device:TPU:0", {"XLA Ops": ops, "Async XLA Ops": beside})
+    )
+    a = profile.activities
+    assert (a.start_ns / 1e3).tolist() == [0, 1, 9.5, 20, 21, 26.5]
+    assert sorted(profile.waits.tolist()) == [[1, 0], [2, 1], [4, 3], [5, 4]]
+
+
+def test_classes_of_categories() -> None:
+    from flint.frontends.profiles.xplane.categories import class_of_category
+
+    assert class_of_category("loop fusion") is OpClass.COMPILED
+    assert class_of_category("data formatting") is OpClass.MOVE
+    assert class_of_category("dynamic-update-slice") is OpClass.UPDATE_SLICE
+    assert class_of_category("something new") is OpClass.UNKNOWN
+
+
+# What cannot be used --------------------------------------------------------------------------
+
+
+def _refused(path: Path, code: str) -> str:
+    with pytest.raises(FlintError) as caught:
+        xplane.read(path)
+    assert caught.value.code == code
+    return str(caught.value)
+
+
+def test_a_profile_of_a_cpu_alone_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pb"
+    path.write_bytes(xspace(Recorded("/host:CPU", {"thread": [Happened("x", 0, 1)]})))
+    assert "nothing that ran on a device: /host:CPU" in _refused(path, "FL825")
+
+
+def test_a_truncated_profile_is_refused_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.pb"
+    path.write_bytes(xspace(*_gpu_planes())[:-40])
+    assert "lacks its last" in _refused(path, "FL824")
+
+
+def test_times_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
+    gpu = Recorded(
+        "/device:GPU:0",
+        {"Stream #1(Kernel)": [Happened("a", 0, 1), Happened("b", 0, -3), Happened("c", -9e12, 1)]},
+    )
+    (profile,) = _read(tmp_path, gpu)
+    assert "b" not in _names(profile)
+    assert profile.warnings == ("1 events have times that cannot be: left out",)
+
+
+def test_a_program_that_cannot_be_read_costs_its_shapes_only(tmp_path: Path) -> None:
+    gpu, host = _gpu_planes()
+    metadata = Recorded("/host:metadata", {}, programs={"jit_step(5)": b"\x0a\x03abc"})
+    (profile,) = _read(tmp_path, metadata, gpu, host)
+    assert len(profile.activities.name) == 6
+    assert profile.warnings == ("1 programs of the profile cannot be read: no shapes of theirs",)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damaged_bytes_are_a_sentence_and_never_a_crash(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = bytearray(xspace(*_gpu_planes(), _tpu_plane()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("damaged") / "a.pb"
+    path.write_bytes(bytes(whole))
+    try:
+        profiles = xplane.read(path)
+    except FlintError as error:
+        assert error.code in ("FL824", "FL825")
+    else:
+        assert all(np.isfinite(p.activities.start_ns).all() for p in profiles)
