@@ -131,7 +131,8 @@ def _activities(database: Database) -> Exported:
 def _are_numbers(start: Any, end: Any, device: Any, stream: Any) -> bool:
     if not all(isinstance(n, int) for n in (start, end, device, stream)):
         return False
-    return abs(start) < _YEARS_NS and 0 <= end - start < _YEARS_NS and 0 <= stream < 1 << 31
+    inside: bool = abs(start) < _YEARS_NS and 0 <= end - start < _YEARS_NS
+    return inside and 0 <= int(stream) < 1 << 31
 
 
 def _name(
