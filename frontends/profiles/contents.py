@@ -26,6 +26,7 @@ from flint.frontends.profiles.operators.events import Read, read, recorded_name
 from flint.frontends.profiles.operators.types import element_type
 from flint.frontends.profiles.profile import ActivityKind, Comm
 from flint.frontends.profiles.ranks import Recorded
+from flint.frontends.profiles.xplane.categories import class_of_category
 from flint.frontends.torch_world.program.build import moved_bytes
 from flint.frontends.torch_world.program.groups import Messages
 from flint.frontends.torch_world.program.names import is_causal, opcode_of, without_overload
@@ -107,10 +108,10 @@ class Contents:
     def _bare(self, row: int) -> Content:
         a = self._profile.activities
         name = self._profile.strings[a.name[row]]
-        if a.compiled[row] >= 0:
-            return self._of_compiler(row)
         if a.comm[row] >= 0 or is_nccl(name):
             return self._communication(row, name)
+        if a.compiled[row] >= 0:
+            return self._of_compiler(row)
         if ActivityKind(int(a.kind[row])) is ActivityKind.COPY:
             copied = self._host_copy(row, name)
             if copied is not None:
@@ -143,6 +144,9 @@ class Contents:
     def _of_compiler(self, row: int) -> Content:
         """What the compiler's program says of a kernel."""
         said = self._profile.compiled[self._profile.activities.compiled[row]]
+        operator = self._origins[row].operator
+        if operator >= 0 and self._main[operator] != row:
+            return Content(said.opcode, columns={"op": OpClass.OTHER})
         work = said.work
         columns = {
             "op": work.class_or(said.op), "flops": work.flops, "dims": work.dims,
@@ -162,14 +166,16 @@ class Contents:
             read_bytes = moved if kind is ActivityKind.COPY else 0
             columns = {"op": op, "operand_bytes": read_bytes, "result_bytes": moved}
             return Content(KERNEL, columns=columns)
-        columns = {"op": class_of_kernel(name), "flags": Flag.UNPRICED}
+        category = self._profile.strings[a.category[row]]
+        op = class_of_category(category) if category else class_of_kernel(name)
+        columns = {"op": op, "flags": Flag.UNPRICED}
         if a.flops[row] >= 0 or a.bytes_accessed[row] >= 0:
             columns = {
-                "op": columns["op"] or OpClass.OTHER, "flops": max(int(a.flops[row]), 0),
+                "op": op or OpClass.OTHER, "flops": max(int(a.flops[row]), 0),
                 "operand_bytes": max(int(a.bytes_accessed[row]), 0),
             }  # fmt: skip
-        category = self._profile.strings[a.category[row]]
-        return Content(category or KERNEL, columns=columns)
+        opcode = f"hlo.{category.replace(' ', '-')}" if category else KERNEL
+        return Content(opcode, columns=columns)
 
     def _host_copy(self, row: int, name: str) -> Content | None:
         """A copy between the memories of host and device."""
@@ -208,6 +214,9 @@ class Contents:
         return Content(opcode, Kind.COLLECTIVE, columns)
 
     def _comm_opcode(self, row: int, comm: Comm | None) -> str:
+        compiled = int(self._profile.activities.compiled[row])
+        if compiled >= 0:
+            return self._profile.compiled[compiled].opcode
         operator = int(self._profile.activities.operator[row])
         while operator >= 0:
             name = self._profile.strings[self._profile.operators.name[operator]]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from flint.errors import FlintError
 from flint.frontends.profiles.profile import Profile
 
-#: PyTorch's own annotation of a step, with its number.
-_STEP = re.compile(r"ProfilerStep#(\d+)")
+#: PyTorch's own annotation of a step, with its number, and what Flint calls those of JAX.
+_STEP = re.compile(r"(?:ProfilerStep|^step)#(\d{1,18})")
 _OPTIMIZER = re.compile(r"Optimizer\.step#")
 #: Annotations by which serving engines and loops mark a step, in the order in which they are tried.
 _FRAMEWORK = (

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from flint.errors import FlintError
 from flint.frontends.profiles import xplane
+from flint.frontends.profiles.build import workload_of
 from flint.frontends.profiles.profile import CallKind, Profile
 from flint.ir.op_class import OpClass
+from flint.ir.verify import verify_workload
 from tests.xplanes import Happened, Recorded, chrome, xspace
 
 REAL = Path(__file__).parents[2] / "benchmarks/data/kineto/mi300x_jax_conv.xplane.pb"
@@ -115,6 +117,18 @@ def test_a_real_profile_keeps_the_work_that_its_programs_say_and_no_name_of_the_
     assert all("tw003" not in s and "/" not in s for s in profile.strings)
 
 
+def test_steps_of_a_real_profile_are_runs_of_its_program_and_products_are_counted_once() -> None:
+    workload = workload_of(xplane.read(REAL))
+    measured = workload.metadata["measured"]["classes"]
+    assert [c["steps"] for c in measured] == [5] * 8
+    program = workload.programs[1]
+    verify_workload(workload)
+    assert program.flops.sum() == 2 * 55862 * 5120 * 64  # im2col and product are one convolution
+    rows = program.launcher[program.launcher > 0]
+    assert len(rows) == 5
+    assert len(set(rows.tolist())) == 4
+
+
 # GPUs -----------------------------------------------------------------------------------------
 
 
@@ -184,9 +198,9 @@ def test_kernels_of_a_gpu_have_streams_launches_and_the_operation_that_launched_
     assert len(c.kind) == 6
     assert (c.kind == CallKind.WAIT_STREAM).sum() == 1
     assert a.operator[0] == a.operator[1] >= 0
-    assert profile.strings[profile.operators.name[a.operator[0]]] == "hlo.dot"
+    assert profile.strings[profile.operators.name[a.operator[0]]] == "hlo::dot"
     assert [profile.comms[i].name for i in a.comm.tolist() if i >= 0] == ["allreduce"]
-    assert [profile.strings[i] for i in profile.marks.name.tolist()] == ["train#4"]
+    assert [profile.strings[i] for i in profile.marks.name.tolist()] == ["step#4"]
     assert profile.peak_bytes == 77
     assert not any("secret" in s for s in profile.strings)
 

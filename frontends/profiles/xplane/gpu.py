@@ -56,9 +56,9 @@ class GpuReader:
             )  # fmt: skip
         if operation := first.event.word("hlo_op"):
             known = self._programs.known(first.event.stats, operation)
-            opcode = known.compiled.opcode if known else f"hlo.{stem(operation)}"
+            opcode = known.compiled.opcode.removeprefix("hlo.") if known else stem(operation)
             self._builder.add_operator(
-                opcode, first.event.start_ns, last.event.end_ns - first.event.start_ns,
+                f"hlo::{opcode}", first.event.start_ns, last.event.end_ns - first.event.start_ns,
                 first.thread, external=number,
             )  # fmt: skip
 

@@ -15,6 +15,7 @@ from flint.frontends.profiles.xplane.gpu import GpuReader
 from flint.frontends.profiles.xplane.host import Host, host_of
 from flint.frontends.profiles.xplane.modules import Programs
 from flint.frontends.profiles.xplane.planes import Names, Plane, decoded, text, whole
+from flint.frontends.profiles.xplane.steps import add_steps
 from flint.frontends.profiles.xplane.tpu import TpuReader
 
 #: An XSpace is one protobuf message, which has at most 2 GiB.
@@ -84,19 +85,10 @@ def _fill(
     programs: Programs,
     host: Host,
 ) -> int:
-    for thread, step in host.steps:
-        builder.add_mark(
-            f"{_plain(step.name)}#{step.number('step_num', 0)}", step.start_ns, step.duration_ns,
-            thread, on_device=False,
-        )  # fmt: skip
+    add_steps(builder, plane, host)
     if kind == "TPU":
         return TpuReader(builder, number, programs).read(plane)
     return GpuReader(builder, number, programs).read(plane, host)
-
-
-def _plain(name: str) -> str:
-    """An annotation, "step" in the place of one that may hold a path."""
-    return "step" if {"/", "\\"} & set(name) else name
 
 
 def _builder(form: str, kind: str, number: int, plane: Plane, host: Host) -> ProfileBuilder:

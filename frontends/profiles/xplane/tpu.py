@@ -16,7 +16,7 @@ from flint.frontends.profiles.xplane.categories import CONTAINERS, comm_name, st
 from flint.frontends.profiles.xplane.modules import Programs
 from flint.frontends.profiles.xplane.planes import Event, Line, Plane
 
-_OPS, _ASYNC, _MODULES, _STEPS = "XLA Ops", "Async XLA Ops", "XLA Modules", "Steps"
+_OPS, _ASYNC, _MODULES = "XLA Ops", "Async XLA Ops", "XLA Modules"
 #: The operand of a done, as its HLO writes it: `all-gather-done(bf16[8]{0} %all-gather-start.3)`.
 _OPERAND = re.compile(r"-done\(.*?%([\w.\-]+)")
 _THREAD = "modules"
@@ -34,16 +34,13 @@ class TpuReader:
 
     def read(self, plane: Plane) -> int:
         """Add all of it; returns the number of activities."""
-        lines = {name: _events(plane.lines, name) for name in (_OPS, _ASYNC, _MODULES, _STEPS)}
+        lines = {name: _events(plane.lines, name) for name in (_OPS, _ASYNC, _MODULES)}
         modules = lines[_MODULES]
         for number, module in enumerate(modules):
             self._builder.add_call(
                 CallKind.GRAPH, "module", module.start_ns, 0.0, _THREAD,
                 correlation=number,
             )  # fmt: skip
-        for step in lines[_STEPS]:
-            name = f"step#{step.name.removeprefix('step').strip('# ') or '0'}"
-            self._builder.add_mark(name, step.start_ns, step.duration_ns, _STEPS, on_device=True)
         ops = leaves(lines[_OPS])
         self._add(ops, lines[_ASYNC], _Modules(modules))
         return len(ops)
