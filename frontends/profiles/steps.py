@@ -114,6 +114,26 @@ def launched_at(profile: Profile) -> NDArray[np.float64]:
     return found
 
 
+def issued_at(profile: Profile) -> NDArray[np.float64]:
+    """When each activity was launched at the latest, known for all of them.
+
+    Recorders lose calls. What has none was launched before it began, and before the next activity of
+    its stream whose call is known: streams are in order. After the last of those it counts as launched
+    with that.
+    """
+    found, a = launched_at(profile), profile.activities
+    lost = np.isnan(found)
+    for stream in np.unique(a.stream[lost]).tolist():
+        rows = np.flatnonzero(a.stream == stream)
+        known = np.flatnonzero(~lost[rows])
+        latest = np.minimum(np.where(lost[rows], np.inf, found[rows]), a.start_ns[rows])
+        if len(known):
+            latest[known[-1] + 1 :] = latest[known[-1]]
+        latest = np.minimum.accumulate(latest[::-1])[::-1]
+        found[rows] = np.where(lost[rows], latest, found[rows])
+    return found
+
+
 def _profiler_steps(profile: Profile) -> Steps | None:
     return _marked(
         profile, _STEP.match, lambda m, i: int(m[1]), "steps are those of ProfilerStep annotations"
@@ -139,7 +159,7 @@ def _marked(
     named = {i: m for i, s in enumerate(profile.strings) if (m := matches(s))}
     if not named:
         return None
-    launched = launched_at(profile)
+    launched = issued_at(profile)
     found: list[Step] = []
     for on_device in (False, True):
         for row in np.flatnonzero(
@@ -163,7 +183,7 @@ def _optimizer_steps(profile: Profile) -> Steps | None:
     ends = _optimizer_ends(profile)
     if len(ends) < 2:
         return None
-    launched = launched_at(profile)
+    launched = issued_at(profile)
     found = []
     for number, (begin, end) in enumerate(pairwise(ends)):
         inside = np.flatnonzero((launched >= begin) & (launched < end))
