@@ -38,13 +38,15 @@ class RowPrices:
     """For each row of a program its time, and what that rests on.
 
     `missing` are rows that work and have no price. `wire_ns` is how long communication takes where
-    nobody is waited for. `replaced` are rows that were put on another cluster than the others.
+    nobody is waited for, `waiting_ns` how much of its time is nothing but that. `replaced` are rows
+    that were put on another cluster than the others.
     """
 
     ns: Floats
     missing: Mask
     basis: NDArray[np.uint8]
     wire_ns: Floats
+    waiting_ns: Floats
     replaced: Mask
 
     def on_grid(self) -> RowPrices:
@@ -122,7 +124,8 @@ def model_prices(program: Program, pricing: Pricing) -> RowPrices:
     wire = _communication(program, cluster, pricing.placement)
     found += wire
     basis = np.where(found > 0, Basis.MODEL, Basis.NONE).astype(np.uint8)
-    return RowPrices(found, missing, basis, wire, np.zeros(len(program), dtype=np.bool_))
+    nowhere = np.zeros(len(program), dtype=np.bool_)
+    return RowPrices(found, missing, basis, wire, np.zeros(len(program)), nowhere)
 
 
 def _communication(program: Program, cluster: Cluster, placement: NetworkPlacement) -> Floats:

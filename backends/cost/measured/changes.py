@@ -176,6 +176,7 @@ class Replacing:
                 np.where(rows, found.missing, prices.missing),
                 np.where(rows, found.basis, prices.basis).astype(np.uint8),
                 np.where(rows, found.wire_ns, prices.wire_ns),
+                prices.waiting_ns,
                 prices.replaced | rows,
             )
         return prices
@@ -183,7 +184,7 @@ class Replacing:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Makes parts faster, whatever their times rest on."""
+    """Makes parts faster, whatever their times rest on. What waits for other ranks waits as long."""
 
     changes: Changes
     pricing: Pricing
@@ -195,7 +196,9 @@ class Scaling:
             share = _share_of_quantity(program, rows, scale, self.pricing)
             speed = 1 / scale.factor if scale.quantity == LATENCY else scale.factor
             left = np.where(rows, 1 - share + share / speed, 1.0)
-            prices = replace(prices, ns=prices.ns * left, wire_ns=prices.wire_ns * left)
+            waits = prices.waiting_ns
+            ns = waits + (prices.ns - waits) * left
+            prices = replace(prices, ns=ns, wire_ns=prices.wire_ns * left)
         if math.isinf(self.changes.host_speed):
             ns = np.where(program.op == OpClass.HOST, 0.0, prices.ns)
             prices = replace(prices, ns=ns)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.kernel_times import COMPILER, MEASURED, MODEL, find_timing
 from flint.backends.cost.measured.changes import Changes, Replacing, Scaling
 from flint.backends.cost.measured.replay import Modelled, Replayed, same_chip, same_network
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.row_prices import Pricing, RowPrices, Times
+from flint.backends.cost.row_prices import Mask, Pricing, RowPrices, Times
+from flint.backends.cost.simulate.streams import peers_of, together_of
 from flint.backends.cost.simulate.timeline import RECORDED, Policy
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster, load_cluster
 from flint.errors import FlintError
 from flint.ir.measured_by import MeasuredBy
-from flint.ir.program import Program
+from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.rewrite import RECORDED as RECORDED_PROFILE
 
@@ -136,7 +139,19 @@ def _replayed(workload: Workload, pricing: Pricing) -> Replayed:
         _on(workload, pricing, base),
         not same_chip(base.chip, pricing.cluster.chip),
         not same_network(base, pricing.cluster),
+        tuple((p, _alone(workload, n)) for n, p in enumerate(workload.programs)),
     )
+
+
+def _alone(workload: Workload, number: int) -> Mask:
+    """The communication of a program whose ranks are all of one class, so that nobody is met."""
+    program, owner = workload.programs[number], workload.class_of_ranks()
+    found = np.asarray(program.kind >= Kind.COLLECTIVE)
+    at = next(n for n, c in enumerate(workload.classes) if c.program == number)
+    rank = int(np.flatnonzero(owner == at)[0])
+    found[list(together_of(program, rank, owner))] = False
+    found[list(peers_of(program, rank, owner, others_only=True))] = False
+    return found
 
 
 def _on(workload: Workload, pricing: Pricing, cluster: Cluster) -> Pricing:

@@ -19,33 +19,51 @@ class Replayed:
     """Each row takes what was measured; what other hardware runs, times a ratio of the models.
 
     `base` is the cluster that was measured on. Where the models price a row on neither, the
-    measured time stays. Rows that nobody measured have the models' prices.
+    measured time stays. Rows that nobody measured have the models' prices. `alone` are programs
+    with the communication whose other ranks were not recorded: its time holds the wait for them, all
+    that is more than the model's time, and waiting stays as long.
     """
 
     base: Pricing
     kernels_differ: bool
     network_differs: bool
+    alone: tuple[tuple[Program, Mask], ...]
 
     def of(self, program: Program, prices: RowPrices) -> RowPrices:
         """Measured times."""
-        communicates = program.kind >= Kind.COLLECTIVE
-        moved = prices.replaced | (communicates if self.network_differs else False)
-        moved |= on_device(program) if self.kernels_differ else False
-        ns = program.measured_ns.astype(np.float64)
-        told = (ns > 0) | (program.op == OpClass.HOST)
-        basis = np.where(ns > 0, Basis.MEASURED, Basis.NONE).astype(np.uint8)
-        if moved.any():
-            base = model_prices(program, self.base)
-            ratio = _ratios(program, prices.ns, base.ns) * moved
-            scaled = told & (ratio > 0)
-            ns[scaled] *= ratio[scaled]
-            basis[scaled] = Basis.SCALED
+        measured = program.measured_ns.astype(np.float64)
+        told = (measured > 0) | (program.op == OpClass.HOST)
+        base = model_prices(program, self.base)
+        waiting = self._waiting_ns(program, measured, base)
+        ratio = _ratios(program, prices.ns, base.ns) * self._moved(program, prices)
+        scaled = told & (ratio > 0)
+        ns = np.where(scaled, waiting + (measured - waiting) * ratio, measured)
+        basis = np.where(scaled, Basis.SCALED, np.where(measured > 0, Basis.MEASURED, Basis.NONE))
+        communicates = told & (program.kind >= Kind.COLLECTIVE)
         return replace(
             prices,
             ns=np.where(told, ns, prices.ns),
             basis=np.where(told, basis, prices.basis).astype(np.uint8),
             missing=prices.missing & ~told,
+            wire_ns=np.where(communicates, ns - waiting, prices.wire_ns),
+            waiting_ns=waiting,
         )
+
+    def _waiting_ns(self, program: Program, measured: Floats, base: RowPrices) -> Floats:
+        alone = next((mask for one, mask in self.alone if one is program), None)
+        if alone is None:
+            return np.zeros(len(program))
+        waits = alone & (base.wire_ns > 0)
+        return np.where(waits, np.maximum(measured - base.wire_ns, 0.0), 0.0)
+
+    def _moved(self, program: Program, prices: RowPrices) -> Mask:
+        """The rows that run on other hardware than what was measured."""
+        found = prices.replaced.copy()
+        if self.network_differs:
+            found |= program.kind >= Kind.COLLECTIVE
+        if self.kernels_differ:
+            found |= on_device(program)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
