@@ -30,6 +30,7 @@ from flint.steps.trip_counts import TripCounts
 
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
+    from flint.backends.chakra.writing.simulator_files import Timing
     from flint.backends.cost.estimate import Estimate
     from flint.backends.cost.simulate.timeline import Policy
     from flint.backends.report.summary import Summary
@@ -167,7 +168,8 @@ class Trace:
         """Write Chakra execution traces with one node per "kernel" or per "op".
 
         Kernels are those of the profile that the trace was `rewritten` for. With a `cluster` (and a `mapping`, both as in `estimate`), kernels have the durations that
-        they have there, and the simulator's files beside the traces describe it. `options` are
+        they have there, and the simulator's files beside the traces describe it. What is made of
+        profiles has its measured durations, and the host's rows (is_cpu_op). `options` are
         those of `flint.backends.chakra.write`. The `.flint` file beside the traces holds the
         workload as it is, whatever the traces. Raises FlintError FL406 for an unknown granularity,
         or one other than "kernel" with a cluster; what `estimate` raises; and what `write` raises,
@@ -178,11 +180,21 @@ class Trace:
         from flint.rewrite import nodes_of
 
         refuse_output(Path(directory))
-        if cluster is None:
+        timing: Timing | None = None
+        if self.workload.measured_by:
+            from flint.backends.cost.trace_timing import measured_kernels
+            from flint.cluster.models import load_cluster
+
+            _require_kernels(granularity)
+            on = None if cluster is None else load_cluster(cluster)
+            nodes, timing = measured_kernels(
+                self.workload, on, mapping=mapping, unpriced_is_zero=unpriced_is_zero
+            )
+        elif cluster is None:
             from flint.backends.cost.simulate.layers import prepared_apart
 
             _require_no_mapping(mapping)
-            nodes, timing = nodes_of(self.workload, granularity), None
+            nodes = nodes_of(self.workload, granularity)
             nodes = replace(nodes, programs=tuple(map(prepared_apart, nodes.programs)))
         else:
             _require_kernels(granularity)

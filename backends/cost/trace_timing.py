@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from flint.backends.chakra.writing.simulator_files import Floats, Timing
+from flint.backends.chakra.writing.simulator_files import Floats, Timing, placeholder_hardware
 from flint.backends.cost.astrasim.files import simulated_hardware
-from flint.backends.cost.estimate import default_profile, price_kernels
+from flint.backends.cost.estimate import default_profile, estimate, price_kernels
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.simulate.layers import prepared_apart
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.backends.cost.utilisation import main_type_and_peak
+from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.rewrites.small_kernels import MergeSmallKernels
-from flint.rewrite import kernels_for
+from flint.rewrite import RECORDED, kernels_for
 
 
 def timed_kernels(
@@ -51,6 +52,35 @@ def timed_kernels(
     hardware = simulated_hardware(placement, _roofline_type(workload, cluster))
     timing = Timing(cluster.name, tuple(durations), replace(hardware, has_durations=True))
     return replace(kernels, programs=tuple(programs)), timing
+
+
+def measured_kernels(
+    workload: Workload,
+    cluster: Cluster | None = None,
+    *,
+    mapping: Mapping[str, str] | str | None = None,
+    unpriced_is_zero: bool = False,
+) -> tuple[Workload, Timing]:
+    """A workload made of profiles, and the time of each row, of the host and of communication too.
+
+    That is what was measured; on a `cluster`, what `estimate` takes there. None of them is merged.
+    Without one, the hardware beside the traces is that of the device, if Flint knows it.
+    """
+    by = workload.measured_by
+    assert by is not None
+    kernels = kernels_for(workload, RECORDED)
+    on = cluster or cluster_of_device(by.device)
+    if on is None:
+        durations = tuple(p.measured_ns.astype(np.float64) for p in kernels.programs)
+        hardware = replace(placeholder_hardware(workload.mesh), has_durations=True)
+        return kernels, Timing("", durations, hardware)
+    estimated = estimate(workload, on, mapping=mapping, unpriced_is_zero=unpriced_is_zero)
+    by_program = {id(c.work.program): c.work.duration_ns for c in estimated.timeline.classes}
+    durations = tuple(by_program.get(id(p), np.zeros(len(p))) for p in kernels.programs)
+    placement = NetworkPlacement(workload.mesh, on, mapping)
+    hardware = simulated_hardware(placement, _roofline_type(workload, on))
+    name = on.name if cluster else ""
+    return kernels, Timing(name, durations, replace(hardware, has_durations=True))
 
 
 def _roofline_type(workload: Workload, cluster: Cluster) -> str:

@@ -248,4 +248,6 @@ def _note(remark: Remark, count: int) -> str:
     nodes = plural(count, "node")
     if remark.stored:
         return f"{remark.attribute} is stored {remark.text} ({nodes}); it is 0, as all feeders read"
+    if remark.attribute == "is_cpu_op":
+        return f"{remark.attribute} {remark.text} ({nodes})"
     return f"{remark.attribute} {remark.text} ({nodes}), which matters with the roofline on only"

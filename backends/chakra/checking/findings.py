@@ -24,7 +24,7 @@ CODES: dict[str, str] = {
     "invalid-node": "a node has no type; it never wakes the nodes that wait for it",
     "metadata-node": "a node of type METADATA; ASTRA-sim aborts",
     "unsupported-node": "a node type that ASTRA-sim runs only with remote memory",
-    "cpu-op": "a node is marked is_cpu_op; ASTRA-sim's statistics throw",
+    "cpu-op": "a node is marked is_cpu_op, and is not of a measured host; ASTRA-sim's statistics throw",
     "attribute-type": "an attribute is stored as another type than feeders read; said once for all "
     "nodes where ASTRA-sim converts it, because the older feeder reads 0",
     "attribute-missing": "an attribute that the simulator requires is not there",

@@ -50,6 +50,11 @@ _REQUIRED = {
 }
 #: What the roofline divides by each other, and the finding where it is below 1.
 _ROOFLINE = {"num_ops": "zero-num-ops", "tensor_size": "zero-tensor-size"}
+#: How nodes begin that are what a host was measured to do.
+_HOST_NODE = "COMP_NODE host."
+_OF_HOST = (
+    "is true: the host's own time, which ASTRA-sim runs beside kernels, without its statistics"
+)
 #: ASTRA-sim matches messages by their tag modulo this.
 TAG_MODULUS = 500_000_000
 
@@ -94,7 +99,7 @@ def examine(node: TraceNode, has_roofline: bool | None) -> Record:
     problems: list[tuple[str, str]] = []
     remarks: list[Remark] = []
     _examine_attributes(node, problems, remarks)
-    _examine_type(node, problems)
+    _examine_type(node, problems, remarks)
     _examine_sizes(node, problems)
     if node.type is NodeType.COMP:
         _examine_work(node, has_roofline, problems, remarks)
@@ -147,7 +152,7 @@ def _examine_attributes(
             problems.append(("attribute-missing", f"has no {name}"))
 
 
-def _examine_type(node: TraceNode, problems: list[tuple[str, str]]) -> None:
+def _examine_type(node: TraceNode, problems: list[tuple[str, str]], remarks: list[Remark]) -> None:
     wrong = {
         NodeType.INVALID: "invalid-node",
         NodeType.METADATA: "metadata-node",
@@ -157,7 +162,10 @@ def _examine_type(node: TraceNode, problems: list[tuple[str, str]]) -> None:
     if wrong:
         problems.append((wrong, f"has type {node.type.name}"))
     if node.attributes.get("is_cpu_op", ("", False))[1]:
-        problems.append(("cpu-op", "is marked is_cpu_op"))
+        if node.type is NodeType.COMP and node.name.startswith(_HOST_NODE):
+            remarks.append(Remark("", "is_cpu_op", _OF_HOST))
+        else:
+            problems.append(("cpu-op", "is marked is_cpu_op"))
 
 
 def _number(node: TraceNode, name: str) -> Any:

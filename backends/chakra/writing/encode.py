@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.schema import CHAKRA_VERSION, VALUE_FIELDS, NodeType
 from flint.backends.chakra.writing.lower import LoweredNodes, Slot
+from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Program
 
 #: Least tensor_size of a computation that waits for nothing. ASTRA-sim's analytical backend stops
@@ -232,7 +233,8 @@ class Encoder:
     def _attributes(self, node: int, least_bytes: int) -> bytes:
         """All attributes that are the same for each node of a row and on each rank."""
         nodes, row = self.nodes, int(self.nodes.row[node])
-        parts = [integer_attribute("is_cpu_op", "bool_val", 0)]
+        of_host = int(self._program.op[row]) == OpClass.HOST
+        parts = [integer_attribute("is_cpu_op", "bool_val", int(of_host))]
         if nodes.type[node] == NodeType.COMP:
             program = self._program
             moved = int(program.result_bytes[row])

@@ -138,8 +138,20 @@ def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> 
         dimension_flags=flags,
         duration_micros=np.zeros(len(row), dtype=np.int64)
         if duration_ns is None
-        else whole_micros(duration_ns[row]),
+        else _micros(program, row, duration_ns),
     )
+
+
+def _micros(program: Program, row: Int32s, duration_ns: Floats) -> Int64s:
+    """Durations of nodes; of measured programs what rounding takes is given on the same stream."""
+    if not program.measured_ns.any():
+        return whole_micros(duration_ns[row])
+    found = np.zeros(len(row), dtype=np.int64)
+    stream = program.stream[row]
+    for number in np.unique(stream).tolist():
+        mine = stream == number
+        found[mine] = whole_micros(duration_ns[row[mine]])
+    return found
 
 
 def ranks_differ(workload: Workload) -> bool:

@@ -264,7 +264,8 @@ class Timing:
     """What a cluster says of a workload that is written.
 
     `duration_ns[i]` has one entry for each row of program i; 0 for what has no price, or is
-    communication, which simulators time themselves.
+    communication, which simulators time themselves, unless it was measured. `cluster` is "" where
+    times are measured and nothing is known of the hardware.
     """
 
     cluster: str

@@ -125,7 +125,7 @@ def write(
             link=link,
             ranks=ranks,
             tensor_size=tensor_size,
-            cluster=timing.cluster if timing else None,
+            cluster=(timing.cluster or None) if timing else None,
         )
         others = {
             "comm_group.json": names.groups.to_json(),

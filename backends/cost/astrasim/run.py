@@ -99,9 +99,11 @@ class _Rank:
     waits: list[int]
     has_one_slot: bool
     compute: list[int] = field(default_factory=list)
+    host: list[int] = field(default_factory=list)
     send: list[int] = field(default_factory=list)
     receive: list[int] = field(default_factory=list)
     computes: bool = False
+    host_computes: bool = False
     communicates: bool = False
     left: int = 0
     end_ns: int = 0
@@ -140,6 +142,7 @@ class _Rank:
         node_type = self.trace.type[node]
         is_send = node_type in (NodeType.COMM_COLL, NodeType.COMM_SEND)
         queue = self.compute if node_type is NodeType.COMP else self.receive
+        queue = self.host if node in self.trace.of_host else queue
         heapq.heappush(self.send if is_send else queue, node)
 
     def issuable(self) -> list[int]:
@@ -149,6 +152,9 @@ class _Rank:
         if self.compute and not self.computes:
             found.append(heapq.heappop(self.compute))
             self.computes = True
+        if self.host and not self.host_computes:
+            found.append(heapq.heappop(self.host))
+            self.host_computes = True
         while self.send and not (self.communicates and self.has_one_slot):
             found.append(heapq.heappop(self.send))
             self.communicates = True
@@ -200,7 +206,7 @@ class _Run:
             tuple(r.end_ns for r in self.ranks),
             tuple(r.compute_ns for r in self.ranks),
             tuple(tuple(_spent(r)) for r in self.ranks),
-            tuple(r.trace.type.count(NodeType.COMP) for r in self.ranks),
+            tuple(r.trace.type.count(NodeType.COMP) - len(r.trace.of_host) for r in self.ranks),
         )
 
     def waiting(self) -> list[Waiting]:
@@ -241,7 +247,9 @@ class _Run:
         """A node has ended: its slot is free, and what waited for it alone is issued."""
         rank = self.ranks[number]
         node_type = rank.trace.type[node]
-        if node_type is NodeType.COMP:
+        if node in rank.trace.of_host:
+            rank.host_computes = False
+        elif node_type is NodeType.COMP:
             rank.computes = False
         elif node_type is not NodeType.COMM_RECV:
             rank.communicates = False
@@ -259,7 +267,7 @@ class _Run:
         for node in rank.issuable():
             work = rank.trace.work[node]
             if isinstance(work, int):
-                rank.compute_ns += work
+                rank.compute_ns += 0 if node in rank.trace.of_host else work
                 self.later(now + work, now, number, node)
             elif isinstance(work, Meeting):
                 self.meet(work, number, node, now)

@@ -48,7 +48,8 @@ class RankTrace:
     """The nodes of one rank in ascending order of their ids, in columns.
 
     `work` is nanoseconds, a `Meeting` or a `MessageEnd`; node i waits for `waits[i]` others, and
-    `children[i]` wait for it. `id` and `name` are those in the file.
+    `children[i]` wait for it. `id` and `name` are those in the file. `of_host` are computations of
+    the host, which has a slot of its own for them.
     """
 
     id: list[int]
@@ -57,6 +58,7 @@ class RankTrace:
     work: list[int | Meeting | MessageEnd]
     waits: list[int]
     children: list[list[int]]
+    of_host: frozenset[int]
 
 
 class _CannotRunError(Exception):
@@ -92,7 +94,8 @@ class TraceReader:
                 waits[i] += 1
         work = [self._work(node, rank, path) for node in nodes]
         ids, names = [n.id for n in nodes], [n.name for n in nodes]
-        return RankTrace(ids, names, [n.type for n in nodes], work, waits, children)
+        of_host = frozenset(i for i, n in enumerate(nodes) if _value(n, "is_cpu_op", False))
+        return RankTrace(ids, names, [n.type for n in nodes], work, waits, children, of_host)
 
     def _nodes(self, path: Path) -> Iterator[TraceNode]:
         source = str(path)
