@@ -27,6 +27,7 @@ if _TYPE_CHECKING:
     from flint.steps.step import WorldStep as WorldStep
     from flint.steps.step import entry as entry
     from flint.tracing import Trace as Trace
+    from flint.tracing import import_profiles as import_profiles
     from flint.tracing import trace as trace
     from flint.tracing import trace_distributed as trace_distributed
 
@@ -51,6 +52,7 @@ _PUBLIC = {
     "WorldStep": "flint.steps.step",
     "cost_of": "flint.passes.work.declared",
     "entry": "flint.steps.step",
+    "import_profiles": "flint.tracing",
     "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",
     "trace_distributed": "flint.tracing",

@@ -661,6 +661,29 @@ def trace_file(
     return trace
 
 
+def import_profiles(*paths: str | Path, step: int | None = None) -> Trace:
+    """The trace of a step that ran, from profiles of one or several ranks of a job.
+
+    Each path is a profile (PyTorch profiler, execution trace, xplane, Nsight Systems ..., see
+    docs/import.md), gzip or not; formats are told by content. `step` is the number of a step
+    (`ProfilerStep#N`), None the one of median duration.
+
+    Raises FlintError FL801 to FL806 (what cannot be read), FL811 (no such step), FL812 (two profiles
+    of a rank), FL813 (profiles that are not of one job).
+    """
+    from flint.frontends.profiles.build import workload_of
+    from flint.frontends.profiles.formats import read_profiles
+
+    if not paths:
+        raise FlintError("FL801", "no profile is given", help="import_profiles(path, ...)")
+    timings: dict[str, float] = {}
+    with stage("read", timings):
+        profiles = [profile for path in paths for profile in read_profiles(Path(path))]
+    with stage("build", timings):
+        workload = workload_of(profiles, step=step)
+    return Trace(workload, timings)
+
+
 def _trace_captured(
     path: Path, kind: InputKind, mesh: Mesh | None, lowering: Lowering, counts: TripCounts
 ) -> Trace:

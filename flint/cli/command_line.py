@@ -135,8 +135,11 @@ def _options(
     """What a JAX or PyTorch step would do on every device of a mesh that is not there."""
 
 
-for _module in iter_modules(commands.__path__):
-    _add(_module.name, getattr(import_module(f"{commands.__name__}.{_module.name}"), _module.name))
+for _module in iter_modules(commands.__path__):  # `import_`: a word of Python needs the underscore
+    _add(
+        _module.name.rstrip("_"),
+        getattr(import_module(f"{commands.__name__}.{_module.name}"), _module.name),
+    )
 
 
 def run() -> None:

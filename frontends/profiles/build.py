@@ -48,7 +48,7 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
         programs.append(made.build())
         count = len(chosen[r.rank][0].found)
         measured.append(MeasuredClass(r.rank, made.span_ns, count, r.profile.peak_bytes))
-    warnings += [f"{n} {sentence}" for sentence, n in shared.problems.items()]
+    warnings += [f"{sentence}: {n}" for sentence, n in shared.problems.items()]
     warnings += _once([w for r in recorded for w in r.profile.warnings], len(recorded))
     classes = _classes(mesh, [r.rank for r in recorded], warnings)
     device = next((r.profile.device for r in recorded if r.profile.device), "")
@@ -86,8 +86,25 @@ def _chosen(
         steps.numbered(number)
     steps = found[first]
     taken = f": step {number} is taken, one of {len(steps.found)}" if len(steps.found) > 1 else ""
-    warnings.append(f"{steps.how}{taken}")
+    if taken or not steps.annotated:
+        warnings.append(f"{steps.how}{taken}")
+    for rank, of_rank in found.items():
+        _say_left_out(ranks[rank], of_rank, warnings)
     return {rank: (steps, steps.numbered(number)) for rank, steps in found.items()}
+
+
+def _say_left_out(profile: Profile, steps: Steps, warnings: list[str]) -> None:
+    """Activities of no step: mostly the end of the step before, launched before the recording."""
+    a = profile.activities
+    left = np.ones(len(a.start_ns), dtype=np.bool_)
+    for step in steps.found:
+        left[step.activities] = False
+    if left.any():
+        milliseconds = float(a.duration_ns[left].sum()) / 1e6
+        warnings.append(
+            f"{int(left.sum())} kernels ({milliseconds:.3f} ms) were launched outside of the steps and are "
+            "left out"
+        )
 
 
 def _begin_ns(profile: Profile, step: Step) -> float:

@@ -191,7 +191,7 @@ class Contents:
         comm = described(self._profile, row, self._world)
         opcode = self._comm_opcode(row, comm)
         if comm is None:
-            self._problems["kernels of NCCL say neither what they do nor for whom"] += 1
+            self._problems["kernels of NCCL that say neither what they do nor for whom"] += 1
             return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
         moved = input_bytes(comm)
         if row in self._unmatched:
@@ -203,7 +203,7 @@ class Contents:
         if len(members) == 1 or comm.group_size == 1:
             return self._alone(opcode, comm)
         if collective is Collective.NONE or len(members) < 2 or moved < 1:
-            self._problems["collectives say no kind, size or group: they are unpriced"] += 1
+            self._problems["collectives that say no kind, size or group, unpriced"] += 1
             return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
         columns = {
             "collective": collective, "group": self._group(members), "comm_bytes": moved,
@@ -238,7 +238,7 @@ class Contents:
 
     def _message(self, opcode: str, comm: Comm, kind: Kind, moved: int) -> Content:
         if not 0 <= comm.peer < self._world or comm.peer == self._rank or moved < 1:
-            self._problems["messages do not say to whom they go: they are unpriced"] += 1
+            self._problems["messages that do not say to whom they go, unpriced"] += 1
             return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
         sends = kind is Kind.SEND
         said = Message(

@@ -83,9 +83,9 @@ class ProgramOfProfile:
         self._lanes = lanes_of(self._profile, by_start, main)
         waits = waits_of(self._profile, self._rows, self._launched, main)
         if waits.dropped:
-            self._shared.problems["waits between streams were left out: times contradict them"] += (
-                waits.dropped
-            )
+            self._shared.problems[
+                "waits between streams that measured times contradict, left out"
+            ] += waits.dropped
         self._before = self._device_order(order, by_start, waits.of)
         ready = ready_ns(self._profile, order, self._before)
         events = host_events(self._profile, order, keys, ready)

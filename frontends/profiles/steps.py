@@ -58,10 +58,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a profile in order of time, and the sentence that says how they were found."""
+    """The steps of a profile in order of time, and the sentence that says how they were found.
+
+    `annotated` says whether the program itself marked them.
+    """
 
     found: tuple[Step, ...]
     how: str
+    annotated: bool = False
 
     def numbered(self, number: int) -> Step:
         """The step with a number. Raises FlintError FL811 if there is none."""
@@ -175,7 +179,7 @@ def _marked(
                 found.append(Step(number(name, len(found)), begin, end, inside))
         if found:
             break
-    return Steps(tuple(found), how) if found else None
+    return Steps(tuple(found), how, annotated=True) if found else None
 
 
 def _optimizer_steps(profile: Profile) -> Steps | None:

@@ -64,7 +64,7 @@ def lanes_of(profile: Profile, rows: NDArray[np.int64], main: int) -> dict[int, 
         if at == len(over):
             over.append(0.0)
             lanes += 1
-        over[at] = start + float(a.duration_ns[row])
+        over[at] = max(start, over[at]) + float(a.duration_ns[row])  # as it plays back
         name = "compute" if stream == main else f"stream {stream}"
         found[row] = name if at == 0 else f"{name} ({at + 1})"
     return found

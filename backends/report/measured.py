@@ -1,0 +1,133 @@
+"""What was measured of a workload made of profiles: kernels, their time, and how much is understood."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.measured_by import MeasuredClass
+from flint.ir.op_class import OpClass
+from flint.ir.program import Flag, Kind, Program
+from flint.ir.workload import Workload
+from flint.text import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.import_ import ImportedDocument
+
+
+@dataclass(frozen=True)
+class ImportedClass:
+    """One profiled rank's step. Times are in nanoseconds.
+
+    `kernels` are activities of the device, `kernel_ns` is their time together (streams may overlap),
+    of which `communication_ns` is that of collectives and messages. `known_ns` is the time of operators
+    whose work is known. `span_ns` is that of the step, of `steps` in the profile.
+    """
+
+    rank: int
+    steps: int
+    kernels: int
+    kernel_ns: int
+    communication_ns: int
+    known_ns: int
+    span_ns: float
+    peak_bytes: int
+
+    @property
+    def known_share(self) -> float:
+        """Part of the kernel time whose work is known."""
+        return self.known_ns / self.kernel_ns if self.kernel_ns else 1.0
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What profiles told, as `flint import` prints it above the summary."""
+
+    format: str
+    device: str
+    ranks: int
+    classes: tuple[ImportedClass, ...]
+
+    @classmethod
+    def of(cls, workload: Workload) -> Imported:
+        """Of a workload made of profiles."""
+        by = workload.measured_by
+        assert by is not None, "nobody measured the workload"
+        classes = tuple(
+            _class_of(workload.programs[c.program], measured)
+            for c, measured in zip(workload.classes, by.classes, strict=True)
+        )
+        return cls(by.format, by.device, workload.mesh.size, classes)
+
+    def to_json(self) -> ImportedDocument:
+        """Exact numbers."""
+        found: dict[str, Any] = asdict(self)
+        for row, one in zip(found["classes"], self.classes, strict=True):
+            row["known_share"] = one.known_share
+        return cast("ImportedDocument", found)
+
+    def to_text(self) -> str:
+        """Plain text, one block for the device and one for each profiled rank."""
+        profiled = f"{format_count(len(self.classes))} of {format_count(self.ranks)}"
+        facts = [
+            ("device", self.device or "not said"),
+            ("profiles", f"{self.format}, {profiled} rank{'s' * (self.ranks > 1)}"),
+        ]
+        blocks = [_facts(facts)]
+        blocks += [_facts(self._class_facts(c)) for c in self.classes]
+        return "\n\n".join(blocks)
+
+    def _class_facts(self, c: ImportedClass) -> list[tuple[str, str]]:
+        times = f"{format_duration(c.kernel_ns)} in {format_count(c.kernels)} kernels"
+        if c.communication_ns:
+            times += f", {format_duration(c.communication_ns)} of them communication"
+        facts = [("rank", format_count(c.rank))] if len(self.classes) > 1 else []
+        facts += [
+            ("step", _step_text(c)),
+            ("kernel time", times),
+            ("work known", f"{c.known_share:.1%} of kernel time"),
+        ]
+        if c.peak_bytes:
+            facts.append(("peak memory", format_bytes(c.peak_bytes)))
+        return facts
+
+
+def _step_text(c: ImportedClass) -> str:
+    of_several = f", one of {format_count(c.steps)}" if c.steps > 1 else ""
+    return f"{format_duration(c.span_ns)}{of_several}"
+
+
+def _facts(facts: list[tuple[str, str]]) -> str:
+    return "\n".join(f"{label:<11} {value}" for label, value in facts)
+
+
+def _class_of(program: Program, measured: MeasuredClass) -> ImportedClass:
+    device = device_rows(program)
+    ns = program.measured_ns
+    communicates = program.kind >= Kind.COLLECTIVE
+    return ImportedClass(
+        rank=measured.rank,
+        steps=measured.steps,
+        kernels=int(device.sum()),
+        kernel_ns=int(ns[device].sum()),
+        communication_ns=int(ns[communicates].sum()),
+        known_ns=int(ns[device & work_is_known(program)].sum()),
+        span_ns=measured.span_ns,
+        peak_bytes=measured.peak_bytes,
+    )
+
+
+def device_rows(program: Program) -> NDArray[np.bool_]:
+    """Rows that were on the device: no arguments, nothing of the host, no pauses."""
+    works = program.kind >= Kind.COMPUTE
+    return np.asarray(works & ~((program.kind == Kind.COMPUTE) & (program.op == OpClass.HOST)))
+
+
+def work_is_known(program: Program) -> NDArray[np.bool_]:
+    """Rows whose own work is known, or that of the operator that launched them."""
+    unpriced = (program.flags & Flag.UNPRICED) != 0
+    lost = np.unique(program.launcher[unpriced & (program.launcher > 0)])
+    return np.asarray(~unpriced & ~np.isin(program.launcher, lost))

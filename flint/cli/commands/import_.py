@@ -1,0 +1,144 @@
+"""`flint import`: profiles of steps that ran become a workload with measured times."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_note, print_result, progress_bar
+from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.progress import stages_shown
+from flint.cli.signals import signals
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from flint.backends.report.measured import Imported
+    from flint.backends.report.summary import Summary
+    from flint.schemas.documents.capture import FilesDocument
+    from flint.schemas.documents.import_ import ImportDocument
+    from flint.tracing import Trace
+
+
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Profiles of one job, a file a rank, .gz or not: PyTorch profiler JSON and others.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.flint|DIR",
+            help="Write the workload to a .flint file, or traces to a directory (else: summary only).",
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", metavar="N", help="Number of the step (default: the typical one)."),
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Import profiles of steps that ran.
+
+    Prints what was measured and a summary of the step. What is written can be checked, estimated
+    (replayed), compared and exported as what was captured.
+    """
+    from flint.backends.report.measured import Imported
+    from flint.tracing import import_profiles
+
+    started = time.perf_counter()
+    _refuse_output(output, files)
+    with stages_shown(quiet=quiet or json_):
+        trace = import_profiles(*files, step=step)
+    workload, written = _write(trace, output, quiet=quiet or json_)
+    for warning in trace.warnings:
+        print_note(f"warning: {warning}", quiet=quiet)
+    imported = Imported.of(trace.workload)
+    seconds = {**trace.timings, "total_seconds": time.perf_counter() - started}
+    if json_:
+        document: ImportDocument = {
+            "schema": "flint.import/1",
+            "imported": imported.to_json(),
+            "summary": trace.summary().to_json(),
+            "workload": workload,
+            "files": written,
+            "warnings": list(trace.warnings),
+            "timings": {stage: round(s, 6) for stage, s in seconds.items()},
+        }
+        print_json(document)
+        return
+    _print(imported, trace.summary(), _tail(workload, written, seconds["total_seconds"]))
+
+
+def _is_file(output: Path) -> bool:
+    return output.suffix == ".flint"
+
+
+def _refuse_output(output: Path | None, files: list[Path]) -> None:
+    """Raise FlintError FL501, FL502 for what cannot be written, before anything is read."""
+    if output is None:
+        return
+    if _is_file(output):
+        from flint.cli.inputs import keep_traces
+
+        keep_traces(output)
+        return
+    from flint.backends.chakra.writing.output import refuse_output
+
+    with signals().unwinding():
+        refuse_output(output, files)
+
+
+def _write(
+    trace: Trace, output: Path | None, *, quiet: bool
+) -> tuple[str | None, FilesDocument | None]:
+    """The `.flint` file or the traces that were written, if any."""
+    if output is None:
+        return None, None
+    if _is_file(output):
+        trace.workload.save(output)
+        return str(output), None
+    with signals().unwinding(), progress_bar("writing", quiet=quiet) as progress:
+        report = trace.save(output, progress=progress)
+    return None, {
+        "directory": str(output),
+        "files": report.files,
+        "ranks": report.ranks,
+        "nodes": report.nodes,
+        "trace_bytes": report.trace_bytes,
+        "disk_bytes": report.disk_bytes,
+    }
+
+
+def _tail(workload: str | None, written: FilesDocument | None, total_seconds: float) -> str:
+    from flint.text import format_seconds, plural
+
+    lines = [f"{'time':<11} {format_seconds(total_seconds)}"]
+    if workload is not None:
+        lines.append(f"{'wrote':<11} {workload}")
+    if written is not None:
+        lines.append(f"{'wrote':<11} {plural(written['ranks'], 'rank')}: {written['directory']}")
+    return "\n".join(lines)
+
+
+def _print(imported: Imported, summary: Summary, tail: str) -> None:
+    summary = replace(summary, source="")
+
+    def rich_form() -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(Text(f"{imported.to_text()}\n"), summary.to_rich(), Text(f"\n{tail}"))
+
+    print_result(f"{imported.to_text()}\n\n{summary.to_text()}\n\n{tail}", rich_form)
