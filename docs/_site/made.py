@@ -16,7 +16,7 @@ from flint.schemas.catalog import read_schema, schema_names
 
 #: Public names by what they are for.
 _NAMES = {
-    "Capture": ("trace", "trace_distributed", "Trace"),
+    "Capture": ("trace", "trace_distributed", "import_profiles", "Trace"),
     "What is captured": (
         *(
             "entry",

@@ -32,6 +32,7 @@ OPTIONS = {
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
+    "import": "--json --output --quiet --step --verbose -o -q -v FILE...",
     "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",

@@ -89,7 +89,9 @@ def test_rows_play_back_at_their_measured_times(name: str, traces: dict[str, fli
     measured = np.array([e["ts"] for e in raw]) * 1e3
     order = rows[np.lexsort((program.measured_ns[rows], begin[rows]))]
     starts = begin[order] - begin[order][0]
-    assert np.abs(starts - (measured - measured[0])).max() <= 1300  # 1 us; times of 1e12 us are written to 1/4 us
+    assert (
+        np.abs(starts - (measured - measured[0])).max() <= 1300
+    )  # 1 us; times of 1e12 us are written to 1/4 us
     by = traces[name].workload.measured_by
     assert by is not None
     assert end[rows].max() == pytest.approx(by.classes[0].span_ns, rel=1e-4)
@@ -122,9 +124,7 @@ def test_workloads_verify_and_survive_a_file(
 @pytest.mark.parametrize(
     "name", [n for n in FILES if not n.startswith(("b200", "mi300x_sglang"))]
 )  # fmt: skip
-def test_work_is_known_of_nearly_all_kernel_time(
-    name: str, traces: dict[str, flint.Trace]
-) -> None:
+def test_work_is_known_of_nearly_all_kernel_time(name: str, traces: dict[str, flint.Trace]) -> None:
     from flint.backends.report.measured import Imported
 
     assert Imported.of(traces[name].workload).classes[0].known_share > 0.99
