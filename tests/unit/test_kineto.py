@@ -42,7 +42,7 @@ def test_a_rank_of_eight() -> None:
     (profile,) = read_profiles(DATA / "b200_eager_rank0of8.json.gz")
     assert (profile.rank, profile.world_size, profile.device) == (0, 8, "NVIDIA B200")
     assert profile.processors == 148
-    (comm,) = profile.comms
+    (comm,) = [c for c in profile.comms if c.group_size]
     assert (comm.name, comm.in_elements, comm.dtype) == ("_allgather_base", 25136, "BFloat16")
     assert comm.ranks == tuple(range(8))
 
@@ -254,3 +254,39 @@ def test_kinds_of_calls(name: str, kind: CallKind) -> None:
 def test_synchronous_copies_by_name() -> None:
     names = ("cudaMemcpy", "cuMemcpyDtoH_v2", "cudaMemcpyAsync", "cudaMemsetAsync", "memcpy")
     assert [is_synchronous_copy(n) for n in names] == [True, True, False, False, False]
+
+
+def annotated(name: str, shapes: Any, types: Any) -> list[Event]:
+    """A collective of a PyTorch of 2023: its operator and its kernel say nothing."""
+    return [
+        event("cpu_op", "record_param_comms", 0, 9, External_id=1),
+        event("user_annotation", name, 1, 7, Input_Dims=shapes, Input_type=types),
+        launch(3, 5),
+        kernel(20, 4, 5, name="ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)"),
+    ]
+
+
+@pytest.mark.parametrize("shapes, types", [([[4, 8]], ["float"]), ([[[4, 4], [16]]], [["float"]])])
+def test_an_annotation_says_kind_and_size_where_nothing_else_does(
+    tmp_path: Path, shapes: Any, types: Any
+) -> None:
+    info = {"backend": "nccl", "rank": 1, "world_size": 4}
+    found = profile_of(tmp_path, annotated("nccl:all_reduce", shapes, types), distributedInfo=info)
+    comm = found.comms[found.activities.comm[0]]
+    assert comm == Comm("all_reduce", 32, -1, "float", group_size=4, ranks=(0, 1, 2, 3))
+    assert "1 collective kernels do not say their group: all 4 ranks are taken" in found.warnings
+
+
+def test_of_several_groups_an_annotation_does_not_say_which(tmp_path: Path) -> None:
+    groups = [{"pg_name": "0", "ranks": [0, 1, 2, 3]}, {"pg_name": "1", "ranks": [0, 1]}]
+    info = {"backend": "nccl", "rank": 1, "world_size": 4, "pg_config": groups}
+    events = annotated("nccl:all_reduce", [[8]], ["float"])
+    found = profile_of(tmp_path, events, distributedInfo=info)
+    assert found.comms[found.activities.comm[0]] == Comm("all_reduce", 8, -1, "float")
+
+
+def test_metadata_with_a_group_comes_before_an_annotation(tmp_path: Path) -> None:
+    events = annotated("nccl:all_reduce", [[8]], ["float"])
+    events[0]["args"] |= {"Collective name": "allreduce", "In msg nelems": 8, "Group size": 2}
+    found = profile_of(tmp_path, events)
+    assert found.comms[found.activities.comm[0]].name == "allreduce"

@@ -1,15 +1,20 @@
-"""What events say of collectives, and what kernels take over from the operators around them."""
+"""What events say of collectives, and what kernels take over from the operators around them.
+
+Since 2024 operators and kernels say kind, sizes and group. Of older recordings an annotation around
+the launch (`nccl:all_reduce`) has kind, shapes and type of the input, and nothing says the group.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.kineto.fields import integer, integers
-from flint.frontends.profiles.profile import Comm, Profile
+from flint.frontends.profiles.profile import Comm, Operators, Profile
 
 _KEYS = (
     "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Process Group Name",
@@ -17,6 +22,8 @@ _KEYS = (
     "In split size", "Out split size", "Seq", "Rank", "Global rank start", "Global rank stride",
 )  # fmt: skip
 _MESSAGES = ("send", "recv")
+#: What annotations around a collective begin with.
+_ANNOTATION = "nccl:"
 
 
 class Comms:
@@ -37,6 +44,20 @@ class Comms:
         if found is None:
             found = self._known[key] = self._builder.comm(self._read(name, args))
         return found
+
+    def of_annotation(self, name: str, args: dict[str, Any]) -> int:
+        """Number of what an annotation around a collective says; -1 if it is none, or says nothing."""
+        if not name.startswith(_ANNOTATION) or "Collective name" in args:
+            return -1
+        shapes, types = args.get("Input Dims"), args.get("Input type")
+        if not isinstance(shapes, list) or not isinstance(types, list) or not shapes or not types:
+            return -1
+        dtype = types[0][0] if isinstance(types[0], list) and types[0] else types[0]
+        elements = sum(map(_elements, shapes))
+        if not isinstance(dtype, str) or not elements:
+            return -1
+        plain = name.removeprefix(_ANNOTATION).partition(" ")[0]
+        return self._builder.comm(Comm(plain, elements, -1, dtype))
 
     def _read(self, name: str, args: dict[str, Any]) -> Comm:
         group = args.get("Process Group Name", args.get("Process Group ID", ""))
@@ -67,6 +88,15 @@ class Comms:
             self.rank = ranks[at]
 
 
+def _elements(shape: Any) -> int:
+    """Elements of a tensor, or of a list of tensors; 0 of anything else."""
+    if not isinstance(shape, list):
+        return 0
+    if shape and isinstance(shape[0], list):
+        return sum(map(_elements, shape))
+    return prod(shape) if all(type(d) is int and 0 < d < 1 << 40 for d in shape) else 0
+
+
 def _regular(args: dict[str, Any], size: int) -> tuple[int, ...]:
     """Ranks by start and stride, which operators have: all that is said where the list is cut."""
     if (
@@ -89,17 +119,45 @@ def with_comms_of_operators(profile: Profile) -> Profile:
     if not len(rows):
         return profile
     comm = activities.comm.copy()
-    for row in rows.tolist():
-        at = int(activities.operator[row])
-        while at >= 0 and operators.comm[at] < 0:
-            at = int(operators.parent[at])
-        comm[row] = operators.comm[at] if at >= 0 else -1
+    comm[rows] = [_around(operators, int(at), profile.comms) for at in activities.operator[rows]]
     missing = int((comm[rows] < 0).sum())
     said = (
         f"{missing} collective kernels say neither size nor group (coalesced, or of an older PyTorch)",
     )
-    return replace(
-        profile,
-        activities=replace(activities, comm=comm),
-        warnings=profile.warnings + (said if missing else ()),
+    return _with_groups(
+        replace(
+            profile,
+            activities=replace(activities, comm=comm),
+            warnings=profile.warnings + (said if missing else ()),
+        )
     )
+
+
+def _around(operators: Operators, at: int, comms: tuple[Comm, ...]) -> int:
+    """What the operators around one say of a collective: rather with a group, rather the inner one."""
+    found = -1
+    while at >= 0:
+        number = int(operators.comm[at])
+        if number >= 0 and (comms[number].group_size or found < 0):
+            found = number
+            if comms[number].group_size:
+                break
+        at = int(operators.parent[at])
+    return found
+
+
+def _with_groups(profile: Profile) -> Profile:
+    """Collectives without a group are of the only group that there is, or of all ranks."""
+    groups = {tuple(sorted(g)) for g in profile.groups.values() if len(g) > 1}
+    ranks = groups.pop() if len(groups) == 1 else tuple(range(profile.world_size))
+    used = np.unique(profile.activities.comm)
+    without = [n for n in used.tolist() if n >= 0 and not profile.comms[n].group_size]
+    without = [n for n in without if profile.comms[n].name not in _MESSAGES]
+    if groups or len(ranks) < 2 or not without:
+        return profile
+    comms = list(profile.comms)
+    for number in without:
+        comms[number] = replace(comms[number], group_size=len(ranks), ranks=ranks)
+    kernels = int(np.isin(profile.activities.comm, without).sum())
+    said = f"{kernels} collective kernels do not say their group: all {len(ranks)} ranks are taken"
+    return replace(profile, comms=tuple(comms), warnings=(*profile.warnings, said))

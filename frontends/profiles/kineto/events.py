@@ -170,7 +170,19 @@ class Events:
         )
 
     def _host_mark(self, event: _Event, args: dict[str, Any]) -> None:
+        comm = self.comms.of_annotation(name_of(event), args)
+        if comm >= 0:
+            self._annotated_collective(event, args, comm)
+            return
         self._mark(event, (event.get("pid"), event["tid"]), on_device=False)
+
+    def _annotated_collective(self, event: _Event, args: dict[str, Any], comm: int) -> None:
+        """What NCCL was asked for, as an operator: kernels inside of it have its sizes."""
+        start, duration = span_ns(event, self.first_us)
+        thread = (event.get("pid"), event["tid"])
+        self._builder.add_operator(
+            name_of(event), start, duration, thread, external=_external(args), comm=comm
+        )
 
     def _device_mark(self, event: _Event, args: dict[str, Any]) -> None:
         self._mark(event, ("device", event.get("pid"), event["tid"]), on_device=True)
