@@ -119,22 +119,23 @@ def launched_at(profile: Profile) -> NDArray[np.float64]:
 
 
 def issued_at(profile: Profile) -> NDArray[np.float64]:
-    """When each activity was launched at the latest, known for all of them.
+    """When each activity was launched at the latest; NaN of what was launched before the recording.
 
-    Recorders lose calls. What has none was launched before it began, and before the next activity of
-    its stream whose call is known: streams are in order. After the last of those it counts as launched
-    with that.
+    Recorders lose calls. What has none was launched before the next activity of its stream whose call
+    is known, as streams are in order, and after the last of those counts as launched with that. What
+    runs before the first of those was launched when nobody recorded: it is of a step before.
     """
     found, a = launched_at(profile), profile.activities
     lost = np.isnan(found)
     for stream in np.unique(a.stream[lost]).tolist():
         rows = np.flatnonzero(a.stream == stream)
         known = np.flatnonzero(~lost[rows])
-        latest = np.minimum(np.where(lost[rows], np.inf, found[rows]), a.start_ns[rows])
         if len(known):
+            latest = np.where(lost[rows], np.inf, found[rows])
             latest[known[-1] + 1 :] = latest[known[-1]]
-        latest = np.minimum.accumulate(latest[::-1])[::-1]
-        found[rows] = np.where(lost[rows], latest, found[rows])
+            latest = np.minimum.accumulate(latest[::-1])[::-1]
+            latest[: known[0]] = np.nan
+            found[rows] = np.where(lost[rows], latest, found[rows])
     return found
 
 
