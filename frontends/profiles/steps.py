@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -164,23 +164,42 @@ def _marked(
     named = {i: m for i, s in enumerate(profile.strings) if (m := matches(s))}
     if not named:
         return None
-    launched = issued_at(profile)
     found: list[Step] = []
+    matching = np.isin(marks.name, list(named))
     for on_device in (False, True):
-        for row in np.flatnonzero(
-            np.isin(marks.name, list(named)) & (marks.on_device == on_device)
-        ):
+        times = profile.activities.start_ns if on_device else issued_at(profile)
+        between = _Between(times)
+        for row in np.flatnonzero(matching & (marks.on_device == on_device)).tolist():
             start = float(marks.start_ns[row])
             end = start + float(marks.duration_ns[row])
-            times = profile.activities.start_ns if on_device else launched
-            inside = np.flatnonzero((times >= start) & (times < end))
+            inside = between.rows(start, end)
             if len(inside):
                 name = named[int(marks.name[row])]
                 begin = -np.inf if on_device else start
                 found.append(Step(number(name, len(found)), begin, end, inside))
         if found:
             break
-    return Steps(tuple(found), how, annotated=True) if found else None
+    return Steps(_told_apart(found), how, annotated=True) if found else None
+
+
+def _told_apart(steps: list[Step]) -> tuple[Step, ...]:
+    """Steps whose numbers differ: where two have one number all are counted from 0."""
+    if len({s.number for s in steps}) == len(steps):
+        return tuple(steps)
+    return tuple(replace(s, number=i) for i, s in enumerate(steps))
+
+
+class _Between:
+    """Rows of activities by time; those whose time is not known are nowhere."""
+
+    def __init__(self, times: NDArray[np.float64]) -> None:
+        self._order = np.argsort(times, kind="stable")
+        self._times = times[self._order]
+
+    def rows(self, start: float, end: float) -> NDArray[np.int64]:
+        """Those from `start` to before `end`, ascending."""
+        first, last = np.searchsorted(self._times, [start, end])
+        return np.sort(self._order[first:last])
 
 
 def _optimizer_steps(profile: Profile) -> Steps | None:
@@ -188,10 +207,10 @@ def _optimizer_steps(profile: Profile) -> Steps | None:
     ends = _optimizer_ends(profile)
     if len(ends) < 2:
         return None
-    launched = issued_at(profile)
+    between = _Between(issued_at(profile))
     found = []
     for number, (begin, end) in enumerate(pairwise(ends)):
-        inside = np.flatnonzero((launched >= begin) & (launched < end))
+        inside = between.rows(begin, end)
         if len(inside):
             found.append(Step(number, begin, end, inside))
     return Steps(tuple(found), "steps end with those of optimizers") if found else None

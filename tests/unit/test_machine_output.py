@@ -192,6 +192,11 @@ def test_what_is_wrong_is_refused(change: dict[str, object]) -> None:
         valid('{"schema": "flint.schemas/1"}', "flint.schemas/1")
 
 
+def test_what_is_said_of_an_import() -> None:
+    file = Path(__file__).parents[2] / "benchmarks" / "data" / "kineto" / "h100_bert-small.json.gz"
+    valid(flint("import", file, "--json"), "flint.import/1")
+
+
 def test_every_command_is_above() -> None:
     """A new command's --json has to be held against its schema, here or in a test of its own."""
     here = Path(__file__).read_text()
