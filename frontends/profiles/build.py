@@ -10,6 +10,7 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.frontends.profiles.comms import known_groups, mesh_of_groups, world_of
+from flint.frontends.profiles.execution_trace import paired
 from flint.frontends.profiles.profile import Profile
 from flint.frontends.profiles.ranks import Recorded, align, by_rank
 from flint.frontends.profiles.rows import ProgramOfProfile, Shared
@@ -28,11 +29,14 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
     `step` is the number of a step (`ProfilerStep#N`), None the one of median duration. Programs have
     measured times, see `Program.measured_ns`, and what recorded them is `Workload.measured_by`.
 
+    Execution traces of the host are joined with the profiles of the same run.
+
     Raises FlintError FL804 (nothing ran on a device), FL811 (no such step), FL812 (two profiles of one
-    rank), FL813 (profiles that are not of one job).
+    rank), FL813 (profiles that are not of one job), FL820, FL822 (execution traces without their
+    profile, or with another's).
     """
     warnings: list[str] = []
-    ranks = by_rank(profiles, warnings)
+    ranks = by_rank(paired(profiles), warnings)
     world = world_of(list(ranks.values()))
     chosen = _chosen(ranks, step, warnings)
     recorded = [Recorded(rank, ranks[rank], taken) for rank, (_, taken) in chosen.items()]

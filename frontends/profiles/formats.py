@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flint.errors import FlintError
-from flint.frontends.profiles import kineto, nsight, xplane
+from flint.frontends.profiles import execution_trace, kineto, nsight, xplane
 from flint.frontends.profiles.foreign import foreign
 from flint.frontends.profiles.profile import Profile
 from flint.frontends.profiles.source import head_of
@@ -27,6 +27,12 @@ FORMATS: tuple[Format, ...] = (
     Format("JAX and XLA (xplane.pb)", xplane.recognizes, xplane.read),
     Format("JAX and XLA (Chrome JSON)", xplane.recognizes_chrome, xplane.read_chrome),
     Format("Nsight Systems (SQLite export)", nsight.recognizes, nsight.read),
+    Format("PyTorch execution trace (JSON)", execution_trace.recognizes, execution_trace.read),
+    Format(
+        "Chakra execution trace (.et, JSON)",
+        execution_trace.recognizes_chakra,
+        execution_trace.read_chakra,
+    ),
     Format("PyTorch profiler (Kineto JSON)", kineto.recognizes, kineto.read),
 )
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
+from flint.frontends.profiles.steps import launched_at
 
 #: Calls that wait, by what for.
 _WAITING = (CallKind.WAIT_DEVICE, CallKind.WAIT_STREAM, CallKind.WAIT_EVENT)
@@ -118,7 +119,7 @@ def _waits(profile: Profile, rows: NDArray[np.int64]) -> list[HostEvent]:
     """Calls that wait, and copies that their call waits for."""
     calls, a = profile.calls, profile.activities
     events = []
-    launched = np.where(a.call[rows] >= 0, calls.start_ns[a.call[rows]], np.nan)
+    launched = launched_at(profile)[rows]
     ends = a.end_ns[rows]
     for call in np.flatnonzero(np.isin(calls.kind, _WAITING)).tolist():
         begin = float(calls.start_ns[call])

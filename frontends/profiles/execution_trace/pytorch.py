@@ -1,0 +1,150 @@
+"""PyTorch's execution traces (JSON): of the host alone, or linked with what ran on the device.
+
+The schemas from 1.0.2-chakra.0.0.4 to 1.1.1-chakra.1.0.0 have the same nodes; later ones add
+strides and attributes. A trace of the host has no times: it says what its Kineto partner lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flint.errors import FlintError
+from flint.frontends.profiles.execution_trace.build import host_profile, timed_profile
+from flint.frontends.profiles.execution_trace.nodes import Node, Values
+from flint.frontends.profiles.kineto.fields import integer, integers
+from flint.frontends.profiles.kineto.stream import JsonStream
+from flint.frontends.profiles.profile import Profile
+from flint.frontends.profiles.source import open_profile, too_large
+
+_BEGINS = re.compile(rb"\s*\{[^\[]*\"schema\"\s*:\s*\"[^\"]*\"")
+_SCHEMA = re.compile(r"\d+\.\d+\.\d+-chakra\.\d+\.\d+\.\d+")
+_GROUPS = "## process_group:init ##"
+_MOST_NODES = 1 << 24
+#: Names of the nodes that hold all others.
+_ROOTS = re.compile(r"^\[pytorch\|profiler\|execution_(trace|graph)\|(process|thread)\]$")
+_RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)")
+
+
+def recognizes(head: bytes) -> bool:
+    """Whether a file is JSON that begins with a schema and has nodes."""
+    return _BEGINS.match(head) is not None and b'"nodes"' in head
+
+
+def read(path: Path) -> tuple[Profile, ...]:
+    """The profile in an execution trace, one rank's.
+
+    That of the host alone has operators without times and nothing of the device (see `join`).
+    Raises FlintError FL821 (a schema or nodes that are not known), FL801, FL803, FL806.
+    """
+    nodes: list[Node] = []
+    with open_profile(path) as source:
+        for found in _nodes(JsonStream(source), path):
+            nodes.append(found)
+            if len(nodes) > _MOST_NODES:
+                raise too_large(path, f"it has more than {_MOST_NODES:,} nodes")
+    groups, world = _process_groups(nodes)
+    named = _RANK.search(path.name)
+    rank = int(named[1]) if named else -1
+    kept = [n for n in nodes if not _ROOTS.match(n.name)]
+    make = timed_profile if any(n.on_device for n in kept) else host_profile
+    return (make(kept, groups, rank=rank, world=world),)
+
+
+def _nodes(document: JsonStream, path: Path) -> Iterator[Node]:
+    """Nodes of the document. Raises FlintError FL821."""
+    schema = ""
+    has_nodes = False
+    for key in document.members():
+        if key == "nodes" and document.peek() == "[":
+            if not _SCHEMA.search(schema):
+                raise _unknown(path, f"its schema is '{schema[:40]}'")
+            has_nodes = True
+            yield from (_node(element, path) for element in document.elements())
+            continue
+        value = document.value()
+        schema = str(value) if key == "schema" else schema
+    if not has_nodes:
+        raise _unknown(path, "it has no list of nodes")
+
+
+def _node(found: Any, path: Path) -> Node:
+    try:
+        return _read(found)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = str(found.get("id") if isinstance(found, dict) else found)[:40]
+        raise _unknown(path, f"node {what} is none that PyTorch writes") from error
+
+
+def _read(found: dict[str, Any]) -> Node:
+    attributes = {a["name"]: a.get("value") for a in found.get("attrs", ())}
+    category = found.get("cat")
+    if "pg_name" in found:
+        attributes["pg_name"] = found["pg_name"]
+    parent = found["ctrl_deps"]
+    duration = found.get("inclusive_dur", found.get("exclusive_dur"))
+    waits = found.get("sync_dep") or []
+    return Node(
+        number=_identity(found["id"]),
+        name=str(found["name"])[:4096],
+        parent=_identity(parent) if parent is not None else -1,
+        deps=tuple(_identity(n) for n in (waits if isinstance(waits, list) else [waits])),
+        inputs=Values.read(found["inputs"]),
+        outputs=Values.read(found["outputs"]),
+        attributes=attributes,
+        start_us=_time(found.get("ts")),
+        duration_us=_time(duration),
+        stream=max(0, integer(found.get("stream"), 0)),
+        on_device=category is not None,
+    )
+
+
+def _identity(value: object) -> int:
+    found = integer(value, -1)
+    if found < 0:
+        raise ValueError("an id is no number")
+    return found
+
+
+def _time(value: object) -> float | None:
+    """A time or duration in microseconds. Raises ValueError for what is none."""
+    if value is None:
+        return None
+    found = float(value)  # type: ignore[arg-type]
+    if not abs(found) < 1e16:
+        raise ValueError("a time that cannot be")
+    return found
+
+
+def _process_groups(nodes: list[Node]) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Groups by name, and ranks of the world (0: not said). A group without ranks is the world."""
+    found: dict[str, tuple[int, ...]] = {}
+    world = 0
+    for node in nodes:
+        if node.name != _GROUPS or not node.inputs.values:
+            continue
+        try:
+            listed = json.loads(str(node.inputs.values[0]))
+        except (ValueError, RecursionError):
+            continue
+        for group in listed if isinstance(listed, list) else ():
+            if isinstance(group, dict):
+                size = integer(group.get("group_size", group.get("pg_size")), 0)
+                ranks = integers(group.get("ranks")) or ()
+                if not ranks and 0 < size <= 1 << 20:
+                    ranks = tuple(range(size))
+                    world = max(world, size)
+                found[str(group.get("pg_name", ""))] = ranks
+    highest = max((max(r, default=-1) for r in found.values()), default=-1)
+    return found, max(world, highest + 1) if world else 0
+
+
+def _unknown(path: Path, why: str) -> FlintError:
+    return FlintError(
+        "FL821",
+        f"{path} is not an execution trace that Flint reads: {why}",
+        help="schemas from 1.0.2-chakra.0.0.4 to 1.1.1-chakra.1.0.0 are read (PyTorch from 2.2 on)",
+    )
