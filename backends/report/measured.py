@@ -12,7 +12,7 @@ from flint.ir.measured_by import MeasuredClass
 from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
-from flint.text import format_bytes, format_count, format_duration
+from flint.text import Column, format_bytes, format_count, format_duration, text_table
 
 if TYPE_CHECKING:
     from flint.schemas.documents.import_ import ImportedDocument
@@ -69,30 +69,58 @@ class Imported:
             row["known_share"] = one.known_share
         return cast("ImportedDocument", found)
 
+    @property
+    def slowest(self) -> int:
+        """The class whose step took longest: an index into `classes`."""
+        return max(range(len(self.classes)), key=lambda i: self.classes[i].span_ns)
+
     def to_text(self) -> str:
-        """Plain text, one block for the device and one for each profiled rank."""
+        """Plain text: the device, then facts of the profiled rank, or a table of several."""
         profiled = f"{format_count(len(self.classes))} of {format_count(self.ranks)}"
         facts = [
             ("device", self.device or "not said"),
             ("profiles", f"{self.format}, {profiled} rank{'s' * (self.ranks > 1)}"),
         ]
-        blocks = [_facts(facts)]
-        blocks += [_facts(self._class_facts(c)) for c in self.classes]
-        return "\n\n".join(blocks)
+        if len(self.classes) == 1:
+            return f"{_facts(facts)}\n\n{_facts(_class_facts(self.classes[0]))}"
+        return f"{_facts(facts)}\n\n{text_table(_COLUMNS, list(map(_cells, self.classes)))}"
 
-    def _class_facts(self, c: ImportedClass) -> list[tuple[str, str]]:
-        times = f"{format_duration(c.kernel_ns)} in {format_count(c.kernels)} kernels"
-        if c.communication_ns:
-            times += f", {format_duration(c.communication_ns)} of them communication"
-        facts = [("rank", format_count(c.rank))] if len(self.classes) > 1 else []
-        facts += [
-            ("step", _step_text(c)),
-            ("kernel time", times),
-            ("work known", f"{c.known_share:.1%} of kernel time"),
-        ]
-        if c.peak_bytes:
-            facts.append(("peak memory", format_bytes(c.peak_bytes)))
-        return facts
+
+_COLUMNS = (
+    Column("rank", right=True),
+    Column("step", right=True),
+    Column("kernels", right=True),
+    Column("kernel time", right=True),
+    Column("communication", right=True),
+    Column("work known", right=True),
+    Column("peak memory", right=True),
+)
+
+
+def _cells(c: ImportedClass) -> tuple[str, ...]:
+    return (
+        format_count(c.rank),
+        _step_text(c),
+        format_count(c.kernels),
+        format_duration(c.kernel_ns),
+        format_duration(c.communication_ns) if c.communication_ns else "-",
+        f"{c.known_share:.1%}",
+        format_bytes(c.peak_bytes) if c.peak_bytes else "-",
+    )
+
+
+def _class_facts(c: ImportedClass) -> list[tuple[str, str]]:
+    times = f"{format_duration(c.kernel_ns)} in {format_count(c.kernels)} kernels"
+    if c.communication_ns:
+        times += f", {format_duration(c.communication_ns)} of them communication"
+    facts = [
+        ("step", _step_text(c)),
+        ("kernel time", times),
+        ("work known", f"{c.known_share:.1%} of kernel time"),
+    ]
+    if c.peak_bytes:
+        facts.append(("peak memory", format_bytes(c.peak_bytes)))
+    return facts
 
 
 def _step_text(c: ImportedClass) -> str:

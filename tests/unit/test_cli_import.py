@@ -70,3 +70,12 @@ def test_a_file_given_twice_is_refused(tmp_path: Path) -> None:
     third = tmp_path / "third.json.gz"
     third.write_bytes(gzip.compress(json.dumps(content).encode()))
     assert "FL813" in flint("import", other, third, code=2)
+
+
+def test_of_several_ranks_a_line_each_and_the_summary_of_the_slowest() -> None:
+    files = sorted((DATA.parent / "kineto_dlrm").glob("*.json.gz"))
+    short = CliRunner().invoke(app, ["import", *map(str, files)]).stdout
+    assert "program  profile, rank 4: the slowest\n" in short
+    assert short.count("FLOPs per device") == 1
+    long = CliRunner().invoke(app, ["import", "-v", *map(str, files)]).stdout
+    assert long.count("FLOPs per device") == 8

@@ -58,6 +58,12 @@ def test_every_axis_is_a_dimension_the_last_one_first():
     ]
 
 
+def test_a_network_of_one_device_has_a_dimension(tmp_path):
+    text = network_file(simulated_hardware(_placed("data=1,model=1")))
+    (tmp_path / "network.yml").write_text(text)
+    assert read_network(tmp_path / "network.yml") == (1,)
+
+
 def test_an_axis_in_two_tiers_has_the_numbers_of_the_outer_one():
     gb = 1e9 / GB
     assert [d[2:4] for d in _dimensions(_placed("data=64,model=4"))] == [

@@ -61,7 +61,7 @@ def simulated_hardware(placement: NetworkPlacement, dtype: str = "bf16") -> Simu
         )
     names = [n for n, size in placement.mesh.shape.items() if size > 1]
     return SimulatedHardware(
-        tuple(_dimension(placement, name) for name in reversed(names)),
+        tuple(_dimension(placement, name) for name in reversed(names)) or (_one_device(cluster),),
         _rounded(peak.value * cluster.derate.value / 1e12),
         _rounded(cluster.chip.memory_bandwidth_bytes_per_s.value / 1e9),
         f"those of cluster {cluster.name}",
@@ -128,6 +128,13 @@ def _possible(path: Path) -> Iterator[None]:
             place=str(path),
             help="see its units: GB/s, ns and TFLOP/s",
         ) from error
+
+
+def _one_device(cluster: Cluster) -> SimulatorDimension:
+    """A network of one: files without a dimension are none."""
+    inner = cluster.network[0]
+    bandwidth = _rounded(inner.bandwidth_bytes_per_s.value / GB)
+    return SimulatorDimension("devices", "Switch", 1, bandwidth, _rounded(inner.latency_ns.value))
 
 
 def _dimension(placement: NetworkPlacement, name: str) -> SimulatorDimension:

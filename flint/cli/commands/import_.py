@@ -51,8 +51,9 @@ def import_(
 ) -> None:
     """Import profiles of steps that ran.
 
-    Prints what was measured and a summary of the step. What is written can be checked, estimated
-    (replayed), compared and exported as what was captured.
+    Prints what was measured and a summary of the step, of several ranks that of the slowest (-v: of
+    all). What is written can be checked, estimated (replayed), compared and exported as what was
+    captured.
     """
     from flint.backends.report.measured import Imported
     from flint.tracing import import_profiles
@@ -78,7 +79,12 @@ def import_(
         }
         print_json(document)
         return
-    _print(imported, trace.summary(), _tail(workload, written, seconds["total_seconds"]))
+    summary = trace.summary()
+    if not verbose and len(summary.classes) > 1:
+        slowest = summary.classes[imported.slowest]
+        name = f"{summary.name}, {slowest.name}: the slowest"
+        summary = replace(summary, name=name, classes=(slowest,))
+    _print(imported, summary, _tail(workload, written, seconds["total_seconds"]))
 
 
 def _is_file(output: Path) -> bool:
