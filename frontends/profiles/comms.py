@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from flint.frontends.profiles.kernels import collective_of_kernel
+from flint.frontends.profiles.kernels import collective_of_kernel, is_nccl
 from flint.frontends.profiles.operators.types import element_type
 from flint.frontends.profiles.profile import Comm, Profile
 from flint.ir.mesh import AxisRef, Group, Mesh
@@ -58,19 +58,12 @@ def result_bytes(comm: Comm) -> int:
     return max(comm.out_elements, 0) * found[1] if found else 0
 
 
-@dataclass
-class Problems:
-    """What could not be read of communication, by sentence with a place for the count."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, sentence: str) -> None:
-        """One more row with this problem."""
-        self.counts[sentence] += 1
-
-    def sentences(self) -> list[str]:
-        """For the user, with counts."""
-        return [f"{count} {sentence}" for sentence, count in self.counts.items()]
+def communicates(profile: Profile, activity: int) -> bool:
+    """Whether an activity is a collective or a message."""
+    a = profile.activities
+    if a.comm[activity] >= 0 or is_nccl(profile.strings[a.name[activity]]):
+        return True
+    return own_all_reduce(profile, int(a.operator[activity])) is not None
 
 
 def members_of(comm: Comm, profile: Profile, world: int) -> tuple[int, ...]:
@@ -82,6 +75,40 @@ def members_of(comm: Comm, profile: Profile, world: int) -> tuple[int, ...]:
     return members if all(0 <= r < world for r in members) else ()
 
 
+#: Operators that reduce through memory that devices map of each other, without NCCL.
+_OWN_ALL_REDUCES = re.compile(
+    r"^(symm_mem::(multimem|one_shot|two_shot)\w*all_reduce|_C_custom_ar::\w*all_reduce|"
+    r"sgl_kernel::\w*all_reduce|aiter::\w*all_reduce)"
+)
+
+
+def own_all_reduce(profile: Profile, operator: int) -> Comm | None:
+    """The all-reduce that an operator of an engine does by itself, None for any other operator.
+
+    Its sizes are those of the first tensor; its group is the only one of several ranks that the
+    profile has, as nothing else says it.
+    """
+    if operator < 0 or not _OWN_ALL_REDUCES.match(
+        profile.strings[profile.operators.name[operator]]
+    ):
+        return None
+    signature = int(profile.operators.signature[operator])
+    ranks = _only_group(profile)
+    if signature < 0 or not ranks or not profile.signatures[signature].shapes:
+        return None
+    said = profile.signatures[signature]
+    shaped = next(((s, t) for s, t in zip(said.shapes, said.types, strict=False) if s), None)
+    if shaped is None:
+        return None
+    elements = math.prod(shaped[0])
+    return Comm("allreduce", elements, elements, shaped[1], group_size=len(ranks), ranks=ranks)
+
+
+def _only_group(profile: Profile) -> tuple[int, ...]:
+    groups = {tuple(sorted(g)) for g in profile.groups.values() if len(g) > 1}
+    return groups.pop() if len(groups) == 1 else ()
+
+
 def described(profile: Profile, activity: int, world: int) -> Comm | None:
     """What is known of an activity that communicates: its metadata, else what its name tells."""
     number = int(profile.activities.comm[activity])
@@ -90,12 +117,14 @@ def described(profile: Profile, activity: int, world: int) -> Comm | None:
         number = int(profile.operators.comm[operator])
     if number >= 0:
         return profile.comms[number]
+    own = own_all_reduce(profile, operator)
+    if own is not None:
+        return own
     name = profile.strings[profile.activities.name[activity]]
     kind = collective_of_kernel(name)
     if kind is Collective.NONE:
         return None
-    groups = {tuple(sorted(g)) for g in profile.groups.values() if len(g) > 1}
-    ranks = groups.pop() if len(groups) == 1 else ()
+    ranks = _only_group(profile)
     return Comm(kind.name.lower(), -1, -1, "", group_size=len(ranks), ranks=ranks)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flint.frontends.profiles.attribution import Origin
 from flint.frontends.profiles.comms import (
     collective_of,
+    communicates,
     described,
     group_of_members,
     input_bytes,
@@ -21,7 +22,7 @@ from flint.frontends.profiles.comms import (
     message_kind,
     result_bytes,
 )
-from flint.frontends.profiles.kernels import class_of_kernel, element_of_kernel, is_nccl
+from flint.frontends.profiles.kernels import class_of_kernel, element_of_kernel
 from flint.frontends.profiles.operators.events import Read, read, recorded_name
 from flint.frontends.profiles.operators.types import element_type
 from flint.frontends.profiles.profile import ActivityKind, Comm
@@ -33,7 +34,6 @@ from flint.frontends.torch_world.program.names import is_causal, opcode_of, with
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import read as read_by
 from flint.frontends.torch_world.program.operands import results
-from flint.frontends.torch_world.program.work import work_of
 from flint.frontends.torch_world.record.recording import Comm as Message
 from flint.frontends.torch_world.record.recording import CommKind
 from flint.ir.mesh import Group, Mesh
@@ -108,8 +108,8 @@ class Contents:
     def _bare(self, row: int) -> Content:
         a = self._profile.activities
         name = self._profile.strings[a.name[row]]
-        if a.comm[row] >= 0 or is_nccl(name):
-            return self._communication(row, name)
+        if communicates(self._profile, row):
+            return self._communication(row)
         if a.compiled[row] >= 0:
             return self._of_compiler(row)
         if ActivityKind(int(a.kind[row])) is ActivityKind.COPY:
@@ -187,7 +187,7 @@ class Contents:
         columns = {"op": op, "operand_bytes": moved, "result_bytes": moved}
         return Content(host_copies.OPCODES[op], columns=columns)
 
-    def _communication(self, row: int, name: str) -> Content:
+    def _communication(self, row: int) -> Content:
         comm = described(self._profile, row, self._world)
         opcode = self._comm_opcode(row, comm)
         if comm is None:
@@ -276,7 +276,7 @@ def _typed(comm: Comm) -> dict[str, Any]:
 def _work_columns(found: Read) -> dict[str, Any]:
     """Work, class and bytes of an operator."""
     event = found.event
-    work, op = work_of(event), class_of(event.op)
+    work, op = found.work, class_of(event.op)
     reads, stored = read_by(event), results(event)
     operand_bytes, stored_bytes = moved_bytes(work, reads, stored, found.visible_bytes)
     seen = (stored or event.inputs)[:1]

@@ -10,8 +10,13 @@ from typing import TypeAlias
 import numpy as np
 
 from flint.errors import FlintError
-from flint.frontends.profiles.comms import collective_of, described, members_of, message_kind
-from flint.frontends.profiles.kernels import is_nccl
+from flint.frontends.profiles.comms import (
+    collective_of,
+    communicates,
+    described,
+    members_of,
+    message_kind,
+)
 from flint.frontends.profiles.profile import Comm, Profile
 from flint.frontends.profiles.steps import Step
 from flint.ir.program import Collective, Kind
@@ -77,11 +82,10 @@ def by_rank(profiles: Sequence[Profile], warnings: list[str]) -> dict[int, Profi
 def communication_of(recorded: Recorded, world: int) -> dict[Key, int]:
     """Activities that are collectives of known groups or messages, in order of start."""
     profile = recorded.profile
-    a = profile.activities
     turns: dict[tuple[tuple[int, ...], bool], int] = defaultdict(int)
     found: dict[Key, int] = {}
     for row in recorded.step.activities.tolist():
-        if a.comm[row] < 0 and not is_nccl(profile.strings[a.name[row]]):
+        if not communicates(profile, row):
             continue
         comm = described(profile, row, world)
         ends = None if comm is None else _ends(comm, recorded, world)

@@ -54,17 +54,17 @@ class Arguments:
 
     def tensor(self, at: int) -> Tensor | None:
         """The tensor at a position, if one is there."""
-        found = self._at[at] if at < len(self._at) else ()
+        found = self._at[at] if 0 <= at < len(self._at) else ()
         return found[0] if found else None
 
     def list_at(self, at: int) -> tuple[Tensor, ...]:
         """The tensors of the list at a position."""
-        return self._at[at] if at < len(self._at) else ()
+        return self._at[at] if 0 <= at < len(self._at) else ()
 
     def text(self, at: int) -> str:
         """A scalar as the profiler wrote it, "" if there is none."""
         values = self._signature.values
-        return values[at].strip() if at < len(values) else ""
+        return values[at].strip() if 0 <= at < len(values) else ""
 
     def integer(self, at: int, otherwise: int | None = None) -> int | None:
         """A whole number, `otherwise` where there is none."""

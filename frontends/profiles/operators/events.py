@@ -12,9 +12,10 @@ from flint.frontends.profiles.operators.types import element_type
 from flint.frontends.profiles.profile import Signature
 from flint.frontends.torch_world.program.names import FOREACH
 from flint.frontends.torch_world.program.op_classes import class_of
-from flint.frontends.torch_world.program.work import PER_ELEMENT, is_known
+from flint.frontends.torch_world.program.work import PER_ELEMENT, is_known, work_of
 from flint.frontends.torch_world.record.recording import Event, TensorInfo
 from flint.ir.op_class import ELEMENTWISE, OpClass
+from flint.passes.work.work import Work
 
 #: Operators of one library that are PyTorch's own by another name.
 _ALIASES = {
@@ -32,9 +33,10 @@ _FORMS: dict[str, Form] = {**moves.FORMS, **rows.FORMS, **products.FORMS}
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An event, and for each of its storages the bytes that an operator reads of it at most."""
+    """An event with its work, and for each of its storages the bytes that are read of it at most."""
 
     event: Event
+    work: Work
     covered: tuple[int, ...]
 
     def visible_bytes(self, info: TensorInfo) -> int:
@@ -67,14 +69,29 @@ def read(name: str, signature: Signature, in_lists: str = "f32") -> Read | None:
 
     `in_lists` is the type of tensors in lists, which PyTorch's profiler leaves out.
     """
+    try:
+        return _read(name, signature, in_lists)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        # Rules take arguments as PyTorch gives them: those of a profile may be cut, or of another
+        # version of the operator. What they do not fit is not known.
+        return None
+
+
+def _read(name: str, signature: Signature, in_lists: str) -> Read | None:
     op = recorded_name(name)
     given = Arguments(signature, in_lists)
     base, in_place = _base(op)
     call = Call(base if op.startswith("aten.") else op, given, in_place)
-    found = _form(name, op, base)(call)
-    if found is None:
+    own = _base(f"aten.{name.rpartition('::')[2]}")[0]
+    found = _form(name, op, own if own in _ALIASES else base)(call)
+    if found is None or not _is_sensible(found):
         return None
     return _event(op, found, _said(signature))
+
+
+def _is_sensible(found: Found) -> bool:
+    """Whether all sizes are those of arrays: arguments may be of another overload, or damaged."""
+    return all(size >= 0 for t in (*found.inputs, *found.outputs) for size in t.shape)
 
 
 def _base(op: str) -> tuple[str, bool]:
@@ -136,4 +153,4 @@ def _event(op: str, found: Found, said: tuple[Tensor, ...]) -> Read:
         op, tuple(inputs), tuple(outputs), writes=found.writes, attributes=dict(found.attributes),
         work=found.work,
     )  # fmt: skip
-    return Read(event, tuple(covered))
+    return Read(event, work_of(event), tuple(covered))

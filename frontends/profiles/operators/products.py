@@ -91,7 +91,7 @@ def _convolution(
         data.shape[2:], weight.shape[2:], steps, edge, spread, strict=True
     ):
         reach = d * (window - 1)
-        sizes.append((size - 1) * s - 2 * p + reach + 1 if turned else (size + 2 * p - reach - 1) // s + 1)  # fmt: skip
+        sizes.append((size - 1) * s - 2 * p + reach + 1 if turned else (size + 2 * p - reach - 1) // max(s, 1) + 1)  # fmt: skip
     features = weight.shape[1] * split if turned else weight.shape[0]
     added = given.tensor(bias) if bias >= 0 else None
     inputs = (data, weight) if added is None else (data, weight, added)
