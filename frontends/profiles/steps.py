@@ -140,9 +140,9 @@ def issued_at(profile: Profile) -> NDArray[np.float64]:
 
 
 def _profiler_steps(profile: Profile) -> Steps | None:
-    return _marked(
-        profile, _STEP.match, lambda m, i: int(m[1]), "steps are those of ProfilerStep annotations"
-    )
+    named = any(s.startswith("ProfilerStep#") for s in profile.strings)
+    what = "those of ProfilerStep annotations" if named else "numbered in the profile"
+    return _marked(profile, _STEP.match, lambda m, i: int(m[1]), f"steps are {what}")
 
 
 def _framework_steps(profile: Profile) -> Steps | None:

@@ -6,14 +6,17 @@ import os
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
 from flint.frontends.profiles import nsight
+from flint.frontends.profiles.build import workload_of
 from flint.frontends.profiles.formats import read_profiles
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
+from flint.ir.op_class import OpClass
 from tests.nsys_exports import Export, pid
 
 
@@ -95,6 +98,21 @@ def test_ranges_that_pytorch_emits_are_operators_with_sizes(tmp_path: Path) -> N
     assert first.signatures[first.operators.signature[0]].shapes == ((8, 16), (16, 4))
     assert first.activities.operator.tolist()[0] == 0
     assert _texts(first, first.marks.name.tolist()) == ["step"]
+
+
+def test_types_of_operators_are_those_that_their_kernels_name(tmp_path: Path) -> None:
+    e = Export()
+    e.range("aten::linear, seq = 1, sizes = [[8, 16], [4, 16], [4]]", 0, 100)
+    e.range("aten::addmm, seq = 1, sizes = [[4], [8, 16], [16, 4], [], []]", 10, 90)
+    e.call("cudaLaunchKernel", 20, 30, 1)
+    e.kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", 100, 600, 1)
+    (profile,) = _read(e.write(tmp_path / "a.sqlite"))
+    inner = profile.signatures[profile.operators.signature[profile.activities.operator[0]]]
+    assert inner.types == (*["c10::BFloat16"] * 3, "", "")
+    program = workload_of([profile]).programs[0]
+    row = int(np.argmax(program.flops))
+    assert program.op[row] == OpClass.MATMUL
+    assert program.dims[row].tolist() == [1, 8, 4, 16]
 
 
 def test_collectives_by_their_range_with_bytes_else_by_their_kernel(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from flint.frontends.profiles.build import workload_of
 from flint.frontends.profiles.profile import CallKind, Profile
 from flint.ir.op_class import OpClass
 from flint.ir.verify import verify_workload
+from flint.passes.hlo.module import message_class
 from tests.xplanes import Happened, Recorded, chrome, xspace
 
 REAL = Path(__file__).parents[2] / "benchmarks/data/kineto/mi300x_jax_conv.xplane.pb"
@@ -276,6 +277,61 @@ def test_operations_of_a_tpu_are_leaves_and_waits_for_others_are_not_theirs(
     assert profile.calls.start_ns.tolist() == [0, 60e3]
     assert Counter(a.call.tolist()) == {0: 2, 1: 6}
     assert profile.strings[profile.marks.name[0]] == "step#7"
+
+
+def _program() -> bytes:
+    """An HloProto: x @ w, then an all-reduce over pairs of four devices."""
+    proto = message_class("HloProto")()
+    module = proto.hlo_module
+    module.name, module.entry_computation_name = "jit_step", "main"
+    module.entry_computation_id = 1
+    module.device_assignment.replica_count, module.device_assignment.computation_count = 1, 4
+    main = module.computations.add(name="main", id=1, root_id=4)
+
+    def add(number: int, name: str, opcode: str, *operands: int, shape: tuple[int, ...]) -> Any:
+        made = main.instructions.add(name=name, opcode=opcode, id=number, operand_ids=operands)
+        made.shape.element_type = 16  # BF16
+        made.shape.dimensions.extend(shape)
+        made.metadata.op_name = "jit(step)/layer/dot_general"
+        return made
+
+    add(1, "x", "parameter", shape=(8, 32))
+    add(2, "w", "parameter", shape=(32, 16)).parameter_number = 1
+    dot = add(3, "dot.2", "dot", 1, 2, shape=(8, 16)).dot_dimension_numbers
+    dot.lhs_contracting_dimensions.append(1)
+    dot.rhs_contracting_dimensions.append(0)
+    reduced = add(4, "all-reduce.1", "all-reduce", 3, shape=(8, 16))
+    reduced.channel_id, reduced.use_global_device_ids = 1, True
+    for group in ((0, 1), (2, 3)):
+        reduced.replica_groups.add(replica_ids=group)
+    return bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("kind", ["TPU", "GPU"])
+def test_the_program_in_a_profile_gives_products_and_groups(tmp_path: Path, kind: str) -> None:
+    def happened(name: str, at: float, correlation: int) -> Happened:
+        stats: dict[str, int | float | str | bytes] = {"program_id": 7}
+        if kind == "GPU":
+            stats |= {"hlo_op": name, "correlation_id": correlation}
+        return Happened(name, at, 5, stats, {}, name)
+
+    line = "XLA Ops" if kind == "TPU" else "Stream #3(Kernel)"
+    devices = [
+        Recorded(f"/device:{kind}:{n}", {line: [happened("dot.2", 1, 2 * n), happened("all-reduce.1", 9, 2 * n + 1)]})
+        for n in range(4)
+    ]  # fmt: skip
+    metadata = Recorded("/host:metadata", {}, programs={"jit_step(7)": _program()})
+    profiles = _read(tmp_path, metadata, *devices)
+    comms = [p.comms[p.activities.comm[1]] for p in profiles]
+    assert [c.ranks for c in comms] == [(0, 1), (0, 1), (2, 3), (2, 3)]
+    assert {(c.name, c.in_elements, c.dtype) for c in comms} == {("allreduce", 128, "bfloat16")}
+    workload = workload_of(profiles)
+    verify_workload(workload)
+    assert workload.mesh.sizes == (2, 2)
+    program = workload.programs[0]
+    assert program.flops.sum() == 2 * 8 * 16 * 32
+    assert [1, 8, 16, 32] in program.dims.tolist()
+    assert program.comm_bytes.sum() == 256
 
 
 def test_a_done_waits_for_the_last_operation_of_its_name_in_a_loop(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_network(path: Path) -> tuple[int, ...] | None:
-    """npus_count of an ASTRA-sim network file, or None if there is no file or it has none.
+    """npus_count of an ASTRA-sim network file, or None if there is no file or it has none (one device).
 
     Raises FlintError FL602 for one that cannot be read, FL706 for counts that no system has.
     """
@@ -135,7 +135,9 @@ def read_network(path: Path) -> tuple[int, ...] | None:
     if found is None:
         return None
     counts = tuple(int(n[:20]) for n in found[1].replace(",", " ").split())
-    if not counts or min(counts) < 1 or math.prod(counts) > MOST_DEVICES:
+    if not counts:  # of one device
+        return None
+    if min(counts) < 1 or math.prod(counts) > MOST_DEVICES:
         raise FlintError(
             "FL706",
             f"{path.name}: npus_count is {found[1].strip()[:60]}",

@@ -18,6 +18,7 @@ from flint.frontends.profiles.kineto.collectives import with_comms_of_operators
 from flint.frontends.profiles.nsight.database import Database, open_export
 from flint.frontends.profiles.nsight.events import Host, add_host, read_host
 from flint.frontends.profiles.nsight.ranges import with_comms_of_kernels
+from flint.frontends.profiles.nsight.types import with_types_of_kernels
 from flint.frontends.profiles.profile import ActivityKind, Profile
 
 _MAGIC = b"SQLite format 3\x00"
@@ -169,7 +170,8 @@ def _profile(
             num_bytes=row.num_bytes,
             correlation=row.correlation,
         )  # fmt: skip
-    return with_comms_of_kernels(with_comms_of_operators(builder.build(origin_ns)))
+    profile = with_types_of_kernels(builder.build(origin_ns))
+    return with_comms_of_kernels(with_comms_of_operators(profile))
 
 
 def _set_device(builder: ProfileBuilder, database: Database, device: int) -> None:

@@ -11,10 +11,11 @@ from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.profile import Profile
 from flint.frontends.profiles.source import whole_profile
 from flint.frontends.profiles.xplane import messages
+from flint.frontends.profiles.xplane.devices import device_name
 from flint.frontends.profiles.xplane.gpu import GpuReader
 from flint.frontends.profiles.xplane.host import Host, host_of
 from flint.frontends.profiles.xplane.modules import Programs
-from flint.frontends.profiles.xplane.planes import Names, Plane, decoded, text, whole
+from flint.frontends.profiles.xplane.planes import Names, Plane, decoded, whole
 from flint.frontends.profiles.xplane.steps import add_steps
 from flint.frontends.profiles.xplane.tpu import TpuReader
 
@@ -95,7 +96,7 @@ def _builder(form: str, kind: str, number: int, plane: Plane, host: Host) -> Pro
     stats = plane.stats
     builder = ProfileBuilder(
         form,
-        device=_device_name(kind, plane),
+        device=device_name(kind, stats),
         device_memory_bytes=max(0, whole(stats.get("memory_size"), 0)),
         processors=max(0, whole(stats.get("core_count"), 0)),
         peak_bytes=host.peak_bytes.get(number, 0),
@@ -103,15 +104,6 @@ def _builder(form: str, kind: str, number: int, plane: Plane, host: Host) -> Pro
     if plane.left_out:
         builder.warnings.append(f"{plane.left_out:,} events have times that cannot be: left out")
     return builder
-
-
-def _device_name(kind: str, plane: Plane) -> str:
-    named = text(plane.stats, "device_type_string") or text(plane.stats, "device_type")
-    if named:
-        return named
-    vendor = text(plane.stats, "device_vendor") or kind
-    version = [text(plane.stats, f"compute_cap_{part}") for part in ("major", "minor")]
-    return f"{vendor} {kind} {'.'.join(version)}" if all(version) else vendor
 
 
 def _wall_clock(plane: Any) -> int:
