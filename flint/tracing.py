@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from flint.backends.report.summary import Summary
     from flint.cluster.models import Cluster
     from flint.compare.difference import Difference
+    from flint.compare.measured.comparison import MeasuredComparison
     from flint.passes.pipeline.split.parts import PartitionedBody
     from flint.steps.captured import Body, CapturedPipeline
 
@@ -154,6 +155,27 @@ class Trace:
             return Side.of(trace.workload, estimate)
 
         return compare(side(self), side(other))
+
+    def compare(
+        self,
+        captured: Trace,
+        cluster: str | Path | Cluster | None = None,
+        *,
+        rank: int | None = None,
+        **options: Any,
+    ) -> MeasuredComparison:
+        """Where this measured step and a capture of the same program differ, as `flint compare` says.
+
+        The capture is priced on `cluster`, None for that of the measured device; `options` are those
+        of `estimate`. `rank` is the profiled rank that is looked at, None for the first. Raises
+        FlintError FL840 if this was not measured or the other was, FL503 for a rank without a
+        profile, and what `estimate` raises.
+        """
+        from flint.backends.cost.measured.plan import cluster_for
+        from flint.compare.measured.comparison import compare_measured
+
+        where = cluster_for(self.workload, cluster)
+        return compare_measured(self.workload, captured.workload, where, rank=rank, **options)
 
     def save(
         self,

@@ -24,10 +24,12 @@ OPTIONS = {
     "check": "--groups --json --quiet --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
+    "compare": "--cluster --json --map --overlap --profile --quiet --rank --step --unpriced --verbose "
+    "-c -q -v MEASURED CAPTURED",
     "diff": "--cluster --exit-code --fail-over --json --map --markdown --mesh --overlap --profile "
     "--quiet --rev --set --unpriced --verbose -c -m -q -v BEFORE [AFTER]",
     "estimate": "--binary --class --cluster --compare --json --map --overlap --perfetto --profile --quiet "
-    "--timing --unpriced "
+    "--replace --scale --timing --unpriced "
     "--verbose --view --window "
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",

@@ -197,6 +197,13 @@ def test_what_is_said_of_an_import() -> None:
     valid(flint("import", file, "--json"), "flint.import/1")
 
 
+def test_what_is_said_of_a_measurement_beside_a_capture() -> None:
+    benchmarks = Path(__file__).parents[2] / "benchmarks"
+    profile = benchmarks / "data" / "kineto" / "h100_vit.json.gz"
+    captured = benchmarks / "compare_models" / "vit.flint"
+    valid(flint("compare", profile, captured, "--json"), "flint.compare/1")
+
+
 def test_every_command_is_above() -> None:
     """A new command's --json has to be held against its schema, here or in a test of its own."""
     here = Path(__file__).read_text()

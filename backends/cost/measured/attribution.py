@@ -6,8 +6,10 @@ What runs counts before what waits: a moment belongs to
 2. `wire` while communication moves bytes,
 3. `waiting` while communication waits for other ranks: inside of its kernel, or before one that all
    ranks of a group begin together,
-4. `launch` while the device has nothing to do and the host, which is busy, has not launched more,
-5. `unknown` otherwise: the graph says nothing that the device would wait for.
+4. `launch` while the device has nothing to do and the host, which is busy, has not launched more, and
+   in the short pauses in which a device begins a kernel that is there already,
+5. `unknown` otherwise: the graph says nothing that the device would wait for. So are longer pauses of
+   a stream.
 
 Of communication whose group's ranks were all recorded, the timeline says who waits for whom. Where one
 rank was recorded alone, the wire's part of a kernel is the model's time on the cluster, at most all of
@@ -19,11 +21,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flint.backends.cost.measured.kinds import on_device
 from flint.backends.cost.simulate.timeline import ClassTimeline, Floats, previous_on
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind
+
+#: The stream of what the host does (see docs/decisions/0048-measured-programs.md).
+_HOST_STREAM = "host"
+#: Between two kernels that are launched already: H100 takes 1 to 3 us, MI300X 3 to 4 (the profiles of
+#: benchmarks/data/kineto).
+_LONGEST_PAUSE_NS = 5_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ def _pieces(timeline: ClassTimeline, wire_ns: Floats) -> list[Floats]:
     work, start, end = timeline.work, timeline.start_ns, timeline.end_ns
     program, rows = work.program, work.nodes.row
     computes = on_device(program)[rows]
-    host = (program.op == OpClass.HOST)[rows]
+    host = (program.op == OpClass.HOST)[rows] & ~_long_pauses(timeline)
     sends = np.flatnonzero(program.kind[rows] >= Kind.COLLECTIVE)
     split = end[sends] - np.minimum(_wire_of(timeline, sends, wire_ns), end[sends] - start[sends])
     ready = _ready(timeline, sends)
@@ -75,6 +84,15 @@ def _pieces(timeline: ClassTimeline, wire_ns: Floats) -> list[Floats]:
         np.stack((np.minimum(ready, split), split), axis=1),
         np.stack((start[host], end[host]), axis=1),
     ]
+
+
+def _long_pauses(timeline: ClassTimeline) -> NDArray[np.bool_]:
+    """Nodes that are pauses of a stream of the device, too long for what the device needs."""
+    work, program = timeline.work, timeline.work.program
+    streams = [n for n, name in enumerate(program.streams) if name == _HOST_STREAM]
+    paused = (program.op == OpClass.HOST) & ~np.isin(program.stream, streams)
+    lasts = timeline.end_ns - timeline.start_ns
+    return np.asarray(paused[work.nodes.row] & (lasts > _LONGEST_PAUSE_NS))
 
 
 def _wire_of(timeline: ClassTimeline, nodes: Int64s, wire_ns: Floats) -> Floats:

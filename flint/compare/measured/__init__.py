@@ -1,0 +1,1 @@
+"""A measurement beside a capture of the same program: where the model and the device differ."""
