@@ -106,6 +106,14 @@ def test_each_call_is_in_one_place() -> None:
         assert all(mine[i].kind == theirs[j].kind for i, j in found.pairs)
 
 
+def test_a_name_is_enough_in_order_but_not_out_of_it() -> None:
+    """Lists of tensors have no shapes in a profile."""
+    lists = unit("other", OpClass.OTHER, (), opcode="aten._foreach_add_")
+    known = unit("optimizer", OpClass.ADD, (64, 3), opcode="aten._foreach_add_")
+    assert pair([MM, lists, WIDE], [MM, known, WIDE]).pairs == ((0, 0), (1, 1), (2, 2))
+    assert pair([lists, MM, WIDE], [MM, WIDE, known]).only_measured == (0,)
+
+
 def captured(products: int, size: int = 1024) -> Workload:
     """Products on two devices, with an all-reduce behind the second."""
     mesh = Mesh(("data",), (2,))

@@ -1,7 +1,8 @@
 """Which calls of a measurement and of a capture are the same, by order, class and shape.
 
 Calls are aligned by tokens that become coarser: what an operator is with its shape, type and FLOPs,
-then without its type and FLOPs, then its kind and size, and at last what it is alone. What is left on
+then without its type and FLOPs, then its kind and size, its name, and at last what it is alone. Out of
+order only calls of one size are the same. What is left on
 both sides between two pairs is one operation that the two write differently (a norm as one operator
 or as eight, a fused kernel) if their largest results have about one size and neither multiplies more
 than the other.
@@ -43,7 +44,13 @@ class Pairing:
 def pair(measured: Sequence[Unit], captured: Sequence[Unit]) -> Pairing:
     """Match two steps."""
     levels = _levels(measured, captured)
-    pairs = align(levels)
+    found = align(levels)
+    in_order = {*_rising(found)}
+    pairs = [
+        (i, j)
+        for i, j in found
+        if (i, j) in in_order or measured[i].elements == captured[j].elements
+    ]
     forms, alone = _forms(measured, captured, pairs)
     return Pairing(tuple(pairs), tuple(forms), *alone)
 
@@ -65,8 +72,9 @@ def _levels(
         sized: list[Hashable] = [(u.kind, u.op, u.elements) for u in units]
         kinds: list[Hashable] = [(u.kind, u.elements) for u in units]
         classes: list[Hashable] = [(u.kind, u.op) for u in units]
+        names: list[Hashable] = [(u.opcode, u.communicates) for u in units]
         finest = [scopes] * scoped + [phases] * phased
-        return [*finest, exact, sized, kinds, classes]
+        return [*finest, exact, sized, kinds, names, classes]
 
     return list(zip(tokens(measured), tokens(captured), strict=True))
 

@@ -11,6 +11,7 @@ import numpy as np
 from flint.backends.cost.measured.kinds import on_device
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline
+from flint.errors import FlintError
 from flint.ir.program import Int32s, Kind, Program, Row
 
 #: More are not matched one by one: it takes minutes.
@@ -57,12 +58,19 @@ class Unit:
 
 
 def units_of(track: ClassTimeline) -> list[Unit]:
-    """Units of a rank class in order of execution: a loop's as often as it runs."""
+    """Units of a rank class in order of execution: a loop's as often as it runs.
+
+    Raises FlintError FL841 for more than `MOST_UNITS` kernels.
+    """
     program, rows = track.work.program, track.work.nodes.row
     works = (on_device(program) | (program.kind >= Kind.COLLECTIVE))[rows]
     nodes = np.flatnonzero(works & (program.kind[rows] != Kind.RECV))
     if len(nodes) > MOST_UNITS:
-        nodes = nodes[:MOST_UNITS]
+        raise FlintError(
+            "FL841",
+            f"a step of {len(nodes):,} kernels is too long to be matched: {MOST_UNITS:,} are the most",
+            help="compare one step (--step N), or a capture with fewer layers or microbatches",
+        )
     labels = labels_of(program)
     times = (track.end_ns - track.start_ns)[nodes]
     found: list[Unit] = []
