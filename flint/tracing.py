@@ -107,6 +107,7 @@ class Trace:
         timing: str | None = None,
         scale: Sequence[str] = (),
         replace: Sequence[str] = (),
+        measured: Sequence[Trace | Workload | str | Path] = (),
     ) -> Estimate:
         """How long the step takes on a cluster, as `flint estimate` says it.
 
@@ -119,7 +120,8 @@ class Trace:
         `timing` "compiler" prices kernels by the cycles that "xla-tpu-cycles" captured with them,
         "measured" (the default of workloads made of profiles) takes what was recorded. `scale`
         ("gemm=1.5x", "network:bandwidth=2x") and `replace` ("attention=h200", "host=none") change
-        parts, as --scale and --replace do.
+        parts, as --scale and --replace do. `measured` are workloads made of profiles, or their files:
+        then a captured program takes their times where it has the same kernels, and scaled ones where not.
 
         Raises FlintError FL405 (profile), FL701, FL702, FL706 (cluster), FL703 (mapping, policy,
         timing), FL704 (an operation without a price), FL705 (a chip without what is needed), FL719
@@ -139,6 +141,7 @@ class Trace:
             timing=timing,
             scale=scale,
             replaced=replace,
+            measured=[_workload_of(m) for m in measured],
         )
 
     def diff(
@@ -249,6 +252,12 @@ class Trace:
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
+
+
+def _workload_of(found: Trace | Workload | str | Path) -> Workload:
+    if isinstance(found, Trace):
+        return found.workload
+    return found if isinstance(found, Workload) else Workload.load(found)
 
 
 def trace(

@@ -16,7 +16,14 @@ from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.kernel_times import MEASURED, KernelTimes, cycles_per_ns, kernel_times
 from flint.backends.cost.measured.changes import parse_changes
 from flint.backends.cost.measured.facts import MeasuredFacts, measured_facts, recorded_notes
-from flint.backends.cost.measured.plan import policy_of, refuse_profile, times_of, timing_of
+from flint.backends.cost.measured.plan import (
+    launched_by,
+    measured_table,
+    policy_of,
+    refuse_profile,
+    times_of,
+    timing_of,
+)
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import (
     attention_notes,
@@ -306,6 +313,7 @@ def estimate(
     timing: str | None = None,
     scale: Sequence[str] = (),
     replaced: Sequence[str] = (),
+    measured: Sequence[Workload] = (),
 ) -> Estimate:
     """Estimate a step.
 
@@ -315,19 +323,22 @@ def estimate(
     (the cycles that XLA's TPU compiler estimated, where a kernel has any), or "measured" (what a
     profiler recorded; scaled by the models' ratio where the cluster is other hardware). None is
     "measured" for workloads made of profiles, else "model". `scale` ("gemm=1.5x") and `replaced`
-    ("attention=h200") change parts, see `measured.changes`. Raises FlintError FL405 (profile), FL703
+    ("attention=h200") change parts, see `measured.changes`. With `measured`, workloads made of profiles,
+    a captured program takes their times, see `measured.table`. Raises FlintError FL405 (profile), FL703
     (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what the
     estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL830 (a change that
     cannot be), FL832 (an option that what was measured, or was not, has no place for).
     """
     chosen = policy_of(workload, find_policy("overlap" if policy is None else policy))
-    timing = timing_of(workload, timing)
+    timing = timing_of(workload, timing, has_table=bool(measured))
+    table = measured_table(measured, cluster)
     clock = cycles_per_ns(workload, cluster.chip, timing)
     changes = parse_changes(scale, replaced, cluster)
     cluster = changes.of_host(cluster, has_rows=workload.measured_by is not None)
     if workload.measured_by:
         refuse_profile(profile)
     asked, profile = profile, profile or default_profile(workload, cluster)
+    cluster = launched_by(table, cluster, profile)
     _log.info(
         "on %s: kernels as %s launches them (%s), communication by policy %s",
         *(cluster.name, profile, "asked for" if asked else "by capture and chip", chosen.name),
@@ -337,7 +348,7 @@ def estimate(
         kernels = _kernels(workload, profile, chosen)
     with stage("price"):
         pricing = Pricing(cluster, placement, tf32_kinds(profile, cluster.chip), clock)
-        changed = times_of(kernels, pricing, timing, changes)
+        changed = times_of(kernels, pricing, timing, changes, table)
         priced = price_kernels(
             kernels, cluster, placement, chosen, unpriced_is_zero, clock, changed
         )
@@ -362,8 +373,10 @@ def estimate(
         for c, ranks, t, m in zip(workload.classes, sizes, timeline.classes, memory, strict=True)
     )
     facts = None
+    replays = timing == MEASURED and not measured
     if changed is not None:
-        facts = measured_facts(kernels, priced, timeline, cluster, changes.texts)
+        on = table.cluster.name if table else ""
+        facts = measured_facts(kernels, priced, timeline, cluster, changes.texts, on)
     flops = _flops(workload, kernels)
     counted = [flops[c.program] for c in workload.classes]
     dtype, peak = main_type_and_peak(workload, cluster, tf32_kinds(profile, cluster.chip))
@@ -388,8 +401,8 @@ def estimate(
             *compiler_notes(workload, cluster.chip.name),
             *_notes_of_masks(kernels),
             *(attention_notes(workload, kernels, profile) if workload.measured_by is None else ()),
-            *(extrapolation_notes(kernels.programs, placement) if timing != MEASURED else ()),
-            *(congestion_notes(timeline, placement) if timing != MEASURED else ()),
+            *(extrapolation_notes(kernels.programs, placement) if not replays else ()),
+            *(congestion_notes(timeline, placement) if not replays else ()),
         ),
         timeline=timeline,
         kernel_times=times,

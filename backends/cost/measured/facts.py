@@ -136,10 +136,14 @@ def measured_facts(
     timeline: Timeline,
     cluster: Cluster,
     changes: Sequence[str],
+    table_of: str = "",
 ) -> MeasuredFacts:
-    """Facts of an estimate that rests on measured times. A device that Flint does not know is `cluster`'s."""
+    """Facts of an estimate that rests on measured times. A device that Flint does not know is `cluster`'s.
+
+    `table_of` is the cluster that the times of other workloads were measured on, "" for none.
+    """
     by = workload.measured_by
-    recorded_on = (cluster_of_device(by.device) or cluster).name if by else ""
+    recorded_on = (cluster_of_device(by.device) or cluster).name if by else table_of
     found = []
     for number, track in enumerate(timeline.classes if by else ()):
         assert by is not None
@@ -189,6 +193,11 @@ def recorded_notes(facts: MeasuredFacts) -> list[str]:
                 "one rank was recorded: its communication holds the wait for others, and goes over the "
                 "wire as long as the model says"
             )
+    elif facts.recorded_on:
+        notes.append(
+            f"predicted from measured workloads on {facts.recorded_on}: times of the same kernels and "
+            "communication are measured, others the models' times as near ones were measured over them"
+        )
     if facts.changes:
         notes.append(f"changed: {', '.join(facts.changes)}")
     return [*notes, facts.rests_text()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,19 +12,23 @@ from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.kernel_times import COMPILER, MEASURED, MODEL, find_timing
 from flint.backends.cost.measured.changes import Changes, Replacing, Scaling
 from flint.backends.cost.measured.replay import Modelled, Replayed, same_chip, same_network
+from flint.backends.cost.measured.table import MeasuredTable, Predicted, table_of
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.row_prices import Mask, Pricing, RowPrices, Times
 from flint.backends.cost.simulate.streams import peers_of, together_of
 from flint.backends.cost.simulate.timeline import RECORDED, Policy
 from flint.cluster.devices import cluster_of_device
-from flint.cluster.models import Cluster, load_cluster
+from flint.cluster.models import Cluster, Quantity, SourceKind, load_cluster
 from flint.errors import FlintError
 from flint.ir.measured_by import MeasuredBy
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.rewrite import RECORDED as RECORDED_PROFILE
+from flint.rewrite import kernels_for
 
 _DEFAULT_POLICY = "overlap"
+#: Profiles whose kernels are launched one by one.
+_LAUNCHED = ("eager", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,20 @@ def cluster_for(workload: Workload, named: str | Path | Cluster | None) -> Clust
     return recorded_cluster(workload.measured_by)
 
 
-def timing_of(workload: Workload, name: str | None) -> str:
+def timing_of(workload: Workload, name: str | None, *, has_table: bool = False) -> str:
     """Whose times kernels have: those that were measured, where there are any.
+
+    `has_table`: other workloads were, whose times are taken.
 
     Raises FlintError FL703 for an unknown name, FL832 where a workload has no such times.
     """
-    measured = workload.measured_by is not None
+    measured = has_table or workload.measured_by is not None
+    if has_table and workload.measured_by is not None:
+        raise FlintError(
+            "FL832",
+            "the workload was measured itself: it takes no times of others",
+            help="leave --measured out; it is for programs that were captured",
+        )
     found = (MEASURED if measured else MODEL) if name is None else find_timing(name)
     if found == MEASURED and not measured:
         raise FlintError(
@@ -84,8 +97,8 @@ def timing_of(workload: Workload, name: str | None) -> str:
     if measured and found == COMPILER:
         raise FlintError(
             "FL832",
-            "the workload was made of profiles: no compiler estimated its kernels",
-            help="leave --timing out, or give --timing model",
+            "measured times and a compiler's cycles are not for one estimate",
+            help="leave --timing out",
         )
     return found
 
@@ -113,18 +126,67 @@ def refuse_profile(profile: str) -> None:
         )
 
 
+def measured_table(workloads: Sequence[Workload], cluster: Cluster) -> MeasuredTable | None:
+    """The table of workloads made of profiles; None for none of them.
+
+    Where they are of the hardware of `cluster`, or of a device that Flint does not know, the constants
+    of that count. Raises FlintError FL832 for a workload that was not measured, and for several devices.
+    """
+    found = []
+    for workload in workloads:
+        timing_of(workload, MEASURED)
+        kernels = kernels_for(workload, RECORDED_PROFILE)
+        pricing = _recorded_pricing(kernels, cluster)
+        alone = [_alone(kernels, n) for n in range(len(kernels.programs))]
+        found.append((kernels, pricing, alone))
+    if len({p.cluster.name for _, p, _ in found}) > 1:
+        raise FlintError(
+            "FL832",
+            "the measured workloads are of several devices: "
+            + ", ".join(sorted({p.cluster.name for _, p, _ in found})),
+            help="take times of one device at a time",
+        )
+    return table_of(found) if found else None
+
+
+def _recorded_pricing(workload: Workload, cluster: Cluster) -> Pricing:
+    """How the models price a measured workload on the cluster that it was measured on."""
+    by = workload.measured_by
+    known = cluster_of_device(by.device) if by else None
+    base = cluster if known is None or same_chip(known.chip, cluster.chip) else known
+    placement = NetworkPlacement(workload.mesh, base)
+    return Pricing(base, placement, tf32_kinds(RECORDED_PROFILE, base.chip), lenient=True)
+
+
+def launched_by(table: MeasuredTable | None, cluster: Cluster, profile: str) -> Cluster:
+    """The cluster with the host that was measured, for programs whose kernels a host launches."""
+    if table is None or not table.host_ns or profile not in _LAUNCHED or cluster.host_launch_ns:
+        return cluster
+    source = "the mean of measured launches, one for each call of an operator"
+    launch = Quantity(value=table.host_ns, kind=SourceKind.MEASURED, source=source)
+    return cluster.model_copy(update={"host_launch_ns": launch})
+
+
 def times_of(
     workload: Workload,
     pricing: Pricing,
     timing: str,
     changes: Changes,
+    table: MeasuredTable | None = None,
 ) -> Times | None:
-    """What changes the models' prices; None for nothing."""
+    """What changes the models' prices; None for nothing.
+
+    A `table` of other measured workloads prices what was not measured itself.
+    """
     steps: list[Times] = []
     if replaced := [(r.part, r.cluster) for r in changes.replacements if r.cluster]:
         steps.append(Replacing(tuple((part, _on(workload, pricing, c)) for part, c in replaced)))
     if workload.measured_by:
         steps.append(_replayed(workload, pricing) if timing == MEASURED else Modelled())
+    elif table is not None:
+        same = same_chip(table.cluster.chip, pricing.cluster.chip)
+        base = pricing.cluster if same else table.cluster
+        steps.append(Predicted(table, _on(workload, pricing, base)))
     if changes:
         steps.append(Scaling(changes, pricing))
     return Chain(tuple(steps)) if steps else None

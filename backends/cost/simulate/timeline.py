@@ -202,7 +202,7 @@ class _World:
     def __init__(self, policy: Policy, classes: int) -> None:
         self.policy = policy
         self.arrivals: list[dict[tuple[int, int], float]] = [{} for _ in range(classes)]
-        self.meetings: dict[tuple[object, int], dict[int, float]] = {}
+        self.meetings: dict[tuple[object, ...], dict[int, float]] = {}
 
 
 class _Track:
@@ -321,9 +321,10 @@ class _Track:
 
     def _meet(self, node: int, row: int, ready: float) -> float | None:
         group = self.work.program.groups[self.work.program.group[row]]
-        here = self.world.meetings.setdefault((group, self.turn[node]), {})
+        met = self.work.together[row]  # groups over the same axes may be of other classes
+        here = self.world.meetings.setdefault((group, met, self.turn[node]), {})
         here[self.number] = ready
-        if len(here) < len(self.work.together[row]):
+        if len(here) < len(met):
             return None
         return max(here.values())
 

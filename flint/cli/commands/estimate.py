@@ -95,6 +95,15 @@ Replacements = Annotated[
         "attention=h200 (repeatable). host=none: launches take no time.",
     ),
 ]
+Measured = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--measured",
+        metavar="FILE",
+        help="Take the times of a measured workload (flint import) where it has the same kernels, and "
+        "scale the models' times where not (repeatable).",
+    ),
+]
 Perfetto = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write the timeline of a rank class for ui.perfetto.dev."),
@@ -146,6 +155,7 @@ def estimate(
     timing: TimingName = None,
     scale: Scales = None,
     replace: Replacements = None,
+    measured: Measured = None,
     perfetto: Perfetto = None,
     class_: RankClass = None,
     window: Window = None,
@@ -168,7 +178,7 @@ def estimate(
     """
     from flint.tracing import Trace
 
-    changes = (("--scale", scale), ("--replace", replace))
+    changes = (("--scale", scale), ("--replace", replace), ("--measured", measured))
 
     if compare is not None:
         looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
@@ -203,6 +213,7 @@ def estimate(
             timing=timing,
             scale=scale or (),
             replace=replace or (),
+            measured=[load_workload(m) for m in measured or ()],
         )
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_)
