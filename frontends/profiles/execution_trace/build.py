@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flint.frontends.profiles.builder import ProfileBuilder
-from flint.frontends.profiles.execution_trace.nodes import Node, comm_of, signature_of, storages
+from flint.frontends.profiles.execution_trace.nodes import Node, comm_of
 from flint.frontends.profiles.kineto.fields import without_paths
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
 
@@ -84,7 +84,7 @@ def _add_operator(
     duration_ns: float,
     groups: Mapping[str, tuple[int, ...]],
 ) -> None:
-    signature, comm = signature_of(node), comm_of(node, groups)
+    signature, comm = node.signature, comm_of(node, groups)
     builder.add_operator(
         node.name, start_ns, duration_ns, _thread(node),
         external=node.number,
@@ -92,7 +92,7 @@ def _add_operator(
         sequence=node.integer("seq_id"),
         is_backward=node.integer("fw_tid", 0) > 0 or node.name.startswith("autograd::engine"),
         comm=-1 if comm is None else builder.comm(comm),
-        tensors=(storages(node.inputs), storages(node.outputs)),
+        tensors=node.tensors,
         record=node.integer("rf_id"),
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from flint.backends.chakra.reading.trace_files import read_groups
 from flint.backends.chakra.schema import CommType, NodeType, messages
 from flint.errors import FlintError
 from flint.frontends.profiles.execution_trace.build import timed_profile
-from flint.frontends.profiles.execution_trace.nodes import Node, Values
+from flint.frontends.profiles.execution_trace.nodes import Interned, Node
 from flint.frontends.profiles.execution_trace.schedule import scheduled
 from flint.frontends.profiles.kineto.fields import integer
 from flint.frontends.profiles.kineto.stream import JsonStream
@@ -98,7 +98,8 @@ def read(path: Path) -> tuple[Profile, ...]:
     world, rank = _surroundings(path)
     metadata, found = _contents(path)
     raw = [r for r in found if r.kind not in (NodeType.METADATA, NodeType.INVALID)]
-    nodes = [_node(r, world) for r in raw]
+    interned = Interned()
+    nodes = [_node(r, world, interned) for r in raw]
     if not any(n.duration_us for n in nodes if n.on_device):
         raise FlintError(
             "FL823",
@@ -242,19 +243,20 @@ def _surroundings(path: Path) -> tuple[_World, int]:
 # Nodes ----------------------------------------------------------------------------------------
 
 
-def _node(raw: _Raw, world: _World) -> Node:
+def _node(raw: _Raw, world: _World, interned: Interned) -> Node:
     attributes = raw.attributes
     communicates = raw.kind in _COMMUNICATES
     name = _TYPE_WORD.sub("", raw.name) or raw.kind.name.lower()
     stream = integer(attributes.get("stream"), _NETWORK if communicates else _COMPUTE)
     opcode = _OPCODE.match(name)
+    signature, tensors = interned.read(_values(raw.inputs), _values(raw.outputs))
     return Node(
         number=raw.number,
         name=name[:4096],
         parent=raw.ctrl_deps[0] if raw.ctrl_deps else -1,
         deps=tuple(dict.fromkeys((*raw.data_deps, *raw.ctrl_deps))),
-        inputs=_values(raw.inputs),
-        outputs=_values(raw.outputs),
+        signature=signature,
+        tensors=tensors,
         attributes=attributes,
         start_us=float(raw.start),
         duration_us=float(raw.duration),
@@ -265,9 +267,9 @@ def _node(raw: _Raw, world: _World) -> Node:
     )
 
 
-def _values(texts: Mapping[str, str]) -> Values:
+def _values(texts: Mapping[str, str]) -> Mapping[str, object]:
     """Arguments that PyTorch's converter wrote as Python's lists."""
-    return Values.read({k: _listed(v) for k, v in texts.items()})
+    return {k: _listed(v) for k, v in texts.items()}
 
 
 def _listed(text: str) -> object:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from flint.frontends.profiles.kineto.fields import integer
 from flint.frontends.profiles.profile import Comm, Signature
@@ -16,41 +16,30 @@ _ELEMENT = re.compile(r"Tensor\((.*?)\)")
 _COMM = "collective_name"
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Inputs or outputs: a value, a shape and a type each, and strides where the schema has them.
+#: An argument or result: type, value, shape, strides (None for what is missing). A tensor's value is
+#: [tensor, storage, offset, elements, bytes of each, device].
+Argument: TypeAlias = tuple[str, Any, Any, Any]
 
-    A tensor's value is [tensor, storage, offset, elements, bytes of each, device].
-    """
 
-    values: tuple[Any, ...] = ()
-    shapes: tuple[Any, ...] = ()
-    types: tuple[str, ...] = ()
-    strides: tuple[Any, ...] = ()
-
-    @staticmethod
-    def read(found: object) -> Values:
-        """From the lists of a file; empty where they are none."""
-        if not isinstance(found, Mapping):
-            return Values()
-        lists = [found.get(k) for k in ("values", "shapes", "types", "strides")]
-        values, shapes, types, strides = (
-            x[:_MOST_ITEMS] if isinstance(x, list) else [] for x in lists
-        )
-        return Values(tuple(values), tuple(shapes), tuple(map(str, types)), tuple(strides))
-
-    def at(self, place: int) -> tuple[Any, Any, Any]:
-        """Value, shape and strides at a place, None for those that are missing."""
-        return tuple(
-            x[place] if place < len(x) else None for x in (self.values, self.shapes, self.strides)
-        )  # type: ignore[return-value]
+def arguments(found: object) -> list[Argument]:
+    """Inputs or outputs of a node, from the lists of a file; none where they are no lists."""
+    if not isinstance(found, Mapping):
+        return []
+    types = found.get("types")
+    if not isinstance(types, list):
+        return []
+    others = [found.get(k) for k in ("values", "shapes", "strides")]
+    lists = [x if isinstance(x, list) else [] for x in others]
+    padded = [x if len(x) >= len(types) else x + [None] * (len(types) - len(x)) for x in lists]
+    return list(zip(map(str, types[:_MOST_ITEMS]), *padded, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """An operator of the host, or what ran on a device. Times in microseconds, None if there are none.
 
-    `parent` is the node around it (-1), `deps` those that it waits for. `attributes` are by name.
+    `parent` is the node around it (-1), `deps` those that it waits for. `attributes` are by name,
+    `tensors` the memory that it reads and writes.
     `comm` and `category` (an opcode of HLO) are there where the format has them.
     """
 
@@ -58,8 +47,8 @@ class Node:
     name: str
     parent: int = -1
     deps: tuple[int, ...] = ()
-    inputs: Values = field(default_factory=Values)
-    outputs: Values = field(default_factory=Values)
+    signature: Signature | None = None
+    tensors: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     start_us: float | None = None
     duration_us: float | None = None
@@ -82,35 +71,30 @@ class Node:
         return str(self.attributes.get(name, "") or "")
 
 
-def signature_of(node: Node) -> Signature | None:
+def signature_of(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> Signature | None:
     """Arguments and results as the profiler writes them, None for a node without any."""
-    count = len(node.inputs.types)
-    if not count and not node.outputs.types:
+    if not inputs and not outputs:
         return None
-    read = [_argument(named, *node.inputs.at(i)) for i, named in enumerate(node.inputs.types)]
-    outputs = []
-    for i, named in enumerate(node.outputs.types):
-        found = _argument(named, *node.outputs.at(i))
-        outputs += [(s, found[1].removeprefix("TensorList[").rstrip("]")) for s in found[4]] or (
-            [(found[0], found[1])] if not found[3] and found[1] else []
-        )
-    return Signature(
-        shapes=tuple(r[0] for r in read),
-        types=tuple(r[1] for r in read),
-        strides=tuple(r[2] for r in read),
-        values=tuple(r[3] for r in read),
-        lists=tuple(r[4] for r in read),
-        outputs=tuple(outputs),
+    shapes, types, strides, values, lists = (
+        zip(*map(_argument, inputs), strict=True) if inputs else _NONE
     )
+    results: list[tuple[_Sizes, str]] = []
+    for shape, named, _, text, inside in map(_argument, outputs):
+        if inside:
+            element = named.removeprefix("TensorList[").removesuffix("]")
+            results += [(each, element) for each in inside]
+        elif named and not text:
+            results.append((shape, named))
+    return Signature(shapes, types, strides, values, lists, tuple(results))
 
 
+_NONE: tuple[tuple[Any, ...], ...] = ((),) * 5
 _Sizes = tuple[int, ...]
 
 
-def _argument(
-    named: str, value: Any, shape: Any, strides: Any
-) -> tuple[_Sizes, str, _Sizes, str, tuple[_Sizes, ...]]:
+def _argument(argument: Argument) -> tuple[_Sizes, str, _Sizes, str, tuple[_Sizes, ...]]:
     """Shape, type, strides, text and shapes of a list, of one argument."""
+    named, value, shape, strides = argument
     element = _ELEMENT.search(named)
     if element and named.startswith("Tensor"):
         return _sizes(shape), element[1], _sizes(strides), "", ()
@@ -126,17 +110,35 @@ def _sizes(found: Any) -> _Sizes:
     return tuple(n for n in numbers if isinstance(n, int) and abs(n) < 1 << 62)
 
 
-def storages(values: Values) -> tuple[int, ...]:
+def storages(found: Sequence[Argument]) -> tuple[int, ...]:
     """Numbers of the memory of all tensors: views of one share it, as their own numbers do not."""
-    found: dict[int, None] = {}
-    for named, value in zip(values.types, values.values, strict=False):
-        if not isinstance(value, list):
+    numbers: dict[int, None] = {}
+    for named, value, _, _ in found:
+        if "Tensor" not in named or not isinstance(value, list):
             continue
-        several = value if named.startswith("GenericList[Tensor") else [value]
-        for tensor in several if "Tensor" in named else ():
-            if isinstance(tensor, list) and len(tensor) > 1 and isinstance(tensor[1], int):
-                found.setdefault(tensor[1])
-    return tuple(found)
+        for tensor in value if named.startswith("GenericList") else (value,):
+            if isinstance(tensor, list) and len(tensor) > 1 and type(tensor[1]) is int:
+                numbers.setdefault(tensor[1])
+    return tuple(n for n in numbers if 0 <= n < 1 << 62)
+
+
+class Interned:
+    """Signatures, tensors and attributes of nodes: the same ones are kept once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Any] = {}
+
+    def one(self, value: Any) -> Any:
+        """The value that is kept for all that are equal to it."""
+        return self._kept.setdefault(value, value)
+
+    def read(
+        self, inputs: object, outputs: object
+    ) -> tuple[Signature | None, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Signature and tensors of a node's inputs and outputs."""
+        into, out_of = arguments(inputs), arguments(outputs)
+        signature = self.one(signature_of(into, out_of))
+        return signature, self.one((storages(into), storages(out_of)))
 
 
 def comm_of(node: Node, groups: Mapping[str, tuple[int, ...]]) -> Comm | None:

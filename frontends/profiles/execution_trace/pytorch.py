@@ -14,7 +14,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.profiles.execution_trace.build import host_profile, timed_profile
-from flint.frontends.profiles.execution_trace.nodes import Node, Values
+from flint.frontends.profiles.execution_trace.nodes import Interned, Node
 from flint.frontends.profiles.kineto.fields import integer, integers
 from flint.frontends.profiles.kineto.stream import JsonStream
 from flint.frontends.profiles.profile import Profile
@@ -24,6 +24,12 @@ _BEGINS = re.compile(rb"\s*\{[^\[]*\"schema\"\s*:\s*\"[^\"]*\"")
 _SCHEMA = re.compile(r"\d+\.\d+\.\d+-chakra\.\d+\.\d+\.\d+")
 _GROUPS = "## process_group:init ##"
 _MOST_NODES = 1 << 24
+#: What is kept of a node's attributes.
+_KEPT = frozenset(
+    ("rf_id", "seq_id", "scope", "tid", "fw_tid", "collective_name", "dtype", "in_msg_nelems",
+     "out_msg_nelems", "in_split_size", "out_split_size", "pg_name", "pg_size", "global_rank_start",
+     "global_rank_stride", "src_rank", "dst_rank")
+)  # fmt: skip
 #: Names of the nodes that hold all others.
 _ROOTS = re.compile(r"^\[pytorch\|profiler\|execution_(trace|graph)\|(process|thread)\]$")
 _RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)")
@@ -57,13 +63,14 @@ def read(path: Path) -> tuple[Profile, ...]:
 def _nodes(document: JsonStream, path: Path) -> Iterator[Node]:
     """Nodes of the document. Raises FlintError FL821."""
     schema = ""
+    interned = Interned()
     has_nodes = False
     for key in document.members():
         if key == "nodes" and document.peek() == "[":
             if not _SCHEMA.search(schema):
                 raise _unknown(path, f"its schema is '{schema[:40]}'")
             has_nodes = True
-            yield from (_node(element, path) for element in document.elements())
+            yield from (_node(element, path, interned) for element in document.elements())
             continue
         value = document.value()
         schema = str(value) if key == "schema" else schema
@@ -71,29 +78,33 @@ def _nodes(document: JsonStream, path: Path) -> Iterator[Node]:
         raise _unknown(path, "it has no list of nodes")
 
 
-def _node(found: Any, path: Path) -> Node:
+def _node(found: Any, path: Path, interned: Interned) -> Node:
     try:
-        return _read(found)
+        return _read(found, interned)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = str(found.get("id") if isinstance(found, dict) else found)[:40]
         raise _unknown(path, f"node {what} is none that PyTorch writes") from error
 
 
-def _read(found: dict[str, Any]) -> Node:
-    attributes = {a["name"]: a.get("value") for a in found.get("attrs", ())}
+def _read(found: dict[str, Any], interned: Interned) -> Node:
+    name = interned.one(str(found["name"])[:4096])
+    attributes = {a["name"]: a["value"] for a in found.get("attrs", ()) if a["name"] in _KEPT}
+    if name == _GROUPS:
+        attributes[_GROUPS] = found["inputs"]["values"][:1]
     category = found.get("cat")
     if "pg_name" in found:
         attributes["pg_name"] = found["pg_name"]
+    signature, tensors = interned.read(found["inputs"], found["outputs"])
     parent = found["ctrl_deps"]
     duration = found.get("inclusive_dur", found.get("exclusive_dur"))
     waits = found.get("sync_dep") or []
     return Node(
         number=_identity(found["id"]),
-        name=str(found["name"])[:4096],
+        name=name,
         parent=_identity(parent) if parent is not None else -1,
         deps=tuple(_identity(n) for n in (waits if isinstance(waits, list) else [waits])),
-        inputs=Values.read(found["inputs"]),
-        outputs=Values.read(found["outputs"]),
+        signature=signature,
+        tensors=tensors,
         attributes=attributes,
         start_us=_time(found.get("ts")),
         duration_us=_time(duration),
@@ -124,10 +135,11 @@ def _process_groups(nodes: list[Node]) -> tuple[dict[str, tuple[int, ...]], int]
     found: dict[str, tuple[int, ...]] = {}
     world = 0
     for node in nodes:
-        if node.name != _GROUPS or not node.inputs.values:
+        said = node.attributes.get(_GROUPS)
+        if not said:
             continue
         try:
-            listed = json.loads(str(node.inputs.values[0]))
+            listed = json.loads(str(said[0]))
         except (ValueError, RecursionError):
             continue
         for group in listed if isinstance(listed, list) else ():

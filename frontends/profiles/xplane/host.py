@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from flint.frontends.profiles.kineto.calls import kind_of_call
 from flint.frontends.profiles.xplane.planes import Event, Plane
 
+#: What events of the host need to be read: frames of Python have nothing.
+NEEDED = frozenset(("step_num", "correlation_id", "allocator_name"))
 _ALLOCATOR = re.compile(r"^[GT]PU_(\d+)_bfc$")
 
 

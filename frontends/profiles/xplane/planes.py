@@ -103,10 +103,16 @@ class Names:
                 found[name] = _text(value) if kind == "str_value" else value
         return found
 
-    def events(self, line: Any, zero_ns: int) -> Iterator[Event]:
-        """Events of an XLine, their times from `zero_ns`: floats do not hold those from 1970."""
+    def events(self, line: Any, zero_ns: int, needed: frozenset[str]) -> Iterator[Event]:
+        """Events of an XLine, their times from `zero_ns`: floats do not hold those from 1970.
+
+        Unless `needed` is empty, only those of which one of its stats is said.
+        """
         zero = line.timestamp_ns - zero_ns
+        wanted = {number for number, name in self._stats.items() if name in needed}
         for event in line.events:
+            if needed and not any(s.metadata_id in wanted for s in event.stats):
+                continue
             full, display, common = self._events.get(event.metadata_id, ("", "", {}))
             own = self.stats(event.stats)
             yield Event(
@@ -123,13 +129,14 @@ class Names:
             yield key, name, stats
 
 
-def decoded(plane: Any, zero_ns: int) -> Plane:
-    """An XPlane with its lines, times from `zero_ns`."""
+def decoded(plane: Any, zero_ns: int, needed: frozenset[str] = frozenset()) -> Plane:
+    """An XPlane with its lines, times from `zero_ns`; of events those with `needed` stats, if any."""
     names = Names(plane)
     lines, left_out = [], 0
     for line in plane.lines:
-        events = [e for e in names.events(line, zero_ns) if is_time(e.start_ns, e.duration_ns)]
-        left_out += len(line.events) - len(events)
+        found = list(names.events(line, zero_ns, needed))
+        events = [e for e in found if is_time(e.start_ns, e.duration_ns)]
+        left_out += len(found) - len(events)
         lines.append(Line(line.id, _text(line.name), events))
     return Plane(_text(plane.name), names.stats(plane.stats), lines, left_out)
 

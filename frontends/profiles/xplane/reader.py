@@ -13,7 +13,7 @@ from flint.frontends.profiles.source import whole_profile
 from flint.frontends.profiles.xplane import messages
 from flint.frontends.profiles.xplane.devices import device_name
 from flint.frontends.profiles.xplane.gpu import GpuReader
-from flint.frontends.profiles.xplane.host import Host, host_of
+from flint.frontends.profiles.xplane.host import NEEDED, Host, host_of
 from flint.frontends.profiles.xplane.modules import Programs
 from flint.frontends.profiles.xplane.planes import Names, Plane, decoded, whole
 from flint.frontends.profiles.xplane.steps import add_steps
@@ -43,7 +43,8 @@ def read(path: Path) -> tuple[Profile, ...]:
             failed += programs.add(Names(plane))
         elif _is_read(plane.name.decode("utf-8", "replace")):
             zero_ns = zero_ns or _wall_clock(plane)
-            others.append(decoded(plane, zero_ns))
+            needed = NEEDED if plane.name == _HOST.encode() else frozenset()
+            others.append(decoded(plane, zero_ns, needed))
     warnings = [f"{failed} programs of the profile cannot be read: no shapes of theirs"]
     begun = max((whole(p.stats.get("profile_start_time"), 0) for p in others), default=0)
     return profiles_of(
