@@ -62,7 +62,7 @@ def lanes_of(profile: Profile, rows: NDArray[np.int64], main: int) -> dict[int, 
         if not free and over and lanes >= _MOST_LANES:
             at = int(np.argmin(over))
         if at == len(over):
-            over.append(0.0)
+            over.append(-np.inf)
             lanes += 1
         over[at] = max(start, over[at]) + float(a.duration_ns[row])  # as it plays back
         name = "compute" if stream == main else f"stream {stream}"
