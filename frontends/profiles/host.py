@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
-from flint.frontends.profiles.steps import launched_at
+from flint.frontends.profiles.profile import ActivityKind, CallKind, Floats, Profile
 
 #: Calls that wait, by what for.
 _WAITING = (CallKind.WAIT_DEVICE, CallKind.WAIT_STREAM, CallKind.WAIT_EVENT)
@@ -119,41 +118,54 @@ def _waits(profile: Profile, rows: NDArray[np.int64]) -> list[HostEvent]:
     """Calls that wait, and copies that their call waits for."""
     calls, a = profile.calls, profile.activities
     events = []
-    launched = launched_at(profile)[rows]
-    ends = a.end_ns[rows]
+    launched = _Launched(profile, rows)
     for call in np.flatnonzero(np.isin(calls.kind, _WAITING)).tolist():
-        begin = float(calls.start_ns[call])
-        end = begin + float(calls.duration_ns[call])
-        waited = _waited_for(profile, call, rows, launched, ends, begin, end)
+        end = float(calls.start_ns[call] + calls.duration_ns[call])
+        waited = launched.waited_for(call, end)
         if waited >= 0:
             events.append(HostEvent(end, end, (), waited))
+    ends = a.end_ns
     for row in rows[(a.kind[rows] == ActivityKind.COPY) & (a.call[rows] >= 0)].tolist():
         call = int(a.call[row])
         end = float(calls.start_ns[call] + calls.duration_ns[call])
-        if end + _TOLERANCE_NS >= float(a.end_ns[row]):
-            events.append(HostEvent(end, max(end, float(a.end_ns[row])), (), row))
+        if end + _TOLERANCE_NS >= float(ends[row]):
+            events.append(HostEvent(end, max(end, float(ends[row])), (), row))
     return events
 
 
-def _waited_for(
-    profile: Profile,
-    call: int,
-    rows: NDArray[np.int64],
-    launched: NDArray[np.float64],
-    ends: NDArray[np.float64],
-    begin: float,
-    end: float,
-) -> int:
-    """The last activity to end of those that a waiting call waits for, -1 for none."""
-    calls, a = profile.calls, profile.activities
-    known, stream = int(calls.waits_for[call]), int(calls.stream[call])
-    if known >= 0:
-        return known if known in rows and a.end_ns[known] <= end + _TOLERANCE_NS else -1
-    of = (launched < begin) & (ends <= end + _TOLERANCE_NS)
-    if stream >= 0 and CallKind(int(calls.kind[call])) is not CallKind.WAIT_DEVICE:
-        of &= a.stream[rows] == stream
-    candidates = np.flatnonzero(of)
-    return int(rows[candidates[np.argmax(ends[candidates])]]) if len(candidates) else -1
+class _Launched:
+    """Activities of a step by stream, in order of start, to find what a call waits for."""
+
+    def __init__(self, profile: Profile, rows: NDArray[np.int64]) -> None:
+        self._profile, a = profile, profile.activities
+        self._inside = set(rows.tolist())
+        called = rows[a.call[rows] >= 0]
+        self._streams: dict[int, tuple[NDArray[np.int64], Floats, Floats]] = {}
+        for stream in np.unique(a.stream[called]).tolist():
+            of = called[a.stream[called] == stream]
+            of = of[np.argsort(a.start_ns[of], kind="stable")]
+            begun = np.maximum.accumulate(profile.calls.start_ns[a.call[of]])
+            over = np.maximum.accumulate(a.start_ns[of] + a.duration_ns[of])
+            self._streams[stream] = (of, begun, over)
+
+    def waited_for(self, call: int, end_ns: float) -> int:
+        """The last to end of those launched before a waiting call that ended with it, -1 for none."""
+        calls, a = self._profile.calls, self._profile.activities
+        known, stream = int(calls.waits_for[call]), int(calls.stream[call])
+        limit = end_ns + _TOLERANCE_NS
+        if known >= 0:
+            ended = float(a.start_ns[known] + a.duration_ns[known])
+            return known if known in self._inside and ended <= limit else -1
+        everywhere = stream < 0 or CallKind(int(calls.kind[call])) is CallKind.WAIT_DEVICE
+        best, latest = -1, -np.inf
+        for number, (rows, begun, over) in self._streams.items():
+            if not everywhere and number != stream:
+                continue
+            before = int(np.searchsorted(begun, calls.start_ns[call]))
+            at = min(before, int(np.searchsorted(over, limit, side="right"))) - 1
+            if at >= 0 and over[at] > latest:
+                best, latest = int(rows[at]), float(over[at])
+        return best
 
 
 def _rising(events: Sequence[HostEvent]) -> list[HostEvent]:

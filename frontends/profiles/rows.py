@@ -118,6 +118,7 @@ class ProgramOfProfile:
     ) -> dict[int, tuple[int, ...]]:
         """For each activity those that it waits for on the device: of its stream, and of others."""
         a = self._profile.activities
+        ends = a.end_ns
         place = {row: i for i, row in enumerate(order.tolist())}
         last: dict[str, int] = {}
         last_of_stream: dict[int, int] = {}
@@ -125,7 +126,7 @@ class ProgramOfProfile:
         for row in by_start.tolist():
             lane, stream = self._lanes[row], int(a.stream[row])
             before = [last.get(lane, last_of_stream.get(stream, -1))]
-            if a.end_ns[before[0]] > a.start_ns[row] and lane not in last:
+            if ends[before[0]] > a.start_ns[row] and lane not in last:
                 before = []  # the first of a lane begins while its stream is busy
             before += waits.get(row, ())
             found[row] = tuple(b for b in before if b >= 0 and place[b] < place[row])

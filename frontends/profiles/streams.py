@@ -16,6 +16,8 @@ from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
 TOLERANCE_NS = 1000.0
 #: A program has at most 256 streams.
 _MOST_LANES = 240
+#: What a wait is for is looked for among so many activities before and after it.
+_MOST_NEAR = 1024
 #: Operators and annotations inside of which a collective is launched.
 _COMMUNICATES = re.compile(r"^(record_param_comms|c10d::|_c10d_functional|nccl:|rccl:)")
 
@@ -127,13 +129,14 @@ def _next_on(
     streams: NDArray[np.int32], order: NDArray[np.int64], stream: int, waited: set[int]
 ) -> set[tuple[int, int]]:
     """The next activity on a stream (-1: on any) with what it waits for."""
-    there = order if stream < 0 else order[streams[order] == stream]
+    near = order[:_MOST_NEAR]
+    there = near if stream < 0 else near[streams[near] == stream]
     return {(int(there[0]), w) for w in waited} if len(there) else set()
 
 
 def _last_of_streams(streams: NDArray[np.int32], order: NDArray[np.int64]) -> dict[int, int]:
-    """The last activity on each stream so far: among the last few thousand."""
-    recent = order[-4096:]
+    """The last activity on each stream so far."""
+    recent = order[-_MOST_NEAR:]
     return {int(streams[row]): int(row) for row in recent.tolist()}
 
 

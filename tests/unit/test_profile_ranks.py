@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from flint.cli import app
 from flint.errors import FlintError
 from flint.frontends.profiles.build import workload_of
 from flint.ir.op_class import OpClass
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from flint.tracing import Trace
 from tests.rank_profiles import Collective, Item, Job, Kernel, partition, run
 
 WORLD = 4
@@ -188,3 +192,21 @@ def test_profiles_that_do_not_fit_are_refused(change: dict[str, Any], code: str)
     with pytest.raises(FlintError) as raised:
         workload_of([job.profiles[0], replace(job.profiles[1], **change)])
     assert raised.value.code == code
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(schedules, st.lists(st.floats(-1e8, 1e8), min_size=WORLD, max_size=WORLD))
+def test_the_estimate_is_the_time_that_it_took(items: list[Item], clocks: list[float]) -> None:
+    """Groups over one axis meet apart: each rank is a class of its own."""
+    job = run(WORLD, [START, *items, MEETING], clocks, profiled=list(range(WORLD)))
+    estimate = Trace(workload_of(job.profiles)).estimate("h100-dgx")
+    took = max(end for rank in job.ranks for _, _, end, _ in rank.kernels)
+    assert estimate.step_time_ns == pytest.approx(took, rel=0.005)
+
+
+def test_traces_of_all_ranks_pass_their_check(tmp_path: Path) -> None:
+    pair = Collective(partition(WORLD, 2, 2), "_allgather_base")
+    job = run(WORLD, [START, pair, START, MEETING], [0.0] * WORLD, profiled=[0, 1, 2, 3])
+    Trace(workload_of(job.profiles)).save(tmp_path / "traces")
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "traces")])
+    assert result.exit_code == 0, result.output
