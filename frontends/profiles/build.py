@@ -53,6 +53,7 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
         count = len(chosen[r.rank][0].found)
         measured.append(MeasuredClass(r.rank, made.span_ns, count, r.profile.peak_bytes))
     warnings += [f"{sentence}: {n}" for sentence, n in shared.problems.items()]
+    warnings += _once([s for r in recorded for s in _lacking(r.profile)], len(recorded))
     warnings += _once([w for r in recorded for w in r.profile.warnings], len(recorded))
     classes = _classes(mesh, [r.rank for r in recorded], warnings)
     device = next((r.profile.device for r in recorded if r.profile.device), "")
@@ -125,6 +126,14 @@ def _begin_ns(profile: Profile, step: Step) -> float:
     if not np.isfinite(host):
         host = float(np.nanmin(launched)) if np.isfinite(launched).any() else first
     return min(first, max(host, busy))
+
+
+def _lacking(profile: Profile) -> list[str]:
+    """What was not recorded, and what Flint does not know without it."""
+    signatures = profile.operators.signature
+    if len(signatures) and (signatures < 0).all():
+        return ["no operator has shapes (record_shapes=True): what kernels work on is not known"]
+    return []
 
 
 def _once(sentences: Sequence[str], ranks: int) -> list[str]:

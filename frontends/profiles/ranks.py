@@ -134,9 +134,13 @@ def align(recorded: Sequence[Recorded], world: int, warnings: list[str]) -> Alig
     shift = {rank: start[rank] + corrections.get(rank, 0.0) for rank in start}
     apart = [r for r in start if r not in corrections]
     if apart:
+        moved = _moved_together(recorded, start, apart)
+        shift |= moved
+        how = "their clocks are taken as they are"
+        if moved:
+            how = f"{len(moved)} steps at other times are taken to begin with its own"
         warnings.append(
-            f"{len(apart)} of {len(start)} ranks have no collective in common with rank {first}: "
-            "their clocks are taken as they are"
+            f"{len(apart)} of {len(start)} ranks have no collective in common with rank {first}: {how}"
         )
     worst = max(map(abs, corrections.values()), default=0.0)
     if worst > _WORTH_SAYING_NS:
@@ -151,6 +155,23 @@ def align(recorded: Sequence[Recorded], world: int, warnings: list[str]) -> Alig
             "kernels of the time that they took"
         )
     return Aligned(shift, transfer, unmatched)
+
+
+def _moved_together(
+    recorded: Sequence[Recorded], start: Mapping[int, float], apart: Sequence[int]
+) -> dict[int, float]:
+    """What is added to times of ranks `apart` whose steps lie before or after that of the first rank.
+
+    Clocks of other machines, or other recordings: that the steps began together is as good a guess as
+    any, and hours between them are none.
+    """
+    spans = {}
+    for r in recorded:
+        a, rows = r.profile.activities, r.step.activities
+        spans[r.rank] = a.start_ns[rows].min() + start[r.rank], a.end_ns[rows].max() + start[r.rank]
+    begin, end = spans[recorded[0].rank]
+    others = [r for r in apart if spans[r][0] > end or spans[r][1] < begin]
+    return {r: start[r] + float(begin - spans[r][0]) for r in others}
 
 
 def _corrections(

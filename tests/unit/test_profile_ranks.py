@@ -128,6 +128,26 @@ def test_clocks_are_aligned_and_said() -> None:
     assert max(c.span_ns for c in by.classes) < 1e6
 
 
+def test_steps_at_other_times_without_a_collective_begin_together() -> None:
+    hour = 3.6e12
+    job = run(2, [START], [0.0, hour], profiled=[0, 1])
+    workload = workload_of(job.profiles)
+    by = workload.measured_by
+    assert by is not None
+    assert max(c.span_ns for c in by.classes) < 1e6
+    assert any("1 steps at other times" in w for w in workload.metadata["warnings"])
+
+
+def test_a_profile_without_shapes_says_so() -> None:
+    job = run(1, [START], [0.0], profiled=[0])
+    (profile,) = job.profiles
+    operators = profile.operators
+    silent = replace(operators, signature=np.full_like(operators.signature, -1))
+    workload = workload_of([replace(profile, operators=silent)])
+    assert len(operators.name)
+    assert any("record_shapes=True" in w for w in workload.metadata.get("warnings", ()))
+
+
 def test_waiting_is_told_from_transfer() -> None:
     late = Kernel((10_000.0, 500_000.0, 10_000.0, 10_000.0), (0.0,) * WORLD)
     job = run(WORLD, [START, late, MEETING], [0.0] * WORLD, profiled=[0, 1, 2, 3])
