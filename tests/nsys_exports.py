@@ -84,3 +84,38 @@ class Export:
         connection.commit()
         connection.close()
         return path
+
+
+def small_export() -> Export:
+    """Two processes with a device each, a graph, an event and an operator."""
+    e = Export()
+    e.add(
+        "TARGET_INFO_GPU", id=0, name="NVIDIA H100", totalMemory=80 << 30, smCount=132, cuDevice=0
+    )
+    e.add(
+        "TARGET_INFO_GPU", id=1, name="NVIDIA A100", totalMemory=40 << 30, smCount=108, cuDevice=1
+    )
+    e.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_790_000_000_000_000_000)
+    e.range("step", 900, 9000)
+    e.range("aten::mm, seq = 12, op_id = 3, sizes = [[8, 16], [16, 4]]", 1000, 1500)
+    e.call("cudaLaunchKernel_v7000", 1100, 1200, 1)
+    e.kernel("gemm", 2000, 2600, 1)
+    e.call("cudaMemcpyAsync_v3020", 1600, 1700, 2)
+    e.add(
+        "CUPTI_ACTIVITY_KIND_MEMCPY", start=2600, end=2700, deviceId=0, streamId=9, correlationId=2,
+        globalPid=pid(1), bytes=4096, copyKind=1, srcKind=1, dstKind=3,
+    )  # fmt: skip
+    e.call("cudaGraphLaunch_v10000", 3000, 3100, 3)
+    e.kernel("a", 3200, 3300, 3)
+    e.kernel("b", 3300, 3400, 3)
+    e.call("cudaEventRecord_v3020", 3500, 3510, 4)
+    e.add(
+        "CUPTI_ACTIVITY_KIND_CUDA_EVENT", correlationId=4, globalPid=pid(1), streamId=7, eventId=70
+    )
+    e.call("cudaStreamWaitEvent_v3020", 3520, 3530, 5)
+    e.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", correlationId=5, globalPid=pid(1), syncType=2, streamId=9, eventId=70)  # fmt: skip
+    e.call("cudaDeviceSynchronize_v3020", 3600, 4000, 6)
+    # Another process has the same numbers.
+    e.call("cudaLaunchKernel_v7000", 1150, 1160, 1, process=2)
+    e.kernel("other", 2100, 2200, 1, process=2, device=1)
+    return e

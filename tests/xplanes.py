@@ -128,3 +128,81 @@ def _varint(value: int) -> bytes:
         found += bytes([value & 0x7F | 0x80])
         value >>= 7
     return found + bytes([value])
+
+
+def _launch(name: str, start: float, correlation: int, **stats: str) -> Happened:
+    return Happened(name, start, 2, {"correlation_id": correlation, **stats})
+
+
+def gpu_planes() -> tuple[Recorded, Recorded]:
+    """A GPU with two streams, and the host that launched what ran there."""
+    gpu = Recorded(
+        "/device:GPU:0",
+        {
+            "Stream #7(Kernel)": [
+                Happened("gemm", 10, 5, {"correlation_id": 1, "hlo_op": "dot.3"}),
+                Happened("split_k", 15, 1, {"correlation_id": 2, "hlo_op": "dot.3"}),
+                Happened("ncclDevKernel_AllReduce", 20, 9, {"correlation_id": 4, "hlo_op": "all-reduce-start.1"}),
+            ],
+            "Stream #9(MemcpyH2D)": [
+                Happened("MemcpyH2D", 30, 4, {"correlation_id": 3, "memcpy_details": "kind:H2D size:4096 dest:0 async:1"}),
+                Happened("graphed", 40, 1, {"correlation_id": 9}),
+                Happened("graphed", 41, 1, {"correlation_id": 9}),
+            ],
+            "Launch Stats": [Happened("not a kernel", 0, 99)],
+        },
+        {"device_vendor": "Nvidia", "compute_cap_major": 9, "compute_cap_minor": 0, "core_count": 132},
+    )  # fmt: skip
+    host = Recorded(
+        "/host:CPU",
+        {
+            "thread/1": [
+                _launch("cuLaunchKernel", 1, 1, hlo_op="dot.3"),
+                _launch("cuLaunchKernel", 4, 2, hlo_op="dot.3"),
+                _launch("cuLaunchKernelEx", 6, 4, hlo_op="all-reduce-start.1"),
+                _launch("cuMemcpyHtoDAsync_v2", 8, 3),
+                _launch("cuGraphLaunch", 11, 9),
+                _launch("cuStreamSynchronize", 13, 12),
+                Happened("$user.py:3 /home/me/secret", 0, 99),
+                Happened("train", 0, 60, {"step_num": 4}),
+                Happened("a", 0, 1, {"allocator_name": "GPU_0_bfc", "peak_bytes_in_use": 77}),
+            ],
+            "thread/2": [_launch("cuLaunchKernel", 1, 1000)],
+        },
+    )
+    return gpu, host
+
+
+def tpu_plane() -> Recorded:
+    """A TPU with a loop, an asynchronous gather and two runs of a module."""
+
+    def op(
+        name: str, category: str, start: float, duration: float, text: str = "", **common: int
+    ) -> Happened:
+        return Happened(
+            text or f"%{name} = f32[8]",
+            start,
+            duration,
+            {},
+            {"hlo_category": category, **common},
+            name,
+        )
+
+    return Recorded(
+        "/device:TPU:3",
+        {
+            "Steps": [Happened("7", 0, 100)],
+            "XLA Modules": [Happened("jit_step(5)", 0, 50), Happened("jit_step(5)", 60, 40)],
+            "XLA Ops": [
+                op("while.1", "while", 0, 40),
+                op("fusion.1", "convolution fusion", 0, 20, flops=1000, model_flops=900, bytes_accessed=64),
+                op("fusion.1", "convolution fusion", 20, 20, flops=1000, model_flops=900, bytes_accessed=64),
+                op("all-gather-start.2", "async-start", 60, 1),
+                op("copy.3", "data formatting", 61, 4),
+                op("all-gather-done.9", "async-done", 65, 15, "%all-gather-done.9 = bf16[8] all-gather-done(bf16[2]{0} %all-gather-start.2)"),
+                op("all-reduce.4", "all-reduce", 80, 10),
+            ],
+            "Async XLA Ops": [op("all-gather-start.2", "all-gather", 60, 18), op("copy-start.8", "copy-start", 62, 2)],
+        },
+        {"device_type_string": "TPU v5p"},
+    )  # fmt: skip

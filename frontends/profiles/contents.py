@@ -40,6 +40,7 @@ from flint.ir.mesh import Group, Mesh
 from flint.ir.op_class import ATTENTION, OpClass
 from flint.ir.program import CAUSAL, Collective, Flag, Kind
 from flint.passes.extract.tensors import dtype_name
+from flint.passes.hlo.collectives import COLLECTIVES
 from flint.passes.work import host_copies
 
 #: Opcode of a kernel that no operator launched.
@@ -217,6 +218,9 @@ class Contents:
         compiled = int(self._profile.activities.compiled[row])
         if compiled >= 0:
             return self._profile.compiled[compiled].opcode
+        category = self._profile.strings[self._profile.activities.category[row]]
+        if category in COLLECTIVES:  # XLA's
+            return f"hlo.{category}"
         operator = int(self._profile.activities.operator[row])
         while operator >= 0:
             name = self._profile.strings[self._profile.operators.name[operator]]

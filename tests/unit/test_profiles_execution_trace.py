@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -28,49 +27,9 @@ from flint.frontends.profiles.profile import CallKind, Profile
 from flint.ir.op_class import OpClass
 from flint.ir.verify import verify_workload
 from flint.tracing import Trace
+from tests.execution_traces import DATA, LAUNCHING, linked, load, pair, with_kernels, write
 
-DATA = Path(__file__).parents[1] / "data" / "execution_trace"
 REAL = Path(__file__).parents[2] / "benchmarks/data/kineto/h100_bert-small.json.gz"
-#: Operators of the small model that would launch a kernel on a GPU.
-LAUNCHING = ("aten::addmm", "aten::mm", "aten::clamp_min", "aten::sum", "aten::add_")
-
-Document = dict[str, Any]
-
-
-def _load(name: str) -> Document:
-    found: Document = json.loads(gzip.decompress((DATA / f"{name}.json.gz").read_bytes()))
-    return found
-
-
-def _write(path: Path, document: object) -> Path:
-    path.write_text(json.dumps(document))
-    return path
-
-
-def _with_kernels(kineto: Document) -> Document:
-    """The genuine profile with a launch and a kernel put in for each of the launching operators."""
-    base = kineto["traceEvents"][0]["ts"]
-    events, at = [], base
-    operators = [e for e in kineto["traceEvents"] if e["name"] in LAUNCHING]
-    for number, e in enumerate(sorted(operators, key=lambda e: e["ts"]), start=1):
-        start = e["ts"] + e["dur"] / 2
-        at = max(at, start + 3)
-        ids = {"correlation": number, "External id": e["args"]["External id"]}
-        events.append(
-            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
-             "ts": start, "dur": 1, "args": ids}
-        )  # fmt: skip
-        events.append(
-            {"ph": "X", "cat": "kernel", "name": f"kernel of {e['name']}", "pid": 0, "tid": 7,
-             "ts": at, "dur": 5, "args": {**ids, "device": 0, "stream": 7}}
-        )  # fmt: skip
-        at += 5
-    return {**kineto, "traceEvents": kineto["traceEvents"] + events}
-
-
-def _pair(folder: Path) -> tuple[Path, Path]:
-    host = _write(folder / "host.json", _load("host"))
-    return host, _write(folder / "kineto.json", _with_kernels(_load("kineto")))
 
 
 def _refused(code: str, *paths: Path) -> str:
@@ -86,7 +45,7 @@ def _refused(code: str, *paths: Path) -> str:
 def test_operators_of_a_profile_get_results_and_tensors_of_the_trace_of_the_same_run(
     tmp_path: Path,
 ) -> None:
-    host, kineto = _pair(tmp_path)
+    host, kineto = pair(tmp_path)
     (alone,) = read_profiles(kineto)
     assert all(s.outputs is None for s in alone.signatures)
     (joined,) = execution_trace.paired([*read_profiles(host), alone])
@@ -109,7 +68,7 @@ def test_operators_of_a_profile_get_results_and_tensors_of_the_trace_of_the_same
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_both_files_are_imported_together_in_any_order(tmp_path: Path, reverse: bool) -> None:
-    paths = _pair(tmp_path)[:: -1 if reverse else 1]
+    paths = pair(tmp_path)[:: -1 if reverse else 1]
     workload = flint.import_profiles(*paths).workload
     verify_workload(workload)
     (program,) = workload.programs
@@ -118,12 +77,12 @@ def test_both_files_are_imported_together_in_any_order(tmp_path: Path, reverse: 
 
 
 def test_shapes_come_from_the_trace_where_the_profile_has_none(tmp_path: Path) -> None:
-    kineto = _with_kernels(_load("kineto"))
+    kineto = with_kernels(load("kineto"))
     for event in kineto["traceEvents"]:
         for name in ("Input Dims", "Input type", "Input Strides", "Concrete Inputs"):
             event.get("args", {}).pop(name, None)
-    bare = _write(tmp_path / "bare.json", kineto)
-    host, whole = _pair(tmp_path)
+    bare = write(tmp_path / "bare.json", kineto)
+    host, whole = pair(tmp_path)
     without = flint.import_profiles(bare).workload.programs[0]
     assert without.flops.sum() == 0
     both = flint.import_profiles(host, bare).workload.programs[0]
@@ -131,17 +90,17 @@ def test_shapes_come_from_the_trace_where_the_profile_has_none(tmp_path: Path) -
 
 
 def test_a_trace_of_the_host_alone_has_no_times(tmp_path: Path) -> None:
-    assert "flint import et.json kineto.json" in _refused("FL820", _pair(tmp_path)[0])
+    assert "flint import et.json kineto.json" in _refused("FL820", pair(tmp_path)[0])
 
 
 def test_partners_of_different_runs_are_refused(tmp_path: Path) -> None:
-    _, kineto = _pair(tmp_path)
-    other = _load("host")
+    _, kineto = pair(tmp_path)
+    other = load("host")
     for node in other["nodes"]:
         for attribute in node["attrs"]:
             if attribute["name"] == "rf_id":
                 attribute["value"] += 3
-    wrong = _write(tmp_path / "other.json", other)
+    wrong = write(tmp_path / "other.json", other)
     assert "have the same name" in _refused("FL822", wrong, kineto)
 
 
@@ -162,51 +121,12 @@ def test_partners_of_several_ranks_are_told_by_rank_else_by_place() -> None:
 # Linked ---------------------------------------------------------------------------------------
 
 
-def _linked(schema: str = "1.1.1-chakra.0.0.4") -> Document:
-    """The pair as Chakra's linker writes it: times on operators, kernels with their arguments."""
-    trace, kineto = _load("host"), _with_kernels(_load("kineto"))
-    of_record = {e["args"]["Record function id"]: e for e in kineto["traceEvents"] if e.get("cat") == "cpu_op"}  # fmt: skip
-    kernels = {e["args"]["External id"]: e for e in kineto["traceEvents"] if e.get("cat") == "kernel"}  # fmt: skip
-    added = []
-    free = max(n["id"] for n in trace["nodes"]) + 1
-    for node in trace["nodes"]:
-        attributes = {a["name"]: a["value"] for a in node["attrs"]}
-        event = of_record.get(attributes.get("rf_id"))
-        if event is None or attributes["scope"] == 7:
-            continue
-        times = {
-            "ts": event["ts"],
-            "inclusive_dur": event["dur"],
-            "exclusive_dur": event["dur"] / 2,
-        }
-        node.update(times)
-        kernel = kernels.get(event["args"]["External id"])
-        if kernel is not None:
-            own = {"ts": kernel["ts"], "inclusive_dur": 5, "exclusive_dur": 5, "stream": 7}
-            name = (
-                "ncclDevKernel_AllReduce_Sum_f32"
-                if kernel["name"].endswith("add_")
-                else kernel["name"]
-            )
-            said = {"id": free, "name": name, "ctrl_deps": node["id"], "cat": "kernel", "ph": "X"}
-            added.append({**node, **own, **said})
-            free += 1
-    world = json.dumps([{"pg_name": "0", "group_size": 4, "ranks": []}])
-    said_of = [a for a in trace["nodes"][0]["attrs"] if a["name"] != "rf_id"]
-    said_of.append({"name": "rf_id", "value": 1 << 40})
-    groups = {"id": free, "name": "## process_group:init ##", "ctrl_deps": 1, "attrs": said_of,
-              "inputs": {"values": [world], "shapes": [[]], "types": ["String"]},
-              "outputs": {"values": [], "shapes": [], "types": []}}  # fmt: skip
-    nodes = sorted([*trace["nodes"], *added, groups], key=lambda n: n["id"])
-    return {**trace, "schema": schema, "nodes": nodes}
-
-
 @pytest.mark.parametrize(
     "schema",
     ["1.0.2-chakra.0.0.4", "1.0.3-chakra.0.0.4", "1.1.0-chakra.0.0.4", "1.1.1-chakra.1.0.0"],
 )
 def test_linked_traces_have_kernels_with_their_operators(tmp_path: Path, schema: str) -> None:
-    path = _write(tmp_path / "linked_rank3.json", _linked(schema))
+    path = write(tmp_path / "linked_rank3.json", linked(schema))
     (profile,) = read_profiles(path)
     a = profile.activities
     assert (profile.rank, profile.world_size, profile.groups) == (3, 4, {"0": (0, 1, 2, 3)})
@@ -224,9 +144,9 @@ def test_linked_traces_have_kernels_with_their_operators(tmp_path: Path, schema:
 def test_the_converted_form_has_the_same_kernels_as_the_linked_one(tmp_path: Path) -> None:
     """Chakra's own converter writes the .et: kernels, their times and streams are those of the JSON."""
     converter = pytest.importorskip("chakra.src.converter.pytorch_converter").PyTorchConverter()
-    linked = _write(tmp_path / "linked.json", _linked())
-    converter.convert(str(linked), str(tmp_path / "trace.0.et"), False)
-    (before,), (after,) = read_profiles(linked), read_profiles(tmp_path / "trace.0.et")
+    path = write(tmp_path / "linked.json", linked())
+    converter.convert(str(path), str(tmp_path / "trace.0.et"), False)
+    (before,), (after,) = read_profiles(path), read_profiles(tmp_path / "trace.0.et")
 
     def kernels(p: Profile) -> Counter[tuple[str, float, int]]:
         rows = zip(p.activities.name.tolist(), p.activities.duration_ns, p.activities.stream, strict=True)  # fmt: skip
@@ -288,7 +208,7 @@ _NODES: tuple[Mapping[str, Any], ...] = (
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_times_follow_from_durations_and_dependencies(tmp_path: Path, as_json: bool) -> None:
-    _write(tmp_path / "comm_group.json", {"1": [0, 1]})
+    write(tmp_path / "comm_group.json", {"1": [0, 1]})
     path = _et(tmp_path / "t.1.et", *_NODES, as_json=as_json)
     assert format_of(path).name.startswith("Chakra")
     (profile,) = read_profiles(path)
@@ -389,20 +309,20 @@ def test_schedules_keep_dependencies_and_streams(
 def test_other_schemas_and_nodes_are_refused(
     tmp_path: Path, change: Mapping[str, Any], code: str
 ) -> None:
-    _refused(code, _write(tmp_path / "a.json", {**_load("host"), **change}))
+    _refused(code, write(tmp_path / "a.json", {**load("host"), **change}))
 
 
 @pytest.mark.parametrize("value", [1e300, float("nan"), "soon", -1e17])
 def test_times_that_cannot_be_are_refused(tmp_path: Path, value: object) -> None:
-    linked = _linked()
-    next(n for n in linked["nodes"] if "cat" in n)["ts"] = value
-    _refused("FL821", _write(tmp_path / "a.json", linked))
+    document = linked()
+    next(n for n in document["nodes"] if "cat" in n)["ts"] = value
+    _refused("FL821", write(tmp_path / "a.json", document))
 
 
 @pytest.mark.parametrize("kept", [300, 5000, 100_000])
 def test_cut_traces_are_refused(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "a.json"
-    path.write_bytes(json.dumps(_linked()).encode()[:kept])
+    path.write_bytes(json.dumps(linked()).encode()[:kept])
     _refused("FL803", path)
 
 

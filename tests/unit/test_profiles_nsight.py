@@ -17,41 +17,7 @@ from flint.frontends.profiles.build import workload_of
 from flint.frontends.profiles.formats import read_profiles
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
 from flint.ir.op_class import OpClass
-from tests.nsys_exports import Export, pid
-
-
-def _export() -> Export:
-    e = Export()
-    e.add(
-        "TARGET_INFO_GPU", id=0, name="NVIDIA H100", totalMemory=80 << 30, smCount=132, cuDevice=0
-    )
-    e.add(
-        "TARGET_INFO_GPU", id=1, name="NVIDIA A100", totalMemory=40 << 30, smCount=108, cuDevice=1
-    )
-    e.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_790_000_000_000_000_000)
-    e.range("step", 900, 9000)
-    e.range("aten::mm, seq = 12, op_id = 3, sizes = [[8, 16], [16, 4]]", 1000, 1500)
-    e.call("cudaLaunchKernel_v7000", 1100, 1200, 1)
-    e.kernel("gemm", 2000, 2600, 1)
-    e.call("cudaMemcpyAsync_v3020", 1600, 1700, 2)
-    e.add(
-        "CUPTI_ACTIVITY_KIND_MEMCPY", start=2600, end=2700, deviceId=0, streamId=9, correlationId=2,
-        globalPid=pid(1), bytes=4096, copyKind=1, srcKind=1, dstKind=3,
-    )  # fmt: skip
-    e.call("cudaGraphLaunch_v10000", 3000, 3100, 3)
-    e.kernel("a", 3200, 3300, 3)
-    e.kernel("b", 3300, 3400, 3)
-    e.call("cudaEventRecord_v3020", 3500, 3510, 4)
-    e.add(
-        "CUPTI_ACTIVITY_KIND_CUDA_EVENT", correlationId=4, globalPid=pid(1), streamId=7, eventId=70
-    )
-    e.call("cudaStreamWaitEvent_v3020", 3520, 3530, 5)
-    e.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", correlationId=5, globalPid=pid(1), syncType=2, streamId=9, eventId=70)  # fmt: skip
-    e.call("cudaDeviceSynchronize_v3020", 3600, 4000, 6)
-    # Another process has the same numbers.
-    e.call("cudaLaunchKernel_v7000", 1150, 1160, 1, process=2)
-    e.kernel("other", 2100, 2200, 1, process=2, device=1)
-    return e
+from tests.nsys_exports import Export, pid, small_export
 
 
 def _read(path: Path) -> tuple[Profile, ...]:
@@ -64,7 +30,7 @@ def _texts(profile: Profile, numbers: list[int]) -> list[str]:
 
 
 def test_each_device_of_a_process_is_a_profile_with_its_own_launches(tmp_path: Path) -> None:
-    first, second = _read(_export().write(tmp_path / "a.sqlite"))
+    first, second = _read(small_export().write(tmp_path / "a.sqlite"))
     assert (first.device, first.processors) == ("NVIDIA H100", 132)
     assert (second.device, second.device_memory_bytes) == ("NVIDIA A100", 40 << 30)
     a = first.activities
@@ -79,7 +45,7 @@ def test_each_device_of_a_process_is_a_profile_with_its_own_launches(tmp_path: P
 
 
 def test_launches_graphs_and_waits_are_told_apart(tmp_path: Path) -> None:
-    first, _ = _read(_export().write(tmp_path / "a.sqlite"))
+    first, _ = _read(small_export().write(tmp_path / "a.sqlite"))
     calls = first.calls
     assert calls.kind.tolist() == [
         CallKind.LAUNCH, CallKind.LAUNCH, CallKind.GRAPH, CallKind.RECORD_EVENT,
@@ -92,7 +58,7 @@ def test_launches_graphs_and_waits_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_ranges_that_pytorch_emits_are_operators_with_sizes(tmp_path: Path) -> None:
-    first, _ = _read(_export().write(tmp_path / "a.sqlite"))
+    first, _ = _read(small_export().write(tmp_path / "a.sqlite"))
     assert _texts(first, first.operators.name.tolist()) == ["aten::mm"]
     assert first.operators.sequence.tolist() == [12]
     assert first.signatures[first.operators.signature[0]].shapes == ((8, 16), (16, 4))
@@ -142,7 +108,7 @@ def test_older_exports_lack_columns_and_have_names_in_place(tmp_path: Path) -> N
 
 
 def test_nothing_is_written_beside_the_file_nor_into_it(tmp_path: Path) -> None:
-    path = _export().write(tmp_path / "a b%20#.sqlite")
+    path = small_export().write(tmp_path / "a b%20#.sqlite")
     before = path.read_bytes()
     path.chmod(0o444)
     _read(path)
@@ -151,7 +117,7 @@ def test_nothing_is_written_beside_the_file_nor_into_it(tmp_path: Path) -> None:
 
 
 def test_paths_of_the_user_are_not_kept(tmp_path: Path) -> None:
-    e = _export()
+    e = small_export()
     e.range("load /home/me/weights.bin", 0, 1)
     first, _ = _read(e.write(tmp_path / "a.sqlite"))
     assert not any("/home" in s for s in first.strings)
@@ -184,14 +150,14 @@ def test_databases_of_others_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [100, 3000, 9000])
 def test_a_cut_export_is_refused(tmp_path: Path, kept: int) -> None:
-    whole = _export().write(tmp_path / "whole").read_bytes()
+    whole = small_export().write(tmp_path / "whole").read_bytes()
     path = tmp_path / "a.sqlite"
     path.write_bytes(whole[:kept])
     assert _refused(path, "FL826")
 
 
 def test_rows_of_wrong_types_are_left_out_and_said(tmp_path: Path) -> None:
-    e = _export()
+    e = small_export()
     e.kernel("never ends", 5, 1, 9)
     e.add("CUPTI_ACTIVITY_KIND_KERNEL", start="soon", end=None, deviceId=0, streamId=7)
     e.add("CUPTI_ACTIVITY_KIND_RUNTIME", start=b"x", end=1, globalTid="me", correlationId=1.5)
@@ -202,7 +168,7 @@ def test_rows_of_wrong_types_are_left_out_and_said(tmp_path: Path) -> None:
 
 
 def test_a_newer_schema_is_said(tmp_path: Path) -> None:
-    e = _export()
+    e = small_export()
     e.rows["META_DATA_EXPORT"] = [{"name": "EXPORT_SCHEMA_VERSION", "value": "4.0.1"}]
     first, _ = _read(e.write(tmp_path / "a.sqlite"))
     assert first.warnings == ("the export's schema is 4.0.1, newer than 3: it may say more",)
@@ -214,7 +180,7 @@ def test_damaged_bytes_are_a_sentence_and_never_a_crash(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
-    whole = bytearray(_export().write(folder / "whole").read_bytes())
+    whole = bytearray(small_export().write(folder / "whole").read_bytes())
     for _ in range(data.draw(st.integers(1, 30))):
         whole[data.draw(st.integers(16, len(whole) - 1))] = data.draw(st.integers(0, 255))
     path = folder / "a.sqlite"

@@ -19,7 +19,7 @@ from flint.frontends.profiles.profile import CallKind, Profile
 from flint.ir.op_class import OpClass
 from flint.ir.verify import verify_workload
 from flint.passes.hlo.module import message_class
-from tests.xplanes import Happened, Recorded, chrome, xspace
+from tests.xplanes import Happened, Recorded, chrome, gpu_planes, tpu_plane, xspace
 
 REAL = Path(__file__).parents[2] / "benchmarks/data/kineto/mi300x_jax_conv.xplane.pb"
 
@@ -133,53 +133,11 @@ def test_steps_of_a_real_profile_are_runs_of_its_program_and_products_are_counte
 # GPUs -----------------------------------------------------------------------------------------
 
 
-def _launch(name: str, start: float, correlation: int, **stats: str) -> Happened:
-    return Happened(name, start, 2, {"correlation_id": correlation, **stats})
-
-
-def _gpu_planes() -> tuple[Recorded, Recorded]:
-    gpu = Recorded(
-        "/device:GPU:0",
-        {
-            "Stream #7(Kernel)": [
-                Happened("gemm", 10, 5, {"correlation_id": 1, "hlo_op": "dot.3"}),
-                Happened("split_k", 15, 1, {"correlation_id": 2, "hlo_op": "dot.3"}),
-                Happened("ncclDevKernel_AllReduce", 20, 9, {"correlation_id": 4, "hlo_op": "all-reduce-start.1"}),
-            ],
-            "Stream #9(MemcpyH2D)": [
-                Happened("MemcpyH2D", 30, 4, {"correlation_id": 3, "memcpy_details": "kind:H2D size:4096 dest:0 async:1"}),
-                Happened("graphed", 40, 1, {"correlation_id": 9}),
-                Happened("graphed", 41, 1, {"correlation_id": 9}),
-            ],
-            "Launch Stats": [Happened("not a kernel", 0, 99)],
-        },
-        {"device_vendor": "Nvidia", "compute_cap_major": 9, "compute_cap_minor": 0, "core_count": 132},
-    )  # fmt: skip
-    host = Recorded(
-        "/host:CPU",
-        {
-            "thread/1": [
-                _launch("cuLaunchKernel", 1, 1, hlo_op="dot.3"),
-                _launch("cuLaunchKernel", 4, 2, hlo_op="dot.3"),
-                _launch("cuLaunchKernelEx", 6, 4, hlo_op="all-reduce-start.1"),
-                _launch("cuMemcpyHtoDAsync_v2", 8, 3),
-                _launch("cuGraphLaunch", 11, 9),
-                _launch("cuStreamSynchronize", 13, 12),
-                Happened("$user.py:3 /home/me/secret", 0, 99),
-                Happened("train", 0, 60, {"step_num": 4}),
-                Happened("a", 0, 1, {"allocator_name": "GPU_0_bfc", "peak_bytes_in_use": 77}),
-            ],
-            "thread/2": [_launch("cuLaunchKernel", 1, 1000)],
-        },
-    )
-    return gpu, host
-
-
 @pytest.mark.parametrize("form", ["xplane", "chrome"])
 def test_kernels_of_a_gpu_have_streams_launches_and_the_operation_that_launched_them(
     tmp_path: Path, form: str
 ) -> None:
-    planes = _gpu_planes()
+    planes = gpu_planes()
     if form == "chrome":
         (profile,) = xplane.read_chrome(chrome(tmp_path / "a.trace.json.gz", *planes))
     else:
@@ -208,7 +166,7 @@ def test_kernels_of_a_gpu_have_streams_launches_and_the_operation_that_launched_
 
 def test_times_from_1970_keep_their_nanoseconds(tmp_path: Path) -> None:
     now = 1_790_000_000_123_456_789
-    (profile,) = _read(tmp_path, *_gpu_planes(), timestamp_ns=now)
+    (profile,) = _read(tmp_path, *gpu_planes(), timestamp_ns=now)
     assert profile.origin_ns == now
     assert profile.activities.start_ns.tolist()[:2] == [10e3, 15e3]
 
@@ -216,47 +174,14 @@ def test_times_from_1970_keep_their_nanoseconds(tmp_path: Path) -> None:
 # TPUs -----------------------------------------------------------------------------------------
 
 
-def _tpu_plane() -> Recorded:
-    def op(
-        name: str, category: str, start: float, duration: float, text: str = "", **common: int
-    ) -> Happened:
-        return Happened(
-            text or f"%{name} = f32[8]",
-            start,
-            duration,
-            {},
-            {"hlo_category": category, **common},
-            name,
-        )
-
-    return Recorded(
-        "/device:TPU:3",
-        {
-            "Steps": [Happened("7", 0, 100)],
-            "XLA Modules": [Happened("jit_step(5)", 0, 50), Happened("jit_step(5)", 60, 40)],
-            "XLA Ops": [
-                op("while.1", "while", 0, 40),
-                op("fusion.1", "convolution fusion", 0, 20, flops=1000, model_flops=900, bytes_accessed=64),
-                op("fusion.1", "convolution fusion", 20, 20, flops=1000, model_flops=900, bytes_accessed=64),
-                op("all-gather-start.2", "async-start", 60, 1),
-                op("copy.3", "data formatting", 61, 4),
-                op("all-gather-done.9", "async-done", 65, 15, "%all-gather-done.9 = bf16[8] all-gather-done(bf16[2]{0} %all-gather-start.2)"),
-                op("all-reduce.4", "all-reduce", 80, 10),
-            ],
-            "Async XLA Ops": [op("all-gather-start.2", "all-gather", 60, 18), op("copy-start.8", "copy-start", 62, 2)],
-        },
-        {"device_type_string": "TPU v5p"},
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("form", ["xplane", "chrome"])
 def test_operations_of_a_tpu_are_leaves_and_waits_for_others_are_not_theirs(
     tmp_path: Path, form: str
 ) -> None:
     if form == "chrome":
-        (profile,) = xplane.read_chrome(chrome(tmp_path / "a.trace.json.gz", _tpu_plane()))
+        (profile,) = xplane.read_chrome(chrome(tmp_path / "a.trace.json.gz", tpu_plane()))
     else:
-        (profile,) = _read(tmp_path, _tpu_plane())
+        (profile,) = _read(tmp_path, tpu_plane())
         assert profile.device == "TPU v5p"
     a = profile.activities
     rows = dict(zip(_names(profile), zip(a.start_ns / 1e3, a.duration_ns / 1e3, a.stream, strict=True), strict=True))  # fmt: skip
@@ -269,6 +194,8 @@ def test_operations_of_a_tpu_are_leaves_and_waits_for_others_are_not_theirs(
     assert ("all-gather-done.9", "all-gather-start.2") in waits
     comms = Counter(profile.comms[i].name for i in a.comm.tolist() if i >= 0)
     assert comms == {"_allgather_base": 1, "allreduce": 1}
+    categories = [profile.strings[a.category[i]] for i in np.flatnonzero(a.comm >= 0)]
+    assert categories == ["all-gather", "all-reduce"]
     first = names.index("fusion.1")
     assert (a.flops[first], a.bytes_accessed[first]) == (900, 64)
     assert profile.strings[a.category[first]] == "convolution fusion"
@@ -379,7 +306,7 @@ def test_a_profile_of_a_cpu_alone_is_refused(tmp_path: Path) -> None:
 
 def test_a_truncated_profile_is_refused_with_the_place(tmp_path: Path) -> None:
     path = tmp_path / "a.pb"
-    path.write_bytes(xspace(*_gpu_planes())[:-40])
+    path.write_bytes(xspace(*gpu_planes())[:-40])
     assert "lacks its last" in _refused(path, "FL824")
 
 
@@ -394,7 +321,7 @@ def test_times_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
 
 
 def test_a_program_that_cannot_be_read_costs_its_shapes_only(tmp_path: Path) -> None:
-    gpu, host = _gpu_planes()
+    gpu, host = gpu_planes()
     metadata = Recorded("/host:metadata", {}, programs={"jit_step(5)": b"\x0a\x03abc"})
     (profile,) = _read(tmp_path, metadata, gpu, host)
     assert len(profile.activities.name) == 6
@@ -406,7 +333,7 @@ def test_a_program_that_cannot_be_read_costs_its_shapes_only(tmp_path: Path) -> 
 def test_damaged_bytes_are_a_sentence_and_never_a_crash(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    whole = bytearray(xspace(*_gpu_planes(), _tpu_plane()))
+    whole = bytearray(xspace(*gpu_planes(), tpu_plane()))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.mktemp("damaged") / "a.pb"

@@ -49,11 +49,15 @@ def stem(name: str) -> str:
     return _NUMBER.sub("", name.lstrip("%"))
 
 
-def comm_name(*words: str) -> str:
+def collective_opcode(*words: str) -> str:
     """The collective that one of the words names (a category, an opcode, an instruction), or ""."""
     for word in words:
         opcode = stem(word).removesuffix("-start").removesuffix("-done").removesuffix(" fusion")
-        found = COLLECTIVES.get(opcode)
-        if found is not None:
-            return _COMMS.get(found, "")
+        if opcode in COLLECTIVES:
+            return opcode
     return ""
+
+
+def comm_name(opcode: str) -> str:
+    """PyTorch's name of a collective of HLO, "" for what is none."""
+    return _COMMS.get(COLLECTIVES.get(opcode.removesuffix("-start"), Collective.NONE), "")

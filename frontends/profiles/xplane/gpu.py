@@ -8,7 +8,7 @@ from collections import Counter
 from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.kineto.calls import kind_of_call
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Comm
-from flint.frontends.profiles.xplane.categories import comm_name, stem
+from flint.frontends.profiles.xplane.categories import collective_opcode, comm_name, stem
 from flint.frontends.profiles.xplane.host import Host, Launch
 from flint.frontends.profiles.xplane.modules import Programs
 from flint.frontends.profiles.xplane.planes import Event, Plane
@@ -72,11 +72,11 @@ class GpuReader:
             kind = ActivityKind.FILL
         size = _SIZE.search(copied or event.word("memset_details"))
         comm = known.comm_of(self._device) if known else None
-        if comm is None and (name := comm_name(operation)):
-            comm = Comm(name, -1, -1, "")
-        category = event.word("hlo_category") or (
-            "copy" if event.name.startswith(_COPY_KERNEL) else ""
-        )
+        sent = collective_opcode(operation)
+        if comm is None and sent:
+            comm = Comm(comm_name(sent), -1, -1, "")
+        copies = "copy" if event.name.startswith(_COPY_KERNEL) else ""
+        category = sent or event.word("hlo_category") or copies
         self._builder.add_activity(
             kind, event.name, event.start_ns, event.duration_ns, stream,
             num_bytes=int(size[1]) if size else 0,

@@ -12,7 +12,12 @@ from collections import defaultdict
 
 from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Comm
-from flint.frontends.profiles.xplane.categories import CONTAINERS, comm_name, stem
+from flint.frontends.profiles.xplane.categories import (
+    CONTAINERS,
+    collective_opcode,
+    comm_name,
+    stem,
+)
 from flint.frontends.profiles.xplane.modules import Programs
 from flint.frontends.profiles.xplane.planes import Event, Line, Plane
 
@@ -84,15 +89,16 @@ class TpuReader:
         known = self._programs.known(event.stats, event.name)
         category = event.word("hlo_category")
         found = known.comm_of(self._device) if known else None
-        if found is None and (name := comm_name(category, event.name)):
-            found = Comm(name, -1, -1, "")
+        sent = collective_opcode(category, event.name) if comm else ""
+        if found is None and sent:
+            found = Comm(comm_name(sent), -1, -1, "")
         return self._builder.add_activity(
             ActivityKind.KERNEL, event.name, start_ns, duration_ns, stream,
             correlation=module,
             comm=self._builder.comm(found) if found and comm else -1,
             flops=event.number("model_flops", event.number("flops")),
             bytes_accessed=event.number("bytes_accessed"),
-            category=category or stem(event.name),
+            category=sent or category or stem(event.name),
             compiled=self._builder.compiled(known.compiled) if known else -1,
         )  # fmt: skip
 
