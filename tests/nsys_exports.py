@@ -12,7 +12,8 @@ _ACTIVITY = "start INT, end INT, deviceId INT, contextId INT, streamId INT, corr
 TABLES = {
     "StringIds": "id INTEGER PRIMARY KEY, value TEXT",
     "META_DATA_EXPORT": "name TEXT, value TEXT",
-    "TARGET_INFO_GPU": "id INT, name TEXT, totalMemory INT, smCount INT, cuDevice INT",
+    "TARGET_INFO_GPU": "id INT, name TEXT, totalMemory INT, smCount INT",
+    "TARGET_INFO_CUDA_DEVICE": "gpuId INT, cudaId INT, pid INT",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INT",
     "CUPTI_ACTIVITY_KIND_KERNEL": f"{_ACTIVITY}, demangledName INT, shortName INT, graphNodeId INT",
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_ACTIVITY}, bytes INT, copyKind INT, srcKind INT, dstKind INT",
@@ -89,12 +90,8 @@ class Export:
 def small_export() -> Export:
     """Two processes with a device each, a graph, an event and an operator."""
     e = Export()
-    e.add(
-        "TARGET_INFO_GPU", id=0, name="NVIDIA H100", totalMemory=80 << 30, smCount=132, cuDevice=0
-    )
-    e.add(
-        "TARGET_INFO_GPU", id=1, name="NVIDIA A100", totalMemory=40 << 30, smCount=108, cuDevice=1
-    )
+    e.add("TARGET_INFO_GPU", id=0, name="NVIDIA H100", totalMemory=80 << 30, smCount=132)
+    e.add("TARGET_INFO_GPU", id=1, name="NVIDIA A100", totalMemory=40 << 30, smCount=108)
     e.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_790_000_000_000_000_000)
     e.range("step", 900, 9000)
     e.range("aten::mm, seq = 12, op_id = 3, sizes = [[8, 16], [16, 4]]", 1000, 1500)

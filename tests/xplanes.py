@@ -145,7 +145,7 @@ def gpu_planes() -> tuple[Recorded, Recorded]:
                 Happened("ncclDevKernel_AllReduce", 20, 9, {"correlation_id": 4, "hlo_op": "all-reduce-start.1"}),
             ],
             "Stream #9(MemcpyH2D)": [
-                Happened("MemcpyH2D", 30, 4, {"correlation_id": 3, "memcpy_details": "kind:H2D size:4096 dest:0 async:1"}),
+                Happened("MemcpyH2D", 30, 4, {"correlation_id": 3, "memcpy_details": "kind_src:pageable kind_dst:device size:4096 dest:0 async:1"}),
                 Happened("graphed", 40, 1, {"correlation_id": 9}),
                 Happened("graphed", 41, 1, {"correlation_id": 9}),
             ],

@@ -107,6 +107,13 @@ def test_older_exports_lack_columns_and_have_names_in_place(tmp_path: Path) -> N
     assert profile.device == ""
 
 
+def test_a_process_may_number_devices_in_its_own_way(tmp_path: Path) -> None:
+    e = small_export()
+    e.add("TARGET_INFO_CUDA_DEVICE", gpuId=1, cudaId=0, pid=1)
+    first, second = _read(e.write(tmp_path / "a.sqlite"))
+    assert (first.device, second.device) == ("NVIDIA A100", "NVIDIA A100")
+
+
 def test_nothing_is_written_beside_the_file_nor_into_it(tmp_path: Path) -> None:
     path = small_export().write(tmp_path / "a b%20#.sqlite")
     before = path.read_bytes()

@@ -145,6 +145,7 @@ def test_kernels_of_a_gpu_have_streams_launches_and_the_operation_that_launched_
         assert (profile.device, profile.processors) == ("Nvidia GPU 9.0", 132)
     a, c = profile.activities, profile.calls
     assert _names(profile)[:3] == ["gemm", "split_k", "ncclDevKernel_AllReduce"]
+    assert _names(profile)[3] == "Memcpy HtoD (pageable -> device)"
     assert a.stream.tolist() == [7, 7, 7, 9, 9, 9]
     assert a.start_ns.tolist() == [10e3, 15e3, 20e3, 30e3, 40e3, 41e3]
     assert a.num_bytes.tolist() == [0, 0, 0, 4096, 0, 0]

@@ -39,6 +39,7 @@ _COPIES = {
 #: CUpti_ActivityMemoryKind.
 _MEMORIES = {1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed"}
 _PROCESS_SHIFT = 24
+_MOST_PID = (1 << 24) - 1
 _YEARS_NS = 1 << 60
 
 
@@ -161,7 +162,7 @@ def _profile(
 ) -> Profile:
     process, device = key
     builder = ProfileBuilder("nsight", warnings=list(warnings))
-    _set_device(builder, database, device)
+    _set_device(builder, database, process, device)
     launched = Counter(r.correlation for r in rows)
     add_host(builder, host, process, launched, zero_ns)
     for row in rows:
@@ -174,12 +175,16 @@ def _profile(
     return with_comms_of_kernels(with_comms_of_operators(profile))
 
 
-def _set_device(builder: ProfileBuilder, database: Database, device: int) -> None:
-    """The device's name, by its number in CUDA where the export has that."""
-    for number, cuda, name, memory, processors in database.rows(
-        "TARGET_INFO_GPU", "id", "cuDevice", "name", "totalMemory", "smCount"
+def _set_device(builder: ProfileBuilder, database: Database, process: int, device: int) -> None:
+    """The name of a device, which a process numbers as CUDA_VISIBLE_DEVICES says."""
+    gpu = device
+    for number, cuda, of in database.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+        if cuda == device and isinstance(number, int) and of in (None, process & _MOST_PID):
+            gpu = number
+    for number, name, memory, processors in database.rows(
+        "TARGET_INFO_GPU", "id", "name", "totalMemory", "smCount"
     ):
-        if (number if cuda is None else cuda) == device:
+        if number == gpu:
             builder.device = str(name or "")[:200]
             builder.device_memory_bytes = max(0, _whole(memory))
             builder.processors = max(0, _whole(processors))

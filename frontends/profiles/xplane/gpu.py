@@ -15,6 +15,8 @@ from flint.frontends.profiles.xplane.planes import Event, Plane
 
 _STREAM = re.compile(r"^Stream #(\d{1,9})")
 _SIZE = re.compile(r"\bsize:(\d{1,18})\b")
+_COPY = re.compile(r"^Memcpy([HDAP])2([HDAP])$")
+_PLACES = re.compile(r"kind_src:(\w+) kind_dst:(\w+)")
 #: AMD's runtime copies by a kernel of its own.
 _COPY_KERNEL = "__amd_rocclr_copyBuffer"
 
@@ -78,7 +80,7 @@ class GpuReader:
         copies = "copy" if event.name.startswith(_COPY_KERNEL) else ""
         category = sent or event.word("hlo_category") or copies
         self._builder.add_activity(
-            kind, event.name, event.start_ns, event.duration_ns, stream,
+            kind, _name(event.name, copied), event.start_ns, event.duration_ns, stream,
             num_bytes=int(size[1]) if size else 0,
             correlation=correlation,
             external=operators.get(correlation, -1),
@@ -88,6 +90,15 @@ class GpuReader:
             category=category,
             compiled=self._builder.compiled(known.compiled) if known else -1,
         )  # fmt: skip
+
+
+def _name(name: str, copied: str) -> str:
+    """A kernel's name; a copy as Kineto calls it: `Memcpy HtoD (pageable -> device)`."""
+    found, places = _COPY.match(name), _PLACES.search(copied)
+    if found is None:
+        return name
+    between = f" ({places[1]} -> {places[2]})" if places else ""
+    return f"Memcpy {found[1]}to{found[2]}{between}"
 
 
 def _runs(calls: list[Launch]) -> list[list[Launch]]:
