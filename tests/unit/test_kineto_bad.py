@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from flint.errors import FlintError
 from flint.frontends.profiles import columns
 from flint.frontends.profiles.formats import read_profiles
+from flint.frontends.profiles.kineto import stream
 from flint.frontends.profiles.kineto.stream import _MOST_CHARACTERS
 from flint.frontends.profiles.profile import Profile
 
@@ -179,6 +180,26 @@ def test_what_is_not_understood_is_counted(tmp_path: Path) -> None:
     odd: list[Any] = [7, None, "x", {"ph": "X", "cat": "kernel"}, {"ph": "X", "cat": ["a"]}]
     (profile,) = read_profiles(written(tmp_path, json.dumps({"traceEvents": EVENTS + odd})))
     assert any("5 events are not understood" in w for w in profile.warnings)
+
+
+def test_batches_of_events_are_the_same_as_single_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Borders that are none: in a text, in a list of objects; texts that one parser refuses."""
+    odd = [
+        {**EVENTS[2], "ts": 16 + n, "name": name, "args": {**EVENTS[2]["args"], "x": [{}, {}, {}]}}
+        for n, name in enumerate(['a}, {"ph"', "\ud800", "b\u0001", "}, {", "", '\\"'] * 40)
+    ]
+    text = json.dumps({"traceEvents": EVENTS + odd}).replace("\\u0001", "\u0001")
+    path = written(tmp_path, text)
+    found = []
+    for characters in (1, 50, 400, 1 << 13, 1 << 30):
+        monkeypatch.setattr(stream, "_BATCH_CHARACTERS", characters)
+        (profile,) = read_profiles(path)
+        names = [profile.strings[n] for n in profile.activities.name]
+        found.append((names, profile.activities.start_ns.tolist(), profile.warnings))
+    assert len(found[0][0]) == 241
+    assert all(f == found[0] for f in found)
 
 
 VALUES = st.one_of(

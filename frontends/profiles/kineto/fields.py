@@ -22,6 +22,8 @@ def integer(value: object, default: int = -1) -> int:
     """A whole number, also one written as text or as 3.0; `default` for anything else."""
     if type(value) is int:
         return value if -_MOST_INT < value < _MOST_INT else default
+    if value is None:
+        return default
     if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 19:
         return int(value)
     if isinstance(value, float) and abs(value) < _MOST_INT and value == int(value):
@@ -36,7 +38,7 @@ def span_ns(event: dict[str, Any], first_us: float) -> tuple[float, float]:
         raise absurd("start", event["ts"], event)
     if not 0 <= duration < _MOST_US:
         raise absurd("duration", duration, event)
-    return float(round(since * 1000.0)), float(round(duration * 1000.0))
+    return round(since * 1000.0), round(duration * 1000.0)
 
 
 def first_us(event: dict[str, Any]) -> float:
