@@ -20,6 +20,7 @@ from flint.frontends.profiles.comms import (
     input_bytes,
     members_of,
     message_kind,
+    own_all_reduce,
     result_bytes,
 )
 from flint.frontends.profiles.kernels import class_of_kernel, element_of_kernel
@@ -197,6 +198,10 @@ class Contents:
         moved = input_bytes(comm)
         if row in self._unmatched:
             return self._alone(opcode, comm)
+        if own_all_reduce(self._profile, int(self._profile.activities.operator[row])) is not None:
+            self._problems[
+                "all-reduces of an engine's own that do not say their group, taken to be of the only one"
+            ] += 1
         kind = message_kind(comm.name)
         if kind is not None:
             return self._message(opcode, comm, kind, moved)
