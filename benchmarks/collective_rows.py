@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.kernel_rows import DATA
+from flint.backends.cost.fitting.rings import MeasuredCall
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
@@ -28,13 +29,9 @@ _COLLECTIVES = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A call, how long it took, its nccl-tests "size", and which half it is in (1: held out)."""
+class Measured(MeasuredCall):
+    """A measured call, and which half it is in (1: held out)."""
 
-    call: CollectiveCall
-    measured_ns: float
-    dtype: str
-    size_bytes: int
     half: int
 
     @property

@@ -5,7 +5,7 @@
 
 Everything is fitted on one half of the shapes (`kernel_rows.half_of`); benchmarks/
 accuracy_kernels.py reports the other half. The fit lowers the mean absolute percentage error by
-Nelder-Mead within physical bounds. Needs SciPy.
+Nelder-Mead within physical bounds (`flint.backends.cost.fitting`).
 
 What the constants are of, and so what they do not hold for:
 - GEMMs are replayed back to back from a CUDA graph: no gap between launches, the first operand and
@@ -24,13 +24,11 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from benchmarks import kernel_rows as rows
 from flint.backends.cost.chips.families.gpu.attention import attention_ns
@@ -38,12 +36,11 @@ from flint.backends.cost.chips.families.gpu.constants import Constants
 from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.memory import elementwise_ns, norm_ns, softmax_ns
 from flint.backends.cost.chips.families.gpu.products import gemm_ns
+from flint.backends.cost.fitting.fit import Bounds, fit
 from flint.cluster.load import PRESETS as CLUSTERS
 from flint.cluster.models import Cluster
 
 #: Bounds and start of each constant.
-Bounds = dict[str, tuple[float, float, float]]
-Predict = Callable[[dict[str, float]], NDArray[np.float64]]
 GEMM: Bounds = {
     "gemm.efficiency": (0.5, 0.95, 0.92),
     "gemm.memory_efficiency": (0.6, 0.95, 0.85),
@@ -86,26 +83,6 @@ AICONFIGURATOR = "benchmarks/fit_gpu.py on aiconfigurator's {} of {}"
 NEUSIGHT = "benchmarks/fit_gpu.py on NeuSight's {} of P100, P4, T4, V100 and A100"
 #: Value, kind, source.
 Fitted = dict[str, tuple[float, str, str]]
-
-
-def fit(bounds: Bounds, predict: Predict, measured_ns: NDArray[np.float64]) -> dict[str, float]:
-    """Constants within `bounds` with the least mean absolute percentage error."""
-    low, high, start = (np.array([b[i] for b in bounds.values()]) for i in range(3))
-
-    def constants(z: NDArray[np.float64]) -> dict[str, float]:
-        share = 1 / (1 + np.exp(-np.clip(z, -30, 30)))
-        return dict(zip(bounds, map(float, low + (high - low) * share), strict=True))
-
-    def error(z: NDArray[np.float64]) -> float:
-        return float(np.mean(np.abs(predict(constants(z)) / measured_ns - 1)))
-
-    share = np.clip((start - low) / (high - low), 0.02, 0.98)
-    z = np.log(share / (1 - share))
-    for _ in range(3):  # restarts with a fresh simplex leave narrow valleys
-        simplex = np.vstack([z, z + 0.7 * np.eye(len(z))])
-        options = {"maxfev": 50 * len(z), "maxiter": 400, "initial_simplex": simplex}
-        z = minimize(error, z, method="Nelder-Mead", options=options).x
-    return {name: float(f"{value:.4g}") for name, value in constants(z).items()}
 
 
 def bare(preset: str) -> GpuHardware:

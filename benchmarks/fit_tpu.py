@@ -19,9 +19,9 @@ from scipy.optimize import minimize
 
 from benchmarks import tpu_rows as rows
 from benchmarks.kernel_rows import Measured
-from benchmarks.toml_constants import set_constants
 from flint.backends.cost.chips.families.systolic.constants import CLOCK, systolic_of
 from flint.backends.cost.chips.families.systolic.model import SystolicModel
+from flint.backends.cost.fitting.toml_constants import set_constants
 from flint.cluster.load import PRESETS as CLUSTERS
 from flint.cluster.models import Cluster
 

@@ -8,6 +8,8 @@ if not (_HERE / "passes").is_dir():  # checkout whose Git wrote links as files (
     __path__.append(str(_HERE.parent))
 
 if _TYPE_CHECKING:
+    from flint.calibration.calibrate import Calibration as Calibration
+    from flint.calibration.calibrate import calibrate as calibrate
     from flint.cluster.models import Cluster as Cluster
     from flint.errors import FlintError as FlintError
     from flint.frontends.torch_ops.registry import torch_op as torch_op
@@ -34,6 +36,7 @@ if _TYPE_CHECKING:
 # Public names and the modules that define them: `import flint` loads none of them. There is no
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
+    "Calibration": "flint.calibration.calibrate",
     "Cluster": "flint.cluster.models",
     "CostEstimate": "flint.passes.work.declared",
     "Disaggregated": "flint.steps.pools",
@@ -50,6 +53,7 @@ _PUBLIC = {
     "Trace": "flint.tracing",
     "Workload": "flint.ir.workload",
     "WorldStep": "flint.steps.step",
+    "calibrate": "flint.calibration.calibrate",
     "cost_of": "flint.passes.work.declared",
     "entry": "flint.steps.step",
     "import_profiles": "flint.tracing",

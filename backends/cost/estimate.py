@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.chips.peaks import tf32_kinds
+from flint.backends.cost.exact_shapes import exact_shape_notes
 from flint.backends.cost.kernel_times import MEASURED, KernelTimes, cycles_per_ns, kernel_times
 from flint.backends.cost.measured.changes import parse_changes
 from flint.backends.cost.measured.facts import MeasuredFacts, measured_facts, recorded_notes
@@ -398,6 +400,7 @@ def estimate(
             *((times.note(timeline.total_ns),) if times else ()),
             *(recorded_notes(facts) if facts else ()),
             *_notes(cluster, profile),
+            *_exact(priced, timeline, cluster, tf32_kinds(profile, cluster.chip), timing),
             *compiler_notes(workload, cluster.chip.name),
             *_notes_of_masks(kernels),
             *(attention_notes(workload, kernels, profile) if workload.measured_by is None else ()),
@@ -473,6 +476,16 @@ def price_kernels(
         cycles_per_ns=cycles_per_ns,
         times=times,
     )
+
+
+def _exact(
+    priced: Priced, timeline: Timeline, cluster: Cluster, tf32: frozenset[KernelKind], timing: str
+) -> tuple[str, ...]:
+    """Notes on the kernels of the class that ends last."""
+    if timing == MEASURED:
+        return ()
+    work = priced.works[int(np.argmax([c.total_ns for c in timeline.classes]))]
+    return exact_shape_notes(work.program, work.duration_ns, cluster.chip, tf32)
 
 
 def _notes(cluster: Cluster, profile: str) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ _NAMES = {
         ),
     ),
     "Kernels and operators of your own": ("cost_of", "CostEstimate", "KernelCall", "torch_op"),
+    "Measurements": ("calibrate", "Calibration"),
     "What comes out": ("Workload", "Program", "OpClass", "Mesh", "Cluster", "FlintError"),
 }
 

@@ -104,6 +104,7 @@ def _document(
     path: Path, check: Callable[[dict[str, Any], Path, str], object], inside: tuple[Path, ...]
 ) -> dict[str, Any]:
     document, text = read_toml(path)
+    _read_measured(document, path, text)
     if "base" in document:
         place = f"{path}:{line_of(('base',), key_lines(text))}"
         lower = _base_file(document["base"], path, place, (*inside, path))
@@ -111,6 +112,16 @@ def _document(
         document = merged({k: v for k, v in inherited.items() if k not in _OWN}, document)
     check(document, path, text)
     return document
+
+
+def _read_measured(document: dict[str, Any], path: Path, text: str) -> None:
+    """Put the table of measured kernels in the place of its name: a base's is beside the base."""
+    chip = document.get("chip")
+    if isinstance(chip, dict) and "measured_kernels" in chip:
+        from flint.backends.cost.chips.measured import read_table
+
+        place = f"{path}:{line_of(('chip', 'measured_kernels'), key_lines(text))}"
+        chip["measured_kernels"] = read_table(chip["measured_kernels"], path.parent, place)
 
 
 def _base_file(base: object, path: Path, place: str, inside: tuple[Path, ...]) -> Path:

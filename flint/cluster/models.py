@@ -8,8 +8,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
+from flint.backends.cost.chips.measured import KernelTable
 from flint.cluster.errors import changed_error, cluster_error, wrong
 from flint.cluster.load import document_of, find_cluster_file, preset_names
 from flint.cluster.tables import (
@@ -37,6 +46,20 @@ __all__ = [  # Quantity and SourceKind too: models are made of them
     "SourceKind",
 ]
 
+
+def _is_table(value: Any) -> KernelTable:
+    if not isinstance(value, KernelTable):
+        raise wrong("should be the name of a file beside this one")
+    return value
+
+
+#: In a file it is a name; what is read from there stands in its place before anything is checked.
+Table = Annotated[
+    KernelTable,
+    PlainValidator(_is_table),
+    PlainSerializer(str, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string"}),
+]
 #: No network connects more chips.
 MOST_CHIPS = 2**40
 #: Endings of ASTRA-sim's network files.
@@ -63,6 +86,8 @@ class Chip(Model):
 
     In one direction, while the other is busy too. Without it such copies have no price.
     """
+    measured_kernels: Table | None = None
+    """A CSV beside the file with times of kernels that were measured in exactly their shape."""
 
     @property
     def family(self) -> ChipFamily | None:

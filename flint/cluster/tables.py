@@ -238,6 +238,10 @@ class ChipFamily(Model):
     """A table [chip.`table`] of a cluster file, with the keys that the family's prices read."""
 
     table: ClassVar[str]
+    #: What its constants mean and may be.
+    known: ClassVar[Constants] = {}
+    if TYPE_CHECKING:
+        constants: dict[str, Quantity]
 
     @abstractmethod
     def model(self, chip: Chip) -> ChipModel:

@@ -40,6 +40,8 @@ class FileKind(Enum):
     MODEL = ("a model file", 16 * MIB)
     PROJECT = ("a project file", 4 * MIB)
     LOCK = ("a lock file", 64 * MIB)
+    MEASUREMENTS = ("a file of measurements", 256 * MIB)
+    KERNEL_TIMES = ("a table of measured kernels", 32 * MIB)
     ESTIMATE = ("a saved estimate", 256 * MIB)
 
     def __init__(self, text: str, most_bytes: int) -> None:

@@ -145,6 +145,12 @@ def test_a_project_and_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert verdict["fails"] and verdict["difference"]["causes"][0]["kind"] == "mesh"
 
 
+def test_calibrate() -> None:
+    log = Path(__file__).parents[1] / "data" / "collective_logs" / "rccl_mi300x.log"
+    found = valid(flint("calibrate", log, "--base", "mi300x", "--json"), "flint.calibration/1")
+    assert [t["name"] for t in found["tiers"]] == ["xgmi", "ib"] and found["files"] == []
+
+
 def test_clusters_and_schedules() -> None:
     names = valid(flint("clusters", "list", "--json"), "flint.clusters/1")["clusters"]
     for cluster in names:

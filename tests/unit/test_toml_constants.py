@@ -1,25 +1,13 @@
 """Fitted constants go into a cluster file and nothing else in it moves."""
 
-import importlib.util
 import tomllib
-from pathlib import Path
 
 import pytest
 
+from flint.backends.cost.fitting import toml_constants
 from flint.cluster.load import PRESETS
 from flint.cluster.models import Cluster
 
-_PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "toml_constants.py"
-
-
-def _module():
-    spec = importlib.util.spec_from_file_location("toml_constants", _PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-toml_constants = _module()
 ONE = {"gemm.efficiency": (0.87654321, "fitted", 'rows of "a", see b')}
 OLD = {"own_part": (0.4, "fitted", "rows of d")}
 TWO = {"a0_ns": (1234.0, "fitted", "rows of c"), "c": (1e-7, "assumed", "ü")}

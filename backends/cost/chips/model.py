@@ -50,6 +50,10 @@ class ChipModel(ABC):
         Raises FlintError FL705 if the chip has no peak for a type that a kernel calculates with.
         """
 
+    def constants_in_use(self) -> Mapping[str, float]:
+        """The constants that prices are made with, the chip's own and borrowed ones; {}: none."""
+        return {}
+
     @property
     def cycles_per_ns(self) -> float:
         """The clock of the cycles that a compiler estimates for such a chip; 0: no compiler does."""
@@ -97,8 +101,15 @@ def model_of(chip: Chip) -> ChipModel:
 
 
 def latency_ns(kernels: Kernels, chip: Chip) -> Float64s:
-    """Nanoseconds of each kernel on a chip, as `ChipModel.latency_ns`."""
-    return model_of(chip).latency_ns(kernels)
+    """Nanoseconds of each kernel on a chip: as measured in exactly its shape, else by its model.
+
+    Raises as `ChipModel.latency_ns` does.
+    """
+    modelled = model_of(chip).latency_ns(kernels)
+    if chip.measured_kernels is None:
+        return modelled
+    measured = chip.measured_kernels.times_of(kernels)
+    return np.where(np.isnan(measured), modelled, measured)
 
 
 def peak_type(chip: Chip, dtype: str) -> tuple[str, int]:
@@ -137,12 +148,13 @@ class Formulas(NamedTuple, Generic[H]):
     """The formulas of a family, by kind of kernel.
 
     `simple` are those of kinds whose time does not depend on a type's peak; products and attention
-    are asked type by type.
+    are asked type by type. Without `convolution`, convolutions are products.
     """
 
     simple: Mapping[KernelKind, Callable[[Kernels, H], Float64s]]
     product: Callable[[Kernels, H, str], Float64s]
     attention: AttentionFormula[H]
+    convolution: Callable[[Kernels, H, str], Float64s] | None = None
 
     def latency_ns(self, kernels: Kernels, hardware: H) -> Float64s:
         """Nanoseconds of each kernel, 0 for UNPRICED ones."""
@@ -160,7 +172,9 @@ class Formulas(NamedTuple, Generic[H]):
         for code in np.unique(kernels.dtype):
             rows = np.flatnonzero(kernels.dtype == code)
             part, dtype = kernels.select(rows), kernels.dtypes[code]
-            if kind in (KernelKind.GEMM, KernelKind.CONVOLUTION):
+            if kind == KernelKind.CONVOLUTION and self.convolution is not None:
+                times[rows] = self.convolution(part, hardware, dtype)
+            elif kind in (KernelKind.GEMM, KernelKind.CONVOLUTION):
                 times[rows] = self.product(part, hardware, dtype)
             elif kind == KernelKind.DECLARED:
                 times[rows] = declared_ns(part, hardware, dtype)

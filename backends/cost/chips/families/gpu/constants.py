@@ -62,9 +62,31 @@ CONSTANTS: Mapping[str, Constant] = {
     "norm.launch_ns": _LAUNCH,
     "norm.memory_efficiency": _BANDWIDTH,
     "norm.row_cycles": Constant("of an SM per row, where its bytes do not take longer"),
+    "copy.launch_ns": _LAUNCH,
+    "copy.memory_efficiency": _BANDWIDTH,
+    "copy.cycles": _CYCLES,
+    "reduction.launch_ns": _LAUNCH,
+    "reduction.memory_efficiency": _BANDWIDTH,
+    "reduction.cycles": _CYCLES,
+    "gather.launch_ns": _LAUNCH,  # scatters too
+    "gather.memory_efficiency": _BANDWIDTH,
+    "gather.cycles": _CYCLES,
+    "convolution.efficiency": share("of the speed of a product of the same sizes"),
 }
-#: Names of all constants but those of attention by head size.
-NEEDED = tuple(name for name in CONSTANTS if not name.startswith(HEAD_SIZES))
+#: Constants that a chip need not have: they are those of another class of kernels then.
+INSTEAD = {
+    f"{own}.{name}": f"elementwise.{name}"
+    for own in ("copy", "reduction", "gather")
+    for name in ("launch_ns", "memory_efficiency", "cycles")
+}
+#: Or this.
+UNLESS_SAID = {"convolution.efficiency": 1.0}
+#: Names of all that every chip has but those of attention by head size.
+NEEDED = tuple(
+    name
+    for name in CONSTANTS
+    if not (name.startswith(HEAD_SIZES) or name in INSTEAD or name in UNLESS_SAID)
+)
 #: Constants that are times of an SM's work, and shrink as it gets faster: generations that double
 #: an SM's arithmetic also feed it faster (prices of all pairs of fitted GPUs say so).
 SM_TIMES = frozenset({"gemm.step_ns", "decode.head_ns"})
@@ -83,6 +105,7 @@ class Gpu(ChipFamily):
     """What a GPU's latency model needs beside peak and memory."""
 
     table: ClassVar[str] = "gpu"
+    known: ClassVar[Mapping[str, Constant]] = CONSTANTS
 
     sms: Count
     """Streaming multiprocessors (compute units) of a chip."""
@@ -113,7 +136,14 @@ class Constants:
     borrowed_from: str = ""
 
     def __getitem__(self, name: str) -> float:
-        return self.values[name]
+        if name in self.values:
+            return self.values[name]
+        return UNLESS_SAID[name] if name in UNLESS_SAID else self.values[INSTEAD[name]]
+
+    def in_use(self) -> dict[str, float]:
+        """All that models read, with what stands for those that a chip does not have."""
+        missing = (n for n in (*INSTEAD, *UNLESS_SAID) if n not in self.values)
+        return {**self.values, **{name: self[name] for name in missing}}
 
 
 def gpu_of(chip: Chip) -> Gpu:

@@ -46,7 +46,7 @@ def bandwidth_ns(
 ) -> Float64s:
     """launch + bytes / (efficiency * bandwidth) + elements * cycles / (SMs * clock).
 
-    The constants are those of `model` ("elementwise" or "softmax").
+    The constants are those of `model` ("elementwise", "softmax", "copy", ...).
     """
     c = hardware.constants
     bandwidth = c[f"{model}.memory_efficiency"] * hardware.memory_bytes_per_ns
@@ -75,8 +75,8 @@ def random_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
 
 
 def reduction_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
-    """Sums and maxima. Assumed: as element-wise kernels over the elements that they read."""
-    return bandwidth_ns(kernels, hardware, "elementwise", row_elements(kernels))
+    """Sums and maxima over the elements that they read. Unless fitted, as element-wise kernels."""
+    return bandwidth_ns(kernels, hardware, "reduction", row_elements(kernels))
 
 
 def softmax_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
@@ -100,15 +100,19 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
 
 
 def copy_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
-    """Transposes, slices, concatenations: as element-wise kernels of the same bytes."""
-    return bandwidth_ns(kernels, hardware, "elementwise", kernels.elements.astype(np.float64))
+    """Transposes, slices, concatenations: unless fitted, as element-wise kernels of the same bytes."""
+    return bandwidth_ns(kernels, hardware, "copy", kernels.elements.astype(np.float64))
+
+
+def _by_index_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
+    return bandwidth_ns(kernels, hardware, "gather", kernels.elements.astype(np.float64))
 
 
 def gather_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Look-ups of rows. A row shorter than a sector still moves the whole sector."""
     rows = np.maximum(ReductionDims.of(kernels.dims).rows, 0)
     padding = np.maximum(2.0 * SECTOR_BYTES * rows - kernels.moved_bytes, 0)
-    result: Float64s = copy_ns(kernels, hardware) + _bytes_ns(padding, hardware)
+    result: Float64s = _by_index_ns(kernels, hardware) + _bytes_ns(padding, hardware)
     return result
 
 
@@ -120,12 +124,12 @@ def scatter_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     dims = ReductionDims.of(kernels.dims)
     row_bytes = dims.reduced * kernels.written_bytes / np.maximum(kernels.elements, 1)
     padding = 2.0 * np.maximum(dims.rows, 0) * np.maximum(SECTOR_BYTES - row_bytes, 0)
-    result: Float64s = copy_ns(kernels, hardware) + _bytes_ns(padding, hardware)
+    result: Float64s = _by_index_ns(kernels, hardware) + _bytes_ns(padding, hardware)
     return result
 
 
 def _bytes_ns(moved: Float64s, hardware: GpuHardware) -> Float64s:
-    bandwidth = hardware.constants["elementwise.memory_efficiency"] * hardware.memory_bytes_per_ns
+    bandwidth = hardware.constants["gather.memory_efficiency"] * hardware.memory_bytes_per_ns
     result: Float64s = moved / bandwidth
     return result
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.attention import attention_ns
-from flint.backends.cost.chips.families.gpu.constants import constants_note
+from flint.backends.cost.chips.families.gpu.constants import constants_note, constants_of
 from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, hardware_of
-from flint.backends.cost.chips.families.gpu.products import gemm_ns
+from flint.backends.cost.chips.families.gpu.products import convolution_ns, gemm_ns
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import ChipModel, Formulas
 
@@ -28,6 +30,7 @@ FORMULAS: Formulas[GpuHardware] = Formulas(
     },
     product=gemm_ns,
     attention=attention_ns,
+    convolution=convolution_ns,
 )
 
 
@@ -36,6 +39,9 @@ class GpuModel(ChipModel):
 
     def latency_ns(self, kernels: Kernels) -> Float64s:
         return FORMULAS.latency_ns(kernels, hardware_of(self.chip))
+
+    def constants_in_use(self) -> Mapping[str, float]:
+        return constants_of(self.chip).in_use()
 
     def note(self) -> str:
         return constants_note(self.chip)

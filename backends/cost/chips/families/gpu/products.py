@@ -53,6 +53,16 @@ def gemm_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     return times
 
 
+def convolution_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
+    """A convolution as the product of the same sizes, at `convolution.efficiency` of its speed."""
+    c = hardware.constants
+    launch, all_of_it = c["gemm.launch_ns"], gemm_ns(kernels, hardware, dtype)
+    if c["convolution.efficiency"] == 1:
+        return all_of_it
+    result: Float64s = launch + (all_of_it - launch) / c["convolution.efficiency"]
+    return result
+
+
 def _chunk_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
     c, size = hardware.constants, element_bytes(dtype)
     shape = _shape(kernels)

@@ -64,6 +64,7 @@ class Systolic(ChipFamily):
     """
 
     table: ClassVar[str] = "systolic"
+    known: ClassVar[Mapping[str, Constant]] = CONSTANTS
 
     cores: Count
     """Cores of a chip."""

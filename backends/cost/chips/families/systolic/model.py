@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from flint.backends.cost.chips.families.systolic import scalesim, vector
 from flint.backends.cost.chips.families.systolic.attention import attention_ns
-from flint.backends.cost.chips.families.systolic.constants import CLOCK, constants_note
+from flint.backends.cost.chips.families.systolic.constants import (
+    CLOCK,
+    constants_note,
+    constants_of,
+)
 from flint.backends.cost.chips.families.systolic.hardware import (
     Float64s,
     SystolicHardware,
@@ -55,6 +59,9 @@ class SystolicModel(ChipModel):
 
     def latency_ns(self, kernels: Kernels) -> Float64s:
         return self.formulas.latency_ns(kernels, hardware_of(self.chip, self.constants))
+
+    def constants_in_use(self) -> Mapping[str, float]:
+        return constants_of(self.chip)
 
     @property
     def cycles_per_ns(self) -> float:

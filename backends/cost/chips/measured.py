@@ -1,0 +1,161 @@
+"""Times of kernels that were measured in exactly their shape, beside a cluster file.
+
+A file names a CSV of them, `[chip] measured_kernels = "ours.kernels.csv"`, by a path from its own
+folder that does not leave it. A kernel is found by its kind, type, dimensions and mask; where
+dimensions do not say all (element-wise kernels have none, and queries may share their keys), by its
+bytes too.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from flint.errors import FlintError
+from flint.io.bounded import FileKind, read_bounded
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from flint.backends.cost.chips.kernels import Kernels
+
+COLUMNS = (
+    *("kind", "dtype", "batch", "m", "n", "k", "causal"),
+    *("read_bytes", "written_bytes", "time_ns"),
+)
+#: Shapes of one file.
+MOST_SHAPES = 100_000
+#: Kinds whose dimensions and type say all.
+_PLAIN = ("gemm", "convolution")
+
+
+class Key(NamedTuple):
+    """What a kernel is found by; bytes are 0 where they do not matter."""
+
+    kind: str
+    dtype: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    causal: bool
+    read_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTable:
+    """Times in ns by key, and the file's name."""
+
+    name: str
+    times: dict[Key, float] = field(default_factory=dict)
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({len(self.times):,} shapes)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KernelTable) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def times_of(self, kernels: Kernels) -> NDArray[np.float64]:
+        """The time of each kernel, NaN for those that were not measured."""
+        import numpy as np
+
+        found = [self.times.get(key, np.nan) for key in keys_of(kernels)]
+        return np.array(found, dtype=np.float64)
+
+
+def keys_of(kernels: Kernels) -> list[Key]:
+    """The key of each kernel."""
+    from flint.backends.cost.chips.kernels import KernelKind
+
+    names = [KernelKind(k).name.lower() for k in kernels.kind.tolist()]
+    rows = zip(
+        names,
+        kernels.dtype.tolist(),
+        kernels.dims.tolist(),
+        kernels.causal.tolist(),
+        kernels.read_bytes.tolist(),
+        kernels.written_bytes.tolist(),
+        strict=True,
+    )
+    return [
+        Key(kind, kernels.dtypes[dtype], b, m, n, k, causal, read * said, written * said)
+        for kind, dtype, (b, m, n, k), causal, read, written in rows
+        for said in (0 if kind in _PLAIN else 1,)
+    ]
+
+
+def as_csv(times: Iterable[tuple[Key, float]]) -> str:
+    """A file of times, sorted: the same for the same times."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for key, time in sorted(times):
+        writer.writerow([*key[:6], int(key.causal), *key[7:], f"{time:.6g}"])
+    return out.getvalue()
+
+
+def read_table(name: object, folder: Path, place: str) -> KernelTable:
+    """The table that a cluster file in `folder` names.
+
+    Raises FlintError FL852 for a name that is no path inside the folder, and for a file that cannot be
+    read or is no such table.
+    """
+    if isinstance(name, KernelTable):
+        return name
+    path = folder / _inside(name, place)
+    data = read_bounded(path, FileKind.KERNEL_TIMES, "FL852", _HELP)
+    try:
+        times = dict(_rows(data.decode("utf-8")))
+    except (ValueError, TypeError, csv.Error) as error:
+        raise _broken(path.name, str(error), place) from error
+    return KernelTable(str(name), times, hashlib.sha256(data).hexdigest())
+
+
+_HELP = "flint calibrate --residuals writes such a file beside the cluster file that names it"
+
+
+def _inside(name: object, place: str) -> PurePosixPath:
+    path = PurePosixPath(name) if isinstance(name, str) else PurePosixPath("/")
+    bad = path.is_absolute() or ".." in path.parts or not path.name or "\\" in str(name)
+    if bad or ":" in str(name) or "\0" in str(name):
+        raise FlintError(
+            "FL852",
+            "key 'chip.measured_kernels' should be the name of a file beside this one",
+            place=place,
+            help=_HELP,
+        )
+    return path
+
+
+def _rows(text: str) -> Iterable[tuple[Key, float]]:
+    reader = csv.reader(io.StringIO(text))
+    if tuple(next(reader, ())) != COLUMNS:
+        raise ValueError(f"its first line is not {','.join(COLUMNS)}")
+    for at, row in enumerate(reader, 2):
+        if at > MOST_SHAPES + 1:
+            raise ValueError(f"it has more than {MOST_SHAPES:,} shapes")
+        if len(row) != len(COLUMNS):
+            raise ValueError(f"line {at} has {len(row)} cells")
+        numbers = [int(cell) for cell in row[2:9]]
+        time = float(row[9])
+        if not 0 < time < 1e15 or min(numbers) < 0:
+            raise ValueError(f"line {at} has a number that cannot be")
+        batch, m, n, k, causal, read, written = numbers
+        yield Key(row[0], row[1], batch, m, n, k, bool(causal), read, written), time
+
+
+def _broken(name: str, said: str, place: str) -> FlintError:
+    return FlintError(
+        "FL852", f"{name} is no table of measured kernels: {said}", place=place, help=_HELP
+    )

@@ -1,0 +1,1 @@
+"""From measurements to constants: what `flint calibrate` and the scripts that fit presets share."""

@@ -1,0 +1,1 @@
+"""Scripts that run without Flint, on the machine that is measured."""

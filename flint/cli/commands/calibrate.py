@@ -1,0 +1,129 @@
+"""`flint calibrate`: constants of a cluster from measurements; a script that takes what is missing."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_note, print_text
+from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.progress import stages_shown
+from flint.errors import FlintError
+
+if TYPE_CHECKING:
+    from flint.calibration.calibrate import Calibration
+
+
+class Framework(StrEnum):
+    """Which framework the script of --collect measures with."""
+
+    TORCH = "torch"
+    JAX = "jax"
+
+
+Data = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[DATA...]",
+        help="Measurements: logs of nccl-tests, rccl-tests and OSU, CSVs, tables of aiconfigurator, "
+        "torch.utils.benchmark, profiles, .flint files of them.",
+    ),
+]
+Base = Annotated[
+    str,
+    typer.Option("--base", metavar="NAME|FILE", help="The cluster to start from: {clusters}."),
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write a cluster file.")
+]
+Residuals = Annotated[
+    bool,
+    typer.Option(
+        "--residuals", help="Write the times of exact shapes beside it, as FILE.kernels.csv."
+    ),
+]
+Check = Annotated[
+    bool, typer.Option("--check", help="Fit nothing: print the errors of the base on all rows.")
+]
+Collect = Annotated[
+    Path | None,
+    typer.Option(
+        "--collect", metavar="FILE.py", help="Write a script that measures one GPU, and do no more."
+    ),
+]
+FrameworkName = Annotated[
+    Framework, typer.Option("--framework", help="What the script of --collect measures with.")
+]
+
+
+def calibrate(
+    data: Data = None,
+    base: Base = "",
+    output: Output = None,
+    residuals: Residuals = False,
+    check: Check = False,
+    collect: Collect = None,
+    framework: FrameworkName = Framework.TORCH,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Fit a cluster's constants to measurements.
+
+    One half of the rows is fitted on; errors before and after are those of the other half. What the
+    rows do not determine stays as the base has it, and so does what gets no better.
+    """
+    if collect is not None:
+        _collect(collect, framework, data, quiet=quiet)
+        return
+    _refuse_together(base, output, residuals=residuals, check=check)
+    from flint.calibration.calibrate import calibrate as fit
+
+    with stages_shown(quiet=quiet or json_):
+        found = fit(*(data or ()), base=base, check=check)
+    files = [] if output is None else [str(f) for f in found.write(output, residuals=residuals)]
+    _print(found, files, as_json=json_, quiet=quiet, verbose=verbose > 0, checked=check)
+
+
+def _refuse_together(base: str, output: Path | None, *, residuals: bool, check: bool) -> None:
+    if not base:
+        raise FlintError(
+            "FL218",
+            "calibrate has no --base",
+            help="give a preset or a cluster file: --base h100-dgx",
+        )
+    if residuals and output is None:
+        raise FlintError("FL218", "--residuals writes a file beside FILE", help="give -o FILE, too")
+    if check and output is not None:
+        raise FlintError("FL218", "--check fits nothing that -o could write", help="leave out one")
+
+
+def _print(
+    found: Calibration,
+    files: list[str],
+    *,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    checked: bool,
+) -> None:
+    from flint.calibration.text import as_text
+
+    if as_json:
+        print_json(found.to_json(files))
+        return
+    print_text(as_text(found, verbose=verbose, checked=checked))
+    for file in files:
+        print_note(f"wrote {file}", quiet=quiet)
+
+
+def _collect(path: Path, framework: Framework, data: list[Path] | None, *, quiet: bool) -> None:
+    from flint.calibration.collect import write_script
+
+    if data:
+        raise FlintError("FL218", "--collect reads no measurements", help="leave out DATA")
+    write_script(path, framework.value)
+    print_note(f"wrote {path}: run it on the machine, python {path} -o mine.csv", quiet=quiet)
