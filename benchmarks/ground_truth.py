@@ -14,12 +14,23 @@ from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.estimate import default_profile
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.price import price
-from flint.backends.cost.simulate.timeline import POLICIES, ClassWork, Timeline, simulate
+from flint.backends.cost.simulate.timeline import (
+    POLICIES,
+    ClassTimeline,
+    ClassWork,
+    Timeline,
+    previous_on,
+    simulate,
+)
 from flint.cluster.models import Cluster
-from flint.ir.program import Int64s, Kind
-from flint.ir.workload import Workload
+from flint.ir.builder import ProgramBuilder
+from flint.ir.measured_by import MeasuredBy, MeasuredClass
+from flint.ir.program import Int64s, Kind, Program
+from flint.ir.workload import RankClass, Workload
 from flint.rewrite import kernels_for
 
+#: What the machine's driver calls its chips.
+DEVICE = "NVIDIA H100 80GB HBM3"
 #: What the machine's constants are times those of the preset.
 KERNEL_FACTORS = {
     "gemm.efficiency": 0.82,
@@ -93,6 +104,7 @@ def run(
         _rank(priced.works[int(owner[r])], r, random, (jitter, slower), shared)
         for r in range(captured.mesh.size)
     ]
+    works = [replace(w, peers=_peers(w, rank)) for rank, w in enumerate(works)]
     return Truth(captured, simulate(works, priced.streams, policy, every_node=True))
 
 
@@ -120,6 +132,49 @@ def _rank(
             shared[key] = max(1 + jitter * random.standard_normal(), 0.5)
         factor[row] = shared[key]
     return replace(work, duration_ns=work.duration_ns * factor, together=together, peers={})
+
+
+def _peers(work: ClassWork, rank: int) -> dict[int, int]:
+    """For each row that receives, the rank that sends."""
+    program = work.program
+    found = {}
+    for row in np.flatnonzero(program.kind == Kind.RECV).tolist():
+        source = int(program.routes[program.route[row]].sources(program.mesh)[rank])
+        if source >= 0 and source != rank:
+            found[row] = source
+    return found
+
+
+def measured(truth: Truth) -> Workload:
+    """The truth as a workload made of profiles, without their files: of programs that no writer has
+    a form for. Kernels keep what a captured program says of them; nothing says what the host did."""
+    mesh, tracks = truth.workload.mesh, truth.timeline.classes
+    names = [str(s) for s in truth.timeline.streams]
+    programs = tuple(_as_recorded(track, names) for track in tracks)
+    by = MeasuredBy("made up", DEVICE, tuple(
+        MeasuredClass(rank, track.total_ns, 1) for rank, track in enumerate(tracks)
+    ))  # fmt: skip
+    classes = tuple(RankClass(f"rank {r}", r, {}, (r,)) for r in range(mesh.size))
+    return Workload(mesh, programs, classes, {"name": "truth", "measured": by.to_json()})
+
+
+def _as_recorded(track: ClassTimeline, streams: list[str]) -> Program:
+    """The nodes of a rank as rows, each after what it waits for and after the one before it."""
+    work, builder = track.work, ProgramBuilder(track.work.program.mesh)
+    previous = previous_on(work.stream[work.nodes.row])
+    for node, row in enumerate(work.nodes.row.tolist()):
+        r = work.program.row(row)
+        received = r.kind is Kind.RECV
+        took = work.duration_ns[row] if received else track.end_ns[node] - track.start_ns[node]
+        builder.add(
+            r.opcode, r.kind, op=r.op, dtype=r.dtype, shape=r.shape, result_bytes=r.result_bytes,
+            operand_bytes=r.operand_bytes, flops=r.flops, dims=r.dims, product=r.product, mask=r.mask,
+            collective=r.collective, group=r.group, comm_bytes=r.comm_bytes, route=r.route,
+            channel=r.channel, phase=r.phase, flags=r.flags, stream=streams[work.stream[row]],
+            deps=(*work.nodes.dependencies(node).tolist(), previous[node]),
+            measured_ns=max(round(float(took)), 1),
+        )  # fmt: skip
+    return builder.build()
 
 
 def _members(groups: Int64s, rank: int) -> tuple[int, ...]:

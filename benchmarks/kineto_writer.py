@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ground_truth import Truth
+from benchmarks.ground_truth import DEVICE, Truth
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
 from flint.ir.dims import ProductDims
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Program, Row
 
-DEVICE = "NVIDIA H100 80GB HBM3"
 _TYPES = {
     "bfloat16": "c10::BFloat16", "float32": "float", "int64": "long int", "bool": "bool",
     "float16": "c10::Half", "int32": "int",
@@ -229,6 +228,3 @@ def _given(row: Row, read: _Tensors) -> tuple[_Tensors, list[str]]:
         return [whole], ["[-1]", str(len(row.shape) == len(whole[0]))] if row.shape else []
     same = [t for t in read if t[0] == row.shape] or [own]
     return same[:2], []
-
-
-__all__ = ["DEVICE", "arguments", "comm_args", "write"]
