@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,19 +41,38 @@ class Origins:
 
     def of(self, rows: NDArray[np.int64], launched: NDArray[np.float64]) -> dict[int, Origin]:
         """For each row its operator, phase and scope. `launched` are times by row."""
+        asked = sorted(self._moment(row, float(launched[row])) for row in rows.tolist())
         marks = _Marks(self.profile)
-        a = self.profile.activities
-        order = rows[np.argsort(launched[rows], kind="stable")]
         found = {}
-        for row in order.tolist():
-            operator, phase = self._of(int(a.operator[row]))
-            scope, in_optimizer = marks.at(float(launched[row]), self._thread(row))
+        for moment, thread, row in asked:
+            operator, phase = self._of(int(self.profile.activities.operator[row]))
+            scope, in_optimizer = marks.at(moment, thread)
             found[row] = Origin(operator, Phase.OPTIMIZER if in_optimizer else phase, scope)
         return found
 
-    def _thread(self, row: int) -> int:
+    def _moment(self, row: int, launched_ns: float) -> tuple[float, int, int]:
+        """When and on which thread annotations tell the scope of an activity.
+
+        The backward pass has a thread of its own: its operators are in the scope of those whose
+        gradients they compute, where the profile pairs them.
+        """
         call = int(self.profile.activities.call[row])
-        return int(self.profile.calls.thread[call]) if call >= 0 else -1
+        thread = int(self.profile.calls.thread[call]) if call >= 0 else -1
+        operators = self.profile.operators
+        at = int(self.profile.activities.operator[row])
+        while at >= 0:
+            forward = self._forward.get(int(operators.sequence[at]), -1)
+            if operators.is_backward[at] and forward >= 0:
+                return float(operators.start_ns[forward]), int(operators.thread[forward]), row
+            at = int(operators.parent[at])
+        return (-np.inf if np.isnan(launched_ns) else launched_ns), thread, row
+
+    @cached_property
+    def _forward(self) -> dict[int, int]:
+        """By sequence number the forward operator: the last to begin of several, the innermost."""
+        operators = self.profile.operators
+        known = np.flatnonzero((operators.sequence >= 0) & ~operators.is_backward)
+        return dict(zip(operators.sequence[known].tolist(), known.tolist(), strict=True))
 
     def _of(self, innermost: int) -> tuple[int, Phase]:
         if innermost < 0:
@@ -100,8 +119,8 @@ class _Marks:
         self._open: list[int] = []
 
     def at(self, moment: float, thread: int) -> tuple[str, bool]:
-        """Scope at a moment on a thread, and whether an optimizer steps there (on any thread)."""
-        if np.isnan(moment):
+        """Scope at a moment on a thread, and whether an optimizer steps there."""
+        if moment == -np.inf:
             return "", False
         marks = self._marks
         while self._next < len(self._rows) and marks.start_ns[self._rows[self._next]] <= moment:
@@ -115,4 +134,4 @@ class _Marks:
 @lru_cache(maxsize=1 << 14)
 def _scope(names: tuple[str, ...]) -> str:
     kept = [n for n in names if not _NOT_SCOPES.match(n) and _PLAIN.fullmatch(n)]
-    return "/".join(kept)
+    return "/".join(n.removeprefix("nn.Module: ") for n in kept)

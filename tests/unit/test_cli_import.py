@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flint import import_profiles
 from flint.cli import app
 from flint.ir.workload import Workload
 
@@ -79,3 +80,16 @@ def test_of_several_ranks_a_line_each_and_the_summary_of_the_slowest() -> None:
     assert short.count("FLOPs per device") == 1
     long = CliRunner().invoke(app, ["import", "-v", *map(str, files)]).stdout
     assert long.count("FLOPs per device") == 8
+
+
+def test_modules_are_scopes(tmp_path: Path) -> None:
+    content = json.loads(gzip.decompress(Path(BERT).read_bytes()))
+    mm = next(e for e in content["traceEvents"] if e.get("name") == "aten::addmm")
+    for name in ("nn.Module: BertLayer_3", "<built-in function linear>", "model.py(3): forward"):
+        event = {**mm, "cat": "python_function", "name": name, "args": {"Python id": 1}}
+        content["traceEvents"].append(event)
+    file = tmp_path / "modules.json"
+    file.write_text(json.dumps(content))
+    program = import_profiles(file).program
+    assert {s for s in program.strings if "BertLayer" in s} == {"BertLayer_3"}
+    assert int((program.scope == program.strings.index("BertLayer_3")).sum()) == 1

@@ -61,6 +61,7 @@ class Events:
             "cuda_sync": self._sync,
             "user_annotation": self._host_mark,
             "gpu_user_annotation": self._device_mark,
+            "python_function": self._module,
         }
 
     def add(self, event: object) -> None:
@@ -175,6 +176,11 @@ class Events:
             self._annotated_collective(event, args, comm)
             return
         self._mark(event, (event.get("pid"), event["tid"]), on_device=False)
+
+    def _module(self, event: _Event, args: dict[str, Any]) -> None:
+        """Calls of modules (`with_stack=True`) are annotations; other functions of Python are not."""
+        if name_of(event).startswith("nn.Module: "):
+            self._mark(event, (event.get("pid"), event["tid"]), on_device=False)
 
     def _annotated_collective(self, event: _Event, args: dict[str, Any], comm: int) -> None:
         """What NCCL was asked for, as an operator: kernels inside of it have its sizes."""
