@@ -190,6 +190,7 @@ def world_of(profiles: Sequence[Profile]) -> int:
     said = max((p.world_size for p in profiles), default=0)
     ranks = [r for p in profiles for g in p.groups.values() for r in g]
     ranks += [r for p in profiles for c in p.comms for r in c.ranks]
+    ranks += [r for p in profiles for c in p.comms for pair in c.pairs for r in pair]
     ranks += [p.rank for p in profiles]
     sizes = [c.group_size for p in profiles for c in p.comms]
     return said if said > 0 else max([len(profiles), *sizes, *(r + 1 for r in ranks)])

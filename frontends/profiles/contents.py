@@ -40,6 +40,7 @@ from flint.frontends.torch_world.record.recording import CommKind
 from flint.ir.mesh import Group, Mesh
 from flint.ir.op_class import ATTENTION, OpClass
 from flint.ir.program import CAUSAL, Collective, Flag, Kind
+from flint.passes.axes import pairs_to_route
 from flint.passes.extract.tensors import dtype_name
 from flint.passes.hlo.collectives import COLLECTIVES
 from flint.passes.work import host_copies
@@ -205,6 +206,8 @@ class Contents:
         kind = message_kind(comm.name)
         if kind is not None:
             return self._message(opcode, comm, kind, moved)
+        if comm.pairs and moved:
+            return self._permutation(opcode, comm, moved)
         collective, members = collective_of(comm.name), members_of(comm, self._profile, self._world)
         if len(members) == 1 or comm.group_size == 1:
             return self._alone(opcode, comm)
@@ -244,6 +247,15 @@ class Contents:
             **_typed(comm),
         }
         return Content(opcode, columns=columns)
+
+    def _permutation(self, opcode: str, comm: Comm, moved: int) -> Content:
+        """What each of some ranks sends to one other."""
+        columns = {
+            "collective": Collective.PERMUTE, "route": pairs_to_route(comm.pairs, self._mesh),
+            "comm_bytes": moved, "operand_bytes": moved, "result_bytes": moved, "flags": Flag.ASYNC,
+            "op": OpClass.MOVE, **_typed(comm),
+        }  # fmt: skip
+        return Content(opcode, Kind.COLLECTIVE, columns)
 
     def _message(self, opcode: str, comm: Comm, kind: Kind, moved: int) -> Content:
         if not 0 <= comm.peer < self._world or comm.peer == self._rank or moved < 1:

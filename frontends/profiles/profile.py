@@ -67,8 +67,8 @@ class Comm:
 
     `name` is the framework's ("allreduce", "_allgather_base", "send", ...), sizes are in elements of
     `dtype`, -1 where nothing is said. `ranks` is () where they are not listed in full. `peer` is the
-    global rank at the other end of a message, -1 if there is none. `turn` is the number of the call
-    in its group, -1 where nothing counts it.
+    global rank at the other end of a message, -1 if there is none; `pairs` are sources and targets of a
+    permutation. `turn` is the number of the call in its group, -1 where nothing counts it.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Comm:
     in_splits: tuple[int, ...] = ()
     out_splits: tuple[int, ...] = ()
     turn: int = -1
+    pairs: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flint.backends.chakra import check
 from flint.errors import FlintError
 from flint.frontends.profiles import xplane
 from flint.frontends.profiles.build import workload_of
 from flint.frontends.profiles.profile import CallKind, Profile
-from flint.ir.op_class import OpClass
+from flint.ir.op_class import Collective, OpClass
 from flint.ir.verify import verify_workload
 from flint.passes.hlo.module import message_class
+from flint.tracing import Trace
 from tests.xplanes import Happened, Recorded, chrome, gpu_planes, tpu_plane, xspace
 
 REAL = Path(__file__).parents[2] / "benchmarks/data/kineto/mi300x_jax_conv.xplane.pb"
@@ -224,6 +226,9 @@ def _program() -> bytes:
         return made
 
     add(1, "x", "parameter", shape=(8, 32))
+    shifted = add(5, "collective-permute.9", "collective-permute", 1, shape=(8, 32))
+    for source in range(4):
+        shifted.source_target_pairs.add(source=source, target=(source + 1) % 4)
     add(2, "w", "parameter", shape=(32, 16)).parameter_number = 1
     dot = add(3, "dot.2", "dot", 1, 2, shape=(8, 16)).dot_dimension_numbers
     dot.lhs_contracting_dimensions.append(1)
@@ -260,6 +265,23 @@ def test_the_program_in_a_profile_gives_products_and_groups(tmp_path: Path, kind
     assert program.flops.sum() == 2 * 8 * 16 * 32
     assert [1, 8, 16, 32] in program.dims.tolist()
     assert program.comm_bytes.sum() == 256
+
+
+@pytest.mark.parametrize("profiled", [1, 4])
+def test_a_permutation_sends_along_its_pairs(tmp_path: Path, profiled: int) -> None:
+    name = "collective-permute.9"
+    events = [Happened(name, 3, 5, {"program_id": 7}), Happened("dot.2", 9, 5, {"program_id": 7})]
+    planes = [Recorded(f"/device:TPU:{n}", {"XLA Ops": events}) for n in range(profiled)]
+    metadata = Recorded("/host:metadata", {}, programs={"jit_step(7)": _program()})
+    workload = workload_of(_read(tmp_path, metadata, *planes))
+    verify_workload(workload)
+    assert workload.mesh.size == 4
+    program = workload.programs[0]
+    row = int(np.argmax(program.comm_bytes))
+    assert (program.collective[row], program.comm_bytes[row]) == (Collective.PERMUTE, 8 * 32 * 2)
+    Trace(workload).save(tmp_path / "traces")
+    report = check(tmp_path / "traces")
+    assert report.ok, report.findings
 
 
 def test_a_done_waits_for_the_last_operation_of_its_name_in_a_loop(tmp_path: Path) -> None:

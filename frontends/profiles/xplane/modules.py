@@ -143,6 +143,7 @@ def _comm(i: Instruction, groups: tuple[tuple[int, ...], ...], operands: list[In
         out_elements=-1,
         dtype=shapes.first(data[0].shape)[0] if data else "",
         group_size=max((len(g) for g in groups), default=0),
+        pairs=tuple((p.source, p.target) for p in i.source_target_pairs),
     )
 
 
