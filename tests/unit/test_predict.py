@@ -11,6 +11,7 @@ import flint
 from benchmarks.ground_truth import machine, measured, run
 from benchmarks.kineto_writer import write
 from benchmarks.predict import Suite, predictions, torch_llama
+from benchmarks.predict_models import MODELS
 from benchmarks.replay import DATA, cells, replay
 from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh
@@ -30,6 +31,16 @@ def test_replays_of_the_docs(name: str) -> None:
     found = replay(DATA / f"{name}.json.gz")
     assert abs(found.error) <= 0.03
     assert f"| {' | '.join(cells(found))} |" in (DOCS / "measured.md").read_text("utf-8")
+
+
+def test_kernels_of_a_real_model_are_found_again() -> None:
+    """BERT as Flint captures it, with the times of its profile on an H100."""
+    trace = flint.import_profiles(DATA / "h100_bert-small.json.gz")
+    captured = flint.Trace(Workload.load(MODELS / "bert-small.flint"))
+    found, real = captured.estimate("h100-dgx", measured=[trace]), trace.estimate()
+    sums = [e.classes[0].compute_ns for e in (found, real)]
+    assert sums[0] == pytest.approx(sums[1], rel=0.02)
+    assert found.step_time_ns == pytest.approx(real.step_time_ns, rel=0.05)
 
 
 def within_the_bars(suite: Suite) -> None:
