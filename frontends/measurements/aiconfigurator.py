@@ -20,6 +20,8 @@ from flint.frontends.measurements.rows import Collected, CollectiveTime, KernelT
 from flint.ir.op_class import Collective
 
 FORMAT = "aiconfigurator"
+#: More rows than any table of timings has: each takes a kilobyte while it is read.
+MOST_ROWS = 2_000_000
 _SIGNS = ("kernel_source", "op_name", "framework")
 Row = Mapping[str, Any]
 
@@ -56,9 +58,15 @@ def read_parquet(data: bytes, name: str) -> Measurements:
             help="pip install 'flint-ir[calibrate]', or write the table as CSV",
         ) from error
     try:
-        rows = parquet.read_table(arrow.BufferReader(data)).to_pylist()
+        file = parquet.ParquetFile(arrow.BufferReader(data))
+        count = int(file.metadata.num_rows)
+        rows = file.read().to_pylist() if count <= MOST_ROWS else []
     except Exception as error:  # what it raises for broken files is of many kinds
         raise FlintError("FL854", f"{name} is no Parquet file: {error}") from error
+    if count > MOST_ROWS:
+        raise FlintError(
+            "FL854", f"{name} has {count:,} rows: at most {MOST_ROWS:,} are read", help="split it"
+        )
     if not rows or not recognizes(list(rows[0])):
         raise FlintError(
             "FL854",

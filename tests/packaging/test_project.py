@@ -94,7 +94,8 @@ def test_every_dependency_is_imported_and_every_import_is_declared() -> None:
     )
     required = {requirement_name(r) for r in PROJECT["dependencies"]}
     assert {IMPORT_NAMES.get(r, r) for r in required} <= used
-    optional = {"jax", "jaxlib", "torch", "scalesim"}  # the last is found where it is installed
+    # The last ones are found where they are installed.
+    optional = {"jax", "jaxlib", "torch", "scalesim", "zstandard"}
     declared = {IMPORT_NAMES.get(r, r) for r in required} | optional | {"flint"}
     standard = set(sys.stdlib_module_names)
     assert used - standard - declared == set()

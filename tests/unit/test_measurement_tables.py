@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,9 +148,29 @@ def test_aiconfigurator(tmp_path: Path) -> None:
     assert code_of(tmp_path, AIC.format("x", "conv", "1,2")) == "FL848"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is there")
-def test_parquet_without_pyarrow(tmp_path: Path) -> None:
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert code_of(tmp_path, b"PAR1....PAR1", "gemm.parquet") == "FL847"
+
+
+def test_parquet(tmp_path: Path) -> None:
+    """A table as pandas writes it is read as the same table in CSV is; a broken one is an error."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"framework": ["TRT"] * 2, "version": ["1"] * 2, "device": ["H100"] * 2}
+    columns |= {"op_name": ["gemm"] * 2, "kernel_source": ["cublas"] * 2}
+    columns |= {"gemm_dtype": ["bfloat16"] * 2, "m": [4, 5], "n": [8, 8], "k": [16, 16]}
+    table = arrow.table({**columns, "latency": [0.5, 0.25]})
+    parquet.write_table(table, tmp_path / "gemm.parquet")
+    found = read_measurements(tmp_path / "gemm.parquet")
+    assert [(r.dims, r.measured_ns) for r in found.kernels] == [
+        *[((1, 4, 8, 16), 500_000), ((1, 5, 8, 16), 250_000)],
+    ]
+    data = (tmp_path / "gemm.parquet").read_bytes()
+    assert code_of(tmp_path, data[:-20] + data[-8:], "broken.parquet") == "FL854"
+    parquet.write_table(arrow.table({"x": [1]}), tmp_path / "other.parquet")
+    assert code_of(tmp_path, (tmp_path / "other.parquet").read_bytes(), "o.parquet") == "FL854"
 
 
 COMPARE = """[------------------ products ------------------]
