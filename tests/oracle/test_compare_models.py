@@ -25,6 +25,13 @@ def test_operators_are_matched_by_time(model: str, profile: str) -> None:
     assert found.matched_time >= 0.99
     assert found.matched_calls >= 0.98
     assert not found.pairing.forms
+    assert not found.pairing.resized
+
+
+def test_another_model_is_not_the_same() -> None:
+    """BERT beside ViT: both are made of the same operators, of other sizes."""
+    found, _ = compared("vit", "h100_bert-small")
+    assert found.matched_time < 0.05
 
 
 @both

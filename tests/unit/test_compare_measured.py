@@ -85,10 +85,14 @@ def test_forms_of_a_view_are_one_shape() -> None:
     assert pair([flat, other], [other, nested]).pairs == ((0, 1), (1, 0))
 
 
-def test_collectives_of_another_size_are_matched_by_kind_at_last() -> None:
+def test_what_has_another_size_is_in_its_place_but_not_the_same() -> None:
     larger = replace(REDUCE, shape=(128,), bytes=256)
     gather = unit("all_gather", OpClass.MOVE, (64,), over="data", bytes=128)
-    assert pair([MM, REDUCE, MM], [MM, larger, MM]).pairs == ((0, 0), (1, 1), (2, 2))
+    found = pair([MM, REDUCE, MM, ADD], [MM, larger, MM, replace(ADD, shape=(8, 9))])
+    assert (found.pairs, found.resized) == (((0, 0), (2, 2)), ((1, 1), (3, 3)))
+    deeper = replace(MM, flops=2 * MM.flops)
+    assert pair([MM, ADD], [deeper, ADD]).resized == ((0, 0),)
+    assert not pair([REDUCE], [replace(REDUCE, shape=(), bytes=129)]).resized
     assert pair([MM, REDUCE, MM], [MM, gather, MM]).only_measured == (1,)
 
 
@@ -99,11 +103,12 @@ def test_each_call_is_in_one_place() -> None:
         mine = draw.choices(some, k=draw.randrange(40))
         theirs = draw.choices(some, k=draw.randrange(40))
         found = pair(mine, theirs)
-        left = [*(i for i, _ in found.pairs), *(n for f in found.forms for n in f.measured)]
-        right = [*(j for _, j in found.pairs), *(n for f in found.forms for n in f.captured)]
+        pairs = (*found.pairs, *found.resized)
+        left = [*(i for i, _ in pairs), *(n for f in found.forms for n in f.measured)]
+        right = [*(j for _, j in pairs), *(n for f in found.forms for n in f.captured)]
         assert sorted([*left, *found.only_measured]) == list(range(len(mine)))
         assert sorted([*right, *found.only_captured]) == list(range(len(theirs)))
-        assert all(mine[i].kind == theirs[j].kind for i, j in found.pairs)
+        assert all(mine[i].kind == theirs[j].kind for i, j in pairs)
 
 
 def test_a_name_is_enough_in_order_but_not_out_of_it() -> None:
@@ -150,11 +155,19 @@ def test_causes_and_parts_add_up() -> None:
         assert deltas == sorted(deltas, reverse=True)
 
 
-def test_what_is_missing_lowers_the_share() -> None:
-    whole, part = (compared(one_rank(), captured(n)) for n in (8, 1))
-    assert part.matched_time < whole.matched_time <= 1
-    assert part.only_measured
-    assert whole.only_captured
+def test_what_is_missing_or_of_another_size_is_not_matched() -> None:
+    """Products of 256, 2048 and 1024 beside three of 1024: one is the same."""
+    found = compared(one_rank(), captured(3))
+    assert found.pairing.resized == ((0, 0), (1, 1), (3, 2))
+    assert found.matched_time == pytest.approx(10_000 / 155_500)
+    assert found.matched_calls == pytest.approx(1 / 5)
+    assert [(m.title, c.title) for m, c in found.resized][1] == (
+        "aten.mm bfloat16[2048,2048]", "aten.mm bfloat16[1024,1024]",
+    )  # fmt: skip
+    assert "in the same place with another size" in found.to_text()
+    assert found.to_json()["other_sizes"][1]["captured"]["totals"]["calls"] == 1
+    assert any(c.name == "gemm of other sizes" for c in found.causes)
+    assert compared(one_rank(), captured(8)).captured_time < found.captured_time
 
 
 def test_collectives_count_in_overlap_and_kinds() -> None:

@@ -59,7 +59,7 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Calls that one side alone has, with one name."""
+    """Calls of one name and size that have no counterpart of that size."""
 
     title: str
     kind: str
@@ -72,8 +72,8 @@ class MeasuredComparison:
 
     `step_ns` are measured and estimated, and so are all pairs here. `parts` of both steps say to what
     each nanosecond belongs. `matched_time` and `matched_calls` are shares of what was measured that a
-    call of the capture was found for; `in_forms` is the part of that time in which one operation has
-    another form. `exposed` is how much of the communication's time nothing is computed meanwhile.
+    call of the same class and size was found for in the capture; `in_forms` is the part of that time in
+    which one operation has another form. `resized` are calls in the same place whose size is another. `exposed` is how much of the communication's time nothing is computed meanwhile.
     """
 
     rank: int
@@ -85,6 +85,7 @@ class MeasuredComparison:
     kinds: tuple[KindRow, ...]
     pairing: Pairing
     units: tuple[tuple[Unit, ...], tuple[Unit, ...]]
+    resized: tuple[tuple[Alone, Alone], ...]
     only_measured: tuple[Alone, ...]
     only_captured: tuple[Alone, ...]
     communication_ns: tuple[float, float]
@@ -95,19 +96,22 @@ class MeasuredComparison:
     @property
     def matched_time(self) -> float:
         """Share of measured time of kernels and communication with a counterpart, 0 to 1."""
-        alone = sum(a.totals.time_ns for a in self.only_measured)
-        return 1 - alone / (total_ns(self.units[0]) or 1.0)
+        pairing = self.pairing
+        without = [*pairing.only_measured, *(i for i, _ in pairing.resized)]
+        return _share_with(self.units[0], without)
 
     @property
     def matched_calls(self) -> float:
         """Share of measured calls with a counterpart, 0 to 1."""
-        return 1 - len(self.pairing.only_measured) / (len(self.units[0]) or 1)
+        without = len(self.pairing.only_measured) + len(self.pairing.resized)
+        return 1 - without / (len(self.units[0]) or 1)
 
     @property
     def captured_time(self) -> float:
         """Share of estimated time with a counterpart, 0 to 1."""
-        alone = sum(a.totals.time_ns for a in self.only_captured)
-        return 1 - alone / (total_ns(self.units[1]) or 1.0)
+        pairing = self.pairing
+        without = [*pairing.only_captured, *(j for _, j in pairing.resized)]
+        return _share_with(self.units[1], without)
 
     @property
     def in_forms(self) -> float:
@@ -172,6 +176,10 @@ def compare_measured(
     return _compared(replayed, priced, number, other, facts, _notes(measured, captured, priced))
 
 
+def _share_with(units: Sequence[Unit], without: Sequence[int]) -> float:
+    return 1 - total_ns([units[n] for n in without]) / (total_ns(units) or 1.0)
+
+
 def _class_of(ranks: list[int], rank: int | None) -> int:
     if rank is None:
         return 0
@@ -230,6 +238,7 @@ def _compared(
         kinds=_kinds(mine, theirs),
         pairing=found,
         units=(mine, theirs),
+        resized=_resized(mine, theirs, found),
         only_measured=_alone([mine[n] for n in found.only_measured]),
         only_captured=_alone([theirs[n] for n in found.only_captured]),
         communication_ns=(_communication_ns(mine), _communication_ns(theirs)),
@@ -261,6 +270,21 @@ def _kinds(measured: Sequence[Unit], captured: Sequence[Unit]) -> tuple[KindRow,
         for name in sorted(names)
     ]
     return tuple(sorted(rows, key=lambda r: -max(r.measured.time_ns, r.captured.time_ns)))
+
+
+def _resized(
+    measured: Sequence[Unit], captured: Sequence[Unit], pairing: Pairing
+) -> tuple[tuple[Alone, Alone], ...]:
+    """Calls in one place with other sizes, by what both sides call them; the longest first."""
+    by_titles: dict[tuple[str, str], list[tuple[Unit, Unit]]] = {}
+    for i, j in pairing.resized:
+        both = measured[i], captured[j]
+        by_titles.setdefault((both[0].title, both[1].title), []).append(both)
+    found = [
+        (_alone([m for m, _ in group])[0], _alone([c for _, c in group])[0])
+        for group in by_titles.values()
+    ]
+    return tuple(sorted(found, key=lambda both: -both[0].totals.time_ns))
 
 
 def _alone(units: Sequence[Unit]) -> tuple[Alone, ...]:

@@ -37,6 +37,7 @@ def document(found: MeasuredComparison) -> CompareDocument:
         "measured_parts": _parts(found.parts[0]),
         "estimated_parts": _parts(found.parts[1]),
         "kinds": [_kind(row) for row in found.kinds],
+        "other_sizes": [{"measured": _alone(m), "captured": _alone(c)} for m, c in found.resized],
         "only_measured": [_alone(a) for a in found.only_measured],
         "only_captured": [_alone(a) for a in found.only_captured],
         "measured_communication_ns": round(found.communication_ns[0], 3),

@@ -2,7 +2,8 @@
 
 Calls are aligned by tokens that become coarser: what an operator is with its shape, type and FLOPs,
 then without its type and FLOPs, then its kind and size, its name, and at last what it is alone. Out of
-order only calls of one size are the same. What is left on
+order only calls of one size are paired. Pairs of other sizes are told apart from those that are the
+same. What is left on
 both sides between two pairs is one operation that the two write differently (a norm as one operator
 or as eight, a fused kernel) if their largest results have about one size and neither multiplies more
 than the other.
@@ -20,6 +21,8 @@ from flint.compare.measured.units import Unit
 _ALIKE = 2.0
 #: Calls on one side that may be another form of what the other side has.
 _MOST_IN_FORM = 64
+#: FLOPs of equal products, and bytes of equal messages, differ by less: biases, paddings.
+_SAME = 0.02
 _PRODUCTS = ("gemm", "convolution", "attention", "attention_backward")
 
 
@@ -33,9 +36,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Numbers of units: pairs, other forms of one operation, and what only one side has."""
+    """Numbers of units: pairs, other forms of one operation, and what only one side has.
+
+    `resized` are pairs by order and class alone: their results, FLOPs or bytes are of other sizes.
+    """
 
     pairs: tuple[Pair, ...]
+    resized: tuple[Pair, ...]
     forms: tuple[Form, ...]
     only_measured: tuple[int, ...]
     only_captured: tuple[int, ...]
@@ -52,7 +59,24 @@ def pair(measured: Sequence[Unit], captured: Sequence[Unit]) -> Pairing:
         if (i, j) in in_order or measured[i].elements == captured[j].elements
     ]
     forms, alone = _forms(measured, captured, pairs)
-    return Pairing(tuple(pairs), tuple(forms), *alone)
+    same = tuple((i, j) for i, j in pairs if is_same(measured[i], captured[j]))
+    resized = tuple(sorted({*pairs} - {*same}))
+    return Pairing(same, resized, tuple(forms), *alone)
+
+
+def is_same(measured: Unit, captured: Unit) -> bool:
+    """Whether two calls of one class have one size; of what has no known size, one name."""
+    if measured.kind == "other":
+        return measured.opcode == captured.opcode
+    if measured.communicates:
+        return _close(measured.bytes, captured.bytes)
+    if measured.elements != captured.elements:
+        return False
+    return measured.kind not in _PRODUCTS or _close(measured.flops, captured.flops)
+
+
+def _close(a: int, b: int) -> bool:
+    return abs(a - b) <= _SAME * max(a, b)
 
 
 def _levels(

@@ -63,19 +63,10 @@ def _of_part(name: str, what: str, parts: tuple[Attribution, Attribution], field
 def _of_kernels(units: tuple[Units, Units], pairing: Pairing) -> list[Cause]:
     """Time of kernels: of those that both have by kind, and of those that one alone has."""
     mine, theirs = units
-    found: list[Cause] = []
-    by_kind: dict[str, list[tuple[Unit, Unit]]] = {}
-    for i, j in pairing.pairs:
-        if not mine[i].communicates:
-            by_kind.setdefault(mine[i].kind, []).append((mine[i], theirs[j]))
-    for kind, both in by_kind.items():
-        times = total_ns([m for m, _ in both]), total_ns([c for _, c in both])
-        ratio = f", {times[0] / times[1]:.2f}x" if times[1] else ""
-        sentence = (
-            f"{plural(len(both), 'call')} of {kind} take {format_duration(times[0])}, the model "
-            f"says {format_duration(times[1])}{ratio}"
-        )
-        found.append(Cause(kind, sentence, times[0] - times[1]))
+    found = [
+        *_of_pairs("", [(mine[i], theirs[j]) for i, j in pairing.pairs]),
+        *_of_pairs(" of other sizes", [(mine[i], theirs[j]) for i, j in pairing.resized]),
+    ]
     formed = [mine[n] for f in pairing.forms for n in f.measured]
     forming = [theirs[n] for f in pairing.forms for n in f.captured]
     if formed:
@@ -88,6 +79,24 @@ def _of_kernels(units: tuple[Units, Units], pairing: Pairing) -> list[Cause]:
         found.append(Cause("forms", sentence, times[0] - times[1]))
     found += _of_alone("only measured", [mine[n] for n in pairing.only_measured], 1)
     found += _of_alone("only captured", [theirs[n] for n in pairing.only_captured], -1)
+    return found
+
+
+def _of_pairs(which: str, pairs: Sequence[tuple[Unit, Unit]]) -> list[Cause]:
+    """Kernels that both sides have, by kind."""
+    by_kind: dict[str, list[tuple[Unit, Unit]]] = {}
+    for measured, captured in pairs:
+        if not measured.communicates:
+            by_kind.setdefault(measured.kind, []).append((measured, captured))
+    found = []
+    for kind, both in by_kind.items():
+        times = total_ns([m for m, _ in both]), total_ns([c for _, c in both])
+        ratio = f", {times[0] / times[1]:.2f}x" if times[1] else ""
+        sentence = (
+            f"{plural(len(both), 'call')} of {kind}{which} take {format_duration(times[0])}, the "
+            f"model says {format_duration(times[1])}{ratio}"
+        )
+        found.append(Cause(kind + which, sentence, times[0] - times[1]))
     return found
 
 

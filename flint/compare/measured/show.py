@@ -34,6 +34,7 @@ def text(found: MeasuredComparison, *, verbose: bool = False) -> str:
         _heading(found),
         table(_KINDS, [_kind(row) for row in found.kinds]),
         _matched(found),
+        *_resized(found.resized, verbose),
         *_alone("only measured", found.only_measured, verbose),
         *_alone("only captured", found.only_captured, verbose),
         table(_PARTS, _parts(found)),
@@ -83,6 +84,21 @@ def _matched(found: MeasuredComparison) -> str:
         f"matched   {found.matched_time:.1%} of the measured time{forms}, {found.matched_calls:.1%} "
         f"of the measured calls; {found.captured_time:.1%} of the estimated time"
     )
+
+
+def _resized(resized: tuple[tuple[Alone, Alone], ...], verbose: bool) -> list[str]:
+    if not resized:
+        return []
+    shown = resized if verbose else resized[:_MOST_ALONE]
+    lines = [
+        f"  {format_count(m.totals.calls)} x {m.title}, captured as {c.title}: "
+        f"{format_duration(m.totals.time_ns)} against {format_duration(c.totals.time_ns)}"
+        for m, c in shown
+    ]
+    if len(shown) < len(resized):
+        rest = sum(m.totals.time_ns for m, _ in resized[len(shown) :])
+        lines.append(f"  and {len(resized) - len(shown)} more: {format_duration(rest)}")
+    return ["in the same place with another size:\n" + "\n".join(lines)]
 
 
 def _alone(title: str, alone: tuple[Alone, ...], verbose: bool) -> list[str]:

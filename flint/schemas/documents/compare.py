@@ -46,6 +46,15 @@ class ComparedAloneDocument(TypedDict):
     """What they do."""
 
 
+class ComparedSizeDocument(TypedDict):
+    """Calls of one class in the same place of both steps, with other sizes."""
+
+    measured: ComparedAloneDocument
+    """As they were measured."""
+    captured: ComparedAloneDocument
+    """As they were captured."""
+
+
 class ComparedPartsDocument(TypedDict):
     """To what the time of a step belongs; the parts add up to it."""
 
@@ -90,11 +99,11 @@ class CompareDocument(TypedDict):
     replay_error: float
     """How much longer the replay of the measurement is than what was measured, as a share."""
     matched_time: float
-    """Share of the measured time of kernels and communication that the capture has, too."""
+    """Share of the measured time of kernels and communication that the capture has in the same size."""
     matched_calls: float
-    """Share of the measured calls that the capture has, too."""
+    """Share of the measured calls that the capture has in the same size."""
     matched_estimated_time: float
-    """Share of the estimated time that was measured, too."""
+    """Share of the estimated time that was measured in the same size."""
     in_other_forms: float
     """Share of the measured time in operations that the capture writes in another way."""
     measured_parts: ComparedPartsDocument
@@ -103,6 +112,8 @@ class CompareDocument(TypedDict):
     """Of the estimated step."""
     kinds: list[ComparedKindDocument]
     """Kinds of kernels and communication, longest first."""
+    other_sizes: list[ComparedSizeDocument]
+    """What both have in the same place with another size, longest first."""
     only_measured: list[ComparedAloneDocument]
     """What the capture does not have, longest first."""
     only_captured: list[ComparedAloneDocument]
