@@ -192,6 +192,31 @@ def test_attention_knows_its_mask() -> None:
     assert whole.event.attributes == {}
 
 
+#: PyTorch's schemas: where an attention operator has the word that says its mask.
+_MASKED = {
+    "_scaled_dot_product_flash_attention": (3, 4, "True"),
+    "_scaled_dot_product_efficient_attention": (3, 6, "True"),
+    "_scaled_dot_product_cudnn_attention": (3, 6, "True"),
+    "_scaled_dot_product_flash_attention_backward": (6, 11, "True"),
+    "_scaled_dot_product_efficient_attention_backward": (4, 11, "True"),
+    "_scaled_dot_product_cudnn_attention_backward": (6, 14, "True"),
+    "_flash_attention_forward": (3, 8, "True"),
+    "_flash_attention_backward": (6, 11, "True"),
+    "_efficient_attention_forward": (3, 9, "1"),
+    "_efficient_attention_backward": (4, 14, "1"),
+}
+
+
+@pytest.mark.parametrize("name", _MASKED)
+def test_the_mask_is_where_the_schema_has_it(name: str) -> None:
+    tensors, at, word = _MASKED[name]
+    given = [b(2, 4, 16, 8)] * tensors
+    for said, causal in ((word, True), ("False" if word == "True" else "0", False)):
+        found = read(f"aten::{name}", signature(*given, *[""] * (at - tensors), said, ""))
+        assert found is not None
+        assert bool(found.event.attributes) is causal
+
+
 @pytest.mark.parametrize(
     ("name", "given"),
     [

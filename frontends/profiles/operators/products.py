@@ -214,5 +214,5 @@ FORMS: dict[str, Form] = {
     "_flash_attention_forward": packed_attention(8, 6),
     "_efficient_attention_forward": packed_attention(9, 7),
     "_flash_attention_backward": packed_attention_backward(11, 9),
-    "_efficient_attention_backward": packed_attention_backward(13, 8),
+    "_efficient_attention_backward": packed_attention_backward(14, 9),
 }  # fmt: skip
