@@ -74,8 +74,15 @@ def _row(f: Fitted, *, checked: bool) -> tuple[str, ...]:
         _mean(f.after),
         f"{_capped(last.of_sum):+.1f}" if last else "-",
         _mean(f.one_constant),
-        "" if checked else "written" if f.is_better else f"kept: {f.reason}",
+        "" if checked else _verdict(f),
     )
+
+
+def _verdict(f: Fitted) -> str:
+    if not f.is_better:
+        return f"kept: {f.reason}"
+    trivial = f.after is not None and f.one_constant and f.one_constant.mean < f.after.mean
+    return "written, but a roofline times one constant is nearer" if trivial else "written"
 
 
 def _mean(error: Error | None) -> str:

@@ -17,6 +17,8 @@ from tests.program_rows import ProgramBuilder
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
+    "calibrate": "--base --check --collect --framework --json --output --quiet --residuals --verbose "
+    "-o -q -v [DATA...]",
     "capture": "--args --chip --chunks --cluster --compiler --cut --granularity --groups --hint --json --link --map --mesh "
     "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --step --steps "
     "--tensor-size --trip-count --unpriced --verbose --world "
