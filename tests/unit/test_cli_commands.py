@@ -30,7 +30,7 @@ OPTIONS = {
     "-c -q -v MEASURED CAPTURED",
     "diff": "--cluster --exit-code --fail-over --json --map --markdown --mesh --overlap --profile "
     "--quiet --rev --set --unpriced --verbose -c -m -q -v BEFORE [AFTER]",
-    "estimate": "--binary --class --cluster --compare --json --map --overlap --perfetto --profile --quiet "
+    "estimate": "--binary --class --cluster --compare --json --map --measured --overlap --perfetto --profile --quiet "
     "--replace --scale --timing --unpriced "
     "--verbose --view --window "
     "-c -q -v PATH",
