@@ -47,30 +47,40 @@ def timed_profile(
     timed = [n for n in nodes if n.start_us is not None]
     first = min((n.start_us or 0.0 for n in timed), default=0.0)
     by_number = {n.number: n for n in nodes}
-    lost = 0
+    launchers = {n.number: _launcher(n, by_number) for n in timed if n.on_device}
     rows: dict[int, int] = {}
     for node in timed:
         start, duration = ((node.start_us or 0.0) - first) * 1e3, (node.duration_us or 0.0) * 1e3
         if node.on_device:
             parent = by_number.get(node.parent)
-            launcher = _launcher(node, by_number)
-            lost += launcher is None
-            _add_launch(builder, node, launcher, first)
+            _add_launch(builder, node, launchers[node.number], first)
             rows[node.number] = _add_activity(builder, node, parent, start, duration, groups)
-        elif node.integer("scope", 0) == _USER_SCOPE:
-            builder.add_mark(
-                without_paths(node.name), start, duration, _thread(node), on_device=False
-            )
-        elif not node.name.startswith(_HOST_ROW):
-            _add_operator(builder, node, start, duration, groups)
-        _add_waits(builder, node, by_number, start, duration)
+        else:
+            _add_host(builder, node, start, duration, groups)
+            _add_waits(builder, node, by_number, start, duration)
     _add_device_waits(builder, timed, rows)
+    lost = sum(launcher is None for launcher in launchers.values())
     if is_one_step and timed:
         over = max(n.end_us for n in timed) - first
         builder.add_mark("step#0", 0.0, (over + 1) * 1e3, 0, on_device=lost == len(rows))
     if 0 < lost < len(rows):
         builder.warnings.append(f"{lost:,} kernels have no operator with a time around them")
     return builder.build()
+
+
+def _add_host(
+    builder: ProfileBuilder,
+    node: Node,
+    start_ns: float,
+    duration_ns: float,
+    groups: Mapping[str, tuple[int, ...]],
+) -> None:
+    """An annotation or an operator; of rows that Flint wrote of the host, their ends are enough."""
+    if node.integer("scope", 0) == _USER_SCOPE:
+        name = without_paths(node.name)
+        builder.add_mark(name, start_ns, duration_ns, _thread(node), on_device=False)
+    elif not node.name.startswith(_HOST_ROW):
+        _add_operator(builder, node, start_ns, duration_ns, groups)
 
 
 def _thread(node: Node) -> int:

@@ -49,6 +49,7 @@ _COMMUNICATES = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
 #: What stands first in names that Flint and others write.
 _TYPE_WORD = re.compile(r"^(COMP|COMM_COLL|COMM_SEND|COMM_RECV)_NODE[ _]?")
 _OPCODE = re.compile(r"^(?:stablehlo|hlo|sdy)\.(\w+)|^(fusion)\b")
+_NO_STARTS = "the trace has no starts: times follow from durations and dependencies"
 #: Streams of nodes that name none.
 _COMPUTE, _NETWORK = 0, 1
 
@@ -100,6 +101,20 @@ def read(path: Path) -> tuple[Profile, ...]:
     raw = [r for r in found if r.kind not in (NodeType.METADATA, NodeType.INVALID)]
     interned = Interned()
     nodes = [_node(r, world, interned) for r in raw]
+    has_starts = any(r.start > 0 for r in raw)
+    timed = _with_times(nodes, path, has_starts=has_starts)
+    profile = timed_profile(
+        timed, world.groups, rank=rank, world=world.size, form="chakra",
+        is_one_step=metadata.get("producer") == "flint",
+    )  # fmt: skip
+    free = sum(n.on_device and not n.duration_us for n in nodes)
+    said = [] if has_starts else [_NO_STARTS]
+    said += [f"{free:,} nodes of the device have no duration: they take no time"] if free else []
+    return (replace(profile, warnings=profile.warnings + tuple(said)),)
+
+
+def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> list[Node]:
+    """Nodes with starts. Raises FlintError FL823 where they have no durations, or wait all round."""
     if not any(n.duration_us for n in nodes if n.on_device):
         raise FlintError(
             "FL823",
@@ -107,7 +122,6 @@ def read(path: Path) -> tuple[Profile, ...]:
             help="flint estimate reads the captured workload; traces with times come from a profile, "
             "or from flint capture -c CLUSTER",
         )
-    has_starts = any(r.start > 0 for r in raw)
     timed = nodes if has_starts else scheduled(nodes)
     if len(timed) < len(nodes):
         raise FlintError(
@@ -115,18 +129,7 @@ def read(path: Path) -> tuple[Profile, ...]:
             f"{path}: {len(nodes) - len(timed):,} nodes wait for each other, all round",
             help="flint check names them",
         )
-    profile = timed_profile(
-        timed, world.groups, rank=rank, world=world.size, form="chakra",
-        is_one_step=metadata.get("producer") == "flint",
-    )  # fmt: skip
-    free = sum(n.on_device and not n.duration_us for n in nodes)
-    said = (
-        []
-        if has_starts
-        else ["the trace has no starts: times follow from durations and dependencies"]
-    )
-    said += [f"{free:,} nodes of the device have no duration: they take no time"] if free else []
-    return (replace(profile, warnings=profile.warnings + tuple(said)),)
+    return timed
 
 
 # Files ----------------------------------------------------------------------------------------
