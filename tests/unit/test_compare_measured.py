@@ -21,7 +21,7 @@ from flint.ir.program import Collective, Kind, Phase
 from flint.ir.workload import RankClass, Workload
 from flint.tracing import Trace
 from tests.machine_output import valid
-from tests.measured_programs import one_rank, two_ranks
+from tests.measured_programs import Recorded, one_rank, two_ranks, workload
 from tests.unit.test_cli_commands import _flint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,3 +215,19 @@ def test_the_command_says_what_it_cannot_do() -> None:
     assert (ended.exit_code, "error[FL840]" in ended.stderr) == (2, True)
     ended = _flint("compare", *map(str, BERT), "-c", "nowhere")
     assert (ended.exit_code, "error[FL702]" in ended.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("pause_ns", "launch_ns"), [(4_000, 5_000), (60_000, 1_000)])
+def test_short_pauses_are_of_the_launch_and_long_ones_unknown(
+    pause_ns: int, launch_ns: int
+) -> None:
+    r = Recorded()
+    r.launch(1_000)
+    first = r.mm(2_000)
+    pause = r.builder.add("host.gap", op=OpClass.HOST, deps=(first,), measured_ns=pause_ns)
+    r.last["compute"] = pause
+    r.mm(2_000)
+    step = 1_000 + 4_000 + pause_ns
+    found = compared(workload(r.build(), spans=(step,)), captured(2)).parts[0]
+    assert (found.compute_ns, found.launch_ns) == (4_000, launch_ns)
+    assert found.unknown_ns == step - 4_000 - launch_ns
