@@ -131,7 +131,10 @@ def _begin_ns(profile: Profile, step: Step) -> float:
 def _lacking(profile: Profile) -> list[str]:
     """What was not recorded, and what Flint does not know without it."""
     signatures = profile.operators.signature
-    if len(signatures) and (signatures < 0).all():
+    is_compiled = (profile.activities.compiled >= 0).any()  # a compiler's program says it
+    if len(signatures) and (signatures < 0).all() and not is_compiled:
+        if profile.format in ("xplane", "xla chrome trace"):
+            return ["the profile does not hold its programs: what kernels work on is not known"]
         return ["no operator has shapes (record_shapes=True): what kernels work on is not known"]
     return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import sqlite3
 from pathlib import Path
@@ -161,6 +162,12 @@ def test_a_cut_export_is_refused(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "a.sqlite"
     path.write_bytes(whole[:kept])
     assert _refused(path, "FL826")
+
+
+def test_a_packed_export_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite.gz"
+    path.write_bytes(gzip.compress(small_export().write(tmp_path / "a.sqlite").read_bytes()))
+    assert "unpack it first" in _refused(path, "FL826")
 
 
 def test_rows_of_wrong_types_are_left_out_and_said(tmp_path: Path) -> None:

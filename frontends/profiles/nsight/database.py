@@ -15,6 +15,8 @@ from typing import Any
 from flint.errors import FlintError
 from flint.io.files import open_regular
 
+#: How a SQLite database begins.
+MAGIC = b"SQLite format 3\x00"
 #: Events of one table: a Profile's columns of more would not fit into the memory of one machine.
 MOST_ROWS = 100_000_000
 #: Strings are few (names of kernels and ranges); each is kept.
@@ -92,10 +94,17 @@ def open_export(path: Path) -> Iterator[Database]:
     Raises FlintError FL801 for what cannot be opened, FL826 for what SQLite cannot read.
     """
     try:
-        with open_regular(path):
+        with open_regular(path) as file:
+            packed = file.read(len(MAGIC)) != MAGIC
             uri = path.absolute().as_uri()
     except OSError as error:
         raise FlintError("FL801", f"cannot read {path}: {error.strerror or error}") from error
+    if packed:
+        raise FlintError(
+            "FL826",
+            f"{path} is packed, which SQLite does not read",
+            help="unpack it first: gunzip --keep FILE",
+        )
     # immutable: no locks, and a journal that a crash left behind is not played back into the file
     connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True)
     connection.text_factory = lambda data: data.decode("utf-8", "replace")

@@ -15,13 +15,12 @@ from flint.errors import FlintError
 from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.foreign import no_rocprof
 from flint.frontends.profiles.kineto.collectives import with_comms_of_operators
-from flint.frontends.profiles.nsight.database import Database, open_export
+from flint.frontends.profiles.nsight.database import MAGIC, Database, open_export
 from flint.frontends.profiles.nsight.events import Host, add_host, read_host
 from flint.frontends.profiles.nsight.ranges import with_comms_of_kernels
 from flint.frontends.profiles.nsight.types import with_types_of_kernels
 from flint.frontends.profiles.profile import ActivityKind, Profile
 
-_MAGIC = b"SQLite format 3\x00"
 #: The version of the schema that this was written for; older ones lack columns, newer ones have more.
 _KNOWN_MAJOR = 3
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
@@ -66,7 +65,7 @@ class Exported:
 
 def recognizes(head: bytes) -> bool:
     """Whether a file is a SQLite database."""
-    return head.startswith(_MAGIC)
+    return head.startswith(MAGIC)
 
 
 def read(path: Path) -> tuple[Profile, ...]:
