@@ -13,6 +13,7 @@ import flint
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "jaxlib", "torch", "numpy", "pydantic", "networkx", "google.protobuf")
 PUBLIC = [
+    "Calibration",
     "Cluster",
     "CostEstimate",
     "Disaggregated",
@@ -29,8 +30,10 @@ PUBLIC = [
     "Trace",
     "Workload",
     "WorldStep",
+    "calibrate",
     "cost_of",
     "entry",
+    "import_profiles",
     "torch_op",
     "trace",
     "trace_distributed",

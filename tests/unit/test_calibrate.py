@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ from flint.backends.cost.fitting.kernels import latencies, measured_kernels, wit
 from flint.backends.cost.fitting.networks import call_of
 from flint.backends.cost.fitting.simplex import lowest
 from flint.calibration.calibrate import Calibration, calibrate
-from flint.calibration.collect import script_of
 from flint.calibration.fitted import Fitted
 from flint.cli import app
 from flint.cluster.models import Cluster
@@ -277,24 +274,6 @@ def test_the_command(tmp_path: Path) -> None:
     done = run(app, ["calibrate", str(data), "--base", "h100-dgx"])
     assert "element-wise" in done.stdout and "written" in done.stdout
     assert isinstance(flint.calibrate(data, base="h100-dgx"), flint.Calibration)
-
-
-@pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_the_script_runs_here_and_its_table_is_read(tmp_path: Path, framework: str) -> None:
-    pytest.importorskip(framework)
-    path, table = tmp_path / "collect.py", tmp_path / "mine.csv"
-    done = CliRunner().invoke(app, ["calibrate", "--collect", str(path), "--framework", framework])
-    assert done.exit_code == 0 and path.read_text("utf-8") == script_of(framework)
-    assert "import flint" not in path.read_text("utf-8")
-    command = [sys.executable, str(path), "-o", str(table), "--device", "cpu", "--quick"]
-    subprocess.run([*command, "--seconds", "0.01", "--dtypes", "f32"], check=True, cwd=tmp_path)
-    found = calibrate(table, base="h100-dgx")
-    assert found.sources[0].kernels == 9 and found.sources[0].left_out == {}
-    assert {f.name for f in found.kernels} == {
-        *("products", "attention", "softmax", "norms", "element-wise", "copies", "reductions"),
-    }
-    again = CliRunner().invoke(app, ["calibrate", "--collect", str(path)])
-    assert again.exit_code == 2 and "FL502" in again.output
 
 
 def test_the_simplex_is_that_of_scipy() -> None:
