@@ -95,7 +95,11 @@ def test_two_profiles_of_one_program_differ_in_times() -> None:
 def test_pages_graphs_and_text(tmp_path: Path) -> None:
     for found in (one_rank(), two_ranks()):
         e = Trace(found).estimate()
-        assert "host" in e.to_html()
+        page = e.to_html()
+        assert "What was measured" in page
+        assert "from a profile" in page
+        assert "0 B of" not in page
+        assert ("not recorded" in page) == (found.measured_by.classes[0].peak_bytes == 0)  # type: ignore[union-attr]
         assert e.to_html(against=e)
         for write in FORMATS.values():
             assert "host.launch" in write(found.programs[0])

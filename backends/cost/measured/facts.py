@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 #: What each basis is to people.
 _WORDS = {Basis.MEASURED: "measured", Basis.SCALED: "scaled", Basis.MODEL: "by models"}
-_COLUMNS = (
+#: Of a table of recorded ranks.
+COLUMNS = (
     Column("rank"),
     Column("measured", right=True),
     Column("estimated", right=True),
@@ -87,7 +88,7 @@ class MeasuredFacts:
 
     def table(self) -> str:
         """Spans, and to what the nanoseconds of each recorded rank belong."""
-        return text_table(_COLUMNS, [_cells(c) for c in self.classes])
+        return text_table(COLUMNS, [attribution_cells(c) for c in self.classes])
 
     def to_json(self) -> MeasuredDocument:
         """Exact numbers, JSON-able."""
@@ -121,7 +122,8 @@ class MeasuredFacts:
         }
 
 
-def _cells(c: ClassFacts) -> tuple[str, ...]:
+def attribution_cells(c: ClassFacts) -> tuple[str, ...]:
+    """A row of COLUMNS."""
     span = c.attribution.span_ns or 1.0
     parts = [f"{ns / span:.1%}" for ns in asdict(c.attribution).values()]
     if not c.measured_ns:

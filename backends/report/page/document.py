@@ -28,7 +28,7 @@ def report_html(estimate: Estimate, *, rank_class: int | str | None = None) -> s
     title = f"{estimate.name} on {estimate.cluster.name}"
     sections = _sections(estimate, one_class(estimate, rank_class))
     head = join((facts.cards(estimate), facts.about(estimate)))
-    return document(title, head, sections)
+    return document(title, head, sections, _RECORDED if estimate.workload.measured_by else _FOOTER)
 
 
 def one_class(estimate: Estimate, rank_class: int | str | None) -> int:
@@ -43,11 +43,12 @@ def _sections(e: Estimate, number: int) -> list[Section]:
     beside = memory if fullest == number else memory_over_time(e, number)
     found = [
         facts.notes(e),
+        facts.measured(e),
         time_sections.where_the_time_goes(e, number),
         time_sections.timeline_section(e, number, beside),
         time_sections.pipeline(e),
         time_sections.exposed(e, number, rows),
-        memory_section(e, memory, e.classes[fullest].end_ns),
+        None if e.workload.measured_by else memory_section(e, memory, e.classes[fullest].end_ns),
         time_sections.kernels(e, number),
         time_sections.collectives(rows),
         time_sections.critical_path(e),
@@ -56,7 +57,17 @@ def _sections(e: Estimate, number: int) -> list[Section]:
     return [section for section in found if section is not None]
 
 
-def document(title: str, head: Markup, sections: Sequence[Section]) -> str:
+_FOOTER = (
+    "Made by flint report from a captured program: nothing ran. Times and memory are estimates; "
+    "how far to trust them is in Flint's docs/accuracy.md."
+)
+_RECORDED = (
+    "Made by flint report from a profile. What times rest on is said in the notes, and more of it in "
+    "Flint's docs/measured.md."
+)
+
+
+def document(title: str, head: Markup, sections: Sequence[Section], footer: str = _FOOTER) -> str:
     """A page with a heading, links to its sections, and these. Nothing is loaded from elsewhere."""
     style, script = f"{asset('parts.css')}{asset('page.css')}", asset("page.js")
     links = (tag("li", tag("a", s.title, href=f"#{s.name}")) for s in sections)
@@ -65,7 +76,7 @@ def document(title: str, head: Markup, sections: Sequence[Section]) -> str:
         tag("a", "Skip to the report", cls="skip", href="#report"),
         tag("header", tag("h1", title), tag("nav", tag("ul", *links), aria_label="sections")),
         tag("main", head, *(s.markup() for s in sections), id="report"),
-        tag("footer", tag("p", _FOOTER)),
+        tag("footer", tag("p", footer)),
         tag("script", Markup(script)),
         cls="flint",
     )
@@ -78,12 +89,6 @@ def document(title: str, head: Markup, sections: Sequence[Section]) -> str:
         tag("style", Markup(style)),
     )
     return f"<!DOCTYPE html>\n{tag('html', head_, body, lang='en')}\n"
-
-
-_FOOTER = (
-    "Made by flint report from a captured program: nothing ran. Times and memory are estimates; "
-    "how far to trust them is in Flint's docs/accuracy.md."
-)
 
 
 def _policy(style: str, script: str) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from flint.backends.cost.astrasim.files import UNKNOWN_MEMORY_BYTES
+from flint.backends.cost.measured.facts import COLUMNS, attribution_cells
 from flint.backends.report.page.markup import Heading, Markup, join, table, tag
 from flint.backends.report.page.section import Section, share
 from flint.cluster.constants import numbers
@@ -24,6 +25,8 @@ def cards(e: Estimate) -> Markup:
     bound = "a lower bound: some operations have no price" if e.is_lower_bound else ""
     fits = "fits" if memory.fits else "DOES NOT FIT"
     capacity = known_capacity(memory.capacity_bytes)
+    held = f"of {format_bytes(capacity)}, {fits}" if capacity else ""
+    unknown = memory.recorded and not memory.peak_bytes
     shown = (
         ("step time", format_duration(e.step_time_ns), bound),
         ("MFU", f"{e.mfu:.1%}", f"of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
@@ -35,8 +38,8 @@ def cards(e: Estimate) -> Markup:
         ),
         (
             "peak memory",
-            format_bytes(memory.peak_bytes),
-            f"of {format_bytes(capacity)}, {fits}" if capacity else "",
+            "not recorded" if unknown else format_bytes(memory.peak_bytes),
+            "" if unknown else "as recorded" if memory.recorded else held,
         ),
         ("devices", format_count(ranks), _mesh(e)),
     )
@@ -55,6 +58,21 @@ def _mesh(e: Estimate) -> str:
 def _card(name: str, value: str, small: str) -> Markup:
     below = tag("span", small, cls="small") if small else ""
     return tag("div", tag("dt", name), tag("dd", value, below), cls="card")
+
+
+def measured(e: Estimate) -> Section | None:
+    """Spans of recorded ranks, and to what their time belongs; None of what was not recorded."""
+    if e.measured is None or not e.measured.classes:
+        return None
+    headings = [Heading(c.title or "off by", c.right) for c in COLUMNS]
+    rows = [attribution_cells(c) for c in e.measured.classes]
+    said = tag(
+        "p",
+        "To what every nanosecond of a recorded rank belongs; docs/measured.md says how it is told.",
+    )
+    return Section(
+        "measured", "What was measured", join((said, table(headings, rows, "recorded ranks")))
+    )
 
 
 def about(e: Estimate) -> Markup:
