@@ -61,7 +61,7 @@ def read_data(paths: Sequence[Path], chip: Chip) -> Data:
         if workload is None:
             _take(read_measurements(path), found)
         else:
-            _take_trace(path.name, trace_rows(workload, chip), found)
+            _take_trace(path.name or path.resolve().name, trace_rows(workload, chip), found)
     return found
 
 
