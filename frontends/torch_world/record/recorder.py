@@ -12,10 +12,14 @@ import torch.distributed as dist
 from flint.frontends.torch_declared import plain_arguments
 from flint.frontends.torch_precision import convolution_precision, matmul_precision
 from flint.frontends.torch_private import (
+    DispatchKey,
     FakeTensor,
     OpOverload,
     TorchDispatchMode,
+    below_autograd,
     current_node,
+    has_kernel,
+    kernel_of,
     next_sequence_number,
     plain_dispatch,
     schema_of,
@@ -66,6 +70,8 @@ class _Operator:
     copies: bool
     family: Family | None
     precision: Callable[[], str] | None  #: how it multiplies f32 now
+    is_composite: bool  #: PyTorch takes it apart, on any device
+    views: bool  #: its result is its first argument, seen differently
 
 
 class Recorder(TorchDispatchMode):
@@ -139,10 +145,23 @@ class Recorder(TorchDispatchMode):
         session = self.session
         if session.paused:
             return func(*args, **kwargs)
-        result = session.values.run(func, args, kwargs)
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = _operator(func)
+        if torch.is_inference_mode_enabled():
+            if operator.is_composite:
+                # Elsewhere autograd's part of PyTorch has taken it apart before it comes here.
+                with self:
+                    return kernel_of(func)(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+            if operator.views and not _tensors(args[:1])[0].is_inference():
+                # A view of a tensor from before is none of inference mode: autograd's part checks.
+                with torch.inference_mode(mode=False), below_autograd():
+                    return self._run(operator, args, kwargs)
+        return self._run(operator, args, kwargs)
+
+    def _run(self, operator: _Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+        session = self.session
+        result = session.values.run(operator.func, args, kwargs)
         if session.phases.recording or session.graph is not None:
             if not operator.allocates:
                 self._record(operator, args, kwargs, result)
@@ -357,6 +376,7 @@ Recorder.__torch_dispatch__ = Recorder.dispatch
 def _operator(func: OpOverload) -> _Operator:
     schema = schema_of(func)
     written = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
+    aliased = [a.alias_info for a in schema.arguments if a.alias_info]
     return _Operator(
         func=func,
         op=str(func),
@@ -366,7 +386,15 @@ def _operator(func: OpOverload) -> _Operator:
         copies=schema.name in _COPIES,
         family=family_of(*schema.name.split("::")),
         precision=_precision(base_name(str(func))),
+        is_composite=_is_composite(func),
+        views=bool(aliased) and not written,
     )
+
+
+def _is_composite(func: OpOverload) -> bool:
+    """Whether PyTorch takes an operator apart: not where the device has a kernel for the whole."""
+    name = func.name()
+    return has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "PrivateUse1")
 
 
 def _precision(name: str) -> Callable[[], str] | None:
