@@ -52,6 +52,6 @@ def program(tmp_path: Path, mode: str) -> Program:
 def test_inference_mode_changes_nothing(tmp_path: Path) -> None:
     plain, inference = (program(tmp_path, mode) for mode in ("no_grad", "inference_mode"))
     assert plain.opcodes == inference.opcodes
-    assert not any("layer_norm" == name.rpartition(".")[2] for name in inference.opcodes)
+    assert not any(name.rpartition(".")[2] == "layer_norm" for name in inference.opcodes)
     for column in COLUMNS:
         np.testing.assert_array_equal(getattr(plain, column), getattr(inference, column), column)

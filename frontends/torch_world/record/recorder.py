@@ -153,7 +153,7 @@ class Recorder(TorchDispatchMode):
                 # Elsewhere autograd's part of PyTorch has taken it apart before it comes here.
                 with self:
                     return kernel_of(func)(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-            if operator.views and not _tensors(args[:1])[0].is_inference():
+            if operator.views and not all(t.is_inference() for t in _tensors(args)):
                 # A view of a tensor from before is none of inference mode: autograd's part checks.
                 with torch.inference_mode(mode=False), below_autograd():
                     return self._run(operator, args, kwargs)
