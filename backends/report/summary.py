@@ -138,8 +138,9 @@ class Summary:
         facts = [
             ("ops", f"{format_count(c.ops)} ({format_count(c.executions)} executed per step)"),
             ("FLOPs per device", f"{format_flops(c.flops)} ({matmuls})"),
-            ("parameter bytes per device", _parameter_text(c)),
         ]
+        if c.argument_bytes:  # a profile does not say what a step was given
+            facts.append(("parameter bytes per device", _parameter_text(c)))
         if len(self.classes) > 1:
             facts.insert(0, ("ranks", format_count(c.ranks)))
         if c.unpriced:

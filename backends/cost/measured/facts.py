@@ -190,7 +190,8 @@ def recorded_notes(facts: MeasuredFacts) -> list[str]:
         ranks = plural(len(by.classes), "rank")
         on = f" ({facts.recorded_on})" if facts.recorded_on else ""
         notes.append(f"{by.format} profiles of {ranks} on {by.device}{on}; the host is as recorded")
-        if len(by.classes) == 1:
+        attributions = [c.attribution for c in facts.classes]
+        if len(by.classes) == 1 and any(a.wire_ns or a.waiting_ns for a in attributions):
             notes.append(
                 "one rank was recorded: its communication holds the wait for others, and goes over the "
                 "wire as long as the model says"
