@@ -195,7 +195,7 @@ def _class(
 ) -> Fitted:
     def predict(rows: NDArray[np.int64]) -> Predict:
         some = data.select(rows)
-        return lambda values: latencies(some, with_constants(chip, values))
+        return lambda values: latencies(some, with_constants(chip, values), exact=check)
 
     half = np.ones_like(data.hashes) if check else halves(data.hashes.tolist())
     rows = Rows(data.measured_ns, data.weight, data.count, half)

@@ -78,7 +78,7 @@ def residual_times(found: Calibration) -> list[tuple[Key, float]]:
 
 def as_toml(found: Calibration, path: Path, table: str = "") -> str:
     """The text of the file at `path`; `table` names the file of exact shapes, "" for none."""
-    lines = [*_head(found, path), *_chip(found, table)]
+    lines = [*_head(found, path), *_derate(found, table), *_chip(found, table)]
     for tier, fitted in found.tiers:
         if fitted.is_better:
             lines += _tier(found, tier, fitted)
@@ -94,6 +94,14 @@ def _head(found: Calibration, path: Path) -> Iterator[str]:
     if found.host_launch_ns is not None:
         source = f"flint calibrate on launches in {names_of(found)}: their mean"
         yield f"host_launch_ns = {_number(found.host_launch_ns, source, 'measured')}"
+
+
+def _derate(found: Calibration, table: str) -> Iterator[str]:
+    """Prices that were fitted to times are these times: the base's derate would make them longer."""
+    derate = found.base.derate.value
+    if derate != 1 and (table or found.constants):
+        source = f"prices of kernels are fitted to measured times, not to {derate:g} of the speed"
+        yield f"derate = {_number(1.0, source, 'assumed')}"
 
 
 def _base(found: Calibration, path: Path) -> str:

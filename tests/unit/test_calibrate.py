@@ -325,3 +325,27 @@ def test_rows_of_one_kernel_become_one() -> None:
     )
     found = measured_kernels([one, twice])
     assert len(found) == 1 and found.measured_ns.tolist() == [300.0] and found.count.tolist() == [3]
+
+
+def test_half_of_the_calls_give_the_times_of_the_other_half() -> None:
+    """Of every class with more than a hundredth of the time, on H100, within 10 %."""
+    from benchmarks.calibrate_calls import report
+
+    rows = [line.rsplit(maxsplit=5) for line in report("h100").splitlines()[1:]]
+    times = {name: float(time) for name, _, time, *_ in rows}
+    error = {name: float(after) for name, *_, after in rows}
+    large = [name for name, time in times.items() if time > 0.01 * sum(times.values())]
+    assert set(large) == {"products", "attention", "element-wise", "copies", "reductions"}
+    assert {name: error[name] for name in large if abs(error[name]) > 10} == {}
+
+
+def test_measured_times_are_not_derated(tmp_path: Path) -> None:
+    file = tmp_path / "slow.toml"
+    file.write_text(
+        'name = "slow"\ntitle = "slow"\nbase = "h100-dgx"\n'
+        'derate = { value = 0.5, kind = "measured", source = "ours" }\n'
+    )
+    assert Cluster.load(file).derate.value == 0.5
+    table = elements_csv(tmp_path / "a.csv", MADE, least=8, most=30)
+    calibrate(table, base=file).write(tmp_path / "mine.toml")
+    assert Cluster.load(tmp_path / "mine.toml").derate.value == 1.0

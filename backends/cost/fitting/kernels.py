@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.chips.kernel_table import KINDS
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.backends.cost.chips.model import Roofline, model_of
+from flint.backends.cost.chips.model import Roofline, latency_ns, model_of
 from flint.backends.cost.fitting.fit import Bounds, hash_of
 from flint.cluster.models import Chip
 from flint.cluster.tables import Constant, Quantity, SourceKind, constant_of
@@ -155,9 +155,13 @@ def with_constants(chip: Chip, values: Mapping[str, float]) -> Chip:
     return chip.model_copy(update={family.table: family.model_copy(update={"constants": own})})
 
 
-def latencies(data: MeasuredKernels, chip: Chip) -> Float64s:
-    """Prices of the kernels on a chip, in ns, at least a nanosecond each."""
-    return np.maximum(model_of(chip).latency_ns(data.kernels), 1.0)
+def latencies(data: MeasuredKernels, chip: Chip, *, exact: bool = False) -> Float64s:
+    """Prices of the kernels by a chip's model, in ns, at least a nanosecond each.
+
+    With `exact` those that its table of exact shapes has are as measured, as in estimates.
+    """
+    found = latency_ns(data.kernels, chip) if exact else model_of(chip).latency_ns(data.kernels)
+    return np.maximum(found, 1.0)
 
 
 def roofline_ns(data: MeasuredKernels, chip: Chip) -> Float64s:
