@@ -9,7 +9,7 @@ from flint.ir.builder import ProgramBuilder
 from flint.ir.measured_by import MeasuredBy, MeasuredClass
 from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
-from flint.ir.program import Collective, Kind, Phase, Program
+from flint.ir.program import Collective, Flag, Kind, Phase, Program
 from flint.ir.workload import RankClass, Workload
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -29,8 +29,9 @@ class Recorded:
     ) -> int:
         """The host's time before a launch."""
         self.host = self.builder.add(
-            opcode, op=OpClass.HOST, deps=(self.host, *waits), stream="host", measured_ns=host_ns
-        )
+            opcode, op=OpClass.HOST, deps=(self.host, *waits), stream="host", measured_ns=host_ns,
+            flags=Flag.WAITS if waits else 0,
+        )  # fmt: skip
         return self.host
 
     def _row(self, opcode: str, kind: Kind, ns: int, stream: str, **columns: Any) -> int:

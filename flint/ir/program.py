@@ -71,6 +71,7 @@ class Flag(IntFlag):
     TURNED_RESULT = 2048  #: a convolution whose result is not (batch, spatial, features), or so
     SEEN_FIRST = 4096  #: turned first, but only as m or k has several dimensions: (batch, k, m)
     SEEN_LAST = 8192  #: the same of the last dependency
+    WAITS = 16384  #: a HOST row that launches nothing: the host waits, or a stream pauses
 
 
 class RegionKind(IntEnum):

@@ -19,7 +19,7 @@ from flint.frontends.torch_world.program.groups import Channels, Messages
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import OpClass
-from flint.ir.program import Program
+from flint.ir.program import Flag, Program
 
 #: Opcodes of rows of the host, and of a pause of the device between two kernels.
 LAUNCH, WAIT, GAP = "host.launch", "host.wait", "host.gap"
@@ -162,8 +162,15 @@ class ProgramOfProfile:
             deps=deps,
             stream=HOST_STREAM,
             measured_ns=max(measured, 1),
+            flags=Flag.WAITS if event.is_wait else 0,
         )
         self._host_point = round(since) + max(measured, 1)
+
+    def _pause(self, lane: str, deps: Sequence[int], pause_ns: int) -> int:
+        """A row for a pause of a stream that nothing explains."""
+        return self._builder.add(
+            GAP, op=OpClass.HOST, deps=deps, stream=lane, measured_ns=pause_ns, flags=Flag.WAITS
+        )
 
     def _activity(self, row: int, *, called: bool) -> None:
         """A row of the device, after a pause where it began later than all says."""
@@ -179,9 +186,7 @@ class ProgramOfProfile:
             ready = max(ready, self._host_point)
         if start - ready >= _LEAST_GAP_NS:
             pause = round(start) - round(ready)
-            deps.append(
-                self._builder.add(GAP, op=OpClass.HOST, deps=deps, stream=lane, measured_ns=pause)
-            )
+            deps.append(self._pause(lane, deps, pause))
             ready = round(ready) + pause
         content = self._contents.of(row)
         whole = max(round(float(a.duration_ns[row])), 1)

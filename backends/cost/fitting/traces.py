@@ -20,7 +20,7 @@ from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.cluster.models import Chip
 from flint.frontends.measurements.rows import CollectiveTime, KernelTime
 from flint.ir.op_class import Collective, OpClass
-from flint.ir.program import Kind, Program
+from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
 
 Float64s = NDArray[np.float64]
@@ -72,14 +72,9 @@ def trace_rows(workload: Workload, chip: Chip) -> TraceRows:
     for program in workload.programs:
         _take_kernels(program, chip, found)
         _take_collectives(program, workload, found)
-        host = (program.op == OpClass.HOST) & _named(program, "host.launch")
+        host = (program.op == OpClass.HOST) & ((program.flags & Flag.WAITS) == 0)
         found.launches_ns += program.measured_ns[host & (program.measured_ns > 0)].tolist()
     return found
-
-
-def _named(program: Program, opcode: str) -> NDArray[np.bool_]:
-    numbers = [i for i, name in enumerate(program.opcodes) if name == opcode]
-    return np.isin(program.opcode, numbers)
 
 
 def _take_kernels(program: Program, chip: Chip, found: TraceRows) -> None:

@@ -22,7 +22,7 @@ from flint.backends.cost.row_prices import Basis, Mask, Pricing, RowPrices, mode
 from flint.backends.cost.simulate.timeline import Floats
 from flint.cluster.models import Cluster
 from flint.ir.op_class import OpClass
-from flint.ir.program import Int64s, Kind, Program
+from flint.ir.program import Flag, Int64s, Kind, Program
 from flint.ir.workload import Workload
 
 #: Kind of communication, tiers with members, bytes.
@@ -283,14 +283,8 @@ def _groups(key: _CommunicationKey) -> tuple[Hashable, ...]:
 
 def _host_ns(program: Program) -> list[float]:
     """What the host did for each operator's call: over all its launches, its waits aside."""
-    launches = np.flatnonzero(
-        (program.op == OpClass.HOST)
-        & (
-            np.array([o.endswith("launch") for o in program.opcodes], dtype=np.bool_)[
-                program.opcode
-            ]
-        )
-    )
+    host = (program.op == OpClass.HOST) & ((program.flags & Flag.WAITS) == 0)
+    launches = np.flatnonzero(host)
     if not len(launches):
         return []
     calls = len(np.unique(program.launcher[program.launcher > 0]))
