@@ -82,18 +82,10 @@ def _workload(path: Path) -> Workload | None:
 
 
 def _imported(path: Path) -> Workload | None:
-    from flint.frontends.profiles import kineto, nsight, xplane
     from flint.frontends.profiles.build import workload_of
-    from flint.frontends.profiles.source import head_of
+    from flint.frontends.profiles.formats import holds_profile, read_profiles
 
-    head = head_of(path) if path.is_file() else b""
-    known = (xplane.recognizes, xplane.recognizes_chrome, nsight.recognizes)
-    is_kineto = b'"traceEvents"' in head or (kineto.recognizes(head) and b"schemaVersion" in head)
-    if not (any(recognizes(head) for recognizes in known) or is_kineto):
-        return None
-    from flint.frontends.profiles.formats import read_profiles
-
-    return workload_of(read_profiles(path))
+    return workload_of(read_profiles(path)) if holds_profile(path) else None
 
 
 def _take(read: Measurements, found: Data) -> None:

@@ -46,6 +46,16 @@ def read_profiles(path: Path) -> tuple[Profile, ...]:
     return format_of(path).read(path)
 
 
+def holds_profile(path: Path) -> bool:
+    """Whether a file says itself that it is a profile, among files that may hold anything else.
+
+    Kineto's takes any JSON, so that its own keys are looked for.
+    """
+    head = head_of(path) if path.is_file() else b""
+    says_kineto = b'"traceEvents"' in head or b"schemaVersion" in head
+    return any(f.recognizes(head) and (f.read is not kineto.read or says_kineto) for f in FORMATS)
+
+
 def format_of(path: Path) -> Format:
     """How a file is written. Raises FlintError FL801 if nothing here reads it, FL828 if it is known."""
     head = head_of(path)
