@@ -8,21 +8,28 @@ and "fitted" the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import kernel_rows as rows
+from benchmarks import simumax_rows
 from benchmarks.accuracy_row import Accuracy, accuracy, as_text
-from benchmarks.fit_gpu import fit_bytes, fit_gemm
+from benchmarks.fits import attention, grouped, products
+from benchmarks.fits import bytes as fitted_bytes
+from benchmarks.fits.fp8 import DATA as QUANTISED
+from benchmarks.low_precision_rows import quantised_products, quantising
+from benchmarks.moe_rows import expert_calls, training_products
 from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of
-from flint.backends.cost.chips.families.gpu.hardware import hardware_of
+from flint.backends.cost.chips.families.gpu.hardware import GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.memory import elementwise_ns, norm_ns, softmax_ns
 from flint.backends.cost.chips.families.gpu.products import gemm_ns
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import latency_ns, peak_flops_per_ns
+from flint.backends.cost.software import with_stack
 from flint.cluster.models import Chip, Cluster
+from flint.cluster.stack import Stack
 
 #: GPU -> the one whose constants stand in for its own, of the generation before or beside it.
 UNSEEN = {
@@ -33,12 +40,12 @@ UNSEEN = {
     "l40s": "a100-80-dgx",
 }
 SPLITS = {"held out": 1, "fitted": 0}
-ROW_MODELS = {
+RowModel = Callable[[Kernels, GpuHardware], NDArray[np.float64]]
+ROW_MODELS: Mapping[str, tuple[str, RowModel]] = {
     "elem": ("element-wise f32", elementwise_ns),
     "softmax": ("softmax f32", softmax_ns),
     "ln": ("layer norm f32", norm_ns),
 }
-FITTED_AS = {"elem": "elementwise", "softmax": "softmax", "ln": "norm"}
 
 
 #: Kinds that calculate with Tensor Cores.
@@ -65,9 +72,11 @@ def roofline_ns(kernels: Kernels, chip: Chip) -> NDArray[np.float64]:
     return times
 
 
-def of_chip(data: str, preset: str, measured: rows.Measured) -> Iterator[Accuracy]:
-    """Both splits of one data set, priced with a preset's constants."""
-    chip = Cluster.load(preset).chip
+def of_chip(
+    data: str, preset: str, measured: rows.Measured, chip: Chip | None = None
+) -> Iterator[Accuracy]:
+    """Both splits of one data set, priced with a preset's constants, or those of `chip`."""
+    chip = Cluster.load(preset).chip if chip is None else chip
     predicted, bound = latency_ns(measured.kernels, chip), roofline_ns(measured.kernels, chip)
     for split, half in SPLITS.items():
         s = measured.half == half
@@ -77,7 +86,7 @@ def of_chip(data: str, preset: str, measured: rows.Measured) -> Iterator[Accurac
 
 def gemm_rows() -> Iterator[Accuracy]:
     """bf16 GEMMs: all shapes, those of language models, big ones."""
-    for preset, gpu in rows.PRESETS.items():
+    for preset, gpu in rows.PRODUCTS.items():
         measured = rows.gemms(gpu)
         _, _, n, k = measured.kernels.dims.T
         yield from of_chip("GEMM bf16", preset, measured)
@@ -87,26 +96,69 @@ def gemm_rows() -> Iterator[Accuracy]:
         yield from of_chip("GEMM bf16, > 100 GFLOP", preset, big)
 
 
-def fp8_rows() -> Iterator[Accuracy]:
-    """fp8 GEMMs with the constants of bf16, and the conversion of A that the rows include."""
-    for preset in ("h100-dgx", "h200-dgx", "b200-dgx"):
-        measured = rows.gemms(rows.PRESETS[preset], "fp8")
-        chip, conversion = Cluster.load(preset).chip, rows.conversions(measured)
-        predicted, bound = (
-            price(measured.kernels, chip) + price(conversion, chip)
-            for price in (latency_ns, roofline_ns)
+def sustained_rows() -> Iterator[Accuracy]:
+    """Products as a machine that trains runs them; a constant share of the peak beside."""
+    for preset in simumax_rows.SYSTEMS:
+        measured = simumax_rows.products(preset)
+        cluster = with_stack(Cluster.load(preset), Stack.load("megatron"))
+        predicted = latency_ns(measured.kernels, cluster.chip)
+        least = measured.kernels.flops / peak_flops_per_ns(cluster.chip, "bf16")
+        share = np.median((least / measured.measured_ns)[measured.half == 0])
+        columns = (predicted, measured.measured_ns, least / share, measured.half)
+        yield from _splits("products as launched in training", cluster.chip.name, columns)
+
+
+def quantised_rows() -> Iterator[Accuracy]:
+    """Products of 8 and 4 bits, with the kernel that quantises the left operand in each call."""
+    for (preset, gpu), ways in QUANTISED.items():
+        chip = Cluster.load(preset).chip
+        for how in ways:
+            measured = quantised_products(gpu, how)
+            casts = quantising(measured, how)
+            predicted, bound = (
+                price(measured.kernels, chip) + price(casts, chip)
+                for price in (latency_ns, roofline_ns)
+            )
+            columns = (predicted, measured.measured_ns, bound, measured.half)
+            yield from _splits(f"GEMM {how.replace('_', ' ')}, quantised", chip.name, columns)
+
+
+def expert_rows() -> Iterator[Accuracy]:
+    """Calls of fused experts, balanced and not, and grouped products as training launches them."""
+    for preset, gpu, dtype, library in grouped.CALLS:
+        calls = expert_calls(gpu, dtype, library)
+        hardware = grouped.hardware_with(preset, library)
+        rest = grouped.fitted_rest(preset, gpu, dtype, library)
+        kind = grouped.TYPES[dtype]
+        predicted = grouped.call_ns(calls, hardware, kind, rest)
+        bound = sum(
+            np.maximum(2 * calls.loads.rows * p.n * p.k / hardware.peak_flops_per_ns(kind),
+                       p.moved_bytes / hardware.memory_bytes_per_ns)
+            for p in calls.products()
+        )  # fmt: skip
+        title = f"experts {dtype.replace('_', ' ')}, {library.removeprefix('moe-')}"
+        columns = (predicted, calls.measured_ns, bound, calls.half)
+        for routing, chosen in (("balanced", calls.balanced), ("power law", ~calls.balanced)):
+            part = tuple(column[chosen] for column in columns)
+            yield from _splits(f"{title}, {routing}", hardware.chip.name, part)
+    for preset in simumax_rows.SYSTEMS:
+        products, hardware = training_products(preset), grouped.training_hardware(preset)
+        least = np.maximum(
+            2 * products.rows * products.n * products.k / hardware.peak_flops_per_ns("bf16"),
+            products.moved_bytes / hardware.memory_bytes_per_ns,
         )
-        columns = (predicted, measured.measured_ns, bound, np.ones(len(measured), np.int64))
-        yield from _splits("GEMM fp8 and conversion", chip.name, columns)
+        predicted = grouped.training_ns(products, hardware)
+        columns = (predicted, products.measured_ns, least, products.half)
+        yield from _splits("grouped products as launched in training", hardware.chip.name, columns)
 
 
 def other_half_rows() -> Iterator[Accuracy]:
     """GEMM constants fitted anew on the half that is held out, judged on the other half."""
-    for preset, gpu in rows.PRESETS.items():
+    for preset, gpu in rows.PRODUCTS.items():
         measured = rows.gemms(gpu)
         measured = measured.select(measured.half == 0)
         chip = Cluster.load(preset).chip
-        constants = dict(constants_of(chip).values) | fit_gemm(preset, half=1)
+        constants = dict(constants_of(chip).values) | products.burst(preset, half=1)
         hardware = hardware_of(chip, Constants(constants))
         predicted = gemm_ns(measured.kernels, hardware, "bf16")
         bound = roofline_ns(measured.kernels, chip)
@@ -130,40 +182,76 @@ def unseen_rows() -> Iterator[Accuracy]:
 
 
 def attention_rows() -> Iterator[Accuracy]:
-    """Prefill (all, and those above 10 GFLOP) and decode."""
+    """Prefill (all, and those above 10 GFLOP) and decode, each also behind windows; encoders."""
     for preset, gpu in rows.PRESETS.items():
-        prefill = rows.prefill(gpu)
-        yield from of_chip("attention, prefill", preset, prefill)
-        big = prefill.select(prefill.kernels.flops > 1e10)
-        yield from of_chip("attention, prefill > 10 GFLOP", preset, big)
-        yield from of_chip("attention, decode", preset, rows.decode(gpu))
+        for title, measured in (("prefill", rows.prefill(gpu)), ("decode", rows.decode(gpu))):
+            whole = measured.kernels.all_keys == 0
+            yield from of_chip(f"attention, {title}", preset, measured.select(whole))
+            if not whole.all():
+                yield from of_chip(f"attention, {title}, windows", preset, measured.select(~whole))
+            big = measured.select(whole & (measured.kernels.flops > 1e10))
+            if title == "prefill":
+                yield from of_chip("attention, prefill > 10 GFLOP", preset, big)
+    for preset, (library, gpu) in attention.ENCODERS.items():
+        chip = with_libraries(Cluster.load(preset).chip, library)
+        yield from of_chip(f"attention, encoders, {library}", preset, rows.encoder(gpu), chip)
+
+
+def with_libraries(chip: Chip, *libraries: str) -> Chip:
+    """A GPU on which kernels of some libraries run."""
+    assert chip.gpu is not None, chip.name
+    return chip.model_copy(update={"gpu": chip.gpu.model_copy(update={"uses": libraries})})
+
+
+def training_attention_rows() -> Iterator[Accuracy]:
+    """Attention as Megatron-core launches it, on a machine that trains."""
+    for preset in simumax_rows.SYSTEMS:
+        chip = with_stack(Cluster.load(preset), Stack.load("megatron")).chip
+        for title, backward in (("forward", False), ("backward", True)):
+            measured = simumax_rows.attention(preset, backward=backward)
+            yield from of_chip(f"attention in training, {title}", preset, measured, chip)
 
 
 def row_kernel_rows() -> Iterator[Accuracy]:
-    """NeuSight's element-wise, softmax and layer norm kernels with the shared constants."""
-    gpu = Cluster.load("a100-40-dgx").chip.gpu
-    assert gpu is not None, "an A100 is a GPU"
-    constants = {name: q.value for name, q in gpu.constants.items()}
+    """NeuSight's element-wise, softmax and layer norm kernels with the constants that all GPUs share.
+
+    Its times hold the call of each kernel, which prices do not.
+    """
+    constants = {name: value for name, (value, _, _) in fitted_bytes.shared().items()}
     for name, (title, model) in ROW_MODELS.items():
-        everything: list[tuple[NDArray[np.float64], ...]] = []
-        for device in rows.NEUSIGHT_GPUS:
-            measured = rows.row_kernels(name, device)
-            hardware = rows.neusight_hardware(device, constants)
-            bound = measured.kernels.moved_bytes / hardware.memory_bytes_per_ns
-            predicted = model(measured.kernels, hardware)
-            everything.append((predicted, measured.measured_ns, bound, measured.half))
-            yield from _splits(title, device, everything[-1])
-        yield from _splits(
-            title, "all five", tuple(np.concatenate(c) for c in zip(*everything, strict=True))
-        )
+        yield from _on_all(title, name, model, dict.fromkeys(rows.NEUSIGHT_GPUS, constants))
+
+
+def own_row_kernel_rows() -> Iterator[Accuracy]:
+    """The same kernels with constants of each GPU's own, and what its calls take beside kernels."""
+    for name, (title, model) in ROW_MODELS.items():
+        own = {d: dict(fitted_bytes.of_device(name, d)) for d in rows.NEUSIGHT_GPUS}
+        yield from _on_all(f"{title}, own constants and call", name, model, own)
+
+
+def _on_all(
+    title: str, name: str, model: RowModel, constants: Mapping[str, dict[str, float]]
+) -> Iterator[Accuracy]:
+    everything: list[tuple[NDArray[np.float64], ...]] = []
+    for device, values in constants.items():
+        measured = rows.row_kernels(name, device)
+        hardware = rows.neusight_hardware(device, values)
+        bound = measured.kernels.moved_bytes / hardware.memory_bytes_per_ns
+        predicted = model(measured.kernels, hardware) + values.get("call_ns", 0.0)
+        everything.append((predicted, measured.measured_ns, bound, measured.half))
+        yield from _splits(title, device, everything[-1])
+    yield from _splits(
+        title, "all five", tuple(np.concatenate(c) for c in zip(*everything, strict=True))
+    )
 
 
 def unseen_row_kernel_rows() -> Iterator[Accuracy]:
     """The same kernels on each GPU, with constants fitted on the four others."""
+    launches = {n: value for n, (value, _, _) in fitted_bytes.launches_of_all().items()}
     for name, (title, model) in ROW_MODELS.items():
         for device in rows.NEUSIGHT_GPUS:
             others = tuple(d for d in rows.NEUSIGHT_GPUS if d != device)
-            constants = fit_bytes(name, FITTED_AS[name], devices=others)
+            constants = launches | fitted_bytes.fit_shared(name, others)
             hardware = rows.neusight_hardware(device, constants)
             measured = rows.row_kernels(name, device)
             bound = measured.kernels.moved_bytes / hardware.memory_bytes_per_ns
@@ -187,8 +275,8 @@ def _splits(
 def kernel_accuracy() -> list[Accuracy]:
     """All rows of the report on kernels."""
     return [
-        *gemm_rows(), *other_half_rows(), *unseen_rows(), *fp8_rows(), *attention_rows(),
-        *row_kernel_rows(), *unseen_row_kernel_rows(),
+        *gemm_rows(), *other_half_rows(), *unseen_rows(), *sustained_rows(), *quantised_rows(), *expert_rows(), *attention_rows(),
+        *training_attention_rows(), *row_kernel_rows(), *own_row_kernel_rows(), *unseen_row_kernel_rows(),
     ]  # fmt: skip
 
 

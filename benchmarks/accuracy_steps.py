@@ -1,30 +1,27 @@
 """How far estimates of whole training steps are from measurements: rows of the accuracy report.
 
-    python -m benchmarks.accuracy_steps                     a sample of vTrain, all of the others
+    python -m benchmarks.accuracy_steps                     a sample of each data set
     python -m benchmarks.accuracy_steps --all               every row
     python -m benchmarks.accuracy_steps --only vTrain -v    some data sets, and each of their rows
-    python -m benchmarks.accuracy_steps --fit               what derate each system would have
+    python -m benchmarks.accuracy_steps --commands          what a user types for each data set
 
 Each row is captured from model code in benchmarks/models, with its parallelism, recomputation and
-microbatches, and estimated on the system that it was measured on: a cluster file in
-benchmarks/systems, or a preset. Beside it: the roofline of the same kernels (no launches,
-communication or bubbles), and the flops that the model needs at the best constant share of the
-peak, which is chosen on the very rows that it is judged on.
+microbatches, and estimated on a preset with a stack, as a user would (`Case.command`). Beside it:
+the roofline of the same kernels (no launches, communication or bubbles), and the flops that the
+model needs at the best constant share of the peak, which is chosen on the very rows that it is
+judged on.
 
-Which attention kernels, adapters and clocks a system had is from publications. Derates and the time
-that a host takes for a launch are the only numbers that come from these measurements. Each is of a
-system, one for all of its rows, and found on one half of them (`Case.half`); "held out" is the
-other half.
+Constants that come from these measurements are made by benchmarks.fits.steps, of half of the rows
+of some data sets (`Case.half`); "held out" is the other half.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +31,16 @@ from benchmarks.accuracy_row import Accuracy, accuracy, as_markdown
 from benchmarks.step_rows import Case, all_cases
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.estimate import Estimate, estimate
-from flint.cluster.models import Cluster, Quantity, SourceKind
+from flint.cluster.models import Cluster
+from flint.cluster.residuals import Part
 from flint.frontends.jax_step.program import abstract_mesh
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 
-#: Cluster files of measured systems: a preset, and what is different.
-SYSTEMS = Path(__file__).resolve().parent / "systems"
 #: Rows of one data set that are priced without --all.
 SAMPLE = 60
-#: Data sets on whose rows of half 0 a number of their system was chosen.
-FITTED = ("vTrain single node", "torchtitan")
+#: Data sets on whose rows of half 0 a constant of a preset or stack was fitted.
+FITTED = ("vTrain single node",)
 
 
 @dataclass(frozen=True)
@@ -56,22 +52,17 @@ class Result:
     roofline_ns: float
     #: Time of the flops that the model needs at the peak.
     ideal_ns: float
+    #: Deviation of ln(estimate / measured) by the interval of the estimate, without the step as a whole.
+    parts: float
+    #: The interval.
+    low_ns: float
+    high_ns: float
+    chip: str
 
     @property
     def error(self) -> float:
         """In percent; below 0 is too fast."""
         return 100 * (self.predicted_ns / self.case.measured_ns - 1)
-
-
-@cache
-def cluster_of(name: str, derate: float = 0.0, launch_ns: float = 0.0) -> Cluster:
-    """The cluster of a system; `derate` and `launch_ns` replace its own."""
-    own = SYSTEMS / f"{name}.toml"
-    found = Cluster.load(own if own.is_file() else name)
-    changed = {"derate": derate, "host_launch_ns": launch_ns}
-    tried = {k: Quantity(value=v, kind=SourceKind.FITTED, source="tried here")
-             for k, v in changed.items() if v}  # fmt: skip
-    return found.model_copy(update=tried)
 
 
 def captured(case: Case) -> Workload:
@@ -80,21 +71,25 @@ def captured(case: Case) -> Workload:
     return flint.trace(case.step(mesh), case.mesh).workload
 
 
-def estimated(
-    case: Case, workload: Workload, derate: float = 0.0, launch_ns: float = 0.0
-) -> Estimate:
-    """A row's estimate on its system; `derate` and `launch_ns` replace its own."""
-    cluster = cluster_of(case.system, derate, launch_ns)
-    return estimate(workload, cluster, profile=case.profile, policy=case.policy)
+def estimated(case: Case, workload: Workload, policy: str | None = None) -> Estimate:
+    """A row's estimate on its preset, with its stack; `policy` takes the place of the stack's."""
+    return estimate(workload, Cluster.load(case.preset), stack=case.stack, policy=policy)
 
 
-def priced(case: Case) -> Result:
+def priced(case: Case, policy: str | None = None) -> Result:
     """Capture and estimate one row."""
-    workload = captured(case)
-    found = estimated(case, workload)
+    found = estimated(case, captured(case), policy)
     ranks = sum(c.ranks for c in found.classes)
     ideal = found.model_flops / (ranks * found.peak_flops_per_s) * 1e9
-    return Result(case, found.step_time_ns, roofline_of(found), ideal)
+    sure = found.interval
+    assert sure is not None  # nothing of these is without a price
+    parts = math.sqrt(
+        sum((s.share * s.deviation) ** 2 for s in sure.spreads if s.part is not Part.STEP)
+    )
+    return Result(
+        *(case, found.step_time_ns, roofline_of(found), ideal),
+        *(parts, sure.low_ns, sure.high_ns, found.cluster.chip.name),
+    )
 
 
 def roofline_of(found: Estimate) -> float:
@@ -116,12 +111,24 @@ def roofline_of(found: Estimate) -> float:
     return max(totals) * 1e9
 
 
+def coverage(results: Sequence[Result]) -> str:
+    """How many measured steps lie inside of the 80 % intervals of their estimates, as a table."""
+    lines = ["| data | steps | inside | mean width |", "|---|--:|--:|--:|"]
+    for data in (*dict.fromkeys(r.case.data for r in results), "all, held out"):
+        rows = [r for r in results if data in (r.case.data, "all, held out")]
+        rows = [r for r in rows if data != "all, held out" or r.case.half == 1]
+        inside = [r.low_ns <= r.case.measured_ns <= r.high_ns for r in rows]
+        width = np.mean([math.sqrt(r.high_ns / r.low_ns) - 1 for r in rows])
+        lines.append(f"| {data} | {len(rows)} | {np.mean(inside):.0%} | +-{width:.0%} |")
+    return "\n".join(lines)
+
+
 def accuracy_of(data: str, split: str, results: Sequence[Result]) -> Accuracy:
     """One row of the report."""
     measured = np.array([r.case.measured_ns for r in results])
     return accuracy(
         data,
-        "/".join(sorted({r.case.system for r in results})),
+        "/".join(sorted({f"{r.case.preset}, {r.case.stack}" for r in results})),
         split,
         [r.predicted_ns for r in results],
         measured,
@@ -136,16 +143,13 @@ def constant_mape(ideal: NDArray[np.float64], measured: NDArray[np.float64]) -> 
     return float(100 * min(errors))
 
 
-def sampled(cases: Iterable[Case], everything: bool) -> list[Case]:
-    """At most SAMPLE rows of each data set, chosen by a hash of what they are."""
+def sampled(cases: Iterable[Case], everything: bool, most: int = SAMPLE) -> list[Case]:
+    """At most `most` rows of each data set, chosen by a hash of what they are."""
     by_data: dict[str, list[Case]] = {}
     for case in cases:
         by_data.setdefault(case.data, []).append(case)
-    found = []
-    for rows in by_data.values():
-        several = len(rows) > 2 * SAMPLE and not everything
-        found += sorted(rows, key=lambda c: c.order)[:SAMPLE] if several else rows
-    return found
+    ordered = [sorted(rows, key=lambda c: c.order) for rows in by_data.values()]
+    return [case for rows in ordered for case in (rows if everything else rows[:most])]
 
 
 def step_accuracy(results: Sequence[Result]) -> list[Accuracy]:
@@ -162,34 +166,13 @@ def step_accuracy(results: Sequence[Result]) -> list[Accuracy]:
     return table
 
 
-def fitted_launches(cases: Sequence[Case]) -> dict[str, float]:
-    """As `fitted_derates`, for the time between launches of systems that have one, in ns."""
-    found = {}
-    for system in dict.fromkeys(c.system for c in cases if cluster_of(c.system).host_launch_ns):
-        rows = [(c, captured(c)) for c in cases if c.system == system and c.half == 0]
-        errors = {}
-        for launch_ns in (31e3, 35e3, 39e3, 43e3, 47e3, 51e3):
-            times = [estimated(c, w, launch_ns=launch_ns).step_time_ns for c, w in rows]
-            measured = [c.measured_ns for c, _ in rows]
-            errors[launch_ns] = float(np.abs(np.array(times) / np.array(measured) - 1).mean())
-        found[system] = min(errors, key=lambda x: errors[x])
-    return found
-
-
-def fitted_derates(cases: Sequence[Case]) -> dict[str, float]:
-    """For each system the derate with the least mean error on the rows of half 0, to 0.01."""
-    found = {}
-    for system in dict.fromkeys(c.system for c in cases):
-        rows = [(c, captured(c)) for c in cases if c.system == system and c.half == 0]
-
-        def error(derate: float, rows: list[tuple[Case, Workload]] = rows) -> float:
-            times = [(estimated(c, w, derate).step_time_ns, c.measured_ns) for c, w in rows]
-            return float(np.mean([abs(t / m - 1) for t, m in times]))
-
-        if rows:
-            grid = [round(0.5 + 0.02 * i, 2) for i in range(28)]
-            found[system] = min(grid, key=error)
-    return found
+def commands(cases: Iterable[Case]) -> Iterator[tuple[str, str]]:
+    """For each data set its first row in the order of a hash, and what a user types for that."""
+    first: dict[str, Case] = {}
+    for case in sorted(cases, key=lambda c: c.order):
+        first.setdefault(case.data, case)
+    for data, case in first.items():
+        yield f"{data}: {case.label}", case.command
 
 
 def options() -> argparse.Namespace:
@@ -197,44 +180,36 @@ def options() -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="every row, no samples")
     parser.add_argument("--only", default="", help="data sets whose name contains this")
     parser.add_argument("--limit", type=int, default=0, help="at most so many rows of each")
-    parser.add_argument("--fit", action="store_true", help="print the derate of each system")
-    parser.add_argument("--profile", default="", help="another profile of kernels")
-    parser.add_argument("--policy", default="", help="another policy of overlap")
+    parser.add_argument("--policy", help="another policy of overlap than the stack's")
+    parser.add_argument("--commands", action="store_true", help="print what a user types")
     parser.add_argument("-v", "--verbose", action="store_true", help="print each row")
     return parser.parse_args()
 
 
 def main() -> None:
+    """Command line."""
     given = options()
     cases = [c for c in all_cases() if given.only in c.data]
-    cases = sampled(cases, given.all)
-    if given.limit:
-        seen: dict[str, int] = {}
-        cases = [c for c in cases if seen.setdefault(c.data, 0) < given.limit
-                 and not seen.__setitem__(c.data, seen[c.data] + 1)]  # fmt: skip
-    cases = [
-        replace(c, profile=given.profile or c.profile, policy=given.policy or c.policy)
-        for c in cases
-    ]
-    if given.fit:
-        for system, launch_ns in fitted_launches(cases).items():
-            print(f"{system}: a launch every {launch_ns:.0f} ns")
-        for system, derate in fitted_derates(cases).items():
-            print(f"{system}: derate {derate}")
+    if given.commands:
+        for label, command in commands(cases):
+            print(f"{label}\n    {command}")
         return
-    results = []
-    for case in cases:
-        started = time.perf_counter()
-        results.append(priced(case))
-        if given.verbose:
-            r = results[-1]
-            print(
-                f"{case.data:20} {case.label:48} measured {case.measured_ns / 1e6:9.1f} ms "
-                f"estimate {r.predicted_ns / 1e6:9.1f} {r.error:+6.1f} % "
-                f"({time.perf_counter() - started:.1f} s)",
-                flush=True,
-            )
+    cases = sampled(cases, given.all, given.limit or SAMPLE)
+    results = [_told(case, given.policy, given.verbose) for case in cases]
     print(as_markdown(step_accuracy(results)))
+
+
+def _told(case: Case, policy: str | None, verbose: bool) -> Result:
+    started = time.perf_counter()
+    found = priced(case, policy)
+    if verbose:
+        print(
+            f"{case.data:20} {case.label:48} measured {case.measured_ns / 1e6:9.1f} ms "
+            f"estimate {found.predicted_ns / 1e6:9.1f} {found.error:+6.1f} % "
+            f"({time.perf_counter() - started:.1f} s)",
+            flush=True,
+        )
+    return found
 
 
 if __name__ == "__main__":

@@ -6,32 +6,29 @@ import csv
 import gzip
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 from benchmarks.kernel_rows import DATA
-from flint.backends.cost.fitting.rings import MeasuredCall
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
 
-#: Network of AWS's p4de.24xlarge: four EFA adapters of 100 Gb/s for eight GPUs.
-EFA_BYTES_PER_S: dict[str, Any] = {
-    "value": 4 * 100e9 / 8 / 8,
-    "kind": "datasheet",
-    "source": "AWS: p4de.24xlarge has 400 Gb/s for 8 GPUs",
-}
 _COLLECTIVES = {
     "all_reduce": Collective.ALL_REDUCE,
     "all_gather": Collective.ALL_GATHER,
     "reduce_scatter": Collective.REDUCE_SCATTER,
     "alltoall": Collective.ALL_TO_ALL,
+    "sendrecv": Collective.NONE,
 }
 
 
 @dataclass(frozen=True)
-class Measured(MeasuredCall):
-    """A measured call, and which half it is in (1: held out)."""
+class Measured:
+    """A measured call: its type and "size" as nccl-tests has them, its half (1: held out)."""
 
+    call: CollectiveCall
+    measured_ns: float
+    dtype: str
+    size_bytes: int
     half: int
 
     @property
@@ -57,7 +54,9 @@ def inside_a_node(gpu: str) -> list[Measured]:
 
 
 def _measured(row: dict[str, str]) -> Measured:
-    size, members = int(row["bytes"]), int(row["num_gpus"])
+    element = 1 if row["nccl_dtype"] == "int8" else 2  # tables of some GPUs count elements
+    size = int(row["bytes"] if "bytes" in row else int(row["message_elems"]) * element)
+    members = int(row["num_gpus"])
     collective = _COLLECTIVES[row["op_name"]]
     comm_bytes = size // members if collective is Collective.ALL_GATHER else size
     call = CollectiveCall(collective, comm_bytes, (Span(0, members),))
@@ -69,14 +68,26 @@ def over_nodes() -> list[Measured]:
     """AWS's all-reduce over 2 nodes of 8 A100."""
     with (DATA / "nccl_multinode" / "all_reduce.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    found = []
-    for row in rows:
-        size, nodes = int(row["bytes"]), int(row["nodes_or_racks"])
-        spans = (Span(0, int(row["gpus"]) // nodes), Span(1, nodes))
-        call = CollectiveCall(Collective.ALL_REDUCE, size, spans)
-        half = half_of(row["op"], row["gpus"], size)
-        found.append(Measured(call, float(row["time_us"]) * 1e3, "float32", size, half))
-    return found
+    return [_over_nodes(row, int(row["nodes_or_racks"])) for row in rows]
+
+
+def public(source: str) -> list[Measured]:
+    """Facts of public pages, by their source (benchmarks/data/nccl_public)."""
+    with (DATA / "nccl_public" / "rows.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"] == source]
+    return [_over_nodes(row, int(row["nodes"])) for row in rows]
+
+
+def _over_nodes(row: dict[str, str], nodes: int) -> Measured:
+    size, gpus = int(row["bytes"]), int(row["gpus"])
+    collective = _COLLECTIVES[row["op"]]
+    if collective is Collective.NONE:
+        spans: tuple[Span, ...] = (Span(int(nodes > 1), 2),)
+    else:
+        spans = (Span(0, gpus // nodes), *((Span(1, nodes, gpus // nodes),) if nodes > 1 else ()))
+    call = CollectiveCall(collective, size, spans)
+    half = half_of(row["op"], row["gpus"], size)
+    return Measured(call, float(row["time_us"]) * 1e3, "float32", size, half)
 
 
 def without_reduction_in_switch(cluster: Cluster) -> Cluster:
@@ -89,6 +100,12 @@ def unfitted(cluster: Cluster) -> Cluster:
     """The cluster without the constants of its networks: what datasheets say."""
     tiers = [n.model_copy(update={"constants": {}}) for n in cluster.network]
     return cluster.model_copy(update={"network": tuple(tiers)})
+
+
+def with_constants(cluster: Cluster, tier: int, constants: dict[str, float]) -> Cluster:
+    """The cluster with these constants in one tier, and no others there."""
+    given = {n: {"value": v, "kind": "assumed", "source": "tried"} for n, v in constants.items()}
+    return with_network(cluster, tier, constants=given)
 
 
 def with_network(cluster: Cluster, tier: int, **changes: object) -> Cluster:

@@ -4,8 +4,8 @@
     python -m benchmarks.foundry_fits --all        every row
     python -m benchmarks.foundry_fits --policy in-order
 
-With what users have: the presets of the GPUs, whose memory is the datasheet's, and the kernels of
-`benchmarks/models/mpt_fsdp.py` as `inductor` launches them. Prints the peak of each row with what it
+With what users have: the presets of the GPUs, whose memory is the datasheet's, and the stack
+`composer` with `benchmarks/models/mpt_fsdp.py`. Prints the peak of each row with what it
 is for, and those that do not fit; exits 1 if there are any.
 """
 
@@ -14,16 +14,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from functools import partial
 
-from benchmarks.accuracy_steps import captured, cluster_of
-from benchmarks.models import mpt_fsdp
-from benchmarks.step_rows import Case, llm_foundry
-from flint.backends.cost.estimate import estimate
+from benchmarks.accuracy_steps import captured, estimated
+from benchmarks.step_rows import Case, Option, llm_foundry
 from flint.backends.cost.memory.memory import MemoryUse
 
-#: Preset of each system of `step_rows`.
-PRESETS = {"foundry-h100": "h100-dgx", "foundry-a100-40": "a100-40-dgx"}
+#: The presets of its rows.
+PRESETS = ("h100-dgx", "a100-40-dgx")
 #: Rows of each GPU without --all.
 SAMPLE = 15
 
@@ -31,19 +28,21 @@ SAMPLE = 15
 def cases(everything: bool) -> Iterator[Case]:
     """The rows, and the run of 70B on 32 H100 that LLM Foundry published later."""
     rows = list(llm_foundry())
-    for system in PRESETS:
-        chosen = sorted((c for c in rows if c.system == system), key=lambda c: c.order)
+    for preset in PRESETS:
+        chosen = sorted((c for c in rows if c.preset == preset), key=lambda c: c.order)
         yield from chosen if everything else chosen[:SAMPLE]
-    hidden, layers, heads = mpt_fsdp.SIZES["70b"]
-    c = mpt_fsdp.Mpt(hidden, layers, heads, micro_batch=2, accumulate=16, recompute=True)
-    step = partial(mpt_fsdp.step, c=c)
-    yield Case("LLM Foundry", "70b s2048 32 GPUs 16x2", "foundry-h100", {"data": 32}, step, 0.0)
+    options: dict[str, Option] = {
+        "model": "70b", "micro_batch": 2, "accumulate": 16, "recompute": True
+    }  # fmt: skip
+    yield Case(
+        "LLM Foundry", "70b s2048 32 GPUs 16x2", "h100-dgx", "composer", "mpt_fsdp", {"data": 32},
+        options, 0.0,
+    )  # fmt: skip
 
 
 def peak(case: Case, policy: str) -> MemoryUse:
     """The memory of a row on the preset of its GPU."""
-    cluster = cluster_of(PRESETS[case.system])
-    found = estimate(captured(case), cluster, profile=case.profile, policy=policy or case.policy)
+    found = estimated(case, captured(case), policy or None)
     return found.classes[0].memory
 
 
@@ -51,7 +50,7 @@ def line(case: Case, use: MemoryUse) -> str:
     """A row of the table, in GiB."""
     parts = ", ".join(f"{k} {v / 2**30:.1f}" for k, v in list(use.breakdown.items())[:4])
     return (
-        f"| {PRESETS[case.system]} | {case.label} | {use.peak_bytes / 2**30:.1f} of "
+        f"| {case.preset} | {case.label} | {use.peak_bytes / 2**30:.1f} of "
         f"{use.capacity_bytes / 2**30:.1f} | {'yes' if use.fits else 'NO'} | {parts} |"
     )
 

@@ -6,8 +6,10 @@ import csv
 import gzip
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,9 @@ from flint.backends.cost.chips.families.gpu.hardware import (
     GpuHardware,
     element_bytes,
 )
+from flint.backends.cost.chips.kernel_table import Masks, band_keys, masked_flops
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
-from flint.cluster.models import Cluster
+from flint.cluster.models import Chip, Cluster
 
 DATA = Path(__file__).resolve().parent / "data"
 #: Preset -> the GPU's name in aiconfigurator's files.
@@ -30,6 +33,8 @@ PRESETS = {
     "b200-dgx": "b200_sxm",
     "l40s": "l40s",
 }
+#: Those whose products were measured.
+PRODUCTS = PRESETS | {"gb200-nvl72": "gb200", "gb300-nvl72": "gb300"}
 #: NeuSight's GPUs: memory bandwidth (B/s), SMs, boost clock (Hz), L2 (bytes); NVIDIA datasheets.
 NEUSIGHT_GPUS = {
     "Tesla P100-PCIE-16GB": (732e9, 56, 1.303e9, 4e6),
@@ -70,39 +75,28 @@ def half_of(*shape: int) -> int:
     return zlib.crc32(",".join(map(str, shape)).encode()) % 2
 
 
-def gemms(gpu: str, dtype: str = "bf16") -> Measured:
-    """Products of matrices of one GPU of aiconfigurator ("bf16" or "fp8").
-
-    The fp8 rows take A in bf16: each call converts it first, see `conversions`.
-    """
+def gemms(gpu: str) -> Measured:
+    """Products of bf16 matrices of one GPU of aiconfigurator, on random weights."""
     return measured(
-        read(f"aiconfigurator/gemm_{dtype}_{gpu}_*"),
-        lambda row: _gemm(row, "bf16" if dtype == "bf16" else "f8E4M3FN"),
+        read(f"aiconfigurator/gemm_bf16_{gpu}_sglang-*"),
+        lambda row: _gemm(row, "bf16"),
         "latency_ms",
     )
 
 
-def conversions(products: Measured) -> Kernels:
-    """The conversion of A (m x k) from bf16 to fp8 that is part of each fp8 row."""
-    kernels = products.kernels
-    _, m, _, k = kernels.dims.T
-    return replace(
-        kernels,
-        kind=np.full(len(kernels), KernelKind.ELEMENTWISE, np.uint8),
-        read_bytes=2 * m * k,
-        written_bytes=m * k,
-        elements=m * k,
-    )
-
-
 def prefill(gpu: str) -> Measured:
-    """Causal attention without a window."""
-    return measured(_attention_rows("context", gpu), _prefill, "latency")
+    """Causal attention, of some rows behind a window."""
+    return measured(read(f"aiconfigurator/context_attention_bf16_{gpu}_*"), _prefill, "latency")
 
 
 def decode(gpu: str) -> Measured:
-    """Attention of one new token without a window."""
-    return measured(_attention_rows("generation", gpu), _decode, "latency")
+    """Attention of one new token, of some rows behind a window."""
+    return measured(read(f"aiconfigurator/generation_attention_bf16_{gpu}_*"), _decode, "latency")
+
+
+def encoder(gpu: str) -> Measured:
+    """Attention without a mask, without a cache."""
+    return measured(read(f"aiconfigurator/encoder_attention_bf16_{gpu}_*"), _encoder, "latency_ms")
 
 
 def row_kernels(name: str, device: str) -> Measured:
@@ -112,11 +106,16 @@ def row_kernels(name: str, device: str) -> Measured:
     return measured(rows, lambda row: _rows(row, kind[name]), "latency_ms")
 
 
+@cache
+def _any_chip() -> Chip:
+    return Cluster.load("a100-40-dgx").chip
+
+
 def neusight_hardware(device: str, constants: dict[str, float]) -> GpuHardware:
     """One of NeuSight's GPUs with constants to price element-wise and row kernels with."""
     bandwidth, sms, clock, l2 = NEUSIGHT_GPUS[device]
     return GpuHardware(
-        chip=Cluster.load("a100-40-dgx").chip,  # only asked for peaks, which no such kernel needs
+        chip=_any_chip(),  # only asked for peaks, which no such kernel needs
         constants=Constants(constants),
         sms=sms,
         cycles_per_ns=clock * 1e-9,
@@ -126,7 +125,7 @@ def neusight_hardware(device: str, constants: dict[str, float]) -> GpuHardware:
     )
 
 
-def measured(rows: list[Row], kernel: Callable[[Row], dict[str, object]], column: str) -> Measured:
+def measured(rows: list[Row], kernel: Callable[[Row], dict[str, Any]], column: str) -> Measured:
     """Kernels of the rows; `column` holds milliseconds."""
     made = [kernel(row) for row in rows]
     dtypes = tuple(sorted({str(k["dtype"]) for k in made}))
@@ -145,8 +144,9 @@ def measured(rows: list[Row], kernel: Callable[[Row], dict[str, object]], column
         arrays=of("arrays", np.int64),
         causal=of("causal", np.bool_),
         dtypes=dtypes,
+        all_keys=np.array([k.get("all_keys", 0) for k in made], np.int64),
     )
-    half = np.array([half_of(*k["dims"]) for k in made])
+    half = np.array([half_of(*k.get("shape", k["dims"])) for k in made])
     return Measured(kernels, np.array([float(r[column]) * 1e6 for r in rows]), half)
 
 
@@ -159,11 +159,6 @@ def _gemm(row: Row, dtype: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _attention_rows(phase: str, gpu: str) -> list[Row]:
-    rows = read(f"aiconfigurator/{phase}_attention_bf16_{gpu}_*")
-    return [r for r in rows if r.get("window_size", "0") == "0"]
-
-
 def _prefill(row: Row) -> dict[str, object]:
     queries = int(row["isl"])
     return _attention(row, queries, queries + int(row["step"]), causal=True)
@@ -173,20 +168,34 @@ def _decode(row: Row) -> dict[str, object]:
     return _attention(row, 1, int(row["isl"]) + int(row["step"]), causal=False)
 
 
-def _attention(row: Row, queries: int, keys: int, *, causal: bool) -> dict[str, object]:
+def _encoder(row: Row) -> dict[str, object]:
+    length = int(row["isl"])
+    return _attention(row, length, length, causal=False, cached=False)
+
+
+def _attention(
+    row: Row, queries: int, keys: int, *, causal: bool, cached: bool = True
+) -> dict[str, object]:
     """The measured call gets keys and values beside the cache that it attends to, so its bytes
     have them read once more and written (aiconfigurator's collector/sglang/collect_attn.py)."""
     batch, heads, size = int(row["batch_size"]), int(row["num_heads"]), int(row["head_dim"])
-    key_heads = int(row["num_key_value_heads"]) or heads
+    key_heads = int(row.get("num_key_value_heads", 0)) or heads
     result = batch * heads * queries * size
-    cached = 2 * batch * key_heads * queries * size  # new keys and values, written to a cache
-    flops = 4 * result * keys // (2 if causal else 1)
+    new = 2 * batch * key_heads * queries * size * cached
+    dims = np.array([(batch * heads, queries, keys, size)])
+    window = int(row.get("window_size", 0))
+    behind = 0 < window < keys
+    mask = Masks(np.array([causal and not behind]), np.array([window if behind else 0]))
+    seen = int(band_keys(dims, mask)[0])
+    read = min(window + queries - 1, keys) if behind else keys
     return {
         "kind": KernelKind.ATTENTION, "dtype": "bf16",
-        "dims": (batch * heads, queries, keys, size), "flops": flops,
-        "read": 2 * (result + 2 * batch * key_heads * keys * size + cached),
-        "written": 2 * (result + cached),
-        "elements": result, "arrays": 4, "causal": causal,
+        "dims": (batch * heads, queries, seen, size),
+        "flops": int(masked_flops(np.array([4 * result * keys]), dims, mask)[0]),
+        "read": 2 * (result + 2 * batch * key_heads * read * size + new),
+        "written": 2 * (result + new),
+        "elements": result, "arrays": 4, "causal": causal and not behind,
+        "all_keys": keys if behind else 0, "shape": tuple(int(d) for d in dims[0]),
     }  # fmt: skip
 
 

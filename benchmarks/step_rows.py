@@ -1,48 +1,70 @@
 """The measured training steps in benchmarks/data/, each with the model code that ran.
 
-A row becomes a `Case`: what to capture, on which mesh, and on which system it was measured. What a
+A row becomes a `Case`: what a user would type to have its estimate, and what was measured. What a
 source does not say is written where it is assumed.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import gpt_megatron, llama_fsdp, mpt_fsdp
-
 DATA = Path(__file__).resolve().parent / "data"
 Row = dict[str, str]
+Option = int | str | bool
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measured step. `step` makes what is captured of a mesh; `half` 0 may be fitted on."""
+    """One measured step: `options` of the entry of a model in benchmarks/models, on a `mesh`.
+
+    `preset` is the machine, `stack` whose software ran; `half` 0 may be fitted on.
+    """
 
     data: str
     label: str
-    system: str
+    preset: str
+    stack: str
+    model: str
     mesh: dict[str, int]
-    step: Callable[[Any], Any]
+    options: Mapping[str, Option]
     measured_ns: float
-    profile: str = "inductor"
-    policy: str = "fsdp"
 
     @property
     def half(self) -> int:
-        """0: rows on which a derate may be fitted; 1: held out. A hash of the label decides."""
+        """0: rows on which constants may be fitted; 1: held out. A hash of the label decides."""
         return zlib.crc32(self.label.encode()) % 2
 
     @property
     def order(self) -> int:
         """A fixed shuffle, for samples."""
         return zlib.crc32(("sample " + self.label).encode())
+
+    @property
+    def command(self) -> str:
+        """What a user types for the estimate."""
+        mesh = ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
+        given = " ".join(f"--set {name}={_typed(value)}" for name, value in self.options.items())
+        return (
+            f"flint capture benchmarks/models/{self.model}.py --mesh {mesh} {given} -o step.flint "
+            f"&& flint estimate step.flint -c {self.preset} --stack {self.stack}"
+        )
+
+    def step(self, mesh: Any) -> Any:
+        """What is captured of a mesh."""
+        return importlib.import_module(f"benchmarks.models.{self.model}").train(
+            mesh, **self.options
+        )
+
+
+def _typed(value: Option) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read(path: str) -> list[Row]:
@@ -51,40 +73,39 @@ def read(path: str) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def _gpt(
-    data: str, system: str, c: gpt_megatron.Gpt, axes: tuple[int, int, int], step_ns: float
-) -> Case:
+def _gpt(data: str, on: tuple[str, str], axes: tuple[int, int, int], options: Mapping[str, Option],
+         step_ns: float) -> Case:  # fmt: skip
+    """A GPT of gpt_megatron.py over pipe, data and model."""
     pipe, replicas, model = axes
+    o = options
     label = (
-        f"h{c.hidden} L{c.layers} s{c.seq} pp{pipe} dp{replicas} tp{model} "
-        f"{c.microbatches}x{c.micro_batch} {c.recompute}"
+        f"h{o['hidden']} L{o['num_layers']} s{o['seq']} pp{pipe} dp{replicas} tp{model} "
+        f"{o['microbatches']}x{o['micro_batch']} {o['recompute']}"
     )
     mesh = {"pipe": pipe, "data": replicas, "model": model}
-    step = partial(gpt_megatron.step, c=c)
-    return Case(data, label, system, mesh, step, step_ns, profile="megatron")
+    return Case(data, label, *on, "gpt_megatron", mesh, options, step_ns)
 
 
 def vtrain(name: str, file: str) -> Iterator[Case]:
     """Megatron-DeepSpeed on A100: each layer recomputed (`use_checkpoint` in vTrain's validation
     configurations), 1F1B, gradients reduced in 16 bits after the last microbatch (vTrain's model of
-    them), no sequence parallelism (Megatron-DeepSpeed had none then), dropout, fused kernels.
-    Computation waits for every collective and message: `async_op` came to Megatron later."""
+    them), no sequence parallelism (Megatron-DeepSpeed had none then), dropout, fused kernels."""
     for row in read(f"vtrain/{file}"):
         pipe, data, model = (int(row[f"{w} parallelism"]) for w in ("pipeline", "data", "tensor"))
         micro = int(row["micro batch"])
-        c = gpt_megatron.Gpt(
-            hidden=int(row["hidden size"]),
-            layers=int(row["# layers"]),
-            heads=int(row["attention heads"]),
-            seq=int(row["sequence length"]),
-            micro_batch=micro,
-            microbatches=int(row["global batch"]) // data // micro,
-            recompute="full",
-            sequence_parallel=False,
-        )
+        options: dict[str, Option] = {
+            "hidden": int(row["hidden size"]),
+            "num_layers": int(row["# layers"]),
+            "heads": int(row["attention heads"]),
+            "seq": int(row["sequence length"]),
+            "micro_batch": micro,
+            "microbatches": int(row["global batch"]) // data // micro,
+            "recompute": "full",
+            "sequence_parallel": False,
+        }
         step_ns = float(row["iteration time (ms)"]) * 1e6
-        case = _gpt(name, "vtrain", c, (pipe, data, model), step_ns)
-        yield replace(case, policy="blocking")
+        on = ("a100-80-hdr4", "megatron-deepspeed")
+        yield _gpt(name, on, (pipe, data, model), options, step_ns)
 
 
 def megatron() -> Iterator[Case]:
@@ -94,24 +115,25 @@ def megatron() -> Iterator[Case]:
     for row in read("megatron/step_times_a100.csv"):
         selective = row["mode"] == "seqsel"
         micro = int(row["microbatch"])
-        c = gpt_megatron.Gpt(
-            hidden=int(row["hidden"]),
-            layers=int(row["layers"]),
-            heads=int(row["heads"]),
-            seq=int(row["seq"]),
-            micro_batch=micro,
-            microbatches=int(row["batch"]) // int(row["dp"]) // micro,
-            chunks=int(row["interleaving"]),
-            recompute="selective" if selective else "full",
-            sequence_parallel=selective,
-            gradient_dtype="float32",
-        )
+        options: dict[str, Option] = {
+            "hidden": int(row["hidden"]),
+            "num_layers": int(row["layers"]),
+            "heads": int(row["heads"]),
+            "seq": int(row["seq"]),
+            "micro_batch": micro,
+            "microbatches": int(row["batch"]) // int(row["dp"]) // micro,
+            "chunks": int(row["interleaving"]),
+            "recompute": "selective" if selective else "full",
+            "sequence_parallel": selective,
+            "gradient_dtype": "float32",
+        }
         axes = (int(row["pp"]), int(row["dp"]), int(row["tp"]))
-        yield _gpt("Megatron", "selene", c, axes, float(row["measured_step_s"]) * 1e9)
+        step_ns = float(row["measured_step_s"]) * 1e9
+        yield _gpt("Megatron", ("a100-80-dgx", "megatron"), axes, options, step_ns)
 
 
-#: llm_foundry's names of GPUs -> the system's name here.
-FOUNDRY = {"h100_80gb": "foundry-h100", "a100_40gb": "foundry-a100-40"}
+#: llm_foundry's names of GPUs -> presets. Its nodes of H100 have eight 400 Gb/s adapters.
+FOUNDRY = {"h100_80gb": "h100-dgx", "a100_40gb": "a100-40-dgx"}
 
 
 def llm_foundry() -> Iterator[Case]:
@@ -122,24 +144,20 @@ def llm_foundry() -> Iterator[Case]:
     for row in read("llm_foundry/training_throughput.csv"):
         if row["Precision"] == "amp_fp8":
             continue
-        hidden, layers, heads = mpt_fsdp.SIZES[row["Model"]]
-        c = mpt_fsdp.Mpt(
-            hidden,
-            layers,
-            heads,
-            int(row["SeqLen (T)"]),
-            micro_batch=int(row["MicroBatchSize"]),
-            accumulate=int(row["GradAccum"]),
-            recompute=row["Activation Checkpointing"] == "True",
-        )
+        options: dict[str, Option] = {
+            "model": row["Model"],
+            "seq": int(row["SeqLen (T)"]),
+            "micro_batch": int(row["MicroBatchSize"]),
+            "accumulate": int(row["GradAccum"]),
+            "recompute": row["Activation Checkpointing"] == "True",
+        }
         gpus = int(row["# GPUs"])
-        label = f"{row['Model']} s{c.seq} {gpus} GPUs {c.accumulate}x{c.micro_batch}"
+        o = options
+        label = f"{o['model']} s{o['seq']} {gpus} GPUs {o['accumulate']}x{o['micro_batch']}"
         seconds = float(row["GlobalBatchSize (T)"]) / float(row["Throughput (T/s)"])
-        system = FOUNDRY[row["GPU"]]
-        yield Case(
-            f"LLM Foundry {row['GPU'].split('_')[0].upper()}", label, system, {"data": gpus},
-            partial(mpt_fsdp.step, c=c), seconds * 1e9,
-        )  # fmt: skip
+        data = f"LLM Foundry {row['GPU'].split('_')[0].upper()}"
+        on = (FOUNDRY[row["GPU"]], "composer")
+        yield Case(data, label, *on, "mpt_fsdp", {"data": gpus}, options, seconds * 1e9)
 
 
 def torchtitan() -> Iterator[Case]:
@@ -150,11 +168,11 @@ def torchtitan() -> Iterator[Case]:
         speed = re.search(r"TPS/GPU=([\d,]+)", row["row"])
         if "FSDP + torch.compile;" not in row["row"] or not gpus or not speed:
             continue
-        c = replace(llama_fsdp.SIZES["llama3.1-8b"], micro_batch=2, kept="titan")
-        seconds = c.micro_batch * c.seq / float(speed[1].replace(",", ""))
+        options: dict[str, Option] = {"model": "llama3.1-8b", "micro_batch": 2, "kept": "titan"}
+        seconds = 2 * 8192 / float(speed[1].replace(",", ""))
         yield Case(
-            "torchtitan", f"8B compile {gpus[1]} GPUs", "titan", {"data": int(gpus[1])},
-            partial(llama_fsdp.step, c=c), seconds * 1e9,
+            "torchtitan", f"8B compile {gpus[1]} GPUs", "h100-500w", "torchtitan", "llama_fsdp",
+            {"data": int(gpus[1])}, options, seconds * 1e9,
         )  # fmt: skip
 
 
@@ -165,17 +183,16 @@ def tpu_recipes() -> Iterator[Case]:
     for row in read("tpu_recipes/training_step_times.csv"):
         chips = int(float(row["chips_derived"]))
         micro = int(float(row["per_device_batch_size"]))
-        step: Callable[[Any], Any]
+        model, options = "llama_fsdp", dict[str, Option]()
         if row["model_name"].startswith("gpt_3_175b"):
-            gpt = mpt_fsdp.Mpt(12_288, 96, 96, micro_batch=micro, recompute=True)
-            step = partial(mpt_fsdp.step, c=gpt)
+            model = "mpt_fsdp"
+            options = {"model": "175b", "micro_batch": micro, "recompute": True}
         else:
             size = "mistral-7b" if "mistral" in row["model_name"] else "llama3.1-8b"
-            llama = replace(llama_fsdp.SIZES[size], micro_batch=micro, kept="maxtext", scan=True)
-            step = partial(llama_fsdp.step, c=llama)
+            options = {"model": size, "micro_batch": micro, "kept": "maxtext", "scan": True}
         yield Case(
-            "TPU recipes", f"{row['model_name']} {chips} chips", "v6e", {"data": chips},
-            step, float(row["step_time_s"]) * 1e9, profile="xla-tpu",
+            "TPU recipes", f"{row['model_name']} {chips} chips", "v6e", "maxtext", model,
+            {"data": chips}, options, float(row["step_time_s"]) * 1e9,
         )  # fmt: skip
 
 

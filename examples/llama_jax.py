@@ -23,8 +23,11 @@ not the program.) Weights are bfloat16, AdamW's moments are float32, attention i
               none keeps every activation
     layers    scan (one loop over stacked weights) or unrolled (a list of layers, each jitted)
     batch     sequences over the whole mesh; 0 is one for each data-parallel rank
+    optimizer "" is sharded as the weights are. sharded: gradients and moments are sharded over "data"
+              although the weights are whole there (Megatron's distributed optimizer, ZeRO-1):
+              gradients are reduced and scattered, each rank updates its part, which is gathered
 
-Options of `pipelined` beside model, parallel, remat and layers:
+Options of `pipelined` beside model, parallel, remat, layers and optimizer:
 
     microbatches, schedule   as `--microbatches` and `--schedule`
     chunks       stages that each rank holds; with 2 or more the schedule is interleaved-1f1b
@@ -38,6 +41,7 @@ Options of `pipelined` beside model, parallel, remat and layers:
 import dataclasses
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +86,13 @@ class Layout:
         self.batch = ("data",) if "tp" in words else ("data", "model")
         self.weight = self.batch if "fsdp" in words else None
         self.sequence = "model" if "sp" in words else None
+        self.words = words
+
+    def state(self, optimizer: str) -> "Layout":
+        """How gradients are reduced, and what AdamW holds."""
+        if optimizer not in ("", "sharded"):
+            raise ValueError("optimizer is sharded, or empty")
+        return Layout(self.mesh, "+".join({*self.words, "fsdp"})) if optimizer else self
 
     @property
     def data_ranks(self) -> int:
@@ -206,15 +217,44 @@ def adamw(p, g, m, v, count, lr=3e-4, b1=0.9, b2=0.95, eps=1e-8, decay=0.1):
     return (p - lr * (update + decay * p.astype(jnp.float32))).astype(p.dtype), m, v
 
 
-def train_step(params, moments, count, tokens, targets, *, c: Config, at: Layout, remat: str):
+def pinned(tree, c: Config, at: Layout):
+    """Arrays of the form of the weights, sharded as `at` shards weights."""
+    specs = {name: spec for name, (_, spec) in layer_weights(c, at).items()}
+    specs |= {"embed": P(at.tensor, at.weight), "norm": P(), "head": P(at.weight, at.tensor)}
+
+    def pin(path, x):
+        name = re.findall(r"\w+", path[-1].key)[-1]  # of a stage: "params['layers']['wq']"
+        spec = specs[name]
+        stacked = (None,) * (x.ndim - len(spec)) if spec else ()
+        sharding = NamedSharding(at.mesh, P(*stacked, *spec))
+        if isinstance(x, jax.ShapeDtypeStruct):
+            return x.update(sharding=sharding)
+        return jax.lax.with_sharding_constraint(x, sharding)
+
+    return jax.tree_util.tree_map_with_path(pin, tree)
+
+
+def update(params, grads, m, v, count, c: Config, at: Layout, state: Layout):
+    """AdamW; where `state` shards more than the weights, on a part of each weight."""
+    apart = state is not at
+    if apart:
+        params, grads = (pinned(tree, c, state) for tree in (params, grads))
+    new = jax.tree.map(lambda p, g, m, v: adamw(p, g, m, v, count), params, grads, m, v)
+    params, m, v = jax.tree.transpose(jax.tree.structure(params), None, new)
+    if apart:
+        m, v, params = pinned(m, c, state), pinned(v, c, state), pinned(params, c, at)
+    return params, m, v
+
+
+def train_step(
+    params, moments, count, tokens, targets, *, c: Config, at: Layout, remat: str, state=None
+):
     loss, grads = jax.value_and_grad(loss_fn)(params, tokens, targets, c, at, remat)
     with jax.named_scope("optimizer"):
         count = count + 1
-        new = jax.tree.map(
-            lambda p, g, m, v: adamw(p, g, m, v, count.astype(jnp.float32)),
-            params, grads, moments["m"], moments["v"],
-        )  # fmt: skip
-        params, m, v = jax.tree.transpose(jax.tree.structure(params), None, new)
+        params, m, v = update(
+            params, grads, moments["m"], moments["v"], count.astype(jnp.float32), c, at, state or at
+        )
     return params, {"m": m, "v": v}, count, loss
 
 
@@ -251,12 +291,14 @@ def train(
     seq: int = 8192,
     batch: int = 0,
     num_layers: int = 0,
+    optimizer: str = "",
 ) -> flint.Step:
     """One training step. `num_layers` cuts the model short; 0 is the published depth."""
     c = config(model, remat, layers, num_layers)
     at = Layout(mesh, parallel)
     tokens = at.abstract((batch or at.data_ranks, seq), jnp.int32, P(at.batch, None))
-    moments = {name: abstract_params(c, at, layers, jnp.float32) for name in ("m", "v")}
+    state = at.state(optimizer)
+    moments = {name: abstract_params(c, state, layers, jnp.float32) for name in ("m", "v")}
     args = (
         abstract_params(c, at, layers, jnp.bfloat16),
         moments,
@@ -264,7 +306,7 @@ def train(
         tokens,
         tokens,
     )
-    step = functools.partial(train_step, c=c, at=at, remat=remat)
+    step = functools.partial(train_step, c=c, at=at, remat=remat, state=state)
     return flint.Step(step, args, donate_argnums=(0, 1, 2), name=f"llama3-{model}")
 
 
@@ -276,18 +318,22 @@ def even_cut(num_layers: int, stages: int) -> str:
     return "layers:" + ",".join(str(each * s - 1) for s in range(1, stages))
 
 
-def adamw_init(params):
-    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-    return {"m": zeros, "v": zeros, "count": jnp.zeros((), jnp.int32)}
+def stage_optimizer(c: Config, at: Layout, state: Layout):
+    """AdamW for the parameters of one stage: what it begins with, and an update."""
 
+    def init(params):
+        moment = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), params)
+        moment = moment if state is at else pinned(moment, c, state)
+        return {"m": moment, "v": moment, "count": jnp.zeros((), jnp.int32)}
 
-def adamw_update(params, grads, state):
-    """`adamw` for a pytree: the parameters of one stage."""
-    count = state["count"] + 1
-    step = functools.partial(adamw, count=count.astype(jnp.float32))
-    new = jax.tree.map(step, params, grads, state["m"], state["v"])
-    params, m, v = jax.tree.transpose(jax.tree.structure(params), None, new)
-    return params, {"m": m, "v": v, "count": count}
+    def step(params, grads, held):
+        count = held["count"] + 1
+        params, m, v = update(
+            params, grads, held["m"], held["v"], count.astype(jnp.float32), c, at, state
+        )
+        return params, {"m": m, "v": v, "count": count}
+
+    return init, step
 
 
 @flint.entry(axes=("pipe", "data", "model"))
@@ -306,6 +352,7 @@ def pipelined(
     seq: int = 8192,
     micro_batch: int = 1,
     num_layers: int = 0,
+    optimizer: str = "",
 ) -> flint.Pipeline:
     """One training step in stages along the axis "pipe"."""
     c = config(model, remat, layers, num_layers)
@@ -322,7 +369,7 @@ def pipelined(
         schedule=schedule or ("interleaved-1f1b" if chunks > 1 else "1f1b"),
         chunks=chunks,
         boundary=P(at.batch, at.sequence, None),
-        optimizer=(adamw_init, adamw_update),
+        optimizer=stage_optimizer(c, at, at.state(optimizer)),
         reshard_after_forward=reshard,
         name=f"llama3-{model}",
     )

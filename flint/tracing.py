@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
     from flint.backends.chakra.writing.simulator_files import Timing
     from flint.backends.cost.estimate import Estimate
+    from flint.backends.cost.routing import Routing
     from flint.backends.cost.simulate.timeline import Policy
     from flint.backends.report.summary import Summary
     from flint.cluster.models import Cluster
+    from flint.cluster.stack import Stack
     from flint.compare.difference import Difference
     from flint.compare.measured.comparison import MeasuredComparison
     from flint.passes.pipeline.split.parts import PartitionedBody
@@ -100,6 +102,7 @@ class Trace:
         self,
         cluster: str | Path | Cluster | None = None,
         *,
+        stack: str | Path | Stack | None = None,
         profile: str | None = None,
         policy: str | Policy | None = None,
         mapping: Mapping[str, str] | str | None = None,
@@ -108,13 +111,15 @@ class Trace:
         scale: Sequence[str] = (),
         replace: Sequence[str] = (),
         measured: Sequence[Trace | Workload | str | Path] = (),
+        routing: str | Path | Routing | None = None,
     ) -> Estimate:
         """How long the step takes on a cluster, as `flint estimate` says it.
 
         `cluster` is a preset ("h100-dgx"), a TOML file, ASTRA-sim's network.yml or a Cluster; None is
         that of the device which a workload made of profiles was recorded on.
-        `profile` is whose kernels operations become (None: that of `rewritten`, else by chip and
-        program), `policy` when communication begins (None: "overlap"), `mapping` where mesh axes
+        `stack` is whose software runs, "megatron" or a TOML file (None: what program and chip mean),
+        `profile` whose kernels operations become (None: that of `rewritten`, else of the stack),
+        `policy` when communication begins (None: as the stack does), `mapping` where mesh axes
         lie, {"model": "nvlink"} or "model=nvlink,data=ib" (None: the last axis inside). With
         `unpriced_is_zero` operations without a price count nothing, and the time is a lower bound.
         `timing` "compiler" prices kernels by the cycles that "xla-tpu-cycles" captured with them,
@@ -122,10 +127,12 @@ class Trace:
         ("gemm=1.5x", "network:bandwidth=2x") and `replace` ("attention=h200", "host=none") change
         parts, as --scale and --replace do. `measured` are workloads made of profiles, or their files:
         then a captured program takes their times where it has the same kernels, and scaled ones where not.
+        `routing` is how tokens are spread over experts: "balanced" (None), "power-law:1.2", or a file of
+        loads.
 
         Raises FlintError FL405 (profile), FL701, FL702, FL706 (cluster), FL703 (mapping, policy,
         timing), FL704 (an operation without a price), FL705 (a chip without what is needed), FL719
-        (no cycles of the kernels for that chip), FL830 (a change that cannot be), FL831 (no cluster of
+        (no cycles of the kernels for that chip), FL725 (stack), FL726 (routing), FL830 (a change that cannot be), FL831 (no cluster of
         the device), FL832 (an option that measured workloads have no place for).
         """
         from flint.backends.cost.estimate import estimate
@@ -134,6 +141,7 @@ class Trace:
         return estimate(
             self.workload,
             cluster_for(self.workload, cluster),
+            stack=stack,
             profile=profile or "",
             policy=policy,
             mapping=mapping,
@@ -142,6 +150,7 @@ class Trace:
             scale=scale,
             replaced=replace,
             measured=[_workload_of(m) for m in measured],
+            routing=routing,
         )
 
     def diff(

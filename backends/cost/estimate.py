@@ -32,11 +32,22 @@ from flint.backends.cost.notes import (
     compiler_notes,
     congestion_notes,
     extrapolation_notes,
+    lent_notes,
+    rates_note,
 )
 from flint.backends.cost.price import Priced, price
+from flint.backends.cost.routing import (
+    BALANCED,
+    Routing,
+    find_routing,
+    refuse_routing,
+    routing_notes,
+)
 from flint.backends.cost.row_prices import Pricing, Times
 from flint.backends.cost.simulate.exposure import IDLE, Share, shares
 from flint.backends.cost.simulate.timeline import POLICIES, Policy, Timeline, simulate
+from flint.backends.cost.slowest import alike, slower_than_mean, slowest_notes
+from flint.backends.cost.software import profile_on, stack_of, with_host, with_libraries
 from flint.backends.cost.utilisation import (
     ProductFlops,
     executed_flops,
@@ -44,6 +55,7 @@ from flint.backends.cost.utilisation import (
     needed_flops,
 )
 from flint.cluster.models import Chip, Cluster
+from flint.cluster.stack import Stack
 from flint.errors import FlintError, nearest
 from flint.ir.program import PERHAPS_A_WINDOW, Flag
 from flint.ir.workload import Workload
@@ -55,6 +67,7 @@ from flint.rewrite import kernels_for
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
     from flint.backends.cost.simulate.critical_path import Segment
+    from flint.backends.cost.uncertainty.interval import Interval
     from flint.schemas.documents.estimate import (
         ClassEstimateDocument,
         EstimateDocument,
@@ -101,6 +114,7 @@ class Estimate:
     name: str
     cluster: Cluster
     mapping: tuple[tuple[str, ...], ...]
+    stack: Stack
     profile: str
     policy: Policy
     step_time_ns: float
@@ -120,6 +134,10 @@ class Estimate:
     #: What was estimated, and the kernels of the profile that became of it.
     workload: Workload = field(repr=False)
     kernels: Workload = field(repr=False)
+    #: Where the mesh lies in the cluster's network.
+    placement: NetworkPlacement = field(repr=False)
+    #: How tokens are spread over experts.
+    routing: str = BALANCED
 
     @property
     def mfu(self) -> float:
@@ -140,6 +158,13 @@ class Estimate:
     def is_lower_bound(self) -> bool:
         """Whether operations without a price were counted as nothing."""
         return bool(self.unpriced)
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """Where a measured step would lie four times of five; None for a lower bound or no time."""
+        from flint.backends.cost.uncertainty.interval import interval_of
+
+        return None if self.is_lower_bound or not self.step_time_ns else interval_of(self)
 
     @cached_property
     def critical_path(self) -> tuple[Segment, ...]:
@@ -174,8 +199,10 @@ class Estimate:
             if self.cluster.host_launch_ns
             else 0.0,
             "mapping": [(axis, size, tier) for axis, size, tier in self.mapping],
+            "stack": self.stack.name,
             "profile": self.profile,
             "policy": self.policy.name,
+            "routing": self.routing,
             "step_time_ns": round(self.step_time_ns, 3),
             "mfu": round(self.mfu, 6),
             "hfu": round(self.hfu, 6),
@@ -186,6 +213,8 @@ class Estimate:
             "critical_path": [cast("SegmentDocument", asdict(s)) for s in self.critical_path],
             "notes": list(self.notes),
         }
+        if self.interval:
+            found["interval"] = self.interval.to_json()
         if self.kernel_times:
             found["kernel_times"] = self.kernel_times.to_json()
         if self.measured:
@@ -271,6 +300,8 @@ def _memory_json(e: Estimate, number: int) -> MemoryDocument:
         del found["host_bytes"], found["host_breakdown"]
     if not memory.recorded:
         del found["recorded"]
+    if not memory.runtime:
+        del found["runtime"]
     return found
 
 
@@ -308,6 +339,7 @@ def estimate(
     workload: Workload,
     cluster: Cluster,
     *,
+    stack: str | Path | Stack | None = None,
     profile: str = "",
     policy: str | Policy | None = None,
     mapping: Mapping[str, str] | str | None = None,
@@ -316,49 +348,65 @@ def estimate(
     scale: Sequence[str] = (),
     replaced: Sequence[str] = (),
     measured: Sequence[Workload] = (),
+    routing: str | Path | Routing | None = None,
 ) -> Estimate:
     """Estimate a step.
 
-    `profile` is whose kernels the operations become ("": see `default_profile`), `policy` when
-    communication begins (None: "overlap"), `mapping` where mesh axes lie: {"model": "nvlink"}, or
+    `stack` is whose software runs (None: what the program's kernels mean, see `software`), `profile`
+    whose kernels the operations become ("": that of the stack, or of capture), `policy` when
+    communication begins (None: as the stack does), `mapping` where mesh axes lie: {"model": "nvlink"}, or
     "model=nvlink,data=ib". `timing` is whose times kernels have: "model" (Flint's models), "compiler"
     (the cycles that XLA's TPU compiler estimated, where a kernel has any), or "measured" (what a
     profiler recorded; scaled by the models' ratio where the cluster is other hardware). None is
     "measured" for workloads made of profiles, else "model". `scale` ("gemm=1.5x") and `replaced`
     ("attention=h200") change parts, see `measured.changes`. With `measured`, workloads made of profiles,
-    a captured program takes their times, see `measured.table`. Raises FlintError FL405 (profile), FL703
+    a captured program takes their times, see `measured.table`. `routing` is how tokens are spread over
+    experts ("balanced", "power-law:1.2" or a file, see `routing`). Raises FlintError FL405 (profile), FL703
     (mapping, policy or timing), FL704 (an operation without a price), FL705 (a chip without what the
-    estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL830 (a change that
+    estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726 (routing), FL830 (a change that
     cannot be), FL832 (an option that what was measured, or was not, has no place for).
     """
-    chosen = policy_of(workload, find_policy("overlap" if policy is None else policy))
+    software = stack_of(workload, cluster, stack, profile)
+    skew = find_routing(routing)
+    asked_policy = None if policy is None else find_policy(policy)
+    chosen = policy_of(workload, asked_policy, find_policy(software.policy))
     timing = timing_of(workload, timing, has_table=bool(measured))
     table = measured_table(measured, cluster)
     clock = cycles_per_ns(workload, cluster.chip, timing)
     changes = parse_changes(scale, replaced, cluster)
-    cluster = changes.of_host(cluster, has_rows=workload.measured_by is not None)
     if workload.measured_by:
         refuse_profile(profile)
-    asked, profile = profile, profile or default_profile(workload, cluster)
-    cluster = launched_by(table, cluster, profile)
+        refuse_routing(skew)
+    asked, profile = profile, profile_on(software, default_profile(workload, cluster), profile)
+    recorded = workload.measured_by is not None
+    cluster = with_libraries(launched_by(table, cluster, profile), software.libraries)
+    cluster = cluster if recorded else with_host(cluster, software)
+    cluster = changes.of_host(cluster, has_rows=recorded)
+    cluster = alike(cluster) if table else cluster
     _log.info(
         "on %s: kernels as %s launches them (%s), communication by policy %s",
-        *(cluster.name, profile, "asked for" if asked else "by capture and chip", chosen.name),
+        *(cluster.name, profile, "asked for" if asked else f"stack {software.name}", chosen.name),
     )
     placement = NetworkPlacement(workload.mesh, cluster, mapping)
     with stage("fuse"):
         kernels = _kernels(workload, profile, chosen)
     with stage("price"):
-        pricing = Pricing(cluster, placement, tf32_kinds(profile, cluster.chip), clock)
+        pricing = Pricing(
+            *(cluster, placement, tf32_kinds(profile, cluster.chip), clock),
+            slower=slower_than_mean(kernels, cluster),
+            routing=skew,
+        )
         changed = times_of(kernels, pricing, timing, changes, table)
         priced = price_kernels(
-            kernels, cluster, placement, chosen, unpriced_is_zero, clock, changed
+            kernels, cluster, placement, chosen, unpriced_is_zero, clock, changed, skew
         )
     with stage("simulate"):
         timeline = simulate(priced.works, priced.streams, chosen)
         times = None
         if clock:
-            modelled = price_kernels(kernels, cluster, placement, chosen, unpriced_is_zero=True)
+            modelled = price_kernels(
+                kernels, cluster, placement, chosen, unpriced_is_zero=True, routing=skew
+            )
             step_ns = simulate(modelled.works, modelled.streams, chosen).total_ns
             number = int(np.argmax([c.total_ns for c in timeline.classes]))
             times = kernel_times(priced, modelled, number, step_ns, clock)
@@ -369,7 +417,7 @@ def estimate(
     )
     sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
     with stage("memory"):
-        memory = _memory(workload, kernels, cluster.chip, chosen)
+        memory = _memory(workload, kernels, cluster.chip, chosen, software)
     classes = tuple(
         ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), m)
         for c, ranks, t, m in zip(workload.classes, sizes, timeline.classes, memory, strict=True)
@@ -386,6 +434,7 @@ def estimate(
         name=str(workload.metadata.get("name") or "program"),
         cluster=cluster,
         mapping=tuple(placement.table()),
+        stack=software,
         profile=profile,
         policy=chosen,
         step_time_ns=timeline.total_ns,
@@ -400,6 +449,9 @@ def estimate(
             *((times.note(timeline.total_ns),) if times else ()),
             *(recorded_notes(facts) if facts else ()),
             *_notes(cluster, profile),
+            *slowest_notes(kernels, cluster),
+            *routing_notes(kernels, skew),
+            *(lent_notes(kernels.programs, placement) if not replays else ()),
             *_exact(priced, timeline, cluster, tf32_kinds(profile, cluster.chip), timing),
             *compiler_notes(workload, cluster.chip.name),
             *_notes_of_masks(kernels),
@@ -412,6 +464,8 @@ def estimate(
         measured=facts,
         workload=workload,
         kernels=kernels,
+        placement=placement,
+        routing=skew.name if skew else BALANCED,
     )
 
 
@@ -440,15 +494,21 @@ def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
 
 
 def _memory(
-    workload: Workload, kernels: Workload, chip: Chip, policy: Policy
+    workload: Workload, kernels: Workload, chip: Chip, policy: Policy, stack: Stack
 ) -> Sequence[MemoryUse]:
     """Memory of each rank class."""
+    from flint.backends.cost.memory.runtime import runtime_memory
     from flint.backends.cost.memory.stored import recorded_memory, stored
 
     capacity = int(chip.memory_bytes.value)  # all that a chip says of it
     if workload.measured_by:
         return recorded_memory(workload.measured_by, capacity)
-    found = stored(workload, kernels, policy).memory()
+    found = [
+        replace(use, runtime=runtime_memory(program, stack, use.peak_bytes))
+        for program, use in zip(
+            workload.programs, stored(workload, kernels, policy, stack).memory(), strict=True
+        )
+    ]
     return [replace(found[c.program], capacity_bytes=capacity) for c in workload.classes]
 
 
@@ -460,10 +520,11 @@ def price_kernels(
     unpriced_is_zero: bool,
     cycles_per_ns: float = 0.0,
     times: Times | None = None,
+    routing: Routing | None = None,
 ) -> Priced:
     """Durations of the kernels that `rewrite` made for a profile, which the metadata names.
 
-    With `cycles_per_ns` their cycles, where they have any, and by `times`, as in `price`.
+    With `cycles_per_ns` their cycles, where they have any, and by `times` and `routing`, as in `price`.
     """
     profile = str(kernels.metadata.get("profile", ""))
     return price(
@@ -475,6 +536,7 @@ def price_kernels(
         tf32=tf32_kinds(profile, cluster.chip),
         cycles_per_ns=cycles_per_ns,
         times=times,
+        routing=routing,
     )
 
 
@@ -489,7 +551,7 @@ def _exact(
 
 
 def _notes(cluster: Cluster, profile: str) -> tuple[str, ...]:
-    notes = [model_of(cluster.chip).note()]
+    notes = [model_of(cluster.chip).note(), rates_note(cluster.chip)]
     if cluster.derate.value != 1:
         notes.append(
             f"kernels are taken {1 / cluster.derate.value:.3g} times as long as their models say "

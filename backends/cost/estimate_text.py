@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from flint.backends.chakra.writing.encode import short_scope
 from flint.backends.cost.astrasim.files import UNKNOWN_MEMORY_BYTES
+from flint.backends.cost.chips.model import model_of
+from flint.backends.cost.routing import BALANCED
+from flint.backends.cost.uncertainty.interval import PROBABILITY
 from flint.text import Column, format_bytes, format_duration, text_table
 
 if TYPE_CHECKING:
@@ -53,8 +56,10 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
     facts = [
         ("program", e.name),
         ("cluster", f"{e.cluster.name}: {e.cluster.chip.name}"),
+        ("stack", _stack(e)),
         ("kernels", f"{_launched(e)}, communication: {e.policy.name}"),
-        ("step time", f"{format_duration(e.step_time_ns)}{bound}"),
+        *((("routing", f"{e.routing}, the most loaded rank"),) if e.routing != BALANCED else ()),
+        ("step time", f"{format_duration(e.step_time_ns)}{_sure(e)}{bound}"),
         ("MFU", f"{e.mfu:.1%} of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
         ("HFU", f"{e.hfu:.1%}{_beyond_the_model(e)}"),
         *(("memory", text) for text in _memories(e.classes)),
@@ -81,6 +86,21 @@ def estimate_text(e: Estimate, *, verbose: bool = False) -> str:
         parts.append(f"unpriced  {listed}")
     parts += [f"note  {note}" for note in e.notes]
     return "\n\n".join(parts)
+
+
+def _sure(e: Estimate) -> str:
+    """The interval that holds the measurement four times of five."""
+    interval = e.interval
+    if interval is None:
+        return ""
+    low, high = format_duration(interval.low_ns), format_duration(interval.high_ns)
+    return f" ({PROBABILITY:.0%}: {low} to {high})"
+
+
+def _stack(e: Estimate) -> str:
+    """Whose software runs, and the libraries of which this chip has constants of their own."""
+    used = model_of(e.cluster.chip).libraries()
+    return e.stack.name + (f" ({', '.join(used)})" if used else "")
 
 
 def _launched(e: Estimate) -> str:
@@ -123,7 +143,12 @@ def _memory(c: ClassEstimate, *, several: bool) -> str:
         return f"{who}{format_bytes(memory.peak_bytes)}{_on_host(memory)}"
     verdict = "fits" if memory.fits else "DOES NOT FIT"
     used, capacity = format_bytes(memory.peak_bytes), format_bytes(memory.capacity_bytes)
-    return f"{who}{used} of {capacity}, {verdict}{_on_host(memory)}"
+    return f"{who}{used}{_runtime(memory)} of {capacity}, {verdict}{_on_host(memory)}"
+
+
+def _runtime(memory: MemoryUse) -> str:
+    """What the software keeps beside the program."""
+    return f" + {format_bytes(memory.runtime_bytes)} of the runtime" if memory.runtime else ""
 
 
 def _recorded(memory: MemoryUse) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.network.calls import Span
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.rows import spans_of_row
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline, Timeline
-from flint.cluster.models import Network
+from flint.cluster.lent import lenders
+from flint.cluster.libraries import SUSTAINED
+from flint.cluster.models import Chip, Network
 from flint.ir.program import Kind, Phase, Program
 from flint.ir.workload import Workload
 from flint.passes.fusion.attention import FuseAttention, attention_turns, fused_turns
@@ -105,7 +108,7 @@ def _longest(
     return max(total, key=lambda name: total[name])
 
 
-# Collectives over more members than a network's constants were measured with.
+# Collectives over more members than a network's constants were measured with, and other lent constants.
 
 
 def extrapolation_notes(programs: Iterable[Program], placement: NetworkPlacement) -> list[str]:
@@ -124,6 +127,36 @@ def extrapolation_notes(programs: Iterable[Program], placement: NetworkPlacement
         for tier, (members, ranks) in sorted(largest.items())
         if 0 < networks[tier].measured_members < members
     ]
+
+
+def lent_notes(programs: Iterable[Program], placement: NetworkPlacement) -> list[str]:
+    """A note for the chip, and for each network that something crosses, most of whose constants are another's.
+
+    What a file lacks altogether, the models of its chip tell.
+    """
+    cluster, all_programs = placement.cluster, list(programs)
+    crossed = chain(_groups(all_programs, placement), _routes(all_programs, placement))
+    tiers = sorted({s.tier for spans in crossed for s in spans if s.size > 1})
+    tables = [(cluster.network[t].name, cluster.network[t].constants) for t in tiers]
+    family = cluster.chip.family
+    if family is not None:
+        tables.insert(0, (cluster.chip.name, family.constants))
+    found = ((name, len(constants), lenders(constants)) for name, constants in tables)
+    return [_lent_note(*table) for table in found if 2 * sum(table[2].values()) > table[1]]
+
+
+def _lent_note(name: str, count: int, whose: Mapping[str, int]) -> str:
+    """Of most of a table's constants, with those who lend at least a tenth of it."""
+    whom = " and ".join(lender for lender, lent in whose.items() if 10 * lent >= count)
+    return f"{name}: {sum(whose.values())} of {count} constants are assumed, as {whom} has them"
+
+
+def _routes(programs: Iterable[Program], placement: NetworkPlacement) -> Iterable[tuple[Span, ...]]:
+    """The network that each route of messages crosses."""
+    for program in programs:
+        used = program.route[(program.kind == Kind.SEND) & (program.route >= 0)]
+        for number in np.unique(used).tolist():
+            yield placement.spans_of_route(program.routes[number])
 
 
 def _groups(programs: Iterable[Program], placement: NetworkPlacement) -> Iterable[tuple[Span, ...]]:
@@ -175,3 +208,14 @@ def _notes(written: int, kernels: Program) -> list[str]:
             "pass, whose form is not recognised: their scores are stored"
         )
     return notes
+
+
+def rates_note(chip: Chip) -> str:
+    """Which rates kernels have where power matters: those of bursts, if no others are known; else ""."""
+    wanted = SUSTAINED in getattr(chip.family, "uses", ())
+    if not wanted or SUSTAINED in model_of(chip).libraries():
+        return ""
+    return (
+        f"kernels have the rates of bursts: none of {chip.name} was measured in steps that run for "
+        "minutes, where power may hold its clock down"
+    )

@@ -11,10 +11,12 @@ import numpy as np
 from flint.backends.chakra.writing.expand import expand
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.network.placement import NetworkPlacement
+from flint.backends.cost.routing import Routing
 from flint.backends.cost.row_prices import Pricing, RowPrices, Times, model_prices
 from flint.backends.cost.simulate.layers import Issued, Preparation, one_layer_ahead, preparation
 from flint.backends.cost.simulate.streams import peers_of, streams_of, together_of
 from flint.backends.cost.simulate.timeline import ClassWork, Policy
+from flint.backends.cost.slowest import slower_than_mean
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.program import Program
@@ -46,14 +48,19 @@ def price(
     tf32: Collection[KernelKind] = (),
     cycles_per_ns: float = 0.0,
     times: Times | None = None,
+    routing: Routing | None = None,
 ) -> Priced:
     """Price every program once and expand it for every rank class.
 
     `tf32` is that of `kernels_of`. With `cycles_per_ns` a kernel takes its `Program.cycles` where it
-    has any. `times` changes what the models say. Raises FlintError FL704 naming the operations without
+    has any. `times` changes what the models say, `routing` how many tokens experts get. Raises FlintError FL704 naming the operations without
     a price, unless `unpriced_is_zero`.
     """
-    pricing = Pricing(cluster, placement, frozenset(tf32), cycles_per_ns, times is not None)
+    pricing = Pricing(
+        *(cluster, placement, frozenset(tf32), cycles_per_ns, times is not None),
+        slower=slower_than_mean(workload, cluster),
+        routing=routing,
+    )
     prices = [_prices(p, pricing, times) for p in workload.programs]
     missing = _missing(workload.programs, prices)
     if missing and not unpriced_is_zero:

@@ -15,6 +15,7 @@ from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.network.calls import CollectiveCall
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.rows import call_of
+from flint.backends.cost.routing import Routing, spread_of
 from flint.backends.cost.simulate.steady_state import GRID_NS
 from flint.backends.cost.simulate.timeline import Floats
 from flint.cluster.models import Cluster
@@ -66,7 +67,9 @@ class Pricing:
     """What prices depend on beside the program.
 
     With `cycles_per_ns` a kernel takes its `Program.cycles` where it has any. If `lenient`, a type
-    that the chip has no peak for makes a row without a price, and no error.
+    that the chip has no peak for makes a row without a price, and no error. `slower` is how many times
+    longer kernels take than on the mean chip (see `slowest`). `routing` is how tokens are spread over
+    experts, None evenly.
     """
 
     cluster: Cluster
@@ -74,6 +77,8 @@ class Pricing:
     tf32: frozenset[KernelKind] = frozenset()
     cycles_per_ns: float = 0.0
     lenient: bool = False
+    slower: float = 1.0
+    routing: Routing | None = None
 
     def kernel_ns(self, kernels: Kernels, cycles: Int64s) -> Floats:
         """By cycles where there are such and they count, else by the chip's model.
@@ -108,6 +113,9 @@ def model_prices(program: Program, pricing: Pricing) -> RowPrices:
     found = np.zeros(len(program), dtype=np.float64)
     missing = np.zeros(len(program), dtype=np.bool_)
     kernels, rows = kernels_of(program, tf32=pricing.tf32)
+    if pricing.routing is not None:
+        spread = spread_of(program, pricing.routing)
+        kernels, program = spread.of_kernels(kernels, rows), spread.of_bytes(program)
     cycles = program.cycles[rows]
     copies = np.asarray(kernels.kind == KernelKind.HOST_COPY)
     link = cluster.chip.host_link_bytes_per_s
@@ -119,7 +127,7 @@ def model_prices(program: Program, pricing: Pricing) -> RowPrices:
     priced = np.flatnonzero(~without & ~copies)
     latency = pricing.kernel_ns(kernels.select(priced), cycles[priced])
     without[priced] = np.isnan(latency)
-    found[rows[priced]] = np.nan_to_num(latency) / cluster.derate.value
+    found[rows[priced]] = np.nan_to_num(latency) * (pricing.slower / cluster.derate.value)
     missing[rows[without]] = True
     wire = _communication(program, cluster, pricing.placement)
     found += wire

@@ -13,6 +13,7 @@ from flint.backends.cost.estimate import default_profile, estimate, price_kernel
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.simulate.layers import prepared_apart
 from flint.backends.cost.simulate.timeline import POLICIES
+from flint.backends.cost.software import stack_for, with_stack
 from flint.backends.cost.utilisation import main_type_and_peak
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster
@@ -38,6 +39,7 @@ def timed_kernels(
     """
     profile = profile or str(workload.metadata.get("profile", ""))
     profile = profile or default_profile(workload, cluster)
+    cluster = with_stack(cluster, stack_for(profile, cluster))
     placement = NetworkPlacement(workload.mesh, cluster, mapping)
     kernels = kernels_for(workload, profile)
     policy = POLICIES["overlap"]  # durations of kernels do not depend on it

@@ -9,9 +9,10 @@ attention is one kernel. Sizes: arXiv 2407.21783, table 3, and arXiv 2310.06825,
 
     kept    what the backward pass of a layer finds; it computes all else again
             titan: torchtitan's selective checkpointing by operator: attention, and of the products
-            of matrices each second one (wq, wv, the gate and the last)
-            maxtext: queries, keys, values and the output projection, which its "custom" policy
-            offloads to the host
+            of matrices each second one (wq, wv, the gate and the last, which nothing reads)
+            titan-eager: the same without a compiler, which keeps the last one too
+            maxtext: the layer's input, queries, keys, values and the output projection, which the
+            "custom" policy of its recipes offloads to the host
             none: nothing but the layer's input
     scan    the layers as a loop, as MaxText has them; PyTorch runs one after the other
 """
@@ -34,7 +35,8 @@ import flint
 AXIS = "data"
 KEPT = {
     "titan": ("query", "value", "attention", "gate"),
-    "maxtext": ("query", "key", "value", "out"),
+    "titan-eager": ("query", "value", "attention", "gate", "down"),
+    "maxtext": ("input", "query", "key", "value", "out"),
     "none": (),
 }
 #: Of which the backward pass finds it on the host.
@@ -135,18 +137,29 @@ def attention(x, p, c: Llama):
     return checkpoint_name(jnp.einsum("bsd,de->bse", out, p["wo"]), "out")
 
 
-def mlp(x, p):
+@jax.custom_vjp
+def held(x: jax.Array) -> jax.Array:
+    """x, which stays until the backward pass has come by, although nothing needs it there."""
+    return x
+
+
+held.defvjp(lambda x: (x, x), lambda x, gradient: (gradient + 0 * x,))
+
+
+def mlp(x, p, c: Llama):
     gate = checkpoint_name(jnp.einsum("bsd,df->bsf", x, p["gate"]), "gate")
     up = checkpoint_name(jnp.einsum("bsd,df->bsf", x, p["up"]), "up")
-    return jnp.einsum("bsf,fd->bsd", jax.nn.silu(gate) * up, p["down"])
+    down = jnp.einsum("bsf,fd->bsd", jax.nn.silu(gate) * up, p["down"])
+    return held(checkpoint_name(down, "down")) if "down" in KEPT[c.kept] else down
 
 
 def layer(x, flat, *, c: Llama):
     p = gathered(flat, layer_shapes(c))
+    x = checkpoint_name(x, "input")
     with jax.named_scope("attention"):
         x = x + attention(rms_norm(x, p["norm1"]), p, c)
     with jax.named_scope("mlp"):
-        return x + mlp(rms_norm(x, p["norm2"]), p)
+        return x + mlp(rms_norm(x, p["norm2"]), p, c)
 
 
 def is_kept(primitive, *_, c: Llama, **options) -> bool:
@@ -191,7 +204,11 @@ def loss_fn(params, tokens, *, c: Llama):
         logits = jnp.einsum("bsd,dv->bsv", rms_norm(x, root["norm"]), root["head"])
     with jax.named_scope("loss"):
         logits = logits.astype(jnp.float32)
-        target_logit = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+        if c.kept == "maxtext":  # its one_hot: nothing is gathered or scattered
+            target = tokens[..., None] == jnp.arange(c.vocab)
+            target_logit = jnp.sum(jnp.where(target, logits, 0.0), axis=-1)
+        else:
+            target_logit = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logit)
 
 

@@ -55,6 +55,7 @@ SIZES = {
     "13b": (5120, 40, 40),
     "30b": (7168, 48, 56),
     "70b": (8192, 80, 64),
+    "175b": (12_288, 96, 96),
 }
 Shapes = dict[str, tuple[int, ...]]
 
@@ -129,6 +130,19 @@ def _entropy_backward(saved, gradient: jax.Array):
 cross_entropy.defvjp(_entropy, _entropy_backward)
 
 
+def metrics(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Composer's cross entropy and perplexity of each microbatch (LLM Foundry's
+    `use_train_metrics`, its default): PyTorch's, of all logits, each a kernel of its own."""
+    found = []
+    for name in ("cross_entropy", "perplexity"):
+        logits = jax.lax.optimization_barrier(logits)  # else one log-softmax would do for both
+        with jax.named_scope(f"kernel.{name}"):
+            log_softmax = jax.nn.log_softmax(logits.astype(jnp.float32)).astype(logits.dtype)
+        picked = jnp.take_along_axis(log_softmax, tokens[..., None], axis=-1)
+        found.append(-jnp.sum(picked.astype(jnp.float32)))
+    return jnp.stack(found)
+
+
 def layer_norm(x, scale, bias):
     x32 = x.astype(jnp.float32)
     x32 -= jnp.mean(x32, axis=-1, keepdims=True)
@@ -181,7 +195,9 @@ def loss_fn(params, tokens, *, c: Mpt):
         x = layer_norm(x, root["scale"], root["bias"])
         logits = jnp.einsum("bsd,vd->bsv", x, root["table"])
     with jax.named_scope("loss"):
-        return cross_entropy(logits, tokens)
+        loss = cross_entropy(logits, tokens)
+    with jax.named_scope("metrics"):
+        return loss, metrics(jax.lax.stop_gradient(logits), tokens)
 
 
 @jax.jit
@@ -195,17 +211,17 @@ def train_step(params, moments, count, tokens, *, c: Mpt):
     """What one rank does."""
 
     def gradient(tokens):
-        return jax.value_and_grad(functools.partial(loss_fn, c=c))(params, tokens)
+        return jax.value_and_grad(functools.partial(loss_fn, c=c), has_aux=True)(params, tokens)
 
     def microbatch(total, tokens):
-        loss, gradients = gradient(tokens)
-        return jax.tree.map(lambda t, g: t + g.astype(jnp.float32), total, gradients), loss
+        told, gradients = gradient(tokens)
+        return jax.tree.map(lambda t, g: t + g.astype(jnp.float32), total, gradients), told
 
     if c.accumulate > 1:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        gradients, loss = jax.lax.scan(microbatch, zeros, tokens)
+        gradients, (loss, told) = jax.lax.scan(microbatch, zeros, tokens)
     else:
-        loss, gradients = gradient(tokens[0])
+        (loss, told), gradients = gradient(tokens[0])
         gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
     with jax.named_scope("optimizer"):
         squares = sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients))
@@ -218,7 +234,7 @@ def train_step(params, moments, count, tokens, *, c: Mpt):
         )  # fmt: skip
         params, m, v = jax.tree.transpose(jax.tree.structure(params), None, new)
     loss = jax.lax.pmean(jnp.mean(loss), AXIS)
-    return params, {"m": m, "v": v}, count, loss
+    return params, {"m": m, "v": v}, count, loss, jnp.sum(told.reshape(-1, 2), axis=0)
 
 
 def step(mesh: AbstractMesh, c: Mpt) -> flint.Step:
@@ -239,7 +255,7 @@ def step(mesh: AbstractMesh, c: Mpt) -> flint.Step:
         functools.partial(train_step, c=c),
         mesh=mesh,
         in_specs=(specs, moments, P(), P(None, AXIS, None)),
-        out_specs=(specs, moments, P(), P()),
+        out_specs=(specs, moments, P(), P(), P(AXIS)),
         check_vma=False,
     )
     args = (params, {"m": params, "v": params}, abstract((), jnp.int32, P()), tokens)

@@ -19,15 +19,17 @@ from flint.backends.cost.fitting.kernels import (
     latencies,
     measured_kernels,
     roofline_ns,
-    values_of,
+    settled,
     with_constants,
 )
 from flint.backends.cost.fitting.networks import MeasuredCalls, Pricing, measured_calls
 from flint.backends.cost.fitting.networks import roofline_ns as wire_ns
 from flint.backends.cost.fitting.traces import TraceRows
-from flint.calibration.data import Data, Source, read_data
+from flint.backends.cost.software import stack_for, with_stack
+from flint.calibration.data import TRACE, Data, Source, read_data
 from flint.calibration.fitted import Error, Fitted, Problem, Rows, fitted
-from flint.cluster.models import Chip, Cluster, load_cluster
+from flint.cluster.models import Chip, Cluster, Quantity, load_cluster
+from flint.cluster.stack import Stack
 from flint.errors import FlintError
 from flint.schemas.documents.calibration import (
     CalibrationDocument,
@@ -53,6 +55,7 @@ class Calibration:
     kernels: tuple[Fitted, ...]
     tiers: tuple[tuple[int, Fitted], ...]
     measured: MeasuredKernels
+    stack: Stack | None
     host_launch_ns: float | None
     left_out: dict[str, int]
     members: dict[int, int] = field(default_factory=dict)
@@ -95,43 +98,62 @@ class Calibration:
 
         return as_text(self)
 
-    def cluster(self) -> Cluster:
-        """The base with the constants that are better."""
-        chip = self.base.chip
-        if self.constants:
-            chip = with_constants(chip, self.constants)
-        return self.base.model_copy(update={"chip": chip})
+    def lent(self, fitted: Fitted) -> dict[str, Quantity]:
+        """Constants of a class that were not fitted, and that the base has for the stack's libraries.
+
+        Fitted ones take the place of a whole class in libraries: these are kept with them.
+        """
+        family, prefixes = self.base.chip.family, CLASSES[fitted.name][1]
+        found: dict[str, Quantity] = {}
+        for library in self.stack.libraries if self.stack else ():
+            found |= getattr(family, "libraries", {}).get(library, {})
+        mine = {c.name for c in fitted.changes}
+        return {n: q for n, q in found.items() if n.startswith(prefixes) and n not in mine}
 
 
 def calibrate(
-    *data: str | os.PathLike[str], base: str | os.PathLike[str] | Cluster, check: bool = False
+    *data: str | os.PathLike[str],
+    base: str | os.PathLike[str] | Cluster,
+    stack: str | os.PathLike[str] | Stack | None = None,
+    check: bool = False,
 ) -> Calibration:
     """Fit the constants of the cluster `base` to measurements in files, on one half of their rows.
 
     `data` are logs of nccl-tests, rccl-tests and OSU, CSVs, tables of aiconfigurator, profiles, or
     .flint files of `flint import`. With `check` nothing is fitted: the errors are those of `base` on
-    all rows. `Calibration.to_json` and `write` tell and keep what was found.
+    all rows. `stack` is whose kernels were measured (None: "pytorch-eager" where there are profiles,
+    else none: bursts of the chip's own constants). `Calibration.to_json` and `write` tell and keep what was found.
 
     Raises FlintError FL842 to FL855 for files that cannot be read, FL853 for a chip without constants,
-    and as loading a cluster does.
+    FL725 for a stack, and as loading a cluster does.
     """
     if not data:
         raise FlintError("FL848", "there are no measurements", help="give files of them")
     cluster = load_cluster(base)
     rows = read_data([Path(p) for p in data], cluster.chip)
     name = cluster.name if isinstance(base, Cluster) else os.fspath(base)
-    return calibrated(rows, cluster, name, check=check)
+    chosen = (
+        None
+        if stack is None
+        else Stack.load(stack if isinstance(stack, Stack) else os.fspath(stack))
+    )
+    return calibrated(rows, cluster, name, check=check, stack=chosen)
 
 
-def calibrated(rows: Data, cluster: Cluster, name: str, *, check: bool = False) -> Calibration:
-    """What rows say of a cluster."""
+def calibrated(
+    rows: Data, cluster: Cluster, name: str, *, check: bool = False, stack: Stack | None = None
+) -> Calibration:
+    """What rows say of a cluster. Without a `stack` profiles are those of PyTorch's own kernels."""
+    if stack is None and any(s.format == TRACE for s in rows.sources):
+        stack = stack_for("eager", cluster)
+    running = with_stack(cluster, stack).chip if stack else cluster.chip
     kernels = measured_kernels(rows.kernels)
     calls, left_out = measured_calls(rows.collectives, cluster)
-    classes = _classes(kernels, cluster.chip, check=check) if len(kernels) else ()
+    classes = _classes(kernels, running, check=check) if len(kernels) else ()
     tiers = tuple((tier, _tier(data, cluster, tier, check=check)) for tier, data in calls.items())
     launches = TraceRows(launches_ns=rows.launches_ns).host_launch_ns
     return Calibration(
-        cluster, name, tuple(rows.sources), classes, tiers, kernels,
+        cluster, name, tuple(rows.sources), classes, tiers, kernels, stack,
         None if check or launches is None else float(f"{launches:.4g}"), left_out,
         {tier: max(s.size for c in data.calls for s in c.spans if s.tier == tier) for tier, data in calls.items()},
     )  # fmt: skip
@@ -180,8 +202,7 @@ def _error(error: Error | None) -> PriceErrorDocument | None:
 
 
 def _classes(data: MeasuredKernels, chip: Chip, *, check: bool) -> tuple[Fitted, ...]:
-    values = values_of(chip)
-    chip = with_constants(chip, values)  # all of its own: nothing is looked up for each price
+    chip = settled(chip)
     found = []
     for name, (kinds, prefixes) in CLASSES.items():
         here = np.isin(data.kernels.kind, [int(k) for k in kinds])

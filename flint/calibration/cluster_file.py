@@ -121,6 +121,13 @@ def _chip(found: Calibration, table: str) -> Iterator[str]:
         yield from ("", f"[chip.{family.table}.constants]")
         for fitted in better:
             yield from _constants(found, fitted, f"rows of {fitted.name}")
+            yield from _lent(found, fitted)
+
+
+def _lent(found: Calibration, fitted: Fitted) -> Iterator[str]:
+    for name, quantity in sorted(found.lent(fitted).items()):
+        source = f"as {found.base.name}: {quantity.source}"
+        yield f"{_text(name)} = {_number(quantity.value, source, 'assumed')}"
 
 
 def _tier(found: Calibration, tier: int, fitted: Fitted) -> Iterator[str]:

@@ -44,12 +44,19 @@ def _clusters() -> Iterable[str]:
     return preset_names()
 
 
+def _stacks() -> Iterable[str]:
+    from flint.cluster.stack import Stack
+
+    return Stack.names()
+
+
 #: What a help text may have in braces, "{profiles}", and the names that stand there then.
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "{profiles}": _profiles,
     "{policies}": _policies,
     "{schedules}": _schedules,
     "{clusters}": _clusters,
+    "{stacks}": _stacks,
 }
 
 

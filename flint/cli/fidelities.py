@@ -25,8 +25,9 @@ class Question:
     path: Path
     cluster: str
     mapping: str | None
+    stack: str | None
     profile: str | None
-    policy: str
+    policy: str | None
     unpriced_is_zero: bool
     binary: str | None
 
@@ -115,6 +116,7 @@ class _Columns:
         q = self._question
         return Trace(self._workload(place)).estimate(
             self.cluster,
+            stack=q.stack,
             profile=q.profile,
             policy=q.policy,
             mapping=q.mapping,

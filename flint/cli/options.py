@@ -23,6 +23,13 @@ def profile_candidates() -> list[str]:
     return list(PROFILES)
 
 
+def stack_candidates() -> list[str]:
+    """What a shell offers for --stack."""
+    from flint.cluster.stack import Stack
+
+    return Stack.names()
+
+
 def schedule_candidates() -> list[str]:
     """What a shell offers for --schedule."""
     from flint.passes.pipeline.schedule.schedules import SCHEDULES

@@ -29,8 +29,10 @@ class Request:
     cluster: str | None = None
     mapping: str | None = None
     profile: str | None = None
-    policy: str = "overlap"
+    stack: str | None = None
+    policy: str | None = None
     unpriced_is_zero: bool = False
+    routing: str | None = None
 
 
 def side(text: str, revision: str | None, request: Request) -> Side:
@@ -65,10 +67,12 @@ def _estimated(workload: Workload, request: Request) -> Side:
         return Side.of(workload)
     estimate = Trace(workload).estimate(
         request.cluster,
+        stack=request.stack,
         profile=request.profile,
         policy=request.policy,
         mapping=request.mapping,
         unpriced_is_zero=request.unpriced_is_zero,
+        routing=request.routing,
     )
     return Side.of(workload, estimate)
 
@@ -136,6 +140,7 @@ def _as_in(project: Project, capture: Capture, request: Request) -> Request:
         request,
         cluster=project.cluster(capture.clusters[0]),
         mapping=capture.map,
+        stack=capture.stack,
         policy=capture.overlap,
         unpriced_is_zero=capture.unpriced_is_zero,
     )

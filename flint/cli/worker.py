@@ -121,7 +121,11 @@ def _text(value: object) -> str:
 
 def _estimated(trace: Trace, c: Capture, cluster: str) -> Any:
     return trace.estimate(
-        cluster, policy=c.overlap, mapping=c.map, unpriced_is_zero=c.unpriced_is_zero
+        cluster,
+        stack=c.stack,
+        policy=c.overlap,
+        mapping=c.map,
+        unpriced_is_zero=c.unpriced_is_zero,
     )
 
 

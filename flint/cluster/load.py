@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flint.cluster.errors import key_lines, line_of
+from flint.cluster.lent import lent
 from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, is_file, read_bounded
 
@@ -58,11 +59,21 @@ def chips_with_constants(table: str) -> dict[str, str]:
     """Presets whose chips have constants in [chip.`table`], by cluster, alias and chip."""
     found: dict[str, str] = {}
     for name in preset_names():
-        document = _preset(name)
-        if document["chip"].get(table, {}).get("constants"):
-            called = (name, *document.get("aliases", ()), document["chip"]["name"])
-            found.update({c: found.get(c, name) for c in called})
+        document, lender = _preset(name), _lender(name, table)
+        if lender:
+            chip = document.get("chip", {}).get("name", name)
+            called = (name, *document.get("aliases", ()), chip)
+            found.update({c: found.get(c, lender) for c in called})
     return found
+
+
+def _lender(name: str, table: str) -> str:
+    """The preset that has the constants of a preset's chip: itself, or the nearest of its bases."""
+    document = _preset(name)
+    if document.get("chip", {}).get(table, {}).get("constants"):
+        return name
+    base = document.get("base", "")
+    return _lender(base, table) if base in preset_names() else ""
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -108,10 +119,45 @@ def _document(
     if "base" in document:
         place = f"{path}:{line_of(('base',), key_lines(text))}"
         lower = _base_file(document["base"], path, place, (*inside, path))
-        inherited = _document(lower, check, (*inside, path))
+        inherited = lent(_document(lower, check, (*inside, path)), document)
+        inherited = _without_networks(_without_replaced(inherited, document), document)
         document = merged({k: v for k, v in inherited.items() if k not in _OWN}, document)
     check(document, path, text)
     return document
+
+
+def _without_replaced(inherited: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A base without constants of libraries that a file's own constants take the place of.
+
+    Those stand before `[chip.NAME.constants]` of the base. What a file says itself of products (`gemm.`)
+    is of the user's own: no library's products, nor their sustained rates, stand before it.
+    """
+    chip = inherited.get("chip", {})
+    ours = own["chip"] if isinstance(own.get("chip"), dict) else {}
+    for name, family in chip.items():
+        if not isinstance(family, dict) or "libraries" not in family:
+            continue
+        mine = ours.get(name, {})
+        said = mine.get("constants", {}) if isinstance(mine, dict) else {}
+        classes = tuple({f"{constant.partition('.')[0]}." for constant in said})
+        kept = {
+            library: {k: v for k, v in table.items() if not k.startswith(classes)}
+            for library, table in family["libraries"].items()
+        }
+        chip = {**chip, name: {**family, "libraries": {n: t for n, t in kept.items() if t}}}
+    return {**inherited, "chip": chip} if chip else inherited
+
+
+def _without_networks(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The base without the networks that a network of `own` `replaces`, whose key that is."""
+    tiers = own.get("network")
+    named = [t for t in tiers if isinstance(t, dict)] if isinstance(tiers, list) else []
+    there = [tier["name"] for tier in base["network"]]
+    gone = {t["replaces"] for t in named if isinstance(t.get("replaces"), str)} & set(there)
+    for tier in named:
+        if tier.get("replaces") in gone:  # what nobody has stays, and is an unknown key
+            del tier["replaces"]
+    return {**base, "network": [t for t in base["network"] if t["name"] not in gone]}
 
 
 def _read_measured(document: dict[str, Any], path: Path, text: str) -> None:

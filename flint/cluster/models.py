@@ -86,6 +86,13 @@ class Chip(Model):
 
     In one direction, while the other is busy too. Without it such copies have no price.
     """
+    variation: NotNegative | None = None
+    """How much chips of this kind differ in speed: a standard deviation, as a share of the mean.
+
+    Steps of many devices wait for the slowest (see docs/estimates.md). Without it all are alike.
+    """
+    power_w: Positive | None = None
+    """The power that it may take, in W: that of its datasheet, or the limit that it is set to."""
     measured_kernels: Table | None = None
     """A CSV beside the file with times of kernels that were measured in exactly their shape."""
 

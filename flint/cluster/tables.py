@@ -150,12 +150,13 @@ _NUMBERED = ".D"
 _NUMBER = re.compile("[1-9][0-9]{0,5}")
 #: Constants that every tier of the network has; docs/clusters.md tells what is assumed without one.
 _TIER: Constants = {
-    "a0_ns": Constant("start of a collective, of the innermost tier"),
+    "a0_ns": Constant("start of a collective; of an outer tier, what it adds to that"),
     "a1_ns": Constant("one step of its algorithm"),
     "c": Constant("what protocols lose between latency and bandwidth, in roots of bytes"),
     "efficiency": share("of the bandwidth that large messages get"),
     "own_part": Constant("share of a rank's own data that costs as if it were sent"),
     "host_bytes_per_s": positive("what members that reach each other through a host send together"),
+    "sockets_bytes_per_s": positive("the same of groups of more than half of a domain"),
 }
 
 

@@ -42,6 +42,7 @@ class FileKind(Enum):
     LOCK = ("a lock file", 64 * MIB)
     MEASUREMENTS = ("a file of measurements", 256 * MIB)
     KERNEL_TIMES = ("a table of measured kernels", 32 * MIB)
+    ROUTING = ("a file of expert loads", 32 * MIB)
     ESTIMATE = ("a saved estimate", 256 * MIB)
 
     def __init__(self, text: str, most_bytes: int) -> None:

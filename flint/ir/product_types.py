@@ -11,6 +11,11 @@ say how many bytes it reads, not what it multiplies. `Program.product` says that
 | `f32:high`, `f32:highest` | at this level of `jax.lax.Precision` (XLA's `PrecisionConfig`) |
 | `f32:ieee`, `f32:tf32` | as PyTorch's setting for CUDA says |
 | `bf16:3`, `tf32:1`, ... | by an algorithm: so many products of numbers rounded to this type |
+| `f8E4M3FN:block`, ... | in this type, with a scale for each block of k |
+| `bf16:groups64`, ... | in this type, rows of each of 64 groups (experts) with a matrix of its own |
+| `bf16:sums64`, ... | in this type, a result for each of 64 groups, which sums over its rows |
+
+Of several, commas are between them: `f8E4M3FN:block,groups64`.
 
 The empty name says nothing.
 """
@@ -19,6 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +38,7 @@ XLA_LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
 #: Frontend attribute of XLA's operations that come from PyTorch: how they multiply f32.
 SETTING = "flint.precision"
 _F32 = ("f32", "float32")
+_GROUPS = re.compile(r"[:,](groups|sums)([0-9]{1,9})$")
 
 
 def product_type(operands: Sequence[str], how: str = "") -> str:
@@ -44,6 +51,47 @@ def product_type(operands: Sequence[str], how: str = "") -> str:
         return ""
     dtype = operands[widths.index(max(widths))]
     return f"{dtype}:{how}" if how and dtype in _F32 else dtype
+
+
+#: How operands with scales for blocks are multiplied.
+BLOCK = "block"
+
+
+def by_block(name: str) -> str:
+    """The name for operands of 8 bits that have a scale for each block of k; others stay."""
+    narrow = name.startswith(("f8", "float8")) and ":" not in name
+    return f"{name}:{BLOCK}" if narrow else name
+
+
+def is_by_block(name: str) -> bool:
+    """Whether a name says that operands have scales for blocks."""
+    return BLOCK in name.partition(":")[2].split(",")
+
+
+class Groups(NamedTuple):
+    """How many groups a product has; `sums`: each sums over its rows and has a result of its own."""
+
+    number: int
+    sums: bool
+
+
+def grouped(name: str, count: int, *, sums: bool = False) -> str:
+    """The name for a product of rows of `count` groups; that of one group, or no name, stays."""
+    if count < 2 or not name:
+        return name
+    between = "," if ":" in name else ":"
+    return f"{name}{between}{'sums' if sums else 'groups'}{count}"
+
+
+def groups_of(name: str) -> Groups | None:
+    """How many groups a name says that a product has; None if it says none."""
+    found = _GROUPS.search(name)
+    return Groups(int(found[2]), found[1] == "sums") if found else None
+
+
+def without_groups(name: str) -> str:
+    """The name of the same product that is done for all groups alike."""
+    return _GROUPS.sub("", name)
 
 
 def level_of(levels: Sequence[int]) -> str:

@@ -70,7 +70,8 @@ class Capture(_Table):
     chunks: Positive | None = None
     clusters: Texts = ()
     map: StrictStr | None = None
-    overlap: StrictStr = "overlap"
+    stack: StrictStr | None = None
+    overlap: StrictStr | None = None
     unpriced_is_zero: StrictBool = False
     traces: TraceOptions | None = None
     budgets: dict[str, StrictStr] = Field(default_factory=dict)

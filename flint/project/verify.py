@@ -145,6 +145,7 @@ def _side(snapshot: Snapshot, workload: Workload, capture: Capture, cluster: str
         return Side(snapshot, workload)
     estimate = Trace(workload).estimate(
         cluster,
+        stack=capture.stack,
         policy=capture.overlap,
         mapping=capture.map,
         unpriced_is_zero=capture.unpriced_is_zero,

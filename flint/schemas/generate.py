@@ -20,12 +20,12 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import is_typeddict
 
-from flint.cluster import models, tables
+from flint.cluster import models, stack, tables
 from flint.schemas import documents
 from flint.schemas.catalog import FOLDER, file_name
 
 #: Classes of other places that documents hold as they are.
-_ELSEWHERE = (models, tables)
+_ELSEWHERE = (models, stack, tables)
 
 
 def main() -> None:

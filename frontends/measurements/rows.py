@@ -26,6 +26,7 @@ class KernelTime:
     `op` says what it does and what `dims` are (`flint.ir.dims`), `dtype` is StableHLO's name of what
     it calculates with. `read_bytes` and `written_bytes` cross its edge, `elements` is the size of
     its result, `arrays` how many it reads and writes. `count` runs have this time on average.
+    `indexed` is whether the kernel finds the place of each element (`Flag.INDEXED`).
     """
 
     op: OpClass
@@ -39,6 +40,7 @@ class KernelTime:
     arrays: int
     causal: bool = False
     count: int = 1
+    indexed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from flint.frontends.profiles.operators.types import element_type
 from flint.frontends.profiles.profile import ActivityKind, Comm
 from flint.frontends.profiles.ranks import Recorded
 from flint.frontends.profiles.xplane.categories import class_of_category
-from flint.frontends.torch_world.program.build import moved_bytes
+from flint.frontends.torch_world.program.build import flags_of, moved_bytes
 from flint.frontends.torch_world.program.groups import Messages
 from flint.frontends.torch_world.program.names import is_causal, opcode_of, without_overload
 from flint.frontends.torch_world.program.op_classes import class_of
@@ -309,7 +309,7 @@ def _work_columns(found: Read) -> dict[str, Any]:
         "dims": work.dims,
         "product": work.product,
         "mask": CAUSAL if op in ATTENTION and is_causal(event) else work.mask,
-        "flags": Flag.UNPRICED if work.unpriced else 0,
+        "flags": flags_of(event, work, op),
         "dtype": dtype_name(seen[0].dtype) if seen else "",
         "shape": seen[0].shape if seen else (),
     }

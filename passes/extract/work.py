@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from flint.ir.op_class import OpClass
+from flint.ir.product_types import by_block, grouped
 from flint.passes.extract.op_classes import class_of
 from flint.passes.extract.products import product_of
 from flint.passes.extract.tensors import Tensor
@@ -248,7 +249,9 @@ def ragged_dot(o: Operation) -> Work:
     lhs, result = o.operands[0].shape, o.results[0].shape
     k = math.prod(lhs[d] for d in numbers.lhs_contracting_dimensions)
     m, n = math.prod(lhs) // max(k, 1), result[-1]
-    return formulas.product(1, m, n, k, product=product_of(o))
+    sums = len(result) == len(lhs) + 1
+    name = grouped(product_of(o), o.operands[2].shape[-1], sums=sums)
+    return formulas.product(1, m, n, k, product=name)
 
 
 def custom_call(o: Operation) -> Work:
@@ -262,7 +265,8 @@ def custom_call(o: Operation) -> Work:
         return _attention(o, target, _config(o.op))
     if target == formulas.SCALED_DOT:
         batch_size, rows, k = o.operands[0].shape
-        found = formulas.product(batch_size, rows, o.operands[1].shape[1], k, product=product_of(o))
+        product = by_block(product_of(o))
+        found = formulas.product(batch_size, rows, o.operands[1].shape[1], k, product=product)
         return replace(found, op=OpClass.MATMUL)
     if target in FACTORIZATIONS:
         *batch, m, n = o.operands[0].shape

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flint.ir.op_class import ELEMENTWISE, OpClass
+from flint.ir.product_types import by_block, grouped
 from flint.passes.hlo import shapes
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.op_classes import class_of
@@ -59,6 +60,12 @@ def dot(o: HloOperation) -> Work:
     return _product(o, o.instruction.dot_dimension_numbers)
 
 
+def scaled_dot(o: HloOperation) -> Work:
+    """A product of operands with scales for blocks of k."""
+    found = dot(o)
+    return replace(found, product=by_block(found.product))
+
+
 def ragged_dot(o: HloOperation) -> Work:
     """Each row of the left side meets one group's matrix: 2 x m x n x k."""
     lhs = list(o.operands[0].shape.dimensions)
@@ -67,7 +74,9 @@ def ragged_dot(o: HloOperation) -> Work:
     result = list(o.instruction.shape.dimensions)
     m = math.prod(lhs) // max(k, 1)
     n = math.prod(result) // max(m, 1)
-    return formulas.product(1, m, n, k, product=product_of(o))
+    groups = list(o.operands[2].shape.dimensions)[-1]
+    name = grouped(product_of(o), groups, sums=len(result) == len(lhs) + 1)
+    return formulas.product(1, m, n, k, product=name)
 
 
 def _product(o: HloOperation, numbers: Any) -> Work:
@@ -475,7 +484,7 @@ _HALVES = frozenset({"X64SplitHigh", "X64SplitLow", "X64Combine"})
 #: Opcode to rule.
 RULES: dict[str, WorkRule] = {
     "dot": dot,
-    "scaled-dot": dot,
+    "scaled-dot": scaled_dot,
     "ragged-dot": ragged_dot,
     "convolution": convolution,
     "reduce": reduce,

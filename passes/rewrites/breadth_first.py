@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from flint.ir.columns import ROW_COLUMNS, carried, edges, is_any, rewired
+from flint.ir.columns import carried, is_any
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Program
 from flint.passes.base import Pass
 from flint.passes.rewrites.combine_collectives import independent
+from flint.passes.rewrites.units import moved, unit_edges, units
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class BreadthFirst(Pass):
         """Return the program in that order."""
         sets = independent(program, Collective.ALL_REDUCE) if self.together else []
         queues = _Queues(program, sets)
-        return _moved(program, np.array(queues.rows, dtype=np.int64), queues.spans)
+        return moved(program, np.array(queues.rows, dtype=np.int64), queues.spans)
 
 
 class _Queues:
@@ -56,7 +57,7 @@ class _Queues:
         self.rows: list[int] = []
         #: (start, stop) of each region in the new order.
         self.spans = [(0, 0)] * len(program.regions)
-        self._inside = _units(program)
+        self._inside = units(program)
         for number, rows in enumerate(together):
             point = self.count + len(program.regions) + number
             self._inside[int(program.region[rows[0]])].append(point)
@@ -65,7 +66,7 @@ class _Queues:
     def _links(self) -> tuple[list[list[int]], list[int]]:
         """Which units read each unit, and how many units each one reads."""
         total = self.count + len(self.program.regions) + len(self.sets)
-        reader, read = self._waiting(*_unit_edges(self.program))
+        reader, read = self._waiting(*unit_edges(self.program))
         keys = np.unique(read[reader != read] * total + reader[reader != read])
         readers: list[list[int]] = [[] for _ in range(total)]
         for source, owner in zip((keys // total).tolist(), (keys % total).tolist(), strict=True):
@@ -105,57 +106,3 @@ class _Queues:
                 if not self.waits[reader] and reader not in self.late:
                     queue.append(reader)
         return found + [u for u in units if u in self.late]
-
-
-def _units(program: Program) -> dict[int, list[int]]:
-    """The units directly inside each region (-1: the step), in program order."""
-    count = len(program)
-    found: dict[int, list[tuple[int, int]]] = {i: [] for i in range(-1, len(program.regions))}
-    for row, region in enumerate(program.region.tolist()):
-        found[region].append((row, row))
-    for index, inner in enumerate(program.regions):
-        found[inner.parent].append((inner.start, count + index))
-    return {region: [unit for _, unit in sorted(units)] for region, units in found.items()}
-
-
-def _unit_edges(program: Program) -> tuple[Int64s, Int64s]:
-    """Each dependency between the units of the innermost region that holds both of its ends."""
-    owner, target = edges(program)
-    reader, read = owner.copy(), target.copy()
-    chains = [*_chains(program), ()]
-    regions = np.stack([program.region[owner], program.region[target]])
-    for pair in np.unique(regions, axis=1).T.tolist():
-        at = (regions[0] == pair[0]) & (regions[1] == pair[1])
-        for side, ends in zip(pair, (reader, read), strict=True):
-            below = len([r for r in chains[pair[0]] if r in chains[pair[1]]])
-            if len(chains[side]) > below:
-                ends[at] = len(program) + chains[side][below]
-    return reader, read
-
-
-def _chains(program: Program) -> list[tuple[int, ...]]:
-    """For each region those around it, from outside, and itself."""
-    found: list[tuple[int, ...]] = []
-    for index, region in enumerate(program.regions):
-        found.append((*(found[region.parent] if region.parent >= 0 else ()), index))
-    return found
-
-
-def _moved(program: Program, order: Int64s, spans: list[tuple[int, int]]) -> Program:
-    """A copy in which row i is row order[i], and region j is rows spans[j]."""
-    place = np.empty(len(program) + 1, dtype=np.int64)  # the last entry answers for -1
-    place[order] = np.arange(len(program))
-    place[-1] = -1
-    columns = {name: getattr(program, name)[order] for name in ROW_COLUMNS}
-    columns["alias"] = place[columns["alias"]].astype(np.int32)
-    regions = tuple(
-        replace(
-            region,
-            start=start,
-            stop=stop,
-            carries=tuple((int(place[row]), int(place[made])) for row, made in region.carries),
-        )
-        for region, (start, stop) in zip(program.regions, spans, strict=True)
-    )
-    owner, target = edges(program)
-    return rewired(replace(program, **columns, regions=regions), (place[owner], place[target]))

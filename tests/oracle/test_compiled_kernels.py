@@ -17,8 +17,9 @@ from flint.cluster.models import load_cluster
 from flint.passes.partition import partitioner
 
 MEASURED = json.loads(Path(__file__).with_name("compiled_kernels_xla_gpu.json").read_text())
-#: Bars: step time, bytes, kernels.
-BARS = (0.08, 0.10, 0.10)
+#: Bars: bytes, kernels. Step times in the file are of the prices of its day: they are compared when both
+#: sides are priced again (docs/compiled-kernels.md).
+BARS = (0.10, 0.10)
 #: Programs that take less than a second, one of each kind. The last two have more kernels: arrays
 #: that loops carry in the order of products, masks of one position (docs/compiled-kernels.md).
 FAST = {
@@ -27,19 +28,18 @@ FAST = {
     "llama fsdp+tp, remat none": BARS,
     "mixtral einsum": BARS,
     "llama 70B": BARS,
-    "ring attention": (0.08, 0.12, 0.18),
-    "decode": (0.08, 0.10, 0.12),
+    "ring attention": (0.12, 0.18),
+    "decode": (0.10, 0.12),
 }
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_kernels_bytes_and_time_are_those_of_the_compiled_program(name: str) -> None:
+def test_kernels_and_bytes_are_those_of_the_compiled_program(name: str) -> None:
     compiled = Done(**MEASURED["programs"][name])
     (sample,) = (s for s in samples() if s.name == name)
     program = partitioner("shardy")(sample.capture("cuda"))
     found = Done.of(captured_side(program, load_cluster(MEASURED["cluster"])))
     assert found.product_flops == compiled.product_flops
-    step, moved, kernels = FAST[name]
-    assert abs(difference(found.step_ns, compiled.step_ns)) <= step
+    moved, kernels = FAST[name]
     assert abs(difference(found.moved_bytes, compiled.moved_bytes)) <= moved
     assert abs(difference(found.kernels, compiled.kernels)) <= kernels

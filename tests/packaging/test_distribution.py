@@ -97,11 +97,12 @@ def test_the_wheel_from_the_sdist_holds_every_module_as_part_of_flint(dist: Path
 
 def test_the_wheel_holds_every_cluster_file(dist: Path) -> None:
     packaged = {n for n in wheel_names(dist) if n.endswith(".toml")}
-    presets = {
-        f"flint/cluster/presets/{p.name}"
-        for p in (ROOT / "flint" / "cluster" / "presets").glob("*.toml")
+    shipped = {
+        f"flint/cluster/{folder}/{p.name}"
+        for folder in ("presets", "stacks")
+        for p in (ROOT / "flint" / "cluster" / folder).glob("*.toml")
     }
-    assert packaged == presets
+    assert packaged == shipped | {"flint/cluster/residuals.toml"}
     assert "flint/cluster/presets/h100-dgx.toml" in packaged
 
 

@@ -62,7 +62,7 @@ BRANCHES: dict[str, Callable[[], Any]] = {
     "generator": lambda: torch.Generator("cuda").device.type == "cuda",
     "chip": lambda: torch.cuda.get_device_name() == "NVIDIA A100-SXM4-80GB",
     "capability": lambda: torch.cuda.get_device_capability() == (8, 0),
-    "memory": lambda: torch.cuda.get_device_properties(0).total_memory == 80e9,
+    "memory": lambda: torch.cuda.get_device_properties(0).total_memory == 85100068864,
     "mesh": lambda: init_device_mesh("cuda", (dist.get_world_size(),)).device_type == "cuda",
     "backend": lambda: dist.get_backend() == "nccl",
     "other backend": lambda: dist.get_backend(dist.new_group(backend="gloo")) == "gloo",

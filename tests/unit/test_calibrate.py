@@ -19,10 +19,12 @@ from flint.backends.cost.fitting.fit import fit, halves
 from flint.backends.cost.fitting.kernels import latencies, measured_kernels, with_constants
 from flint.backends.cost.fitting.networks import call_of
 from flint.backends.cost.fitting.simplex import lowest
+from flint.backends.cost.software import with_stack
 from flint.calibration.calibrate import Calibration, calibrate
 from flint.calibration.fitted import Fitted
 from flint.cli import app
 from flint.cluster.models import Cluster
+from flint.cluster.stack import Stack
 from flint.errors import FlintError
 from flint.frontends.measurements import kernel_rows as make
 from flint.frontends.measurements.rows import CollectiveTime, KernelTime
@@ -63,6 +65,36 @@ def test_a_fit_finds_the_constants_that_made_the_times(tmp_path: Path) -> None:
     assert result.is_better and result.after is not None and result.after.mean < 2
     assert result.before is not None and result.before.mean > 15
     assert (result.fitted_on, result.held_out) == (11, 11)
+
+
+LIBRARY = """name = "lab"
+title = "lab"
+base = "h100-dgx"
+
+[chip.gpu.libraries.aten]
+"elementwise.launch_ns" = { value = 1800, kind = "measured", source = "this test" }
+"elementwise.memory_efficiency" = { value = 0.5, kind = "measured", source = "this test" }
+"elementwise.cycles" = { value = 0.09, kind = "measured", source = "this test" }
+"""
+
+
+def test_kernels_of_a_stack_are_fitted_and_priced_as_its_estimates_do(tmp_path: Path) -> None:
+    """What is fitted takes the place of the library's constants, with those that were not."""
+    base = tmp_path / "lab.toml"
+    base.write_text(LIBRARY)
+    data = elements_csv(tmp_path / "a.csv", {**MADE, "elementwise.cycles": 0.09}, least=8, most=30)
+    found = calibrate(data, base=base, stack="pytorch-eager")
+    starts = {c.name: c.before for c in named(found, "element-wise").changes}
+    assert starts == {"elementwise.launch_ns": 1800, "elementwise.memory_efficiency": 0.5}
+    found.write(tmp_path / "mine.toml")
+    mine = Cluster.load(tmp_path / "mine.toml")
+    running = with_stack(mine, Stack.load("pytorch-eager"))
+    for cluster in (mine, running):
+        values = model_of(cluster.chip).constants_in_use()
+        wanted = {**MADE, "elementwise.cycles": 0.09}
+        assert {n: values[n] for n in wanted} == pytest.approx(wanted, rel=0.03)
+    plain = calibrate(data, base=base)
+    assert named(plain, "element-wise").before != named(found, "element-wise").before
 
 
 def test_large_sizes_alone_do_not_determine_a_launch(tmp_path: Path) -> None:

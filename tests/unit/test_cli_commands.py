@@ -17,7 +17,7 @@ from tests.program_rows import ProgramBuilder
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
-    "calibrate": "--base --check --collect --framework --json --output --quiet --residuals --verbose "
+    "calibrate": "--base --check --collect --framework --json --output --quiet --residuals --stack --verbose "
     "-o -q -v [DATA...]",
     "capture": "--args --chip --chunks --cluster --compiler --cut --granularity --groups --hint --json --link --map --mesh "
     "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --step --steps "
@@ -25,13 +25,14 @@ OPTIONS = {
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "check": "--groups --json --quiet --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
+    "clusters stacks": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
     "compare": "--cluster --json --map --overlap --profile --quiet --rank --step --unpriced --verbose "
     "-c -q -v MEASURED CAPTURED",
     "diff": "--cluster --exit-code --fail-over --json --map --markdown --mesh --overlap --profile "
-    "--quiet --rev --set --unpriced --verbose -c -m -q -v BEFORE [AFTER]",
+    "--quiet --rev --routing --set --stack --unpriced --verbose -c -m -q -v BEFORE [AFTER]",
     "estimate": "--binary --class --cluster --compare --json --map --measured --overlap --perfetto --profile --quiet "
-    "--replace --scale --timing --unpriced "
+    "--replace --routing --scale --stack --timing --unpriced "
     "--verbose --view --window "
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
@@ -41,7 +42,7 @@ OPTIONS = {
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",
     "run": "--anew --jobs --json --quiet --update --verbose -j -q -v [NAME...]",
-    "report": "--class --cluster --json --map --output --overlap --profile --quiet --unpriced --verbose "
+    "report": "--class --cluster --json --map --output --overlap --profile --quiet --routing --stack --unpriced --verbose "
     "-c -o -q -v PATH [OTHER]",
     "schedules": "--chunks --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
     "simulate": "--binary --cluster --json --limit --map --memory --memory-limit --network --quiet --system --verbose --with "
@@ -252,7 +253,7 @@ def test_clusters_list_is_one_line_for_each(tmp_path):
     assert head.split() == ["name", "chips", "bf16", "memory", "bandwidth", "networks"]
     assert [line.split()[0] for line in lines] == Cluster.names()
     (h100,) = [line for line in lines if line.startswith("h100-dgx")]
-    assert "989 TFLOP/s   80 GB  3,350 GB/s  nvlink 8, ib" in h100
+    assert "989 TFLOP/s   85 GB  3,350 GB/s  nvlink 8, ib" in h100
     listed = json.loads(_flint("clusters", "list", "--json").stdout)
     assert listed["schema"] == "flint.clusters/1"
     assert [c["name"] for c in listed["clusters"]] == Cluster.names()

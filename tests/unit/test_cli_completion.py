@@ -24,7 +24,7 @@ def asked(**variables: str) -> str:
     ("line", "candidates"),
     [
         ("flint est", ["estimate"]),
-        ("flint clusters s", ["show"]),
+        ("flint clusters s", ["show", "stacks"]),
         ("flint estimate trace --ov", ["--overlap"]),
         ("flint capture m.py -c h", [n for n in preset_names() if n.startswith("h")]),
         ("flint capture m.py --profile xla-g", ["xla-gpu", "xla-gpu+flash"]),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flint.cluster.lent import lenders
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 
@@ -48,7 +49,7 @@ def test_a_file_changes_what_it_names_and_keeps_the_rest(tmp_path: Path) -> None
     assert ours.chip.memory_bytes.value == 94e9
     assert ours.chip.peak_flops_per_s == base.chip.peak_flops_per_s
     assert ours.chip.gpu is not None and base.chip.gpu is not None
-    changed = {k for k, v in ours.chip.gpu.constants.items() if v != base.chip.gpu.constants[k]}
+    changed = {k for k, v in ours.chip.gpu.constants.items() if v != base.chip.gpu.constants.get(k)}
     assert changed == {"gemm.efficiency"}
     assert [n.name for n in ours.network] == ["nvlink", "ib"]
     assert ours.network[0] == base.network[0]
@@ -162,3 +163,63 @@ def test_a_chain_of_bases_ends(tmp_path):
     with pytest.raises(FlintError, match="its chain of bases has more than 16 files") as caught:
         Cluster.load(tmp_path / "c0.toml")
     assert caught.value.code == "FL701" and caught.value.place.endswith(":3")
+
+
+def test_constants_that_another_chip_has_from_its_base_are_assumed(tmp_path: Path) -> None:
+    more = OWN.replace("[chip]\n", '[chip]\nname = "ours"\n')
+    gpu = Cluster.load(written(tmp_path, more)).chip.gpu
+    assert gpu is not None
+    lent = gpu.constants["gemm.launch_ns"]
+    assert (lent.kind, gpu.constants["gemm.efficiency"].kind) == ("assumed", "measured")
+    assert lent.source.startswith("as H100-SXM5-80GB: ")
+    assert sum(lenders(gpu.constants).values()) == len(gpu.constants) - 1
+
+
+@pytest.mark.parametrize(
+    ("key", "is_another"),
+    [("memory_bandwidth_bytes_per_s", True), ("power_w", True), ("host_link_bytes_per_s", False)],
+)
+def test_what_makes_a_chip_another_one(tmp_path: Path, key: str, *, is_another: bool) -> None:
+    number = '{ value = 1e3, kind = "datasheet", source = "d" }'
+    gpu = Cluster.load(
+        written(tmp_path, OWN.replace("[chip]\n", f"[chip]\n{key} = {number}\n"))
+    ).chip.gpu
+    assert gpu is not None
+    assert ("H100-SXM5-80GB" in lenders(gpu.constants)) == is_another
+
+
+def test_constants_of_another_fabric_are_assumed_and_measured_on_none(tmp_path: Path) -> None:
+    ours = Cluster.load(written(tmp_path, OWN))
+    assert set(lenders(ours.network[1].constants)) == {"ib of h100-dgx", "efa of h100-efa"}
+    assert ours.network[1].measured_members == 1
+    assert not lenders(ours.network[0].constants)
+
+
+def test_a_network_may_replace_one_of_the_base(tmp_path: Path) -> None:
+    tier = """\
+name = "roce"
+replaces = "ib"
+kind = "switch"
+size = 0
+latency_ns = { value = 4000, kind = "assumed", source = "d" }
+"""
+    ours = Cluster.load(written(tmp_path, OWN.replace('name = "ib"\n', tier)))
+    assert [n.name for n in ours.network] == ["nvlink", "roce"]
+    assert (ours.network[1].constants, ours.network[1].measured_members) == ({}, 0)
+
+
+def test_what_is_replaced_is_there(tmp_path: Path) -> None:
+    error = failing(
+        written(tmp_path, OWN.replace('name = "ib"\n', 'name = "ib"\nreplaces = "ibb"\n'))
+    )
+    assert "unknown key 'network.1.replaces'" in error.message
+
+
+def test_presets_on_a_base_say_what_they_borrow() -> None:
+    gb300 = Cluster.load("gb300-nvl72")
+    assert gb300.chip.gpu is not None and lenders(gb300.chip.gpu.constants)
+    assert lenders(Cluster.load("a100-80-hdr4").network[1].constants)
+    for name in ("h100-efa", "a100-80-efa"):  # another fabric, with nothing of the base's
+        outer = Cluster.load(name).network[1]
+        assert outer.name == "efa" and "ib of h100-dgx" not in lenders(outer.constants)
+    assert "ib of h100-dgx" in lenders(Cluster.load("h100-roce").network[1].constants)

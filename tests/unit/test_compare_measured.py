@@ -200,7 +200,7 @@ def test_the_command_reads_profiles_as_they_are(tmp_path: Path) -> None:
     assert ended.exit_code == 0
     assert "matched   99.3% of the measured time" in ended.stdout
     assert "1 x host.store (host_copy)" in ended.stdout
-    assert "largest causes of +4.0" in ended.stdout
+    assert "largest causes of +3.5" in ended.stdout
     assert "the host launches too late" in ended.stdout
     document = valid(_flint("compare", *map(str, BERT), "--json").stdout, "flint.compare/1")
     assert document["matched_calls"] == pytest.approx(60 / 61, abs=1e-6)

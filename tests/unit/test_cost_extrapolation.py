@@ -10,7 +10,9 @@ from flint.cluster.models import Cluster
 from tests.auto_mesh import auto_mesh
 
 
-def _notes(mesh: dict[str, int], over: tuple[str, ...], cluster: str | Cluster) -> list[str]:
+def _notes(
+    mesh: dict[str, int], over: tuple[str, ...], cluster: str | Cluster, about: str = "extrapolated"
+) -> list[str]:
     """Notes of a step that adds up something over some axes."""
     abstract = auto_mesh(tuple(mesh.values()), tuple(mesh))
     spec = PartitionSpec(tuple(mesh))
@@ -23,7 +25,7 @@ def _notes(mesh: dict[str, int], over: tuple[str, ...], cluster: str | Cluster) 
     )
     argument = jax.ShapeDtypeStruct((1024 * abstract.size,), jnp.bfloat16)
     estimate = flint.trace(step, abstract, argument).estimate(cluster)
-    return [n for n in estimate.notes if "extrapolated" in n]
+    return [n for n in estimate.notes if about in n]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,32 @@ def _notes(mesh: dict[str, int], over: tuple[str, ...], cluster: str | Cluster) 
             {"a": 2, "b": 36},
             ("a", "b"),
             "gb200-nvl72",
-            ["collectives over 72 ranks are extrapolated: 72 members of nvlink, measured up to 8"],
+            ["collectives over 72 ranks are extrapolated: 72 members of nvlink, measured up to 4"],
+        ),
+        (
+            {"a": 64, "b": 8},
+            ("a", "b"),
+            "h100-efa",
+            ["collectives over 512 ranks are extrapolated: 64 members of efa, measured up to 16"],
+        ),
+        ({"a": 16, "b": 8}, ("a", "b"), "h100-efa", []),
+        (
+            {"a": 2, "b": 8},
+            ("a", "b"),
+            "h100-roce",
+            ["collectives over 16 ranks are extrapolated: 2 members of roce, not measured"],
+        ),
+        (
+            {"a": 8},
+            ("a",),
+            "gb300-nvl72",
+            ["collectives over 8 ranks are extrapolated: 8 members of nvlink, measured up to 4"],
+        ),
+        (
+            {"a": 4},
+            ("a",),
+            "trn2",
+            ["collectives over 4 ranks are extrapolated: 4 members of neuronlink, not measured"],
         ),
         (
             {"a": 16},
@@ -63,3 +90,18 @@ def test_nothing_is_said_of_networks_that_say_nothing() -> None:
     base = Cluster.load("h100-dgx")
     tiers = tuple(n.model_copy(update={"measured_members": 0}) for n in base.network)
     assert _notes({"a": 512, "b": 8}, ("a",), base.model_copy(update={"network": tiers})) == []
+
+
+def test_constants_of_another_chip_or_network_are_said() -> None:
+    """Of the chip, and of a network that something crosses."""
+    whose = " has them"
+    assert _notes({"a": 8}, ("a",), "h100-dgx", whose) == [
+        n for n in _notes({"a": 8}, ("a",), "h100-dgx", whose) if not n.startswith("ib")
+    ]
+    inside, across = (_notes({"a": n, "b": 8}, ("a", "b"), "h100-roce", whose) for n in (1, 2))
+    assert not any(note.startswith("roce") for note in inside)
+    assert any(note.startswith("roce") and "as ib of h100-dgx has them" in note for note in across)
+    (chip,) = (
+        n for n in _notes({"a": 8}, ("a",), "rtx-pro-6000", whose) if "L40S" in n and "RTX" in n
+    )
+    assert "constants are assumed, as L40S-48GB has them" in chip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks import accuracy_kernels, fit_gpu, kernel_rows
+from benchmarks import accuracy_kernels, kernel_rows, simumax_rows, trace_sums
+from benchmarks.fits import products
 from flint.backends.cost.chips.families.gpu.constants import (
     HEAD_SIZES,
     NEEDED,
@@ -18,7 +20,10 @@ from flint.backends.cost.chips.families.gpu.constants import (
 from flint.backends.cost.chips.families.gpu.hardware import hardware_of
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import latency_ns
+from flint.backends.cost.fitting.fit import fit
+from flint.backends.cost.software import with_stack
 from flint.cluster.models import Chip, Cluster
+from flint.cluster.stack import Stack
 from flint.errors import FlintError
 
 
@@ -87,7 +92,7 @@ def test_big_gemm_runs_near_the_measured_ceiling(h100: Chip) -> None:
 
 def test_one_row_more_than_a_full_wave_of_tiles_costs_more_tiles(h100: Chip) -> None:
     full, over = (only(latency_ns(gemm(m, 132 * 128, 8192), h100)) for m in (256, 257))
-    assert over > 1.15 * full
+    assert over > 1.05 * full  # finer tiles soften it
 
 
 def test_a_long_k_is_split_over_the_sms(h100: Chip) -> None:
@@ -225,7 +230,7 @@ def test_kinds_and_types_may_be_mixed(h100: Chip) -> None:
         **{
             name: np.concatenate([getattr(p, name) for p in parts])
             for name in vars(parts[0])
-            if name != "dtypes"
+            if name not in ("dtypes", "indexed", "spread")
         },
         dtypes=("bf16",),
     )
@@ -240,13 +245,13 @@ def test_a_chip_without_constants_takes_those_of_its_generation(h100: Chip) -> N
     assert "those of H100-SXM5-80GB" in constants_note(mine)
 
 
-@pytest.mark.parametrize("preset", ["a100-40-dgx", "gb200-nvl72", *kernel_rows.PRESETS])
+@pytest.mark.parametrize("preset", ["a100-40-dgx", *kernel_rows.PRODUCTS])
 def test_presets_have_all_constants_of_their_own(preset: str) -> None:
     chip = Cluster.load(preset).chip
     assert constants_note(chip) == ""
     assert chip.gpu is not None
     own = {n for n in chip.gpu.constants if not n.startswith(HEAD_SIZES)}
-    assert own == set(NEEDED)
+    assert own >= set(NEEDED)
 
 
 @pytest.mark.parametrize("preset", ["a100-80-dgx", "h200-dgx", "b200-dgx", "l40s"])
@@ -264,6 +269,35 @@ def test_like_names_the_chip_whose_constants_are_taken(h100: Chip) -> None:
     faster = (989.4 / 132) / (312 / 108)  # what an SM calculates
     assert constants_of(mine)["gemm.step_ns"] == pytest.approx(a100["gemm.step_ns"] / faster)
     assert constants_of(mine)["gemm.memory_efficiency"] == a100["gemm.memory_efficiency"]
+
+
+@pytest.mark.parametrize("preset", ["a100-80-dgx", "h100-dgx", "b200-dgx"])
+@pytest.mark.parametrize("trains", [False, True])
+def test_products_grow_with_each_size_without_jumps_and_stay_above_the_roofline(
+    preset: str, trains: bool
+) -> None:
+    """Between sizes that differ by 2 %, by 15 % at most, but for a few where one more wave begins."""
+    chip = trained(preset) if trains else Cluster.load(preset).chip
+    sizes = np.unique(np.geomspace(64, 1 << 15, 300).astype(int) // 8 * 8)
+    for axis in range(3):
+        shapes = [[4096, 4096, 4096] for _ in sizes]
+        for shape, size in zip(shapes, sizes, strict=True):
+            shape[axis] = int(size)
+        rows = [gemm(*shape) for shape in shapes]
+        times = np.array([only(latency_ns(row, chip)) for row in rows])
+        bound = np.array([only(accuracy_kernels.roofline_ns(row, chip)) for row in rows])
+        assert (np.diff(times) >= 0).all()
+        assert (times >= bound).all()
+        steps = times[1:] / times[:-1] / np.maximum(sizes[1:] / sizes[:-1], 1.02)
+        assert np.quantile(steps, 0.95) < 1.15
+        assert steps.max() < 1.5
+
+
+def test_a_long_sum_is_split_further_than_by_sixteen(h100: Chip) -> None:
+    """One tile of 65,536 steps by 32 is nearer to one of 2,048 than to one of 32,768."""
+    short, half, long = (only(latency_ns(gemm(64, 64, k), h100)) for k in (2048, 32768, 65536))
+    assert long < 2 * half
+    assert long < 8 * short
 
 
 def test_what_a_chip_cannot_be_asked_is_said(h100: Chip) -> None:
@@ -326,38 +360,89 @@ def test_long_prefill_that_was_held_out_is_met() -> None:
 
 
 def test_row_kernels_that_were_held_out_are_met() -> None:
-    rows = [r for r in accuracy_kernels.row_kernel_rows() if r.split == "held out"]
-    found = {r.data: r.mape for r in rows if r.chip == "all five"}
-    assert {r.data for r in rows if "A100" in r.chip and r.mape < 20} == set(found)
-    assert found["element-wise f32"] < 10.6
-    assert found["softmax f32"] < 20
-    assert found["layer norm f32"] < 20
+    """With constants that five GPUs share, and with those of each and what its calls take."""
+    rows = [
+        *accuracy_kernels.row_kernel_rows(),
+        *accuracy_kernels.own_row_kernel_rows(),
+    ]
+    found = {r.data: r for r in rows if r.chip == "all five" and r.split == "held out"}
+    bars = {"element-wise f32": (8, 2), "softmax f32": (15, 6), "layer norm f32": (16, 6)}
+    for data, (shared, own) in bars.items():
+        alike, alone = found[data], found[f"{data}, own constants and call"]
+        assert alike.mape < shared < alike.roofline
+        assert alone.mape < own
+        assert abs(alone.bias) < 1
+
+
+@pytest.mark.parametrize("machine", ["h100", "mi300x"])
+def test_sums_of_eager_kernels_are_met(machine: str) -> None:
+    """Of classes with a twentieth of the time of a language model."""
+    found = [s for s in trace_sums.all_sums() if s.profile.startswith(f"{machine}_qwen")]
+    mine = {s.name: s for s in found if s.covered > 0.05}
+    assert {"element-wise", "copies"} < set(mine)
+    for name in ("element-wise", "copies"):
+        assert abs(mine[name].error) < 0.08
+        assert abs(mine[name].error) < abs(mine[name].roofline_error) / 3
 
 
 def test_constants_are_within_their_bounds_and_name_their_source() -> None:
-    for preset in ("a100-40-dgx", "gb200-nvl72", *kernel_rows.PRESETS):
+    for preset in ("a100-40-dgx", *kernel_rows.PRODUCTS):
         gpu = Cluster.load(preset).chip.gpu
         assert gpu is not None
-        for name, (low, high, _) in fit_gpu.GEMM.items():
+        for name, (low, high, _) in products.BURST.items():
             assert low <= gpu.constants[name].value <= high
-            assert "benchmarks/fit_gpu.py" in gpu.constants[name].source
+            assert "benchmarks.fits products" in gpu.constants[name].source
 
 
-def test_a_table_of_constants_is_put_into_a_file_once() -> None:
-    text = '[chip.gpu]\nsms = 1\n\n[[network]]\nname = "a"\n'
-    first = fit_gpu.put_table(text, fit_gpu.as_toml({"x": (1.0, "fitted", "s")}))
-    second = fit_gpu.put_table(first, fit_gpu.as_toml({"y": (2.0, "fitted", "s")}))
-    assert '"x" = { value = 1.0' in first
-    assert first.replace('"x" = { value = 1.0', '"y" = { value = 2.0') == second
-    assert second.endswith('}\n\n[[network]]\nname = "a"\n')
+def trained(preset: str) -> Chip:
+    return with_stack(Cluster.load(preset), Stack.load("megatron")).chip
+
+
+@pytest.mark.parametrize("preset", simumax_rows.SYSTEMS)
+def test_what_training_sustains_is_met_where_it_was_held_out(preset: str) -> None:
+    rows = [r for r in accuracy_kernels.sustained_rows() if r.split == "held out"]
+    (found,) = (r for r in rows if r.chip == Cluster.load(preset).chip.name)
+    assert found.mape < 9
+    assert abs(found.bias) < 3
+
+
+def test_a_product_that_training_sustains_takes_no_less_than_a_burst() -> None:
+    """Short ones start later than in replayed graphs, of milliseconds as power allows."""
+    chip = Cluster.load("b200-dgx").chip
+    ratio = {
+        m: only(
+            latency_ns(gemm(m, 4096, 4096), trained("b200-dgx"))
+            / latency_ns(gemm(m, 4096, 4096), chip)
+        )
+        for m in (16, 512, 1024, 4096, 16384, 1 << 17)
+    }
+    assert min(ratio.values()) >= 1
+    later_ns = 1e3
+    assert later_ns < only(latency_ns(gemm(16, 4096, 4096), trained("b200-dgx"))
+                           - latency_ns(gemm(16, 4096, 4096), chip)) < 2 * later_ns  # fmt: skip
+    assert 1.25 < ratio[1 << 17] < 1.5
+
+
+def test_gradients_that_are_added_in_f32_take_longer_for_their_bytes(h100: Chip) -> None:
+    m, n, k = 4096, 8192, 4096
+    plain = gemm(m, n, k)
+    added = replace(
+        plain, read_bytes=plain.read_bytes + 4 * m * n, written_bytes=2 * plain.written_bytes
+    )
+    ratio = only(latency_ns(added, h100) / latency_ns(plain, h100))
+    assert 1.04 < ratio < 1.15
+    long = only(latency_ns(gemm(m, n, 16 * k), h100))
+    columns = {
+        "read_bytes": gemm(m, n, 16 * k).read_bytes + 4 * m * n,
+        "written_bytes": added.written_bytes,
+    }
+    assert only(latency_ns(replace(gemm(m, n, 16 * k), **columns), h100)) / long < 1.01
 
 
 def test_the_fit_finds_constants_that_made_the_times() -> None:
     size = np.geomspace(1e3, 1e9, 40)
     bounds = {"launch": (1.0, 100.0, 50.0), "bandwidth": (0.5, 8.0, 4.0)}
-    found = fit_gpu.fit(
-        bounds, lambda c: c["launch"] + size / c["bandwidth"] * 1e-6, 7 + size / 3e6
-    )
+    found = fit(bounds, lambda c: c["launch"] + size / c["bandwidth"] * 1e-6, 7 + size / 3e6)
     assert found["launch"] == pytest.approx(7, rel=0.02)
     assert found["bandwidth"] == pytest.approx(3, rel=0.02)
 

@@ -17,7 +17,7 @@ from flint.backends.cost.collectives.algorithms.ring import flat_ring, ring
 from flint.backends.cost.collectives.algorithms.torus import Extent, torus
 from flint.backends.cost.collectives.algorithms.tree import tree_all_reduce, tree_in_domain
 from flint.backends.cost.network.calls import CollectiveCall, Span
-from flint.cluster.models import Cluster
+from flint.cluster.models import Cluster, Network
 from flint.ir.program import Collective
 
 MIB = 1 << 20
@@ -130,12 +130,39 @@ def test_members_that_are_all_connected_use_the_links_between_them() -> None:
 
 
 def test_time_is_the_formula_with_the_constants_of_the_file() -> None:
+    """The faster one of two protocols, that for many bytes or that for few."""
     cluster = Cluster.load("a100-80-dgx")
     k = {name: q.value for name, q in cluster.network[0].constants.items()}
-    call = CollectiveCall(RS, 64 * MIB, (Span(0, 4),))
-    moved = 64 * MIB / 4 * (3 + k["own_part"])
+    later = k["bulk_a0_ns"] + 3 * k["bulk_a1_ns"]
+    for size, efficiency, start in (
+        (64 * MIB, k["efficiency"], later),
+        (4096, k["low_efficiency"], 0),
+    ):
+        call = CollectiveCall(RS, size, (Span(0, 4),))
+        moved = size / 4 * (3 + k["own_part"])
+        transfer = (moved + k["c"] * moved**0.5) / (efficiency * 300)
+        expected = k["a0_ns"] + 3 * k["a1_ns"] + start + transfer
+        assert duration_ns(call, cluster) == pytest.approx(expected)
+
+
+def test_without_a_protocol_for_few_bytes_there_is_one() -> None:
+    cluster = changed(Cluster.load("a100-80-dgx"), 0, low_efficiency=None)
+    k = {name: q.value for name, q in cluster.network[0].constants.items()}
+    moved = 4096 / 4 * (3 + k["own_part"])
     transfer = (moved + k["c"] * moved**0.5) / (k["efficiency"] * 300)
+    call = CollectiveCall(RS, 4096, (Span(0, 4),))
     assert duration_ns(call, cluster) == pytest.approx(k["a0_ns"] + 3 * k["a1_ns"] + transfer)
+
+
+def changed(cluster: Cluster, tier: int, **constants: float | None) -> Cluster:
+    """The cluster with other constants in a tier; None takes one away."""
+    tiers = [n.model_dump() for n in cluster.network]
+    for name, value in constants.items():
+        tiers[tier]["constants"].pop(name, None)
+        if value is not None:
+            number = {"value": value, "kind": "assumed", "source": "a test"}
+            tiers[tier]["constants"][name] = number
+    return cluster.model_copy(update={"network": tuple(map(Network.model_validate, tiers))})
 
 
 def test_two_groups_on_the_same_links_take_twice_the_transfer() -> None:
@@ -152,15 +179,16 @@ def test_more_than_two_members_share_what_goes_through_a_host() -> None:
 
     def transfer(size: int) -> float:
         call = CollectiveCall(RS, 64 * MIB, (Span(0, size),))
-        return duration_ns(call, cluster) - k["a0_ns"] - (size - 1) * k["a1_ns"]
+        later = k["bulk_a0_ns"] + (size - 1) * (k["a1_ns"] + k["bulk_a1_ns"])
+        return duration_ns(call, cluster) - k["a0_ns"] - later
 
     def at(size: int, bytes_per_ns: float) -> float:
         moved = 64 * MIB / size * (size - 1 + k["own_part"])
         return (moved + k["c"] * moved**0.5) / bytes_per_ns
 
     assert transfer(2) == pytest.approx(at(2, k["efficiency"] * 32))
-    for size in (4, 8):
-        assert transfer(size) == pytest.approx(at(size, k["host_bytes_per_s"] / 1e9 / size))
+    for size, host in ((4, "host_bytes_per_s"), (8, "sockets_bytes_per_s")):
+        assert transfer(size) == pytest.approx(at(size, k[host] / 1e9 / size))
     message = CollectiveCall(Collective.NONE, 64 * MIB, (Span(0, 2),))
     assert roofline_ns(message, cluster) == pytest.approx(64 * MIB / 32)
 
@@ -182,7 +210,7 @@ def test_large_all_reduces_are_done_in_the_switch_where_it_can() -> None:
         CollectiveCall(AR, 512 * MIB, (Span(0, 8),)),
         CollectiveCall(AR, 4096, (Span(0, 8),)),
     )
-    for name in ("h100-dgx", "h200-dgx", "b200-dgx"):
+    for name in ("h100-dgx", "h200-dgx"):
         assert algorithm(large, Cluster.load(name)) == "in-switch on nvlink"
         assert algorithm(small, Cluster.load(name)) == "ring on nvlink"
     assert algorithm(large, Cluster.load("a100-80-dgx")) == "ring on nvlink"

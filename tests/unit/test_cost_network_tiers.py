@@ -1,12 +1,14 @@
 """Collectives over several tiers."""
 
+from itertools import pairwise
+
 import pytest
 
 from flint.backends.cost.collectives import algorithm, duration_ns, roofline_ns
 from flint.backends.cost.collectives.choose import shares
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.cluster.models import Cluster, NetworkKind
+from flint.cluster.models import Cluster, NetworkKind, Quantity
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Collective
 
@@ -77,10 +79,10 @@ def test_what_a_rank_keeps_is_copied_in_its_memory_and_not_over_its_adapter() ->
 
 
 def far_apart(latency_ns: float) -> Cluster:
-    """h100-dgx whose nodes have another latency between them."""
+    """h100-dgx whose nodes have another latency between them, and nothing fitted."""
     cluster = Cluster.load("h100-dgx")
     latency = cluster.network[1].latency_ns.model_copy(update={"value": latency_ns})
-    outer = cluster.network[1].model_copy(update={"latency_ns": latency})
+    outer = cluster.network[1].model_copy(update={"latency_ns": latency, "constants": {}})
     return cluster.model_copy(update={"network": (cluster.network[0], outer)})
 
 
@@ -97,10 +99,7 @@ def test_gathers_over_nodes_far_apart_are_trees_where_each_node_has_one_member()
         assert algorithm(CollectiveCall(collective, 4 << 30, alone.spans), cluster) == "ring on ib"
     assert algorithm(CollectiveCall(AR, 4096, (Span(1, 64),)), cluster) == "tree on ib"
     # NCCL charges more for each rank of PAT than a step of a ring takes here:
-    assert (
-        algorithm(CollectiveCall(AG, 4096, (Span(1, 64),)), Cluster.load("h100-dgx"))
-        == "ring on ib"
-    )
+    assert algorithm(CollectiveCall(AG, 4096, (Span(1, 64),)), far_apart(2_500)) == "ring on ib"
     tpu = CollectiveCall(AG, 4096, (Span(1, 64),))
     assert algorithm(tpu, Cluster.load("v5e")) == "ring on dcn"
 
@@ -203,3 +202,83 @@ def test_a_ring_tier_has_two_links_of_half_the_bandwidth() -> None:
     assert roofline_ns(CollectiveCall(AG, MIB, (Span(0, 4),)), cluster) == pytest.approx(
         3 * MIB / 225
     )
+
+
+def with_outer(cluster: Cluster, **constants: float) -> Cluster:
+    """The cluster with these constants of its outer tier, beside those that it has."""
+    given = {n: Quantity(value=v, kind="assumed", source="a test") for n, v in constants.items()}
+    outer = cluster.network[1]
+    outer = outer.model_copy(update={"constants": {**outer.constants, **given}})
+    return cluster.model_copy(update={"network": (cluster.network[0], outer)})
+
+
+@pytest.mark.parametrize("collective", [AR, AG, RS, A2A, Collective.NONE])
+def test_the_start_of_an_outer_tier_counts_for_what_crosses_it(collective: Collective) -> None:
+    cluster = Cluster.load("h100-dgx")
+    slow = with_outer(cluster, a0_ns=50_000)
+    spans = (Span(1, 2),) if collective is Collective.NONE else TWO_NODES
+    for size in (1024, 64 * MIB):
+        call = CollectiveCall(collective, size, spans)
+        assert duration_ns(call, slow) == pytest.approx(duration_ns(call, cluster) + 50_000)
+    inside = CollectiveCall(AR, MIB, (Span(0, 8),))
+    assert duration_ns(inside, slow) == duration_ns(inside, cluster)
+
+
+def test_of_a_large_call_one_piece_is_not_hidden_by_the_slower_tier() -> None:
+    """64 MB of all ranks: a slower network between nodes costs 1 GiB no more than 2 GiB."""
+    cluster = with_outer(Cluster.load("h100-dgx"), low_efficiency=0.0, bulk_a0_ns=0.0, c=0.0)
+    slower = with_outer(cluster, efficiency=0.8)
+    for size in (1024 * MIB, 2048 * MIB):
+        call = CollectiveCall(AR, size, TWO_NODES)
+        more = duration_ns(call, slower) - duration_ns(call, cluster)
+        assert more == pytest.approx(64e6 / 8 / 50 * (1 / 0.8 - 1 / 0.94), rel=0.05)
+
+
+def test_an_all_to_all_between_nodes_has_a_start_for_each_message_that_leaves() -> None:
+    cluster = Cluster.load("h100-efa")
+    each = cluster.network[1].constants["p2p_peer_ns"].value
+    two, four = (
+        duration_ns(CollectiveCall(A2A, 64, (Span(0, 8), Span(1, n, 8))), cluster) for n in (2, 4)
+    )
+    assert four - two == pytest.approx(16 * each, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("preset", "span", "gigabytes"), [("h100-dgx", 0, 364.9), ("h100-efa", 1, 42.5)]
+)
+def test_a_large_message_has_the_rate_that_is_measured(
+    preset: str, span: int, gigabytes: float
+) -> None:
+    call = CollectiveCall(Collective.NONE, 8 << 30, (Span(span, 2),))
+    assert (8 << 30) / duration_ns(call, Cluster.load(preset)) == pytest.approx(gigabytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "preset", ["h100-dgx", "h100-efa", "a100-80-dgx", "b200-dgx", "gb200-nvl72"]
+)
+@pytest.mark.parametrize("collective", [AR, AG, RS, A2A, Collective.NONE])
+def test_times_grow_without_jumps_where_protocols_change(
+    preset: str, collective: Collective
+) -> None:
+    """By no more than the bytes, and no less than nothing, inside a node and over two."""
+    cluster = Cluster.load(preset)
+    places = [(Span(0, 2),), (Span(1, 2),)]
+    if collective is not Collective.NONE:
+        places = [(Span(0, 2),), (Span(0, 4),), TWO_NODES]
+    for spans in places:
+        sizes = [int(1024 * 1.1**k) for k in range(160)]
+        times = [duration_ns(CollectiveCall(collective, s, spans), cluster) for s in sizes]
+        for before, after in pairwise(times):
+            assert before <= after <= 1.11 * before
+
+
+@pytest.mark.parametrize("preset", ["h100-dgx", "h100-efa", "a100-80-hdr4", "b300-hgx", "v6e"])
+@pytest.mark.parametrize("collective", [AR, AG, RS, A2A])
+def test_more_nodes_are_never_faster(preset: str, collective: Collective) -> None:
+    """Of the same input of each rank."""
+    cluster = Cluster.load(preset)
+    for size in (1024, MIB, 256 * MIB):
+        nodes = [2, 3, 4, 8, 16, 64, 256]
+        calls = [CollectiveCall(collective, size, (Span(0, 8), Span(1, n, 8))) for n in nodes]
+        times = [duration_ns(call, cluster) for call in calls]
+        assert times == sorted(times)

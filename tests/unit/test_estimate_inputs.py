@@ -124,7 +124,7 @@ def test_help_names_what_there_is() -> None:
     capture = " ".join(flint("capture", "--help").stdout.split())
     assert f"Whose kernels: {', '.join(PROFILES)}" in estimate
     assert f"make its kernels: {', '.join(PROFILES)}." in capture
-    assert f"When communication begins: {', '.join(POLICIES)}, astra-sim." in estimate
+    assert f"When communication begins: {', '.join(POLICIES)}, astra-sim (default" in estimate
     assert f"A preset ({', '.join(Cluster.names())})" in estimate
     for shown in (estimate, capture):
         assert not re.search(r"\{[a-z]", shown.replace("{PATH}", ""))

@@ -64,10 +64,13 @@ def test_a_class_that_does_nothing_has_no_table_of_times(estimated: Estimate) ->
 
 def test_memory_is_shown_with_what_the_chip_has(estimated: Estimate) -> None:
     (shown,) = _lines(estimate_text(estimated), "memory  ")
-    assert shown == "64.0 MiB of 74.5 GiB, fits"
-    full = replace(estimated.classes[0].memory, peak_bytes=75 * GIB)
+    assert shown == "64.0 MiB + 723 MiB of the runtime of 79.1 GiB, fits"
+    full = replace(
+        estimated.classes[0].memory, peak_bytes=79 * GIB
+    )  # what is beside it does not fit
     tight = replace(estimated, classes=(replace(estimated.classes[0], memory=full),))
-    assert _lines(estimate_text(tight), "memory  ") == ["75.0 GiB of 74.5 GiB, DOES NOT FIT"]
+    (shown,) = _lines(estimate_text(tight), "memory  ")
+    assert shown == "79.0 GiB + 723 MiB of the runtime of 79.1 GiB, DOES NOT FIT"
 
 
 def test_of_many_classes_those_with_most_memory_are_shown(estimated: Estimate) -> None:
@@ -78,7 +81,7 @@ def test_of_many_classes_those_with_most_memory_are_shown(estimated: Estimate) -
     )
     shown = _lines(estimate_text(replace(estimated, classes=many)), "memory  ")
     assert len(shown) == MEMORY_ROWS + 1
-    assert shown[0] == "pipe 3: 4.00 GiB of 74.5 GiB, fits"
+    assert shown[0] == "pipe 3: 4.00 GiB + 723 MiB of the runtime of 79.1 GiB, fits"
     assert shown[-1] == "3 more: up to 3.00 GiB"
 
 

@@ -159,7 +159,8 @@ def peak(**options: Any) -> float:
 def test_positions_are_taken_as_jax_takes_them() -> None:
     kept = peak()
     given = (0, -2, (0,), [0])
-    assert [kept - peak(donate_argnums=positions) for positions in given] == [4 * MiB] * len(given)
+    saved = [kept - peak(donate_argnums=positions) for positions in given]
+    assert saved == pytest.approx([4 * MiB] * len(given), abs=64)  # and scalars
 
     def scaled(x: Any, factor: Any) -> Any:
         assert factor == 3  # static: a number of Python, not an array

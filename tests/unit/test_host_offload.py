@@ -128,7 +128,7 @@ def _by_kind(found: Estimate, kind: str) -> list[tuple[float, float]]:
     return [(sum(s.busy_ns for s in shares), sum(s.exposed_ns for s in shares))]
 
 
-@pytest.mark.parametrize(("policy", "ahead"), [("overlap", 1), ("xla", 0)])
+@pytest.mark.parametrize(("policy", "ahead"), [("overlap", 1), ("xla", 1), ("blocking", 0)])
 def test_a_copy_from_the_host_begins_at_most_one_iteration_ahead(policy: str, ahead: int) -> None:
     (track,) = priced(offloaded(), policy).timeline.classes
     program, nodes = track.work.program, track.work.nodes

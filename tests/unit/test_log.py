@@ -45,7 +45,7 @@ def test_levels_are_on_stderr_and_change_nothing_on_stdout() -> None:
 
 def test_it_says_what_was_chosen_and_how_long_stages_took() -> None:
     text = "\n".join(estimated("-vv")[0])
-    assert "on h100-dgx: kernels as xla-gpu launches them (by capture and chip)" in text
+    assert "on h100-dgx: kernels as xla-gpu launches them (stack xla)" in text
     assert re.search(r"jax.flint: \d+ bytes, 1 programs of \d+ rows", text)
     assert re.search(r"stage: simulate took 0\.\d{3} s", text)
     assert re.search(r"fuse-chains: \d+ rows became \d+", text)

@@ -51,7 +51,9 @@ def test_traces_hold_the_kernels_that_are_estimated(
     assert +written == +expected
     found = trace.estimate("v5p" if "tpu" in profile else "h100-dgx", profile=profile)
     (track,) = found.timeline.classes
-    assert track.work.program.flops.tolist() == kernels.flops.tolist()
+    estimated = track.work.program  # whose collectives the stack's policy may have joined
+    computes = estimated.kind == Kind.COMPUTE
+    assert estimated.flops[computes].tolist() == kernels.flops[rows].tolist()
     assert found.classes[0].memory.peak_bytes > 0
 
 

@@ -261,6 +261,6 @@ def test_scaled_products(left: P, right: P, m: int, n: int, k: int, reduced: int
         *(shard((1, 256, 16), scale, left), shard((1, 512, 16), scale, right)),
     )
     row = kernels(trace)["__op$block_scaled_dot"]
-    assert row.flops == 2 * m * n * k and row.product == "float8_e4m3fn"
+    assert row.flops == 2 * m * n * k and row.product == "float8_e4m3fn:block"
     rows = [trace.program.row(i) for i in range(len(trace.program))]
     assert sum(r.comm_bytes for r in rows) == reduced

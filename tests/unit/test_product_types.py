@@ -67,7 +67,8 @@ CASTS = {
 @pytest.mark.parametrize("chip", GPUS + TPUS)
 @pytest.mark.parametrize("case", CASTS)
 def test_casts_inside_of_a_kernel_are_no_products(case: str, chip: str) -> None:
-    most = 1.3 if case == "int8 residual" else 1.02
+    # operands of f32 are read as such, which takes an SM longer to feed
+    most = {"int8 residual": 1.3, "both narrowed": 1.1}.get(case, 1.02)
     same(estimated(*CASTS[case], chip), plain("bfloat16", chip), most=most)
 
 

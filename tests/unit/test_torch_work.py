@@ -29,6 +29,14 @@ def test_products_of_matrices(op, inputs, output, flops, dims):
     assert (work.flops, work.dims) == (flops, dims)
 
 
+def test_grouped_products_say_how_many_groups_they_have():
+    """Rows of each group with its matrix, or a result for each group."""
+    rows = work_of(event("aten._grouped_mm", [t(8, 3), t(2, 3, 5), t(2)], [t(8, 5, storage=9)]))
+    sums = work_of(event("aten._grouped_mm", [t(3, 8), t(8, 5), t(2)], [t(2, 3, 5, storage=9)]))
+    batched = work_of(event("aten._grouped_mm", [t(2, 4, 3), t(2, 3, 5)], [t(2, 4, 5)]))
+    assert [w.product for w in (rows, sums, batched)] == ["f32:groups2", "f32:sums2", "f32"]
+
+
 @pytest.mark.parametrize(
     ("suffix", "extra", "products"), [("", [], 2), ("_backward", [t(2, 4, 8, 16)], 5)]
 )

@@ -89,14 +89,18 @@ def kernels_of(program: Program, *, tf32: Collection[KernelKind] = ()) -> tuple[
         dtype=_dtypes(program, rows, kind, tf32),
         dims=_with_keys(dims, band_keys(dims, masks)),
         flops=np.where(attends, masked_flops(flops, dims, masks), flops),
-        read_bytes=program.operand_bytes[rows],
+        read_bytes=np.where(
+            attends, _seen_bytes(program, rows, masks), program.operand_bytes[rows]
+        ),
         written_bytes=program.result_bytes[rows],
         elements=np.maximum(
             _elements(program, rows), np.where(updates, _reduced(program, rows), 0)
         ),
         arrays=np.diff(program.dep_start)[rows] + 1,
         causal=masks.causal,
+        indexed=(program.flags[rows] & Flag.INDEXED) != 0,
         dtypes=(*map(element_type, program.dtypes), "tf32", *_products(program)),
+        all_keys=np.where(attends & (masks.window > 0), AttentionDims.of(dims).keys, 0),
     )
     return kernels, rows
 
@@ -105,6 +109,20 @@ def _with_keys(dims: Int64s, keys: Int64s) -> Int64s:
     """`dims`, in which attention has the keys that a query sees on average."""
     found = dims.copy()
     AttentionDims.of(found).keys[:] = keys
+    return found
+
+
+def _seen_bytes(program: Program, rows: Int64s, masks: Masks) -> Int64s:
+    """What attention reads: of keys and values behind a window no more than its queries see.
+
+    Queries are taken to have the bytes of the result, and the rest to be keys and values.
+    """
+    _, queries, keys, _ = AttentionDims.of(program.dims[rows])
+    read = program.operand_bytes[rows]
+    pairs = np.maximum(read - program.result_bytes[rows], 0)
+    seen = np.minimum(masks.window + queries - 1, keys) / np.maximum(keys, 1)
+    unseen = np.where(masks.window > 0, pairs * (1 - seen), 0)
+    found: Int64s = read - unseen.astype(np.int64)
     return found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -49,6 +50,8 @@ class Kernels:
     | elements | number of elements of its largest result |
     | arrays | number of arrays that it reads and writes |
     | causal | whether an attention kernel leaves out the upper half |
+    | indexed | whether it finds the place of each element (`Flag.INDEXED`); None: no kernel does |
+    | all_keys | of attention behind a window, the keys that there are; 0 where queries see them all |
     """
 
     kind: NDArray[np.uint8]
@@ -61,6 +64,15 @@ class Kernels:
     arrays: Int64s
     causal: NDArray[np.bool_]
     dtypes: tuple[str, ...]
+    indexed: NDArray[np.bool_] | None = None
+    #: Of grouped products by their number of groups, shares (layers, groups) of the rows of each
+    #: group; what is not there is balanced.
+    spread: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+    all_keys: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.all_keys) != len(self.kind):
+            object.__setattr__(self, "all_keys", np.zeros(len(self.kind), np.int64))
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -72,5 +84,16 @@ class Kernels:
 
     def select(self, rows: NDArray[np.bool_] | Int64s) -> Kernels:
         """Some of the kernels, by mask or index."""
-        columns = {name: value[rows] for name, value in vars(self).items() if name != "dtypes"}
-        return Kernels(**columns, dtypes=self.dtypes)
+        columns = {
+            name: value[rows]
+            for name, value in vars(self).items()
+            if name not in ("dtypes", "spread") and value is not None
+        }
+        return Kernels(**columns, dtypes=self.dtypes, spread=self.spread)
+
+    @property
+    def indexed_elements(self) -> Int64s:
+        """Elements whose places are found one by one."""
+        return (
+            np.zeros_like(self.elements) if self.indexed is None else self.indexed * self.elements
+        )

@@ -1,9 +1,9 @@
 """Times of kernels that were measured in exactly their shape, beside a cluster file.
 
 A file names a CSV of them, `[chip] measured_kernels = "ours.kernels.csv"`, by a path from its own
-folder that does not leave it. A kernel is found by its kind, type, dimensions and mask; where
-dimensions do not say all (element-wise kernels have none, and queries may share their keys), by its
-bytes too.
+folder that does not leave it. A kernel is found by its kind, type, dimensions, mask and whether it
+finds the place of each element; where dimensions do not say all (element-wise kernels have none, and
+queries may share their keys), by its bytes too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ COLUMNS = (
     *("kind", "dtype", "batch", "m", "n", "k", "causal"),
     *("read_bytes", "written_bytes", "time_ns"),
 )
+#: A column more, for files with kernels that find the place of each element.
+INDEXED = "indexed"
 #: Shapes of one file.
 MOST_SHAPES = 100_000
 #: Kinds whose dimensions and type say all.
@@ -47,6 +49,7 @@ class Key(NamedTuple):
     causal: bool
     read_bytes: int
     written_bytes: int
+    indexed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +89,12 @@ def keys_of(kernels: Kernels) -> list[Key]:
         kernels.causal.tolist(),
         kernels.read_bytes.tolist(),
         kernels.written_bytes.tolist(),
+        (kernels.indexed_elements > 0).tolist(),
         strict=True,
     )
     return [
-        Key(kind, kernels.dtypes[dtype], b, m, n, k, causal, read * said, written * said)
-        for kind, dtype, (b, m, n, k), causal, read, written in rows
+        Key(kind, kernels.dtypes[dtype], b, m, n, k, causal, read * said, written * said, indexed)
+        for kind, dtype, (b, m, n, k), causal, read, written, indexed in rows
         for said in (0 if kind in _PLAIN else 1,)
     ]
 
@@ -99,9 +103,12 @@ def as_csv(times: Iterable[tuple[Key, float]]) -> str:
     """A file of times, sorted: the same for the same times."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for key, time in sorted(times):
-        writer.writerow([*key[:6], int(key.causal), *key[7:], f"{time:.6g}"])
+    found = sorted(times)
+    more = any(key.indexed for key, _ in found)
+    writer.writerow([*COLUMNS, INDEXED] if more else COLUMNS)
+    for key, time in found:
+        cells = [*key[:6], int(key.causal), *key[7:9], f"{time:.6g}"]
+        writer.writerow([*cells, int(key.indexed)] if more else cells)
     return out.getvalue()
 
 
@@ -140,19 +147,21 @@ def _inside(name: object, place: str) -> PurePosixPath:
 
 def _rows(text: str) -> Iterable[tuple[Key, float]]:
     reader = csv.reader(io.StringIO(text))
-    if tuple(next(reader, ())) != COLUMNS:
+    columns = tuple(next(reader, ()))
+    if columns not in (COLUMNS, (*COLUMNS, INDEXED)):
         raise ValueError(f"its first line is not {','.join(COLUMNS)}")
     for at, row in enumerate(reader, 2):
         if at > MOST_SHAPES + 1:
             raise ValueError(f"it has more than {MOST_SHAPES:,} shapes")
-        if len(row) != len(COLUMNS):
+        if len(row) != len(columns):
             raise ValueError(f"line {at} has {len(row)} cells")
-        numbers = [int(cell) for cell in row[2:9]]
+        numbers = [int(cell) for cell in (*row[2:9], *row[10:])]
         time = float(row[9])
         if not 0 < time < 1e15 or min(numbers) < 0:
             raise ValueError(f"line {at} has a number that cannot be")
-        batch, m, n, k, causal, read, written = numbers
-        yield Key(row[0], row[1], batch, m, n, k, bool(causal), read, written), time
+        batch, m, n, k, causal, read, written, *indexed = numbers
+        said = bool(indexed and indexed[0])
+        yield Key(row[0], row[1], batch, m, n, k, bool(causal), read, written, said), time
 
 
 def _broken(name: str, said: str, place: str) -> FlintError:

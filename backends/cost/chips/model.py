@@ -54,6 +54,10 @@ class ChipModel(ABC):
         """The constants that prices are made with, the chip's own and borrowed ones; {}: none."""
         return {}
 
+    def libraries(self) -> tuple[str, ...]:
+        """The libraries that run and have constants of their own for this chip, or for its lender."""
+        return ()
+
     @property
     def cycles_per_ns(self) -> float:
         """The clock of the cycles that a compiler estimates for such a chip; 0: no compiler does."""

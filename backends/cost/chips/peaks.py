@@ -38,7 +38,7 @@ class ProductTypes:
         `dtype` is a name of `flint.ir.product_types`. Raises FlintError FL705 if the chip's file
         has no peak for it.
         """
-        name, _, how = dtype.partition(":")
+        name, _, how = dtype.partition(",")[0].partition(":")
         name, products = (name, int(how)) if how.isdigit() else self.f32.get(how, (name, 1))
         instead = self.f8 if name.startswith("f8") else self.same.get(name, ())
         for candidate in (name, *instead):

@@ -41,8 +41,9 @@ class LinkUse:
     `own_bytes` is the rank's own part, which is copied and never sent. `links` is the share of the
     bandwidth of the tier that the algorithm can use: below 1 where some links lie idle, and above
     it where the bandwidth of the tier is that of one link of several. `local_ns` is what chips and
-    hosts do beside the messages. `efficiency` is what the bytes reach of these links, if that is
-    not the tier's own efficiency.
+    hosts do beside the messages. `efficiency` is what the bytes reach of these links, and `c` what
+    their protocol loses between latency and bandwidth, if those are not the tier's own. Where a group
+    goes through a host, `host_bytes` do for each byte of it.
     """
 
     algorithm: str
@@ -52,6 +53,34 @@ class LinkUse:
     links: float = 1.0
     local_ns: float = 0.0
     efficiency: float | None = None
+    c: float | None = None
+    host_bytes: float = 1.0
+
+    def changed(
+        self,
+        *,
+        efficiency: float | None = None,
+        c: float | None = None,
+        later_ns: float = 0.0,
+        own_bytes: float | None = None,
+        host_bytes: float = 1.0,
+    ) -> LinkUse:
+        """With another protocol, which starts `later_ns` later; None is as it was."""
+        return LinkUse(  # `dataclasses.replace` takes ten times as long
+            self.algorithm,
+            self.steps,
+            self.wire_bytes,
+            self.own_bytes if own_bytes is None else own_bytes,
+            self.links,
+            self.local_ns + later_ns,
+            self.efficiency if efficiency is None else efficiency,
+            self.c if c is None else c,
+            host_bytes,
+        )
+
+
+#: How a tier runs an algorithm: what it asks of the links there for a task.
+Way = Callable[["Task"], LinkUse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +88,8 @@ class Task:
     """What a tier has to do of a call: `comm_bytes` is the input of each rank there.
 
     `members` is the size of the tier's domains (0: any), and `alone` is true where the group lies
-    inside this one tier. `library` is the one that runs the collective.
+    inside this one tier. `library` is the one that runs the collective. `inside` is how many of the
+    group are in each domain of the tiers inside this one.
     """
 
     collective: Collective
@@ -70,6 +100,7 @@ class Task:
     speed: Speed
     library: str
     alone: bool
+    inside: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +118,11 @@ class Algorithm:
     where: Callable[[Task], bool] = lambda _: True
     libraries: frozenset[str] = frozenset()
     constants: Mapping[str, Constant] = field(default_factory=dict)
+    protocols: Callable[[Way, Task], list[Way]] = lambda schedule, _: [schedule]
+
+    def ways(self, task: Task) -> list[Way]:
+        """With each protocol that the library has on the tier of a task."""
+        return self.protocols(self.schedule, task)
 
     def runs(self, task: Task) -> bool:
         """Whether it can do a task."""
@@ -112,6 +148,16 @@ class AcrossTiers:
     schedules: Callable[[Sequence[Task]], Sequence[LinkUse]]
     only_way: frozenset[Collective] = frozenset()
     constants: Mapping[str, Constant] = field(default_factory=dict)
+    protocols: Callable[[Way, Task], list[Way]] = lambda schedule, _: [schedule]
+
+    def ways(self, tasks: Sequence[Task]) -> list[tuple[Way, ...]]:
+        """By protocol, how each tier runs it. Tiers with one protocol have the same in all."""
+        uses = self.schedules(tasks)
+        each = [
+            self.protocols(lambda _, use=use: use, task)  # type: ignore[misc]
+            for use, task in zip(uses, tasks, strict=True)
+        ]
+        return [tuple(w[min(i, len(w) - 1)] for w in each) for i in range(max(map(len, each)))]
 
     def runs(self, tasks: Sequence[Task]) -> bool:
         """Whether it can do the tasks of a call."""

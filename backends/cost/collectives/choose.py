@@ -3,7 +3,8 @@
 What a library would choose is modelled as what is fastest of what it has: so the time is continuous
 in the bytes wherever the choice changes. Which algorithms there are is said in `algorithms/`.
 
-A tier runs a schedule in t = a0 + steps * a1 + (w + c * sqrt(w)) / (efficiency * bw). `w` is the
+A tier runs a schedule in t = a0 + steps * a1 + (w + c * sqrt(w)) / (efficiency * bw). Every tier that
+a call crosses has its `a0`; the innermost one's, which holds the launch, counts for each call. `w` is the
 bytes on the wire per rank, and a part `own_part` of what the rank keeps. The square root is what is
 lost between latency and bandwidth: a library's protocols and pieces grow with the message, so that
 it fills the links little by little.
@@ -18,8 +19,10 @@ from dataclasses import dataclass, replace
 
 from flint.backends.cost.collectives.algorithm import (
     MESSAGES,
+    NCCL,
     LinkUse,
     Task,
+    Way,
     across_tiers,
     algorithms,
     constants,
@@ -29,23 +32,28 @@ from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.ir.op_class import Collective
 
 #: What is taken where a tier's file has no constants. A switch: about the mean of the fitted chips,
-#: see benchmarks/fit_nccl.py. Others: links without a library's copies, see jax-ml/scaling-book.
+#: see benchmarks/fits/networks.py. Others: links without a library's copies, see jax-ml/scaling-book.
 _SWITCH = {"a0_ns": 6000.0, "c": 1500.0, "efficiency": 0.85, "own_part": 0.4}
-_NO_HOST = {"host_bytes_per_s": math.inf}
+_NO_HOST = {"host_bytes_per_s": math.inf, "sockets_bytes_per_s": math.inf}
 _DIRECT = {"a0_ns": 5000.0, "c": 0.0, "efficiency": 0.85, "own_part": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """What one tier does of a call, and how."""
+    """What one tier does of a call, and how; `schedule` is what the way gives for the task."""
 
     task: Task
+    way: Way
     schedule: LinkUse
 
 
 #: Legs of a call, inner tier first. They run as a pipeline: each piece of the message goes through
-#: all of them, so their starts add up and the slowest transfer hides the others.
+#: all of them, so their starts add up and the slowest transfer hides the others but for one piece.
 Plan = tuple[Leg, ...]
+#: What NCCL has under way of a call at once: a smaller one goes through the tiers one after the other.
+#: All-reduces over two nodes of H100 take 150 to 260 us more than inside one from 64 MB on, however
+#: large they are, which is what their adapters need for it (benchmarks/data/nccl_public).
+PIECE_BYTES = 64e6
 
 
 def duration_ns(call: CollectiveCall, cluster: Cluster) -> float:
@@ -82,15 +90,30 @@ def algorithm(call: CollectiveCall, cluster: Cluster) -> str:
 def _fastest(
     call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]
 ) -> tuple[float, Plan]:
-    timed = [(_plan_ns(plan, speeds[0].a0_ns), plan) for plan in plans(call, cluster, speeds)]
+    timed = [(plan_ns(plan, speeds[0].a0_ns), plan) for plan in plans(call, cluster, speeds)]
     return min(timed, key=lambda found: found[0], default=(0.0, ()))
 
 
-def _plan_ns(plan: Plan, launch_ns: float) -> float:
+def plan_ns(plan: Plan, launch_ns: float) -> float:
     """Time of a plan. One launch, at the cost that the innermost tier states."""
     starts = sum(leg.task.speed.start_ns(leg.schedule) for leg in plan)
-    transfer = max(leg.task.speed.transfer_ns(leg.schedule, leg.task.span) for leg in plan)
-    return launch_ns + starts + transfer
+    starts += sum(leg.task.speed.a0_ns for leg in plan if leg.task.span.tier > 0)
+    times = [leg.task.speed.transfer_ns(leg.schedule, leg.task.span) for leg in plan]
+    slowest = max(times)
+    return launch_ns + starts + slowest + _piece(plan) * (sum(times) - slowest)
+
+
+def _piece(plan: Plan) -> float:
+    """The share of a call that no tier hides of another.
+
+    One ring through all tiers is not in pieces of its own on each; XLA runs one tier after the other.
+    """
+    if len(plan) < 2 or plan[0].schedule.algorithm == plan[1].schedule.algorithm == "flat ring":
+        return 0.0
+    whole = plan[0].task
+    if whole.library != NCCL:
+        return 1.0
+    return min(1.0, PIECE_BYTES / whole.comm_bytes)
 
 
 def _plan_roofline_ns(plan: Plan) -> float:
@@ -104,7 +127,7 @@ def plans(call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]) -> 
     if len(tasks) < 2:
         return _tier_by_tier(tasks)
     ways = [a for a in across_tiers() if a.runs(tasks)]
-    found = [tuple(map(Leg, tasks, way.schedules(tasks))) for way in ways]
+    found = [tuple(map(leg_of, tasks, by_tier)) for way in ways for by_tier in way.ways(tasks)]
     if any(call.collective in way.only_way for way in ways):
         return found
     return found + _tier_by_tier(tasks)
@@ -116,6 +139,7 @@ def _tasks(call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]) ->
 
     spans = [s for s in call.spans if s.size > 1] if call.comm_bytes > 0 else []
     library = model_of(cluster.chip).library
+    sizes = [s.size for s in spans]
     return [
         Task(
             call.collective,
@@ -126,9 +150,15 @@ def _tasks(call: CollectiveCall, cluster: Cluster, speeds: tuple[Speed, ...]) ->
             speeds[span.tier],
             library,
             len(spans) == 1,
+            math.prod(sizes[:at]),
         )
-        for span in spans
+        for at, span in enumerate(spans)
     ]
+
+
+def leg_of(task: Task, way: Way) -> Leg:
+    """A leg with its schedule."""
+    return Leg(task, way, way(task))
 
 
 def _tier_by_tier(tasks: Sequence[Task]) -> list[Plan]:
@@ -139,7 +169,8 @@ def _tier_by_tier(tasks: Sequence[Task]) -> list[Plan]:
     ways = []
     for whole, part in zip(tasks, parts, strict=True):
         task = replace(whole, comm_bytes=part)
-        ways.append([Leg(task, a.schedule(task)) for a in algorithms() if a.runs(task)])
+        runs = (a for a in algorithms() if a.runs(task))
+        ways.append([leg_of(task, way) for a in runs for way in a.ways(task)])
     return list(itertools.product(*ways))
 
 
@@ -180,17 +211,21 @@ class Speed:
     efficiency: float
     own_part: float
     host_bytes_per_s: float
+    sockets_bytes_per_s: float
     bandwidth: float
+    domain: float
     declared: Mapping[str, float]
 
-    def share_of_host(self, size: int) -> float:
-        """The share of its bandwidth that a member has where a group goes through the host.
+    def host_bytes_per_ns(self, size: int) -> float:
+        """What a member sends at most where a group of `size` goes through the host.
 
-        Two members reach each other; more share what `host_bytes_per_s` carries, all together.
+        Two members reach each other; more share what `host_bytes_per_s` carries, all together, and
+        groups of more than half of a domain, which cross between its sockets, `sockets_bytes_per_s`.
         """
         if size <= 2:
-            return 1.0
-        return min(1.0, self.host_bytes_per_s / 1e9 / size / (self.efficiency * self.bandwidth))
+            return math.inf
+        wide = size > self.domain / 2
+        return (self.sockets_bytes_per_s if wide else self.host_bytes_per_s) / 1e9 / size
 
     def start_ns(self, schedule: LinkUse) -> float:
         """Time of the steps one after the other, without any bytes."""
@@ -200,15 +235,14 @@ class Speed:
         """Time of the bytes of the group at `span`, beside those that share its links."""
         moved = schedule.wire_bytes + self.own_part * schedule.own_bytes
         best = self.efficiency if schedule.efficiency is None else schedule.efficiency
-        speed = best * self.bandwidth * self._links(schedule, span) / span.sharing
-        return (moved + self.c * math.sqrt(moved)) / speed
+        lost = self.c if schedule.c is None else schedule.c
+        speed = min(best * self.bandwidth, self.host_bytes_per_ns(span.size) / schedule.host_bytes)
+        return (moved + lost * math.sqrt(moved)) / (speed * schedule.links / span.sharing)
 
     def roofline_ns(self, schedule: LinkUse, span: Span) -> float:
         """Bytes on the wire by the bandwidth of the datasheet."""
-        return schedule.wire_bytes * span.sharing / (self.bandwidth * self._links(schedule, span))
-
-    def _links(self, schedule: LinkUse, span: Span) -> float:
-        return schedule.links * self.share_of_host(span.size)
+        speed = min(self.bandwidth, self.host_bytes_per_ns(span.size))
+        return schedule.wire_bytes * span.sharing / (speed * schedule.links)
 
 
 def speeds_of(cluster: Cluster) -> tuple[Speed, ...]:
@@ -222,6 +256,8 @@ def speeds_of(cluster: Cluster) -> tuple[Speed, ...]:
     found = [speed_of(cluster.network[0])]
     for network in cluster.network[1:]:
         speed = speed_of(network)
+        if "a0_ns" not in network.constants:
+            speed = replace(speed, a0_ns=0.0)
         if network.kind is NetworkKind.SWITCH and "own_part" not in network.constants:
             speed = replace(speed, own_part=2 * speed.efficiency * speed.bandwidth / memory)
         found.append(speed)
@@ -239,6 +275,8 @@ def speed_of(network: Network) -> Speed:
     for name, quantity in network.constants.items():
         (declared if name in declared else values)[name] = quantity.value
     bandwidth = network.bandwidth_bytes_per_s.value / network.oversubscription / 1e9
+    if "sockets_bytes_per_s" not in network.constants:
+        values["sockets_bytes_per_s"] = values["host_bytes_per_s"]
     if network.kind is NetworkKind.RING:  # two links, of which the torus formulas count one
         bandwidth /= 2
-    return Speed(**values, bandwidth=bandwidth, declared=declared)
+    return Speed(**values, bandwidth=bandwidth, domain=network.size, declared=declared)

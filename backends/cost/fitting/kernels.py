@@ -116,6 +116,7 @@ def _columns(keys: Sequence[KernelTime], dtypes: tuple[str, ...]) -> Kernels:
         elements=column("elements"),
         arrays=column("arrays"),
         causal=column("causal", np.bool_),
+        indexed=column("indexed", np.bool_),
         dtypes=dtypes,
     )
 
@@ -153,6 +154,17 @@ def with_constants(chip: Chip, values: Mapping[str, float]) -> Chip:
     own = dict(family.constants)
     own |= {n: Quantity.model_construct(value=v, kind=_FIT, source="-") for n, v in values.items()}
     return chip.model_copy(update={family.table: family.model_copy(update={"constants": own})})
+
+
+def settled(chip: Chip) -> Chip:
+    """The chip with all constants in use as its own, and no libraries that stand before them."""
+    found = with_constants(chip, values_of(chip))
+    family = found.family
+    assert family is not None
+    if not hasattr(family, "uses"):
+        return found
+    bare = family.model_copy(update={"uses": (), "libraries": {}})
+    return found.model_copy(update={family.table: bare})
 
 
 def latencies(data: MeasuredKernels, chip: Chip, *, exact: bool = False) -> Float64s:

@@ -9,9 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.collectives.algorithm import LinkUse
-from flint.backends.cost.collectives.algorithms.in_switch import in_switch_all_reduce
-from flint.backends.cost.collectives.choose import Leg, Plan, Speed, plans, speeds_of
+from flint.backends.cost.collectives.choose import (
+    Leg,
+    Plan,
+    Speed,
+    leg_of,
+    plan_ns,
+    plans,
+    speeds_of,
+)
 from flint.backends.cost.fitting.fit import Bounds, hash_of
 from flint.backends.cost.network.calls import CollectiveCall, Span
 from flint.cluster.models import Cluster
@@ -127,7 +133,16 @@ class Pricing:
         """Times of all calls, in ns."""
         speeds = list(self.speeds)
         speeds[self.tier] = _changed(speeds[self.tier], values)
-        return np.array([min(_plan_ns(p, speeds) for p in found) for found in self.plans])
+        return np.array([min(self._plan_ns(p, speeds) for p in found) for found in self.plans])
+
+    def _plan_ns(self, plan: Plan, speeds: Sequence[Speed]) -> float:
+        return plan_ns(tuple(self._leg(leg, speeds) for leg in plan), speeds[0].a0_ns)
+
+    def _leg(self, leg: Leg, speeds: Sequence[Speed]) -> Leg:
+        """A leg with other constants, which its way may read."""
+        if leg.task.span.tier != self.tier:
+            return leg
+        return leg_of(replace(leg.task, speed=speeds[self.tier]), leg.way)
 
 
 def _values(speed: Speed) -> dict[str, float]:
@@ -139,24 +154,6 @@ def _changed(speed: Speed, values: Mapping[str, float]) -> Speed:
     own = {n: v for n, v in values.items() if n not in speed.declared}
     declared = {**speed.declared, **{n: v for n, v in values.items() if n in speed.declared}}
     return replace(speed, **own, declared=declared)
-
-
-def _plan_ns(plan: Plan, speeds: Sequence[Speed]) -> float:
-    """As `choose` has it: starts add up, and the slowest transfer hides the others."""
-    legs = [(speeds[leg.task.span.tier], _schedule(leg, speeds), leg) for leg in plan]
-    starts = sum(speed.start_ns(schedule) for speed, schedule, _ in legs)
-    transfer = max(speed.transfer_ns(s, leg.task.span) for speed, s, leg in legs)
-    return speeds[0].a0_ns + starts + transfer
-
-
-def _schedule(leg: Leg, speeds: Sequence[Speed]) -> LinkUse:
-    """The schedule of a leg, of which that of the switch has constants inside."""
-    if leg.schedule.algorithm != "in-switch":
-        return leg.schedule
-    known = speeds[leg.task.span.tier].declared
-    return in_switch_all_reduce(
-        leg.task.comm_bytes, leg.task.span.size, known["nvls_a0_ns"], known["nvls_efficiency"]
-    )
 
 
 def roofline_ns(data: MeasuredCalls, cluster: Cluster) -> Float64s:

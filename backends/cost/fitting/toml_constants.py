@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flint.cluster.models import SourceKind
 from flint.io.files import write_atomically
@@ -22,7 +23,8 @@ def set_constants(path: Path, table: str, constants: Mapping[str, Constant]) -> 
     """Replace the table `table` of the TOML file at `path` by `constants`, or create it.
 
     `table` is "chip.gpu.constants", "chip.systolic.constants" or, of the tier called nvlink,
-    "network.nvlink.constants". Constants are written sorted, with six significant digits. Raises
+    "network.nvlink.constants". "" is the top of the file, such as a stack's, where constants take the place of
+    those of their names, or stand at its end. Constants are written sorted, with six significant digits. Raises
     ValueError for an unknown kind, an empty source or a file without the table around it, and then
     leaves the file as it was.
     """
@@ -32,10 +34,37 @@ def set_constants(path: Path, table: str, constants: Mapping[str, Constant]) -> 
     write_atomically(path, changed.encode())
 
 
+def update_constants(path: Path, table: str, constants: Mapping[str, Constant]) -> None:
+    """As `set_constants`, but constants of the table that have other names stay."""
+    there = constants_in(path, table)
+    kept = {n: (q["value"], q["kind"], q["source"]) for n, q in there.items()}
+    set_constants(path, table, {**kept, **constants})
+
+
+def constants_in(path: Path, table: str) -> dict[str, Any]:
+    """The table of constants of a cluster file, as it stands there; {} if it has none."""
+    document = tomllib.loads(path.read_text("utf-8"))
+    if not table:
+        return {n: v for n, v in document.items() if isinstance(v, dict) and "value" in v}
+    first, *names = table.split(".")
+    found: Any = document.get(first, {})
+    if isinstance(found, list):  # tiers of the network, by name
+        found = next((n for n in found if n.get("name") == names[0]), {})
+        names = names[1:]
+    for name in names:
+        found = found.get(name, {})
+    return dict(found)
+
+
 def with_constants(text: str, table: str, constants: Mapping[str, Constant]) -> str:
     """The text of `set_constants`, see there."""
     lines = text.splitlines()
+    if not table:
+        return "\n".join(_with_top(lines, constants)) + "\n"
     parent, _, last = table.rpartition(".")
+    while f"[{parent}]" not in map(str.strip, lines) and parent.count(".") > 1:
+        parent, _, above = parent.rpartition(".")  # a table of tables, which needs no header
+        last = f"{above}.{last}"
     start, end, name = _parent_block(lines, parent)
     header = f"[{name}.{last}]"
     body = [header, *(_line(key, *constants[key]) for key in sorted(constants))]
@@ -43,8 +72,19 @@ def with_constants(text: str, table: str, constants: Mapping[str, Constant]) -> 
     if found is not None:
         lines[found[0] : found[1]] = body
     else:
+        if "." in last:  # after the constants of all libraries
+            end = _trimmed(lines, _children_end(lines, start, name))
         lines[end:end] = ["", *body]
     return "\n".join(lines) + "\n"
+
+
+def _with_top(lines: list[str], constants: Mapping[str, Constant]) -> list[str]:
+    """The lines of a file with constants before its first table."""
+    end = next((i for i, line in enumerate(lines) if _header_name(line)), len(lines))
+    top, made = lines[:end], {key: _line(key, *constants[key]) for key in sorted(constants)}
+    for i, line in enumerate(top):
+        top[i] = made.pop(line.partition("=")[0].strip(), line)
+    return [*top, *made.values(), *lines[end:]]
 
 
 def _line(key: str, value: float, kind: str, source: str) -> str:
@@ -67,6 +107,10 @@ def _block_end(lines: list[str], start: int) -> int:
     Blank lines and comments after it are about what follows.
     """
     end = next((i for i in range(start + 1, len(lines)) if _header_name(lines[i])), len(lines))
+    return _trimmed(lines, end)
+
+
+def _trimmed(lines: list[str], end: int) -> int:
     while not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#"):
         end -= 1
     return end

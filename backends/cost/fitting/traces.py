@@ -97,6 +97,7 @@ def _take_kernels(program: Program, chip: Chip, found: TraceRows) -> None:
                 int(kernels.elements[at]),
                 int(kernels.arrays[at]),
                 bool(kernels.causal[at]),
+                indexed=bool(kernels.indexed_elements[at]),
             )
         )
     known = float(times[rows[usable]].sum())

@@ -19,7 +19,7 @@ from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.collectives.choose import transfer_share
 from flint.backends.cost.measured.kinds import HOST, kernel_kinds, on_device
 from flint.backends.cost.network.calls import CollectiveCall
-from flint.backends.cost.network.rows import call_of, spans_of_row
+from flint.backends.cost.network.rows import call_of, tier_of_row
 from flint.backends.cost.row_prices import Mask, Pricing, RowPrices, model_prices
 from flint.backends.cost.simulate.timeline import Floats
 from flint.cluster.models import Cluster, load_cluster
@@ -233,6 +233,5 @@ def part_of(program: Program, part: str, pricing: Pricing) -> Mask:
     tier = pricing.cluster.tier(part)
     found = np.zeros(len(program), dtype=np.bool_)
     for row in np.flatnonzero(communicates).tolist():
-        spans = spans_of_row(program, row, pricing.placement)
-        found[row] = max((s.tier for s in spans), default=0) == tier
+        found[row] = tier_of_row(program, row, pricing.placement) == tier
     return found

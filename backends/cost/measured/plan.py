@@ -17,6 +17,7 @@ from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.row_prices import Mask, Pricing, RowPrices, Times
 from flint.backends.cost.simulate.streams import peers_of, together_of
 from flint.backends.cost.simulate.timeline import RECORDED, Policy
+from flint.backends.cost.software import stack_for, with_software_of, with_stack
 from flint.cluster.devices import cluster_of_device
 from flint.cluster.models import Cluster, Quantity, SourceKind, load_cluster
 from flint.errors import FlintError
@@ -103,11 +104,12 @@ def timing_of(workload: Workload, name: str | None, *, has_table: bool = False) 
     return found
 
 
-def policy_of(workload: Workload, policy: Policy) -> Policy:
+def policy_of(workload: Workload, asked: Policy | None, default: Policy) -> Policy:
     """The policy of a workload: what was recorded is not moved. Raises FlintError FL832."""
+    policy = asked or default
     if workload.measured_by is None:
         return policy
-    if policy.name not in (_DEFAULT_POLICY, RECORDED.name):
+    if asked is not None and policy.name not in (_DEFAULT_POLICY, RECORDED.name):
         raise FlintError(
             "FL832",
             f"policy '{policy.name}' is not for a workload made of profiles, which has its order in time",
@@ -154,6 +156,7 @@ def _recorded_pricing(workload: Workload, cluster: Cluster) -> Pricing:
     by = workload.measured_by
     known = cluster_of_device(by.device) if by else None
     base = cluster if known is None or same_chip(known.chip, cluster.chip) else known
+    base = with_stack(base, stack_for(RECORDED_PROFILE, base))
     placement = NetworkPlacement(workload.mesh, base)
     return Pricing(base, placement, tf32_kinds(RECORDED_PROFILE, base.chip), lenient=True)
 
@@ -217,9 +220,13 @@ def _alone(workload: Workload, number: int) -> Mask:
 
 
 def _on(workload: Workload, pricing: Pricing, cluster: Cluster) -> Pricing:
-    """The same prices on another cluster, with the default places of mesh axes."""
+    """The same prices on another cluster, with the default places of mesh axes and the same software."""
+    cluster = with_software_of(cluster, pricing.cluster)
     if cluster == pricing.cluster:
         return replace(pricing, lenient=True)
     profile = str(workload.metadata.get("profile", ""))
     placement = NetworkPlacement(workload.mesh, cluster)
-    return Pricing(cluster, placement, tf32_kinds(profile, cluster.chip), 0.0, lenient=True)
+    tf32 = tf32_kinds(profile, cluster.chip)
+    return Pricing(
+        cluster, placement, tf32, lenient=True, slower=pricing.slower, routing=pricing.routing
+    )

@@ -30,7 +30,7 @@ class Buffers:
     `first[b]` is the row that it was made for. `of_row[i]` is the buffer that holds the value of
     row i: a view has that of what it views. `reads` says of each entry of `Program.deps` whether
     its row reads that value; others only say what comes first. `on_host` are the buffers in the
-    memory of the host.
+    memory of the host. `gap_bytes` are what their allocator holds between them, all step long.
     """
 
     first: Int64s
@@ -41,18 +41,19 @@ class Buffers:
     moments: int
     reads: NDArray[np.bool_]
     on_host: NDArray[np.bool_]
+    gap_bytes: int = 0
 
     @cached_property
     def live_bytes(self) -> Int64s:
-        """Bytes in use at each moment."""
+        """Bytes in use at each moment, with those between buffers."""
         change = np.zeros(self.moments + 1, dtype=np.int64)
         np.add.at(change, self.born, self.num_bytes)
         np.subtract.at(change, self.dies + 1, self.num_bytes)
-        return np.cumsum(change[:-1])
+        return np.cumsum(change[:-1]) + self.gap_bytes
 
     def of(self, chosen: NDArray[np.bool_]) -> Buffers:
-        """The same with the other buffers empty."""
-        return replace(self, num_bytes=np.where(chosen, self.num_bytes, 0))
+        """The same with the other buffers empty, and nothing between them."""
+        return replace(self, num_bytes=np.where(chosen, self.num_bytes, 0), gap_bytes=0)
 
     def at(self, moment: int) -> NDArray[np.int64]:
         """The buffers in use at a moment."""

@@ -9,6 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.backends.cost.memory.heap import gap_bytes
 from flint.backends.cost.memory.liveness import Buffers, buffers, donated
 from flint.backends.cost.simulate.layers import (
     Preparation,
@@ -43,6 +44,7 @@ class MemoryKind(StrEnum):
     GATHERED = "gathered"  #: parameters and activations gathered from other devices
     OUTPUTS = "outputs"  #: results of the step that take the place of no argument
     TEMPORARIES = "temporaries"  #: everything else
+    FRAGMENTATION = "fragmentation"  #: what the allocator loses between buffers
 
 
 def kinds(program: Program, buffers: Buffers) -> NDArray[np.object_]:
@@ -223,10 +225,10 @@ class MemoryUse:
 
     `breakdown` says what the memory is used for at the peak, largest first. `curve` are (row, most
     bytes in use from there to the next point), the body of a loop once. `capacity_bytes` is the
-    chip's memory, 0 if none was given; all of it is taken to be free for the step. What an
-    allocator loses between buffers, and what libraries keep for themselves, is not in it. `host_bytes`
+    chip's memory, 0 if none was given; all of it is taken to be free for the step. `host_bytes`
     are the most that lie in the memory of the host for this device, and are in no other number. If
     `recorded`, a profile says the peak (0: it does not), and nothing says what it is made of.
+    `runtime` is what the software keeps of the device beside `peak_bytes`, by what for (`runtime.py`).
     """
 
     peak_bytes: int
@@ -237,22 +239,42 @@ class MemoryUse:
     host_bytes: int = 0
     host_breakdown: Mapping[str, int] = field(default_factory=dict)
     recorded: bool = False
+    runtime: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def runtime_bytes(self) -> int:
+        """What the software keeps beside the program."""
+        return sum(self.runtime.values())
+
+    @property
+    def total_bytes(self) -> int:
+        """The peak of the program, and what the software keeps beside it."""
+        return self.peak_bytes + self.runtime_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the peak fits into the chip's memory; so it does where none is known."""
-        return not self.capacity_bytes or self.peak_bytes <= self.capacity_bytes
+        """Whether all of it fits into the chip's memory; so it does where none is known."""
+        return not self.capacity_bytes or self.total_bytes <= self.capacity_bytes
 
 
-def memory_use(program: Program, chip: Chip | None = None, *, ahead: bool = False) -> MemoryUse:
+def memory_use(
+    program: Program,
+    chip: Chip | None = None,
+    *,
+    ahead: bool = False,
+    packed: bool = False,
+    heap_share: float = 1.0,
+) -> MemoryUse:
     """The memory that a program needs at each row, from when values are made and read.
 
-    With `ahead`, parameters are gathered one layer ahead (see `gathered_ahead`).
+    With `ahead`, parameters are gathered one layer ahead (see `gathered_ahead`). With `packed`,
+    buffers have places in a heap for as long as they live, and gaps between them (see `heap.py`);
+    the heap is `heap_share` times as large.
 
     What shares memory is said in `liveness.buffers`. Of a program of kernels only what crosses
     their edges takes memory, as on a device; of one of operations, every intermediate value.
     """
-    layout, host = layouts(program, ahead=ahead)
+    layout, host = layouts(program, ahead=ahead, packed=packed, heap_share=heap_share)
     live, away = layout.live_bytes, host.live_bytes
     moment = int(live.argmax()) if len(live) else 0
     return MemoryUse(
@@ -266,16 +288,21 @@ def memory_use(program: Program, chip: Chip | None = None, *, ahead: bool = Fals
     )
 
 
-def layouts(program: Program, *, ahead: bool = False) -> tuple[Buffers, Buffers]:
+def layouts(
+    program: Program, *, ahead: bool = False, packed: bool = False, heap_share: float = 1.0
+) -> tuple[Buffers, Buffers]:
     """The buffers of a program in the memory of its device, and those in that of the host.
 
-    `ahead` is that of `memory_use`.
+    `ahead`, `packed` and `heap_share` are those of `memory_use`.
     """
     layout = buffers(program)
     if ahead:
         layout = gathered_ahead(program, layout)
     host = layout.of(layout.on_host)
-    return (layout.of(~layout.on_host) if layout.on_host.any() else layout), host
+    device = layout.of(~layout.on_host) if layout.on_host.any() else layout
+    if packed:
+        device = replace(device, gap_bytes=gap_bytes(program, device, heap_share))
+    return device, host
 
 
 def step_memory(
@@ -313,6 +340,7 @@ def _breakdown(program: Program, layout: Buffers, moment: int) -> Mapping[str, i
     kind = kinds(program, layout)
     held = layout.at(moment)
     found = {str(k): int(layout.num_bytes[held[kind[held] == k]].sum()) for k in MemoryKind}
+    found[MemoryKind.FRAGMENTATION] = layout.gap_bytes
     return dict(sorted(((k, v) for k, v in found.items() if v), key=lambda item: -item[1]))
 
 

@@ -21,3 +21,8 @@ def spans_of_row(program: Program, row: int, placement: NetworkPlacement) -> tup
     if group >= 0:
         return placement.spans_of_group(program.groups[group])
     return placement.spans_of_route(program.routes[route])
+
+
+def tier_of_row(program: Program, row: int, placement: NetworkPlacement) -> int:
+    """The outermost tier that a communication row crosses; 0 for one that crosses none."""
+    return max((s.tier for s in spans_of_row(program, row, placement)), default=0)

@@ -11,6 +11,8 @@ import numpy as np
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.measured.kinds import HOST, OTHER, kernel_kinds, on_device
+from flint.backends.cost.network.placement import NetworkPlacement
+from flint.backends.cost.network.rows import tier_of_row
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int64s, Kind, Phase, Program
@@ -200,9 +202,26 @@ def _label(
     elif kind > Kind.COLLECTIVE:
         what = "message"
     if kind >= Kind.COLLECTIVE:
-        axes = program.groups[group] if group >= 0 else program.routes[route]
-        over = ",".join(a.name for a in axes.axes) or str(axes)
+        over = _over(program, group, route)
     return what, over, "" if phase == Phase.UNKNOWN else Phase(phase).name.lower()
+
+
+def _over(program: Program, group: int, route: int) -> str:
+    """The mesh axes of a group or route; the ranks of one that has no axes."""
+    axes = program.groups[group] if group >= 0 else program.routes[route]
+    return ",".join(a.name for a in axes.axes) or str(axes)
+
+
+def tiers_of(program: Program, placement: NetworkPlacement) -> dict[str, int]:
+    """By what shares say communication goes over (`Share.over`), the outermost tier that it crosses."""
+    found: dict[str, int] = {}
+    talks = np.flatnonzero(program.kind >= Kind.COLLECTIVE)
+    pairs = np.column_stack((program.group[talks], program.route[talks]))
+    _, first = np.unique(pairs, axis=0, return_index=True)
+    for row in talks[first].tolist():
+        over = _over(program, int(program.group[row]), int(program.route[row]))
+        found[over] = max(found.get(over, 0), tier_of_row(program, row, placement))
+    return found
 
 
 def _is_receive(program: Program, row: int) -> bool:

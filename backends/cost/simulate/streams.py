@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.network.rows import spans_of_row
+from flint.backends.cost.network.rows import tier_of_row
 from flint.backends.cost.simulate.layers import Preparation
 from flint.backends.cost.simulate.timeline import Policy
 from flint.cluster.models import Cluster
@@ -33,7 +33,7 @@ def streams_of(
             kind = Kind(int(program.kind[row]))
             if policy.blocking and kind is not Kind.RECV:
                 continue
-            tier = max((s.tier for s in spans_of_row(program, row, placement)), default=0)
+            tier = tier_of_row(program, row, placement)
             suffix = "" if kind is Kind.COLLECTIVE else f" {kind.name.lower()}"
             name = cluster.network[tier].name + suffix
             if name not in names:

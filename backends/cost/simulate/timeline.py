@@ -37,7 +37,8 @@ class Policy:
     in the program does, None for no bound. `combined` says which collectives are joined to larger
     ones before, `blocking` makes computation wait for every collective and for what it sends. With `prepares_ahead`
     kernels that make of parameters what is gathered run beside the others (see `preparing`), so that
-    a loop gathers for its next iteration. `recorded`: every row has the stream and the host's launch
+    a loop gathers for its next iteration. What comes from the host is loaded an iteration ahead
+    unless all runs at its place. `recorded`: every row has the stream and the host's launch
     that a profiler recorded, and nothing is moved.
     """
 
@@ -72,7 +73,7 @@ POLICIES: dict[str, Policy] = {
         ),
         Policy(
             "xla",
-            "the same within an iteration of a loop; small collectives of a kind are joined, to 30 MiB",
+            "as XLA: the same within an iteration of a loop; small collectives of a kind are joined, to 30 MiB",
             combined=XLA_COMBINES,
         ),
         Policy(
@@ -357,15 +358,15 @@ def limits(policy: Policy, work: ClassWork) -> list[int]:
         found = np.full(len(by_stream), -1, dtype=np.int64)
     else:
         found = _limits_of_layers(policy.layers_ahead, work, kernels)
-    found[loads] = _turns_of_loads(work, kernels, np.flatnonzero(loads), policy.prepares_ahead)
+    found[loads] = _turns_of_loads(work, kernels, np.flatnonzero(loads), policy.keeps_streams)
     return np.where(by_stream == 0, -1, found).tolist()  # type: ignore[no-any-return]
 
 
 def _turns_of_loads(work: ClassWork, kernels: Int64s, nodes: Int64s, ahead: bool) -> Int64s:
     """The kernel with which copies from the host may begin, -1 for none.
 
-    In a loop they begin with their iteration, or with the one before if the policy gathers `ahead`
-    too; elsewhere with the kernel before them. What they bring is counted from there on.
+    In a loop they begin with their iteration, or with the one before if the policy loads `ahead`;
+    elsewhere with the kernel before them. What they bring is counted from there on.
     """
     row, instance = work.nodes.row.astype(np.int64), work.nodes.instance.astype(np.int64)
     region = work.program.region[row].astype(np.int64)

@@ -79,6 +79,8 @@ MEMORY = {
     "gathered": "s2",
     "outputs": "s8",
     "temporaries": "s10",
+    "fragmentation": "s7",
+    "runtime": "s8",
 }
 
 

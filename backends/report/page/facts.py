@@ -28,7 +28,7 @@ def cards(e: Estimate) -> Markup:
     held = f"of {format_bytes(capacity)}, {fits}" if capacity else ""
     unknown = memory.recorded and not memory.peak_bytes
     shown = (
-        ("step time", format_duration(e.step_time_ns), bound),
+        ("step time", format_duration(e.step_time_ns), bound or _sure(e)),
         ("MFU", f"{e.mfu:.1%}", f"of {e.peak_flops_per_s / 1e12:,.0f} TFLOP/s {e.dtype}"),
         ("HFU", f"{e.hfu:.1%}", "all products that are executed"),
         (
@@ -44,6 +44,13 @@ def cards(e: Estimate) -> Markup:
         ("devices", format_count(ranks), _mesh(e)),
     )
     return tag("dl", *(_card(*card) for card in shown), cls="cards")
+
+
+def _sure(e: Estimate) -> str:
+    interval = e.interval
+    if interval is None:
+        return ""
+    return f"80 %: {format_duration(interval.low_ns)} to {format_duration(interval.high_ns)}"
 
 
 def known_capacity(capacity_bytes: int) -> int:

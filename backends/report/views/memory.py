@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.memory.memory import kinds, layouts
+from flint.backends.cost.memory.memory import kinds
 from flint.backends.cost.memory.stored import stored
 from flint.ir.program import Int64s, Kind, Program
 
@@ -62,7 +62,8 @@ class MemoryOverTime:
 
     The highest of `points` is `peak_bytes`, and is reached first at `peak_ns`. `breakdown` is what is in use then by
     `MemoryKind`, `buffers` the largest of it, and `buffers_left_out` how many arrays more there are, of
-    `left_out_bytes` together. `capacity_bytes` is the chip's memory, 0 if none is known.
+    `left_out_bytes` together. `capacity_bytes` is the chip's memory, 0 if none is known; `runtime_bytes`
+    are what the software keeps of it beside all that.
     """
 
     name: str
@@ -74,6 +75,7 @@ class MemoryOverTime:
     buffers_left_out: int
     left_out_bytes: int
     capacity_bytes: int
+    runtime_bytes: int = 0
 
 
 def memory_over_time(estimate: Estimate, number: int) -> MemoryOverTime:
@@ -81,9 +83,9 @@ def memory_over_time(estimate: Estimate, number: int) -> MemoryOverTime:
     timeline = estimate.timeline.classes[number]
     if estimate.classes[number].memory.recorded:
         return _recorded(estimate.classes[number])
-    laid_out = stored(estimate.workload, estimate.kernels, estimate.policy)
-    program = laid_out.programs[estimate.workload.classes[number].program]
-    layout, _ = layouts(program, ahead=laid_out.ahead)
+    laid_out = stored(estimate.workload, estimate.kernels, estimate.policy, estimate.stack)
+    at = estimate.workload.classes[number].program
+    program, (layout, _) = laid_out.programs[at], laid_out.layouts(at)
     use = estimate.classes[number].memory
     points = _curve(timeline, program, layout)
     peak = max((p.num_bytes for p in points), default=0)
@@ -98,6 +100,7 @@ def memory_over_time(estimate: Estimate, number: int) -> MemoryOverTime:
         buffers_left_out=left_out,
         left_out_bytes=left_out_bytes,
         capacity_bytes=use.capacity_bytes,
+        runtime_bytes=use.runtime_bytes,
     )
 
 

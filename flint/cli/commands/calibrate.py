@@ -45,6 +45,14 @@ Residuals = Annotated[
         "--residuals", help="Write the times of exact shapes beside it, as FILE.kernels.csv."
     ),
 ]
+StackName = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        metavar="NAME|FILE",
+        help="Whose kernels were measured: {stacks} (default: pytorch-eager for profiles, else none).",
+    ),
+]
 Check = Annotated[
     bool, typer.Option("--check", help="Fit nothing: print the errors of the base on all rows.")
 ]
@@ -63,6 +71,7 @@ def calibrate(
     data: Data = None,
     base: Base = "",
     output: Output = None,
+    stack: StackName = None,
     residuals: Residuals = False,
     check: Check = False,
     collect: Collect = None,
@@ -83,7 +92,7 @@ def calibrate(
     from flint.calibration.calibrate import calibrate as fit
 
     with stages_shown(quiet=quiet or json_):
-        found = fit(*(data or ()), base=base, check=check)
+        found = fit(*(data or ()), base=base, stack=stack, check=check)
     files = [] if output is None else [str(f) for f in found.write(output, residuals=residuals)]
     _print(found, files, as_json=json_, quiet=quiet, verbose=verbose > 0, checked=check)
 

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from flint.cluster.models import Cluster
+    from flint.cluster.stack import Stack
     from flint.schemas.documents.clusters import ClustersDocument, ClusterSummaryDocument
 
 SCHEMA: Final = "flint.clusters/1"
 _LIST = ("name", "chips", "bf16", "memory", "bandwidth", "networks")
+_STACKS = ("name", "what", "profiles", "libraries", "overlap", "host's launches")
 _SHOW = ("key", "value", "kind", "source")
 
 clusters = typer.Typer(
@@ -66,6 +68,28 @@ def show(
     if cluster.notes:
         print_text(cluster.notes)
     _print_table(_SHOW, numbers(cluster.model_dump(mode="json", exclude_defaults=True)))
+
+
+@clusters.command("stacks")
+@guarded
+def stacks(json_: Json = False, quiet: Quiet = False, verbose: Verbose = 0) -> None:
+    """List the stacks: whose software may run on a cluster (estimate --stack)."""
+    from flint.cluster.stack import shipped_stacks
+
+    found = shipped_stacks()
+    if json_:
+        dumped = [s.model_dump(mode="json", exclude_none=True) for s in found]
+        listed: ClustersDocument = {"schema": SCHEMA, "stacks": dumped}
+        print_json(listed)
+        return
+    _print_table(_STACKS, [_stack_row(s) for s in found])
+
+
+def _stack_row(stack: Stack) -> tuple[str, ...]:
+    host = stack.host_launch_ns
+    launch = f"{host.value / 1e3:g} us" if host else "never late"
+    profiles, libraries = ", ".join(stack.profiles), ", ".join(stack.libraries)
+    return stack.name, stack.title, profiles, libraries, stack.policy, launch
 
 
 def _summary(cluster: Cluster) -> ClusterSummaryDocument:

@@ -41,8 +41,19 @@ ClusterName = Annotated[
 ProfileName = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="Whose kernels: {profiles}.")
 ]
+StackName = Annotated[
+    str | None, typer.Option("--stack", metavar="NAME|FILE", help="Whose software runs: {stacks}.")
+]
+RoutingName = Annotated[
+    str | None,
+    typer.Option(
+        "--routing",
+        metavar="NAME|FILE",
+        help="Tokens of experts: balanced, power-law:1.2, or a file.",
+    ),
+]
 PolicyName = Annotated[
-    str, typer.Option("--overlap", metavar="NAME", help="When communication begins.")
+    str | None, typer.Option("--overlap", metavar="NAME", help="When communication begins.")
 ]
 FailOver = Annotated[
     str | None,
@@ -69,7 +80,9 @@ def diff(
     cluster: ClusterName = None,
     map_: Mapping = None,
     profile: ProfileName = None,
-    overlap: PolicyName = "overlap",
+    stack: StackName = None,
+    overlap: PolicyName = None,
+    routing: RoutingName = None,
     unpriced: UnpricedChoice = None,
     fail_over: FailOver = None,
     exit_code: ExitCode = False,
@@ -94,7 +107,15 @@ def diff(
             "FL218", "there is nothing to compare with", help="give AFTER, or --rev HEAD~1"
         )
     request = Request(
-        mesh, tuple(set_ or ()), cluster, map_, profile, overlap, unpriced is not None
+        mesh,
+        tuple(set_ or ()),
+        cluster,
+        map_,
+        profile,
+        stack,
+        overlap,
+        unpriced is not None,
+        routing,
     )
     with stages_shown(quiet=quiet or json_):
         first = side(before, rev, request)

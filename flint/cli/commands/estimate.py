@@ -19,6 +19,7 @@ from flint.cli.options import (
     Verbose,
     cluster_candidates,
     profile_candidates,
+    stack_candidates,
 )
 from flint.cli.progress import stages_shown
 from flint.cli.signals import signals
@@ -64,8 +65,31 @@ ProfileName = Annotated[
         help="Whose kernels: {profiles} (default: that of capture, else by chip and program).",
     ),
 ]
+StackName = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        metavar="NAME|FILE",
+        autocompletion=stack_candidates,
+        help="Whose software runs: {stacks}, or a TOML file (default: what program and chip mean).",
+    ),
+]
+RoutingName = Annotated[
+    str | None,
+    typer.Option(
+        "--routing",
+        metavar="NAME|FILE",
+        help="How tokens are spread over experts: balanced (default), power-law:1.2, or a CSV or JSON "
+        "file of loads.",
+    ),
+]
 PolicyName = Annotated[
-    str, typer.Option("--overlap", metavar="NAME", help="When communication begins: {policies}.")
+    str | None,
+    typer.Option(
+        "--overlap",
+        metavar="NAME",
+        help="When communication begins: {policies} (default: as the stack does).",
+    ),
 ]
 TimingName = Annotated[
     str | None,
@@ -149,13 +173,15 @@ def estimate(
     path: TracePath,
     cluster: DeviceCluster = None,
     map_: Mapping = None,
+    stack: StackName = None,
     profile: ProfileName = None,
-    overlap: PolicyName = "overlap",
+    overlap: PolicyName = None,
     unpriced: UnpricedChoice = None,
     timing: TimingName = None,
     scale: Scales = None,
     replace: Replacements = None,
     measured: Measured = None,
+    routing: RoutingName = None,
     perfetto: Perfetto = None,
     class_: RankClass = None,
     window: Window = None,
@@ -178,13 +204,18 @@ def estimate(
     """
     from flint.tracing import Trace
 
-    changes = (("--scale", scale), ("--replace", replace), ("--measured", measured))
+    changes = (
+        ("--scale", scale),
+        ("--replace", replace),
+        ("--measured", measured),
+        ("--routing", routing),
+    )
 
     if compare is not None:
         looks = (("--perfetto", perfetto), ("--class", class_), ("--window", window))
         _refuse((*looks, ("--view", views), *changes), "--compare, which is a table")
         _refuse((("--timing", timing),), "--compare, which has a fidelity 'cycles'")
-        options = (_named(cluster), map_, profile, overlap, unpriced is not None, binary)
+        options = (_named(cluster), map_, stack, profile, overlap, unpriced is not None, binary)
         _compared(compare, Question(path, *options), as_json=json_, quiet=quiet)
         return
     if binary is not None:
@@ -192,6 +223,7 @@ def estimate(
     if overlap == ASTRA_SIM:
         others = (
             ("--map", map_),
+            ("--stack", stack),
             ("--profile", profile),
             ("--unpriced", unpriced),
             ("--timing", timing),
@@ -206,6 +238,7 @@ def estimate(
     with stages_shown(quiet=quiet or json_):
         found = Trace(load_workload(path)).estimate(
             cluster,
+            stack=stack,
             profile=profile,
             policy=overlap,
             mapping=map_,
@@ -214,6 +247,7 @@ def estimate(
             scale=scale or (),
             replace=replace or (),
             measured=[load_workload(m) for m in measured or ()],
+            routing=routing,
         )
     if view is not None:
         _write_perfetto(found, view, quiet=quiet or json_)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flint.cli.commands.estimate import DeviceCluster, PolicyName, ProfileName
+from flint.cli.commands.estimate import (
+    DeviceCluster,
+    PolicyName,
+    ProfileName,
+    RoutingName,
+    StackName,
+)
 from flint.cli.console import print_json, print_note
 from flint.cli.inputs import keep_traces, load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
@@ -31,7 +37,9 @@ def report(
     ] = Path("report.html"),
     map_: Mapping = None,
     profile: ProfileName = None,
-    overlap: PolicyName = "overlap",
+    stack: StackName = None,
+    overlap: PolicyName = None,
+    routing: RoutingName = None,
     unpriced: UnpricedChoice = None,
     class_: Annotated[
         str | None,
@@ -58,10 +66,12 @@ def report(
         found = [
             Trace(load_workload(p)).estimate(
                 cluster,
+                stack=stack,
                 profile=profile,
                 policy=overlap,
                 mapping=map_,
                 unpriced_is_zero=unpriced is not None,
+                routing=routing,
             )
             for p in (path, *([other] if other is not None else []))
         ]

@@ -1,4 +1,4 @@
-"""What `flint clusters list` and `flint clusters show` say."""
+"""What `flint clusters list`, `show` and `stacks` say."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
 from flint.cluster.models import Cluster
+from flint.cluster.stack import Stack
 
 
 class TierDocument(TypedDict):
@@ -51,3 +52,7 @@ class ClustersDocument(TypedDict):
         Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(Cluster))]
     ]
     """The one that was asked for, as in its file, what it takes from its base included (show)."""
+    stacks: NotRequired[
+        list[Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(Stack))]]
+    ]
+    """Whose software may run on clusters, by name (stacks)."""

@@ -92,6 +92,9 @@ class MemoryDocument(TypedDict):
     recorded: NotRequired[bool]
     """Of a workload made of profiles, true: `peak_bytes` are those of the framework's allocator, 0 where
     the profile does not say; nothing else is known."""
+    runtime: NotRequired[dict[str, int]]
+    """Bytes that software keeps beside `peak_bytes` by what they are for (allocator, context,
+    communicators), where the stack says so. All of it has to fit."""
     host_bytes: NotRequired[int]
     """Most bytes in the memory of the host for this device; only where something lies there."""
     host_breakdown: NotRequired[dict[str, int]]
@@ -228,6 +231,32 @@ class MeasuredDocument(TypedDict):
     """Rank classes that were recorded."""
 
 
+class PartSpreadDocument(TypedDict):
+    """What a part of a step adds to its uncertainty."""
+
+    part: str
+    """products, attention, ..., network inside, network outside, host; step: the whole, what no part says."""
+    trust: str
+    """own: constants rest on measurements of the chip or network; borrowed: of another one, or assumed."""
+    share: float
+    """Its share of the step time."""
+    deviation: float
+    """Standard deviation of ln(estimate / measured) of its own time."""
+
+
+class IntervalDocument(TypedDict):
+    """Where the measured step time would lie."""
+
+    probability: float
+    """How often."""
+    low_ns: float
+    """From, in ns."""
+    high_ns: float
+    """To, in ns."""
+    parts: list[PartSpreadDocument]
+    """What it is made of, largest share first."""
+
+
 class EstimateDocument(TypedDict):
     """How long a step takes on a cluster, where the time goes, and whether it fits."""
 
@@ -243,12 +272,18 @@ class EstimateDocument(TypedDict):
     """How often the host launches a kernel, in ns; 0: it is never late."""
     mapping: list[tuple[str, str, str]]
     """Where mesh axes lie: [axis, size, network tier], a row for each tier of an axis."""
+    stack: str
+    """Whose software runs: xla, megatron, ...; unknown where the profile means none."""
+    routing: str
+    """How tokens are spread over experts: balanced, power-law:1.2, or the name of a file."""
     profile: str
     """Whose kernels: none, xla-gpu, inductor, ..."""
     policy: str
     """When communication begins: overlap, ..."""
     step_time_ns: float
     """When the last rank ends its step, in ns."""
+    interval: NotRequired[IntervalDocument]
+    """How sure that is; not of lower bounds."""
     mfu: float
     """Model flops utilisation, 0 to 1: products that the model needs, over what chips could do."""
     hfu: float

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flint.frontends.profiles.operators.types import element_type, item_bytes
 from flint.frontends.profiles.profile import Signature
-from flint.frontends.torch_world.record.recording import TensorInfo
+from flint.frontends.torch_world.record.recording import TensorInfo, order_of
 
 _INTEGER = re.compile(r"-?\d+")
 #: Digits of a number in a signature: longer text is no size.
@@ -19,12 +19,14 @@ _MOST_DIGITS = 19
 class Tensor:
     """A tensor that was given: its shape, StableHLO's type, and bytes of the memory that it covers.
 
-    `covered_bytes` counts an element once that strides of 0 repeat (an expanded tensor).
+    `covered_bytes` counts an element once that strides of 0 repeat (an expanded tensor). `order` is
+    how its elements lie, see `order_of`.
     """
 
     shape: tuple[int, ...]
     dtype: str
     covered_bytes: int
+    order: tuple[int, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -33,7 +35,7 @@ class Tensor:
 
     def info(self, storage: int) -> TensorInfo:
         """The same in memory number `storage`."""
-        return TensorInfo(storage, self.shape, self.dtype, self.num_bytes)
+        return TensorInfo(storage, self.shape, self.dtype, self.num_bytes, self.order)
 
 
 class Arguments:
@@ -115,4 +117,4 @@ def _tensor(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Ten
     )
     if 0 in shape:
         covered = 0
-    return Tensor(shape, dtype, covered * item_bytes(dtype))
+    return Tensor(shape, dtype, covered * item_bytes(dtype), order_of(shape, strides))

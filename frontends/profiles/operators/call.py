@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from flint.frontends.profiles.operators.arguments import Arguments, Tensor
 from flint.frontends.profiles.operators.types import item_bytes
+from flint.frontends.torch_world.record.recording import GAPS
 from flint.passes.work.work import Work
 
 
@@ -48,6 +49,12 @@ def tensor(shape: Sequence[int], dtype: str) -> Tensor:
 def like(other: Tensor, dtype: str = "") -> Tensor:
     """A result of the shape of another tensor, and its type unless one is given."""
     return tensor(other.shape, dtype or other.dtype)
+
+
+def lies_as(made: Tensor, read: Sequence[Tensor]) -> Tensor:
+    """A result as PyTorch lays it out: like the first operand of its shape that has no gaps."""
+    alike = (t.order for t in read if t.shape == made.shape and t.order != GAPS)
+    return replace(made, order=next(alike, ()))
 
 
 def broadcast(tensors: Sequence[Tensor]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flint.frontends.profiles.operators.arguments import Tensor
-from flint.frontends.profiles.operators.call import Call, Found, broadcast, tensor
+from flint.frontends.profiles.operators.call import Call, Found, broadcast, lies_as, tensor
 from flint.frontends.profiles.operators.types import promoted
 
 #: Operators whose results are truth values.
@@ -26,7 +26,8 @@ def element_by_element(call: Call) -> Found | None:
     if call.in_place:
         return Found(tensors, (tensors[0],), (0,))
     valued = tensors[1:] if call.base == "where" and len(tensors) > 1 else tensors
-    return Found(tensors, (tensor(broadcast(tensors), _result_type(call, valued)),))
+    made = tensor(broadcast(tensors), _result_type(call, valued))
+    return Found(tensors, (lies_as(made, tensors),))
 
 
 def _result_type(call: Call, valued: tuple[Tensor, ...]) -> str:

@@ -6,7 +6,15 @@ import math
 from dataclasses import replace
 
 from flint.frontends.profiles.operators.arguments import Tensor
-from flint.frontends.profiles.operators.call import Call, Form, Found, broadcast, like, tensor
+from flint.frontends.profiles.operators.call import (
+    Call,
+    Form,
+    Found,
+    broadcast,
+    lies_as,
+    like,
+    tensor,
+)
 from flint.frontends.profiles.operators.types import type_of_number
 
 
@@ -24,7 +32,7 @@ def converted(call: Call) -> Found | None:
     if data is None:
         return None
     dtype = type_of_number(_number(call, 1)) or data.dtype
-    return Found((data,), (like(data, dtype),))
+    return Found((data,), (lies_as(like(data, dtype), (data,)),))
 
 
 def _number(call: Call, at: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flint.frontends.torch_world.program.groups import Channels, Messages, group_of
+from flint.frontends.torch_world.program.indexed import is_indexed
 from flint.frontends.torch_world.program.memory import FUNCTIONAL, Memory, StreamOrder
 from flint.frontends.torch_world.program.names import is_causal, opcode_of
 from flint.frontends.torch_world.program.op_classes import class_of
@@ -213,7 +214,7 @@ class _Build:
             product=work.product,
             mask=CAUSAL if op in ATTENTION and is_causal(event) else work.mask,
             op=work.class_or(op),
-            flags=Flag.UNPRICED if work.unpriced else Flag(0),
+            flags=flags_of(event, work, op),
         )
 
     def _host_copy(self, event: Event) -> int:
@@ -375,6 +376,12 @@ def reducer(comm: Comm) -> OpClass:
     if comm.collective not in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
         return OpClass.MOVE
     return _REDUCERS.get(comm.reduction, OpClass.OTHER)
+
+
+def flags_of(event: Event, work: Work, op: OpClass) -> Flag:
+    """What an operator's work says of its row, and how its arrays lie."""
+    found = Flag.INDEXED if is_indexed(event, work.class_or(op)) else Flag(0)
+    return found | Flag.UNPRICED if work.unpriced else found
 
 
 def moved_bytes(

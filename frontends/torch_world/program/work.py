@@ -15,7 +15,7 @@ from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import num_elements, results, total_elements
 from flint.frontends.torch_world.record.recording import Event, TensorInfo
 from flint.ir.op_class import OpClass
-from flint.ir.product_types import product_type
+from flint.ir.product_types import by_block, grouped, product_type
 from flint.passes.work import formulas
 from flint.passes.work.work import Work
 
@@ -86,6 +86,14 @@ def matmul(e: Event) -> Work:
     return formulas.product(math.prod(batch), m, n, k, added=added, product=product)
 
 
+def scaled_matmul(e: Event) -> Work:
+    """8-bit numbers with scales: of whole tensors, of rows and columns, or of blocks of k."""
+    found = matmul(e)
+    (m, _), (_, n) = e.inputs[0].shape, e.inputs[1].shape
+    by_blocks = any(num_elements(t) > max(m, n) for t in e.inputs[2:])
+    return replace(found, product=by_block(found.product)) if by_blocks else found
+
+
 def _factors(e: Event) -> tuple[TensorInfo, TensorInfo]:
     first = 1 if base_name(e.op) in ADDED_PRODUCTS else 0
     return e.inputs[first], e.inputs[first + 1]
@@ -106,8 +114,11 @@ def grouped_matmul(e: Event) -> Work:
     left, right = e.inputs[:2]
     m, k = left.shape[-2], left.shape[-1] * _packed(left)
     batch = left.shape[0] if len(left.shape) == len(right.shape) == 3 else 1
-    product = _multiplied(e, left, right)
-    return formulas.product(batch, m, right.shape[-1], k, product=product)
+    name = _multiplied(e, left, right)
+    if len(left.shape) == 2:
+        sums = len(right.shape) == 2
+        name = grouped(name, (e.outputs[0] if sums else right).shape[0], sums=sums)
+    return formulas.product(batch, m, right.shape[-1], k, product=name)
 
 
 def convolution(e: Event) -> Work:
@@ -456,12 +467,13 @@ CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
 RULES: Mapping[str, WorkRule] = {
     **dict.fromkeys(
         (
-            *("mm", "bmm", "mv", "dot", "vdot", "matmul", "_scaled_mm", "_scaled_mm_v2", "_int_mm"),
+            *("mm", "bmm", "mv", "dot", "vdot", "matmul", "_int_mm"),
             *ADDED_PRODUCTS,
         ),
         matmul,
     ),
     "linear": linear,
+    **dict.fromkeys(("_scaled_mm", "_scaled_mm_v2"), scaled_matmul),
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"), grouped_matmul),
     "convolution": convolution,
     "convolution_backward": convolution_backward,
@@ -576,7 +588,7 @@ PRODUCTS = frozenset(
     for name, rule in RULES.items()
     if rule
     in (
-        *(matmul, linear, grouped_matmul, attention, attention_backward),
+        *(matmul, scaled_matmul, linear, grouped_matmul, attention, attention_backward),
         *(attention_sequence_first, attention_sequence_first_backward),
     )
 )

@@ -20,13 +20,34 @@ from flint.passes.work.work import Work
 class TensorInfo:
     """A local tensor as an event saw it. `dtype` is StableHLO's name of the type (`bf16`, `i64`).
 
-    `storage` numbers the memory that the tensor lies in; a number is never used again.
+    `storage` numbers the memory that the tensor lies in; a number is never used again. `order` says
+    how its elements lie there, see `order_of`.
     """
 
     storage: int
     shape: tuple[int, ...]
     dtype: str
     num_bytes: int
+    order: tuple[int, ...] = field(default=(), compare=False)
+
+
+#: Elements with gaps between them, or that lie at one place: slices, expanded tensors.
+GAPS = (-1,)
+
+
+def order_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """How elements lie in memory: () one after the other by rows, else dimensions by their strides,
+    the widest first, or `GAPS`. Dimensions of one element do not count; without strides it is ()."""
+    if len(strides) != len(shape):
+        return ()
+    wide = [i for i, size in enumerate(shape) if size != 1]
+    order = sorted(wide, key=lambda i: -strides[i])
+    expected = 1
+    for i in reversed(order):
+        if strides[i] != expected:
+            return GAPS
+        expected *= shape[i]
+    return () if order == wide else tuple(order)
 
 
 class CommKind(IntEnum):

@@ -6,7 +6,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from flint.frontends.torch_private import storage_address
-from flint.frontends.torch_world.record.recording import TensorInfo
+from flint.frontends.torch_world.record.recording import TensorInfo, order_of
 
 #: PyTorch's types under StableHLO's names.
 DTYPES = {
@@ -31,6 +31,8 @@ DTYPES = {
     torch.float8_e5m2fnuz: "f8E5M2FNUZ",
     torch.float8_e8m0fnu: "f8E8M0FNU",
 }
+#: Storage, shape, strides and type of a tensor.
+_Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class Storages:
@@ -42,7 +44,7 @@ class Storages:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._references: list[StorageWeakRef] = []
-        self._infos: dict[tuple[int, tuple[int, ...], torch.dtype], TensorInfo] = {}
+        self._infos: dict[_Key, TensorInfo] = {}
 
     def number(self, tensor: torch.Tensor) -> int:
         """The number of the storage that a tensor lies in."""
@@ -55,12 +57,13 @@ class Storages:
 
     def info(self, tensor: torch.Tensor) -> TensorInfo:
         """A tensor as events have it."""
-        shape, dtype = tuple(tensor.shape), tensor.dtype
-        key = (self.number(tensor), shape, dtype)
+        shape, strides, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
+        key = (self.number(tensor), shape, strides, dtype)
         found = self._infos.get(key)
         if found is None:
             size = tensor.numel() * tensor.element_size()
-            found = self._infos[key] = TensorInfo(key[0], shape, dtype_name(dtype), size)
+            order = order_of(shape, strides)
+            found = self._infos[key] = TensorInfo(key[0], shape, dtype_name(dtype), size, order)
         return found
 
 

@@ -12,6 +12,7 @@ from flint.ir.columns import type_bytes
 from flint.ir.dims import ProductDims
 from flint.ir.edit import Editor
 from flint.ir.op_class import OpClass
+from flint.ir.product_types import without_groups
 from flint.ir.program import Kind, Phase, Program
 from flint.passes.base import Pass
 
@@ -73,6 +74,7 @@ class _Expanding:
             row,
             deps=read,
             dims=made.row,
+            product=without_groups(self._program.products[self._program.product[row]]),
             flops=int(self._program.flops[row]) * groups,
             operand_bytes=sum(self._read.get(r, int(self._sizes[rhs])) for r in read),
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse
+from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
+from flint.backends.cost.collectives.protocols import ALL_TO_ALLS, of_all_to_all
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 
@@ -25,11 +27,29 @@ def direct_all_to_all(comm_bytes: float, size: int) -> LinkUse:
     return LinkUse("direct", steps, part * (size - 1), part)
 
 
+def _schedule(task: Task) -> LinkUse:
+    """To another domain each message has a start, where the tier states it, and others none.
+
+    A member of a group with m of it in each of n domains sends (n - 1) m messages out of its own.
+    """
+    found = direct_all_to_all(task.comm_bytes, task.span.size)
+    each_ns = task.speed.declared["p2p_peer_ns"]
+    if task.span.tier == 0 or not each_ns:
+        return found
+    return replace(found, steps=1, local_ns=each_ns * _peers(task))
+
+
+def _peers(task: Task) -> int:
+    return (task.span.size - 1) * task.inside
+
+
 ALGORITHMS = (
     Algorithm(
         name="direct",
         collectives=frozenset({Collective.ALL_TO_ALL}),
         networks=frozenset({NetworkKind.SWITCH}),
-        schedule=lambda task: direct_all_to_all(task.comm_bytes, task.span.size),
+        schedule=_schedule,
+        constants=ALL_TO_ALLS,
+        protocols=lambda schedule, task: of_all_to_all(schedule, task, _peers),
     ),
 )

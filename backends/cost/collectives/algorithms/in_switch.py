@@ -22,9 +22,8 @@ def in_switch_all_reduce(
 
 def _schedule(task: Task) -> LinkUse:
     known = task.speed.declared
-    return in_switch_all_reduce(
-        task.comm_bytes, task.span.size, known["nvls_a0_ns"], known["nvls_efficiency"]
-    )
+    start_ns = known["nvls_a0_ns"] + task.span.size * known["nvls_member_ns"]
+    return in_switch_all_reduce(task.comm_bytes, task.span.size, start_ns, known["nvls_efficiency"])
 
 
 ALGORITHMS = (
@@ -38,6 +37,7 @@ ALGORITHMS = (
         ),
         constants={
             "nvls_a0_ns": Constant("start of a reduction in the switch", assumed=50000.0),
+            "nvls_member_ns": Constant("what each member adds to that"),
             "nvls_efficiency": share("of the bandwidth that it gets", assumed=0.7),
             "nvls_from": Constant("members from which it is used", least=2, assumed=5.0),
         },

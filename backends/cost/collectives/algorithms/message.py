@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flint.backends.cost.collectives import protocols
 from flint.backends.cost.collectives.algorithm import (
     MESSAGES,
     NEIGHBOURS,
@@ -30,5 +31,7 @@ ALGORITHMS = (
         collectives=MESSAGES,
         networks=frozenset(NetworkKind),
         schedule=_schedule,
+        constants=protocols.MESSAGES,
+        protocols=protocols.of_message,
     ),
 )

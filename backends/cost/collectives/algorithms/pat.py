@@ -13,6 +13,7 @@ import math
 
 from flint.backends.cost.collectives.algorithm import NCCL, Algorithm, LinkUse
 from flint.backends.cost.collectives.algorithms.ring import ring
+from flint.backends.cost.collectives.protocols import of_collective
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 
@@ -48,5 +49,6 @@ ALGORITHMS = (
         libraries=frozenset({NCCL}),
         schedule=lambda task: pat(task.collective, task.comm_bytes, task.span.size),
         where=lambda task: task.alone and task.span.tier > 0,
+        protocols=of_collective,
     ),
 )

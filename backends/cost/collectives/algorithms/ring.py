@@ -12,6 +12,7 @@ from flint.backends.cost.collectives.algorithm import (
     LinkUse,
     Task,
 )
+from flint.backends.cost.collectives.protocols import COLLECTIVES, of_collective
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 
@@ -69,6 +70,8 @@ ALGORITHMS = (
         collectives=_AROUND,
         networks=_SWITCHES,
         schedule=lambda task: ring(task.collective, task.comm_bytes, task.span.size),
+        constants=COLLECTIVES,
+        protocols=of_collective,
     ),
     AcrossTiers(
         name="flat ring",
@@ -76,5 +79,6 @@ ALGORITHMS = (
         networks=_SWITCHES,  # one library runs rings through all of them
         schedules=_over_tiers,
         only_way=_AROUND - {Collective.ALL_REDUCE},
+        protocols=of_collective,
     ),
 )

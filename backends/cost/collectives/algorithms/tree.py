@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from flint.backends.cost.collectives.algorithm import Algorithm, LinkUse, Task
+from flint.backends.cost.collectives.protocols import of_collective
 from flint.cluster.models import NetworkKind
 from flint.ir.op_class import Collective
 
@@ -45,5 +46,6 @@ ALGORITHMS = (
         networks=frozenset({NetworkKind.SWITCH}),
         schedule=_schedule,
         where=lambda task: task.span.tier > 0 or task.span.size > CHIPS_PER_HOST,
+        protocols=of_collective,
     ),
 )

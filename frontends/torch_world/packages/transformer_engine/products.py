@@ -9,7 +9,7 @@ import torch
 
 from flint.frontends.torch_world.packages.kernels import calculation, copies, kernel
 from flint.ir.op_class import OpClass
-from flint.ir.product_types import product_type
+from flint.ir.product_types import by_block, product_type
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
@@ -19,6 +19,7 @@ __all__ = [
     "dummy_gradient",
     "gemm",
     "input_gradient",
+    "multiplied",
     "quantize",
     "transpose",
     "weight_gradient",
@@ -26,9 +27,14 @@ __all__ = [
 
 
 def _product(m: int, n: int, k: int, call: KernelCall, added: int, batch: int = 1) -> Work:
-    types = [operand.dtype for operand in call.operands[:2]]
-    found = formulas.product(batch, m, n, k, product=product_type(types), added=added)
+    found = formulas.product(batch, m, n, k, product=multiplied(call), added=added)
     return replace(found, op=OpClass.MATMUL)
+
+
+def multiplied(call: KernelCall) -> str:
+    """What a product multiplies; `block` elements of an operand share a scale (0: all)."""
+    name = product_type([operand.dtype for operand in call.operands[:2]])
+    return by_block(name) if call.attributes.get("block") else name
 
 
 def _forward_cost(call: KernelCall) -> Work:
@@ -39,9 +45,11 @@ def _forward_cost(call: KernelCall) -> Work:
 
 
 @kernel(
-    "te::gemm", "(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> Tensor", _forward_cost
+    "te::gemm",
+    "(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype, int block=0) -> Tensor",
+    _forward_cost,
 )
-def gemm(x: Any, weight: Any, bias: Any, dtype: torch.dtype) -> torch.Tensor:
+def gemm(x: Any, weight: Any, bias: Any, dtype: torch.dtype, block: int = 0) -> torch.Tensor:
     """Rows times the transposed weight, and a bias in the product's epilogue."""
     return x.new_empty((x.shape[0], weight.shape[0]), dtype=dtype)
 
@@ -75,10 +83,13 @@ def _weight_gradient_cost(call: KernelCall) -> Work:
 
 @kernel(
     "te::wgrad",
-    "(Tensor grad, Tensor x, ScalarType dtype, bool bias, bool turned) -> (Tensor, Tensor)",
+    "(Tensor grad, Tensor x, ScalarType dtype, bool bias, bool turned, int block=0) "
+    "-> (Tensor, Tensor)",
     _weight_gradient_cost,
 )
-def _new_weight_gradient(grad: Any, x: Any, dtype: torch.dtype, bias: bool, turned: bool) -> Any:
+def _new_weight_gradient(
+    grad: Any, x: Any, dtype: torch.dtype, bias: bool, turned: bool, block: int = 0
+) -> Any:
     n, k = (grad.shape[0], x.shape[0]) if turned else (grad.shape[1], x.shape[1])
     return x.new_empty((n, k), dtype=dtype), x.new_empty((n if bias else 0,), dtype=dtype)
 
@@ -86,11 +97,18 @@ def _new_weight_gradient(grad: Any, x: Any, dtype: torch.dtype, bias: bool, turn
 @kernel(
     "te::wgrad_",
     "(Tensor grad, Tensor x, Tensor(a!) out, ScalarType dtype, bool accumulate, bool bias, "
-    "bool turned) -> Tensor",
+    "bool turned, int block=0) -> Tensor",
     _weight_gradient_cost,
 )
 def _weight_gradient_into(
-    grad: Any, x: Any, out: Any, dtype: Any, accumulate: bool, bias: bool, turned: bool
+    grad: Any,
+    x: Any,
+    out: Any,
+    dtype: Any,
+    accumulate: bool,
+    bias: bool,
+    turned: bool,
+    block: int = 0,
 ) -> Any:
     return x.new_empty((out.shape[0] if bias else 0,), dtype=dtype)
 
@@ -104,6 +122,7 @@ def weight_gradient(
     bias: bool,
     dtype: torch.dtype,
     turned: bool = False,
+    block: int = 0,
 ) -> tuple[Any, Any]:
     """The gradients of a weight and its bias, the bias' in the epilogue of the product.
 
@@ -111,10 +130,10 @@ def weight_gradient(
     autograd gets is a tensor that nothing is written to.
     """
     if not fuses:
-        return _pair(_new_weight_gradient(grad, x, dtype, bias, turned), bias)
+        return _pair(_new_weight_gradient(grad, x, dtype, bias, turned, block), bias)
     accumulates = not getattr(weight, "overwrite_main_grad", False)
     into = weight.main_grad
-    of_bias = _weight_gradient_into(grad, x, into, dtype, accumulates, bias, turned)
+    of_bias = _weight_gradient_into(grad, x, into, dtype, accumulates, bias, turned, block)
     return _pair((dummy_gradient(weight, dtype), of_bias), bias)
 
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from flint.cluster.errors import wrong
+from flint.cluster.errors import unknown, wrong
+from flint.cluster.libraries import LIBRARIES, SUSTAINED
 from flint.cluster.load import chips_with_constants
 from flint.cluster.tables import (
     ChipFamily,
@@ -32,39 +33,95 @@ if TYPE_CHECKING:
 #: Efficiencies of attention by head size; chips have those that were measured on them.
 HEAD_SIZES = "attention.efficiency."
 _CYCLES = Constant("of an SM per element, beside the bytes")
+_INDEXED = Constant("of an SM per element whose place it finds: arrays that lie differently")
 _BANDWIDTH = efficiency("share of the memory bandwidth of what it reads and writes")
 #: No GPU starts and ends a kernel in less than 1.5 us.
 _LAUNCH = Constant("start to end of a kernel without work", least=1500)
+#: Sets of constants for products of narrow numbers (see `gpu.quantised`).
+QUANTISED = ("fp8", "fp8-block", "fp4")
+
+
+def _quantised(model: str, numbers: str) -> dict[str, Constant]:
+    """Constants of products of numbers of 8 or 4 bits."""
+    return {
+        f"{model}.efficiency": efficiency(f"share of the peak of a tile's inner loop, {numbers}"),
+        f"{model}.memory_efficiency": efficiency("share of the memory bandwidth that reads get"),
+        f"{model}.launch_ns": _LAUNCH,
+        f"{model}.step_ns": Constant("of one step along k, as gemm.step_ns"),
+        f"{model}.epilogue_k": Constant("a tile's start and end, in elements of k"),
+        f"{model}.power_share": Constant("of what bf16 sustains of its peak, what these do"),
+        f"{model}.narrow_rows": Constant("rows up to which the library takes its narrow tile"),
+        f"{model}.least_width": Constant("columns of the narrowest tile that the library has"),
+        f"{model}.column_ns": Constant("of bringing the scales of a column into their layout"),
+    }
+
+
+#: Sets of constants for grouped products (see `gpu.grouped`).
+GROUPED = ("grouped", "grouped-fp8")
+
+
+def _grouped(model: str) -> dict[str, Constant]:
+    """Constants of products that have groups of rows."""
+    return {
+        f"{model}.efficiency": efficiency("share of the peak of a tile's inner loop, of groups"),
+        f"{model}.memory_efficiency": efficiency("share of the memory bandwidth"),
+        f"{model}.launch_ns": _LAUNCH,
+        f"{model}.step_ns": Constant("of one step along k, as gemm.step_ns"),
+        f"{model}.epilogue_k": Constant("a tile's start and end, in elements of k"),
+        f"{model}.group_ns": Constant("of each group that has rows"),
+        f"{model}.tile_columns": Constant("columns of a library's only tile; 0: it has several"),
+    }
+
+
 CONSTANTS: Mapping[str, Constant] = {
-    "gemm.efficiency": efficiency("share of the peak of a tile's inner loop"),
+    "gemm.efficiency": efficiency("share of the peak of a tile's inner loop, beside its steps"),
     "gemm.memory_efficiency": efficiency("share of the memory bandwidth that reads get"),
-    "gemm.write_efficiency": share("bandwidth of writes, as a share of that of reads"),
     "gemm.launch_ns": _LAUNCH,
-    "gemm.step_ns": Constant("of one step along k (128 bytes): loads and barriers, not arithmetic"),
+    "gemm.step_ns": Constant("of one step along k (64 bytes) that is neither arithmetic nor loads"),
+    "gemm.feed_ns": Constant("of an SM for 32 KiB of operands that it takes in"),
     "gemm.split_ns": Constant("the kernel that adds the parts of a product split along k"),
-    "gemm.epilogue_k": Constant("a tile's start and end, in elements of k (2-byte elements)"),
-    "gemm.throttle": Constant("share by which the clock falls under products of milliseconds"),
-    "gemm.l2_share": share("of the L2 that one product may fill before lines are evicted"),
+    "gemm.epilogue_k": Constant("a tile's start and end, in elements of k"),
+    "gemm.sustained": share("of the peak that products reach at the clock that power allows"),
+    "gemm.power_ns": Constant("how long a product runs until half of that fall of the clock shows"),
     "gemm.overlap": Constant("exponent of the norm that joins arithmetic and memory", least=1),
     f"{HEAD_SIZES}D": efficiency("share of the peak of fused attention with heads of D elements"),
     "attention.launch_ns": _LAUNCH,
+    "attention.rows": Constant("queries of a tile of fused attention", least=16),
+    "attention.packed": Constant(
+        "exponent: of heads that share keys, those in a tile of prefill", most=1
+    ),
+    "attention.tile_ns": Constant("a tile's start and end, for heads of 128 elements"),
+    "attention.tail": Constant("causal tiles by which the last SM ends later than the average one"),
+    "attention.overlap": Constant("exponent of the norm that joins arithmetic and memory", least=1),
     "attention.memory_efficiency": _BANDWIDTH,
+    "attention.cache_efficiency": efficiency("share of the bandwidth of copies of keys to a cache"),
     "attention.backward_efficiency": share("efficiency of the backward pass, of forward's"),
-    "decode.launch_ns": _LAUNCH,  # attention of one or a few queries per head
+    "attention.sustained": share("of the efficiency, what steps that run for minutes keep"),
+    "decode.launch_ns": _LAUNCH,  # attention of one query per head
     "decode.memory_efficiency": _BANDWIDTH,
-    "decode.head_ns": Constant("what one head of one sequence costs an SM in that"),
+    "decode.head_ns": Constant("a tile's start and end in that, for heads of 128 elements"),
+    "decode.sm_share": Constant("what one SM reads, over its part of the bandwidth", least=1),
+    "decode.split_keys": Constant("least keys that a split leaves an SM", least=1),
+    "decode.split_ns": Constant("the kernel that adds the parts of keys that were split"),
     "elementwise.launch_ns": _LAUNCH,
     "elementwise.memory_efficiency": _BANDWIDTH,
     "elementwise.cycles": _CYCLES,
+    "elementwise.indexed_cycles": _INDEXED,
     "softmax.launch_ns": _LAUNCH,
     "softmax.memory_efficiency": _BANDWIDTH,
     "softmax.cycles": _CYCLES,
+    "softmax.long_cycles": Constant("of an SM per element of a row that registers do not hold"),
     "norm.launch_ns": _LAUNCH,
     "norm.memory_efficiency": _BANDWIDTH,
-    "norm.row_cycles": Constant("of an SM per row, where its bytes do not take longer"),
+    "norm.row_cycles": Constant("of an SM per row, beside its bytes"),
+    "norm.element_cycles": Constant("of an SM per element of the rows that it works on"),
+    "norm.near_bytes": Constant(
+        "of a row that stay near an SM; a longer one is read twice", least=1
+    ),
     "copy.launch_ns": _LAUNCH,
     "copy.memory_efficiency": _BANDWIDTH,
     "copy.cycles": _CYCLES,
+    "copy.indexed_cycles": _INDEXED,
     "reduction.launch_ns": _LAUNCH,
     "reduction.memory_efficiency": _BANDWIDTH,
     "reduction.cycles": _CYCLES,
@@ -72,15 +129,47 @@ CONSTANTS: Mapping[str, Constant] = {
     "gather.memory_efficiency": _BANDWIDTH,
     "gather.cycles": _CYCLES,
     "convolution.efficiency": share("of the speed of a product of the same sizes"),
+    "quantise.launch_ns": _LAUNCH,  # kernels that write numbers of 8 or 4 bits and their scales
+    "quantise.memory_efficiency": _BANDWIDTH,
+    "quantise.cycles": _CYCLES,
+    **_quantised("fp8", "8 bits"),
+    **_quantised("fp8-block", "8 bits with scales of blocks"),
+    **_quantised("fp4", "4 bits"),
+    **_grouped("grouped"),
+    **_grouped("grouped-fp8"),
 }
 #: Constants that a chip need not have: they are those of another class of kernels then.
 INSTEAD = {
     f"{own}.{name}": f"elementwise.{name}"
-    for own in ("copy", "reduction", "gather")
+    for own in ("copy", "reduction", "gather", "quantise")
     for name in ("launch_ns", "memory_efficiency", "cycles")
+} | {
+    f"{own}.{name}": f"gemm.{name}"
+    for own in (*QUANTISED, *GROUPED)
+    for name in (
+        "efficiency",
+        "memory_efficiency",
+        "launch_ns",
+        "step_ns",
+        "epilogue_k",
+    )
 }
-#: Or this.
-UNLESS_SAID = {"convolution.efficiency": 1.0}
+INSTEAD["copy.indexed_cycles"] = "elementwise.indexed_cycles"
+#: Or this. Inner loops of products lose no more than `gemm.step_ns` and `gemm.feed_ns`. Compilers' kernels have one loop for arrays however they lie, and keep rows in registers.
+UNLESS_SAID = {
+    "gemm.efficiency": 1.0,
+    "convolution.efficiency": 1.0,
+    "attention.sustained": 1.0,
+    "elementwise.indexed_cycles": 0.0,
+    "softmax.long_cycles": 0.0,
+    "norm.element_cycles": 0.0,
+    "norm.near_bytes": 2.0**40,  # longer than any row
+    **{f"{own}.power_share": 1.0 for own in QUANTISED},
+    **{f"{own}.narrow_rows": 0.0 for own in QUANTISED},
+    **{f"{own}.least_width": 64.0 for own in QUANTISED},
+    **{f"{own}.column_ns": 0.0 for own in QUANTISED},
+    **{f"{own}.{name}": 0.0 for own in GROUPED for name in ("group_ns", "tile_columns")},
+}
 #: Names of all that every chip has but those of attention by head size.
 NEEDED = tuple(
     name
@@ -89,7 +178,12 @@ NEEDED = tuple(
 )
 #: Constants that are times of an SM's work, and shrink as it gets faster: generations that double
 #: an SM's arithmetic also feed it faster (prices of all pairs of fitted GPUs say so).
-SM_TIMES = frozenset({"gemm.step_ns", "decode.head_ns"})
+SM_TIMES = frozenset(
+    {
+        *("gemm.step_ns", "gemm.feed_ns", "attention.tile_ns", "decode.head_ns"),
+        *(f"{own}.step_ns" for own in (*QUANTISED, *GROUPED)),
+    }
+)
 
 
 def _has_constants(name: str) -> str:
@@ -99,6 +193,18 @@ def _has_constants(name: str) -> str:
         said = f"is '{name}', which is no chip with constants{nearest(name, list(known))}"
         raise wrong(said, help=f"one of {', '.join(known)}")
     return name
+
+
+def _libraries(tables: Any) -> Any:
+    """Refuse tables of libraries that nobody knows."""
+    for name in tables if isinstance(tables, dict) else ():
+        if name not in LIBRARIES:
+            raise unknown(name, list(LIBRARIES), tables[name])
+    return tables
+
+
+#: Constants of a GPU in a file.
+GpuConstants = Annotated[dict[str, Quantity], named(CONSTANTS), limited(CONSTANTS)]
 
 
 class Gpu(ChipFamily):
@@ -115,10 +221,14 @@ class Gpu(ChipFamily):
     """Size of the last cache before memory, in bytes."""
     l2_bandwidth_bytes_per_s: Positive | None = None
     """Its bandwidth, in bytes/s; without it a multiple of that of memory."""
-    constants: Annotated[dict[str, Quantity], named(CONSTANTS), limited(CONSTANTS)] = Field(
+    constants: GpuConstants = Field(default_factory=dict)
+    """Fitted constants of the latency model. Missing ones are scaled from the chip named `like`."""
+    libraries: Annotated[dict[str, GpuConstants], BeforeValidator(_libraries)] = Field(
         default_factory=dict
     )
-    """Fitted constants of the latency model. Missing ones are scaled from the chip named `like`."""
+    """Constants of kernels of one library, by its name: they stand before `constants` where it runs."""
+    uses: tuple[str, ...] = ()
+    """Libraries that run; of two, the later one has the word. Without any, a stack says."""
     like: Annotated[str, AfterValidator(_has_constants)] = ""
     """The chip whose constants it takes."""
 
@@ -138,7 +248,7 @@ class Constants:
     def __getitem__(self, name: str) -> float:
         if name in self.values:
             return self.values[name]
-        return UNLESS_SAID[name] if name in UNLESS_SAID else self.values[INSTEAD[name]]
+        return UNLESS_SAID[name] if name in UNLESS_SAID else self[INSTEAD[name]]
 
     def in_use(self) -> dict[str, float]:
         """All that models read, with what stands for those that a chip does not have."""
@@ -159,17 +269,52 @@ def constants_of(chip: Chip) -> Constants:
     Times of an SM's work are scaled by what an SM calculates per second; shares and the launch are
     taken as they are.
     """
-    own = {name: q.value for name, q in gpu_of(chip).constants.items()}
+    gpu = gpu_of(chip)
+    own = _values(gpu, gpu.uses)
     if not _missing(own):
         return Constants(own)
     reference = reference_chip(chip)
     scale = _sm_flops_per_s(reference) / _sm_flops_per_s(chip)
     borrowed = {
-        name: q.value * (scale if name in SM_TIMES else 1.0)
-        for name, q in gpu_of(reference).constants.items()
+        name: value * (scale if name in SM_TIMES else 1.0)
+        for name, value in _values(gpu_of(reference), gpu.uses).items()
         if not (name.startswith(HEAD_SIZES) and any(n.startswith(HEAD_SIZES) for n in own))
     }
     return Constants(borrowed | own, reference.name)
+
+
+def _values(gpu: Gpu, uses: tuple[str, ...]) -> dict[str, float]:
+    """Constants by name, those of the libraries that run before the others.
+
+    Efficiencies of attention by head size are of one kernel: a library that has some has no others.
+    """
+    found = {name: q.value for name, q in gpu.constants.items()}
+    for library in uses:
+        its = {name: q.value for name, q in gpu.libraries.get(library, {}).items()}
+        if any(name.startswith(HEAD_SIZES) for name in its):
+            found = {n: v for n, v in found.items() if not n.startswith(HEAD_SIZES)}
+        found |= its
+    return found
+
+
+def libraries_of(chip: Chip) -> tuple[str, ...]:
+    """The libraries in use that have constants: of the chip, or of the one that lends it some.
+
+    Sustained rates are there where they say at least what power leaves of products.
+    """
+    gpu = gpu_of(chip)
+    there = _with_constants(gpu)
+    if _missing(_values(gpu, gpu.uses)):
+        there |= _with_constants(gpu_of(reference_chip(chip)))
+    return tuple(name for name in gpu.uses if name in there)
+
+
+def _with_constants(gpu: Gpu) -> set[str]:
+    return {
+        name
+        for name, constants in gpu.libraries.items()
+        if name != SUSTAINED or "gemm.sustained" in constants
+    }
 
 
 def constants_note(chip: Chip) -> str:
@@ -206,7 +351,7 @@ def reference_chip(chip: Chip) -> Chip:
 
 
 def _distance(chip: Chip, known: Chip) -> float:
-    return round(abs(math.log2(_flops_per_cycle(chip) / _flops_per_cycle(known))), 1)
+    return round(abs(math.log2(flops_per_cycle(chip) / flops_per_cycle(known))), 1)
 
 
 def _bandwidth_ratio(chip: Chip, known: Chip) -> float:
@@ -214,7 +359,8 @@ def _bandwidth_ratio(chip: Chip, known: Chip) -> float:
     return abs(math.log2(ours.value / theirs.value))
 
 
-def _flops_per_cycle(chip: Chip) -> float:
+def flops_per_cycle(chip: Chip) -> float:
+    """What one SM multiplies per cycle, of numbers of 16 bits if the chip's file has a peak for them."""
     return _sm_flops_per_s(chip) / gpu_of(chip).clock_hz.value
 
 

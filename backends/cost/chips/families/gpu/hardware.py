@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.chips.families.gpu.constants import Constants, constants_of, gpu_of
+from flint.backends.cost.chips.families.gpu.constants import (
+    Constants,
+    constants_of,
+    flops_per_cycle,
+    gpu_of,
+)
 from flint.backends.cost.chips.peaks import ON_GPU
 
 if TYPE_CHECKING:
@@ -21,6 +26,9 @@ L2_BANDWIDTH_RATIO = 2.0
 #: Transcendental functions of one SM per cycle (CUDA C++ programming guide, throughput of native
 #: arithmetic instructions, compute capability 8.0 to 9.0).
 TRANSCENDENTALS = 16
+#: An SM that does more FLOP per cycle (16 bits) has instructions of groups of warps: H100 does 4,096,
+#: A100 2,048 (NVIDIA's whitepapers).
+WARP_GROUP_FLOPS = 3000
 #: Bytes of an element in a product of matrices, by the beginning of StableHLO's name.
 _BYTES = (
     ("f8", 1),
@@ -50,6 +58,11 @@ class GpuHardware:
     def peak_flops_per_ns(self, dtype: str) -> float:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
         return ON_GPU.flops_per_ns(self.chip, dtype)
+
+    @property
+    def has_warp_groups(self) -> bool:
+        """Whether groups of warps multiply together, as from Hopper on."""
+        return flops_per_cycle(self.chip) > WARP_GROUP_FLOPS
 
     @property
     def functions_per_ns(self) -> float:

@@ -1,7 +1,8 @@
 """Kernels on a GPU that are bound by bytes: all but products of matrices and attention.
 
-Element-wise chains, softmax and norms are fitted; of what moves bytes by index, sorts, transforms
-or selects, all constants are assumed.
+Element-wise chains, copies, softmax, norms, reductions and look-ups are fitted, by library
+(`[chip.gpu.libraries.aten]`: PyTorch's own, `triton`: compilers'); of sorts, transforms and selections
+all constants are assumed.
 
 The k largest of each row are found without sorting the rest. With few to find, a block of threads
 reads its row once and each thread keeps its best in registers (XLA's kernel for k of at most 16,
@@ -11,6 +12,8 @@ without RAFT sorts then, which takes longer.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -32,6 +35,8 @@ KEY_BITS = 32
 IN_REGISTERS = 16
 #: Reads of the operand by a selection digit by digit.
 DIGIT_READS = KEY_BITS / RADIX_BITS + 1
+#: Most elements of a row whose softmax a warp keeps in registers (PyTorch's and Apex's limit).
+IN_WARP = 1024
 #: Of a line that one block of threads transforms. Assumed: 8,192 complex numbers of two f32, what
 #: two blocks of an A100's 164 KB of shared memory hold (NVIDIA's A100 whitepaper); VkFFT's authors
 #: take 4,096 for 32 KB.
@@ -59,12 +64,32 @@ def bandwidth_ns(
     return result
 
 
+def _over_arrays_ns(kernels: Kernels, hardware: GpuHardware, model: str) -> Float64s:
+    """`bandwidth_ns`; where arrays lie differently, finding places takes its own time beside it.
+
+    Both overlap in part: their times add as the legs of a right angle. The first bytes are under way
+    while blocks still start: a launch counts less the longer the rest is. The norm that joins them has
+    the exponent 3/2: of 1 to 3 it is the one with which small and large kernels of H100's and
+    MI300X's profiles agree.
+    """
+    c = hardware.constants
+    launch = c[f"{model}.launch_ns"]
+    streaming = bandwidth_ns(kernels, hardware, model, kernels.elements.astype(np.float64)) - launch
+    finding = kernels.indexed_elements * (
+        c[f"{model}.indexed_cycles"] / (hardware.sms * hardware.cycles_per_ns)
+    )
+    rest = np.hypot(streaming, finding) if kernels.indexed is not None else streaming
+    joined = launch * math.sqrt(launch) + rest * np.sqrt(rest)  # to the power 3 / 2
+    result: Float64s = np.cbrt(joined) ** 2
+    return result
+
+
 def elementwise_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Chains of element-wise operations; an optimizer's update is one over several arrays.
 
-    Fitted on single operations in f32 (add to gelu) on five GPUs.
+    Where arrays lie differently, PyTorch's kernels find the place of each element by themselves.
     """
-    return bandwidth_ns(kernels, hardware, "elementwise", kernels.elements.astype(np.float64))
+    return _over_arrays_ns(kernels, hardware, "elementwise")
 
 
 def random_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
@@ -80,28 +105,46 @@ def reduction_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
 
 
 def softmax_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
-    """Softmax and its backward pass, fitted on forward passes in f32."""
-    return bandwidth_ns(kernels, hardware, "softmax", row_elements(kernels))
+    """Softmax and its backward pass.
+
+    Of rows up to `IN_WARP` elements a warp holds one in its registers. Longer ones are those of a
+    block of threads, which goes over a row three times (maximum, sum, result): another kernel, bound
+    by its bytes or by what an SM does for an element (`softmax.long_cycles`: 1.2 to 1.9 on NeuSight's
+    five GPUs), so that rows of 2-byte elements are far from the bandwidth.
+    """
+    c = hardware.constants
+    elements = row_elements(kernels)
+    long = elements * (ReductionDims.of(kernels.dims).reduced > IN_WARP)
+    by_block = long * (c["softmax.long_cycles"] / (hardware.sms * hardware.cycles_per_ns))
+    by_bytes = bandwidth_ns(kernels, hardware, "softmax", elements)
+    result: Float64s = np.maximum(by_bytes, c["softmax.launch_ns"] + by_block)
+    return result
 
 
 def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
-    """Layer norm, RMS norm and their backward passes, fitted on forward layer norms in f32.
+    """Layer norm, RMS norm and their backward passes.
 
-    A block of threads takes a row: loads, sums, waits for the sums, stores. Narrow rows are bound
-    by that latency (`norm.row_cycles` of an SM per row), wide ones by their bytes.
+    A block of threads takes a row: loads, sums, waits for the sums (`norm.row_cycles`), loads again
+    and stores. What it loaded first is still near the SM if a row has `norm.near_bytes` (its share
+    of the L1); of rows twice as long all comes from memory again. Rows fewer than SMs leave some of
+    them idle: a row takes an SM what the elements take that it reads (`norm.element_cycles`).
     """
     c = hardware.constants
-    by_bytes = kernels.moved_bytes / (c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns)
-    rows = np.maximum(ReductionDims.of(kernels.dims).rows, 0) / (
-        hardware.sms * hardware.cycles_per_ns
-    )
-    result: Float64s = c["norm.launch_ns"] + np.maximum(by_bytes, rows * c["norm.row_cycles"])
+    dims = ReductionDims.of(kernels.dims)
+    rows = np.maximum(dims.rows, 1).astype(np.float64)
+    beyond = np.clip(kernels.read_bytes / (rows * c["norm.near_bytes"]) - 1, 0, 1)
+    moved = kernels.moved_bytes + beyond * kernels.read_bytes
+    reads = dims.reduced * np.maximum(kernels.read_bytes / np.maximum(kernels.written_bytes, 1), 1)
+    of_row = c["norm.row_cycles"] + reads * c["norm.element_cycles"]
+    by_rows = np.maximum(rows / hardware.sms, 1) * of_row / hardware.cycles_per_ns
+    by_bytes = moved / (c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns)
+    result: Float64s = c["norm.launch_ns"] + by_bytes + by_rows
     return result
 
 
 def copy_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Transposes, slices, concatenations: unless fitted, as element-wise kernels of the same bytes."""
-    return bandwidth_ns(kernels, hardware, "copy", kernels.elements.astype(np.float64))
+    return _over_arrays_ns(kernels, hardware, "copy")
 
 
 def _by_index_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:

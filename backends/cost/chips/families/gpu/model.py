@@ -6,15 +6,35 @@ from collections.abc import Mapping
 
 from flint.backends.cost.chips.families.gpu import memory
 from flint.backends.cost.chips.families.gpu.attention import attention_ns
-from flint.backends.cost.chips.families.gpu.constants import constants_note, constants_of
+from flint.backends.cost.chips.families.gpu.constants import (
+    constants_note,
+    constants_of,
+    libraries_of,
+)
+from flint.backends.cost.chips.families.gpu.grouped import grouped_product_ns
 from flint.backends.cost.chips.families.gpu.hardware import Float64s, GpuHardware, hardware_of
 from flint.backends.cost.chips.families.gpu.products import convolution_ns, gemm_ns
+from flint.backends.cost.chips.families.gpu.quantised import (
+    NARROW,
+    elementwise_or_quantising_ns,
+    quantised_product_ns,
+)
 from flint.backends.cost.chips.kernels import KernelKind, Kernels
 from flint.backends.cost.chips.model import ChipModel, Formulas
+from flint.ir.product_types import groups_of
+
+
+def product_ns(kernels: Kernels, hardware: GpuHardware, dtype: str) -> Float64s:
+    """Products of matrices of one type, by the model of that type."""
+    if groups_of(dtype):
+        return grouped_product_ns(kernels, hardware, dtype)
+    model = quantised_product_ns if dtype.startswith(NARROW) else gemm_ns
+    return model(kernels, hardware, dtype)
+
 
 FORMULAS: Formulas[GpuHardware] = Formulas(
     simple={
-        KernelKind.ELEMENTWISE: memory.elementwise_ns,
+        KernelKind.ELEMENTWISE: elementwise_or_quantising_ns,
         KernelKind.OPTIMIZER: memory.elementwise_ns,
         KernelKind.RANDOM: memory.random_ns,
         KernelKind.REDUCTION: memory.reduction_ns,
@@ -28,7 +48,7 @@ FORMULAS: Formulas[GpuHardware] = Formulas(
         KernelKind.FFT: memory.fft_ns,
         KernelKind.TOP_K: memory.top_k_ns,
     },
-    product=gemm_ns,
+    product=product_ns,
     attention=attention_ns,
     convolution=convolution_ns,
 )
@@ -42,6 +62,9 @@ class GpuModel(ChipModel):
 
     def constants_in_use(self) -> Mapping[str, float]:
         return constants_of(self.chip).in_use()
+
+    def libraries(self) -> tuple[str, ...]:
+        return libraries_of(self.chip)
 
     def note(self) -> str:
         return constants_note(self.chip)

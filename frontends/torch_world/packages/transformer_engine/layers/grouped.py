@@ -14,10 +14,11 @@ from flint.frontends.torch_world.packages.transformer_engine.layers.base import 
 from flint.frontends.torch_world.packages.transformer_engine.layers.linear import refuse
 from flint.frontends.torch_world.packages.transformer_engine.products import (
     dummy_gradient,
+    multiplied,
     quantize,
 )
 from flint.ir.op_class import OpClass
-from flint.ir.product_types import product_type
+from flint.ir.product_types import grouped
 from flint.passes.work import formulas
 from flint.passes.work.declared import KernelCall
 from flint.passes.work.work import Work
@@ -34,9 +35,11 @@ def _sizes(call: KernelCall) -> tuple[int, int]:
     return (len(splits), splits[0]) if len(set(splits)) == 1 else (1, sum(splits))
 
 
-def _work(call: KernelCall, batch: int, m: int, n: int, k: int, added: int) -> Work:
-    types = [operand.dtype for operand in call.operands[:2]]
-    found = formulas.product(batch, m, n, k, product=product_type(types), added=added)
+def _work(
+    call: KernelCall, batch: int, m: int, n: int, k: int, added: int, *, sums: bool = False
+) -> Work:
+    product = grouped(multiplied(call), len(call.attributes["m_splits"]), sums=sums)
+    found = formulas.product(batch, m, n, k, product=product, added=added)
     return replace(found, op=OpClass.MATMUL)
 
 
@@ -49,11 +52,13 @@ def _forward_cost(call: KernelCall) -> Work:
 
 @kernel(
     "te::grouped_gemm",
-    "(Tensor x, Tensor[] weights, Tensor[] biases, int[] m_splits, bool biased, ScalarType dtype) "
-    "-> Tensor",
+    "(Tensor x, Tensor[] weights, Tensor[] biases, int[] m_splits, bool biased, ScalarType dtype, "
+    "int block=0) -> Tensor",
     _forward_cost,
 )
-def _forward(x: Any, weights: Any, biases: Any, m_splits: Any, biased: bool, dtype: Any) -> Any:
+def _forward(
+    x: Any, weights: Any, biases: Any, m_splits: Any, biased: bool, dtype: Any, block: int = 0
+) -> Any:
     return x.new_empty((x.shape[0], weights[0].shape[0]), dtype=dtype)
 
 
@@ -66,10 +71,13 @@ def _input_gradient_cost(call: KernelCall) -> Work:
 
 @kernel(
     "te::grouped_dgrad",
-    "(Tensor grad, Tensor[] weights, int[] m_splits, bool turned, ScalarType dtype) -> Tensor",
+    "(Tensor grad, Tensor[] weights, int[] m_splits, bool turned, ScalarType dtype, int block=0) "
+    "-> Tensor",
     _input_gradient_cost,
 )
-def _input_gradient(grad: Any, weights: Any, m_splits: Any, turned: bool, dtype: Any) -> Any:
+def _input_gradient(
+    grad: Any, weights: Any, m_splits: Any, turned: bool, dtype: Any, block: int = 0
+) -> Any:
     return grad.new_empty((grad.shape[0], weights[0].shape[0 if turned else 1]), dtype=dtype)
 
 
@@ -81,16 +89,17 @@ def _weight_gradient_cost(call: KernelCall) -> Work:
     count = len(call.attributes["m_splits"])
     added = count * n * k if call.attributes.get("accumulate") else 0
     added += batch * m * n if call.attributes.get("biased") else 0
-    return _work(call, batch, n, k, m, added)
+    return _work(call, batch, n, k, m, added, sums=True)
 
 
 @kernel(
     "te::grouped_wgrad",
-    "(Tensor grad, Tensor x, int[] m_splits, bool turned, bool biased, ScalarType dtype) -> Tensor[]",
+    "(Tensor grad, Tensor x, int[] m_splits, bool turned, bool biased, ScalarType dtype, "
+    "int block=0) -> Tensor[]",
     _weight_gradient_cost,
 )
 def _weight_gradients(
-    grad: Any, x: Any, m_splits: Any, turned: bool, biased: bool, dtype: Any
+    grad: Any, x: Any, m_splits: Any, turned: bool, biased: bool, dtype: Any, block: int = 0
 ) -> list[Any]:
     at = 0 if turned else 1
     n, k = grad.shape[at], x.shape[at]
@@ -101,7 +110,7 @@ def _weight_gradients(
 @kernel(
     "te::grouped_wgrad_",
     "(Tensor grad, Tensor x, Tensor(a!)[] out, int[] m_splits, bool turned, bool biased, "
-    "bool accumulate, ScalarType dtype) -> Tensor[]",
+    "bool accumulate, ScalarType dtype, int block=0) -> Tensor[]",
     _weight_gradient_cost,
 )
 def _weight_gradients_into(
@@ -113,6 +122,7 @@ def _weight_gradients_into(
     biased: bool,
     accumulate: bool,
     dtype: Any,
+    block: int = 0,
 ) -> list[Any]:
     return [x.new_empty((grad.shape[0 if turned else 1],), dtype=dtype) for _ in m_splits if biased]
 
@@ -133,7 +143,9 @@ class _Grouped(torch.autograd.Function):
             left = quantize(rows, types.fwd, True, True, recipe.block)
             right = [quantize(w, types.fwd, True, True, recipe.block) for w in weights]
             ctx.save_for_backward(left[1], *(r[1] for r in right))
-            out = _forward(left[0], [r[0] for r in right], biases, splits, biased, x.dtype)
+            out = _forward(
+                left[0], [r[0] for r in right], biases, splits, biased, x.dtype, recipe.block
+            )
         return out.view(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
@@ -146,7 +158,8 @@ class _Grouped(torch.autograd.Function):
             grad, other, _ = quantize(grad, types.bwd, True, True, ctx.recipe.block)
         of_input = None
         if ctx.needs_input_grad[0]:
-            of_input = _input_gradient(grad, weights, ctx.splits, turned, ctx.dtype)
+            block = ctx.recipe.block if turned else 0
+            of_input = _input_gradient(grad, weights, ctx.splits, turned, ctx.dtype, block)
             of_input = of_input.view(ctx.shape)
         of_parameters = _of_parameters(ctx, other, rows, turned)
         return (of_input, None, None, None, *of_parameters)
@@ -155,12 +168,13 @@ class _Grouped(torch.autograd.Function):
 def _of_parameters(ctx: Any, grad: Any, rows: Any, turned: bool) -> list[Any]:
     if not any(ctx.needs_input_grad[4:]):
         return [None] * len(ctx.needs_input_grad[4:])
+    block = ctx.recipe.block if turned else 0
     if not ctx.layer.fuse_wgrad_accumulation:
-        return list(_weight_gradients(grad, rows, ctx.splits, turned, ctx.biased, ctx.dtype))
+        return list(_weight_gradients(grad, rows, ctx.splits, turned, ctx.biased, ctx.dtype, block))
     into = [w.main_grad for w in ctx.weights]
     accumulates = not getattr(ctx.weights[0], "overwrite_main_grad", False)
     of_biases = _weight_gradients_into(
-        grad, rows, into, ctx.splits, turned, ctx.biased, accumulates, ctx.dtype
+        grad, rows, into, ctx.splits, turned, ctx.biased, accumulates, ctx.dtype, block
     )
     return [dummy_gradient(w, ctx.dtype) for w in ctx.weights] + list(of_biases)
 

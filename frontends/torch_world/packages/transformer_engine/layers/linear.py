@@ -102,7 +102,7 @@ class LinearFunction(torch.autograd.Function):
                 of_input = input_gradient(grad, weight, ctx.dtype)
             else:
                 left = grad if call.scatters_result else quantized.rows
-                of_input = gemm(left, weight, None, ctx.dtype)
+                of_input = gemm(left, weight, None, ctx.dtype, call.recipe.block)
             of_input, reduced = _reduce_input_gradient(of_input, call)
         if work is not None:
             work.wait()
@@ -118,6 +118,7 @@ class LinearFunction(torch.autograd.Function):
                 bias=ctx.biased and ctx.needs_input_grad[2],
                 dtype=ctx.dtype,
                 turned=in_fp8,
+                block=call.recipe.block if in_fp8 else 0,
             )
         if reduced is not None:
             reduced.wait()
@@ -154,13 +155,14 @@ def _quantized(
 
 def _forward_in_fp8(ctx: Any, rows: Any, weight: Any, bias: Any, call: LinearCall) -> Any:
     """The product in fp8. What is kept for the backward pass is in fp8, too."""
+    assert call.recipe is not None, "without a recipe nothing is in fp8"
     turned = ctx.needs_input_grad[1] and not call.gathers_input
     x = _quantized(rows, call.recipe, turned=turned)
     kept = call.cache.get("weight")
     if kept is None:
         kept = call.cache["weight"] = _quantized(weight, call.recipe)
     whole = gather_rows(x.rows, call.group)[0] if call.gathers_input else x.rows
-    out = gemm(whole, kept.rows, bias, rows.dtype)
+    out = gemm(whole, kept.rows, bias, rows.dtype, call.recipe.block)
     ctx.save_for_backward(x.rows if call.gathers_input else x.turned, kept.turned)
     return out
 

@@ -1,0 +1,89 @@
+"""Which stack a program runs on, and a cluster with that software on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flint.cluster.models import Cluster
+from flint.cluster.stack import Stack, shipped_stacks
+from flint.errors import FlintError
+from flint.ir.workload import Workload
+
+
+def stack_of(
+    workload: Workload, cluster: Cluster, asked: str | Path | Stack | None, profile: str = ""
+) -> Stack:
+    """The stack that was asked for, or that which a profile means: the one asked for, or the program's.
+
+    Raises FlintError FL725 for an unknown one and for one that does not run on such chips, FL701 for a
+    file of one that cannot be used.
+    """
+    from flint.backends.cost.estimate import default_profile
+
+    if asked is None:
+        return stack_for(str(profile) or default_profile(workload, cluster), cluster)
+    found = Stack.load(asked)
+    family = _family(cluster)
+    if family and family not in found.chips:
+        fitting = [s.name for s in shipped_stacks() if family in s.chips]
+        raise FlintError(
+            "FL725",
+            f"stack '{found.name}' does not run on {cluster.chip.name}: it is for {', '.join(found.chips)}",
+            help=f"on such chips run {', '.join(fitting)}",
+        )
+    return found
+
+
+def stack_for(profile: str, cluster: Cluster) -> Stack:
+    """The stack that a profile of kernels means on such chips; without one, a stack without a name."""
+    family = _family(cluster)
+    for stack in shipped_stacks():
+        fits = not family or family in stack.chips
+        if stack.infers and fits and profile in stack.profiles:
+            return stack
+    return Stack(
+        name="unknown",
+        title="no stack is known for this profile of kernels",
+        chips=("gpu", "systolic"),
+        profiles=(profile,),
+    )
+
+
+def profile_on(stack: Stack, captured: str, asked: str) -> str:
+    """Whose kernels a program's operations become: what was asked for, captured, or is the stack's."""
+    return asked or (captured if captured in stack.profiles else stack.profiles[0])
+
+
+def with_stack(cluster: Cluster, stack: Stack) -> Cluster:
+    """The cluster with the software of a stack: its libraries' constants, and its host."""
+    return with_host(with_libraries(cluster, stack.libraries), stack)
+
+
+def with_host(cluster: Cluster, stack: Stack) -> Cluster:
+    """The cluster with the host that a stack has, where its file says nothing of one."""
+    if cluster.host_launch_ns is not None or stack.host_launch_ns is None:
+        return cluster
+    return cluster.model_copy(update={"host_launch_ns": stack.host_launch_ns})
+
+
+def with_libraries(cluster: Cluster, libraries: tuple[str, ...]) -> Cluster:
+    """The cluster with the constants of libraries; those that its file names itself stay."""
+    family = cluster.chip.family
+    if family is None or not libraries or getattr(family, "uses", True):
+        return cluster
+    running = family.model_copy(update={"uses": libraries})
+    chip = cluster.chip.model_copy(update={family.table: running})
+    return cluster.model_copy(update={"chip": chip})
+
+
+def with_software_of(cluster: Cluster, other: Cluster) -> Cluster:
+    """The cluster with the libraries that run on `other`, so that prices of both differ by hardware."""
+    family, runs = cluster.chip.family, getattr(other.chip.family, "uses", ())
+    if family is None or not runs or not hasattr(family, "uses"):
+        return cluster
+    bare = cluster.chip.model_copy(update={family.table: family.model_copy(update={"uses": ()})})
+    return with_libraries(cluster.model_copy(update={"chip": bare}), runs)
+
+
+def _family(cluster: Cluster) -> str:
+    return cluster.chip.family.table if cluster.chip.family else ""

@@ -1,0 +1,1 @@
+"""How sure an estimate is."""

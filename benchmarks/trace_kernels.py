@@ -1,0 +1,82 @@
+"""The kernels of the real profiles in data/kineto, by chip, as `MeasuredKernels` with halves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.backends.cost.fitting.fit import halves
+from flint.backends.cost.fitting.kernels import CLASSES, MeasuredKernels, measured_kernels
+from flint.backends.cost.fitting.traces import TraceRows, trace_rows
+from flint.backends.cost.software import stack_of, with_stack
+from flint.cluster.models import Cluster
+from flint.frontends.profiles.build import workload_of
+from flint.frontends.profiles.formats import read_profiles
+from flint.ir.workload import Workload
+
+DATA = Path(__file__).resolve().parent / "data" / "kineto"
+#: Beginnings of the files' names, and the presets of the machines that they were recorded on.
+PRESETS = {"h100_": "h100-dgx", "mi300x_": "mi300x", "b200_": "b200-dgx"}
+
+
+@dataclass(frozen=True, eq=False)
+class TraceKernels:
+    """One profile. `cluster` is its preset with the stack that is inferred from it."""
+
+    name: str
+    cluster: Cluster
+    stack: str
+    rows: TraceRows
+    kernels: MeasuredKernels
+
+    @property
+    def total_ns(self) -> float:
+        """Time of all kernels on the device, without communication."""
+        return self.rows.known_ns + self.rows.unknown_ns
+
+
+def files(folder: Path = DATA) -> list[tuple[Path, str]]:
+    """Profiles of PyTorch with the presets of their machines, by name."""
+    found = []
+    for path in sorted(folder.glob("*.json.gz")):
+        preset = next((p for start, p in PRESETS.items() if path.name.startswith(start)), "")
+        if preset:
+            found.append((path, preset))
+    return found
+
+
+@cache
+def read_trace(path: Path, preset: str) -> TraceKernels:
+    """A profile's kernels; those of one kind and shape are one, with their mean time."""
+    workload: Workload = workload_of(read_profiles(path))
+    cluster = Cluster.load(preset)
+    stack = stack_of(workload, cluster, None)
+    cluster = with_stack(cluster, stack)
+    rows = trace_rows(workload, cluster.chip)
+    name = path.name.removesuffix(".json.gz")
+    return TraceKernels(name, cluster, stack.name, rows, measured_kernels(rows.kernels))
+
+
+def traces(preset: str = "", folder: Path = DATA) -> Iterator[TraceKernels]:
+    """Those of one machine, or all."""
+    for path, of in files(folder):
+        if preset in ("", of):
+            yield read_trace(path, of)
+
+
+@cache
+def kernels_on(preset: str) -> tuple[MeasuredKernels, NDArray[np.int64]]:
+    """The kernels of all profiles of a machine, and the half of each: 0 is fitted on."""
+    found = measured_kernels([k for t in traces(preset) for k in t.rows.kernels])
+    return found, halves(found.hashes.tolist())
+
+
+def of_class(found: MeasuredKernels, name: str) -> NDArray[np.bool_]:
+    """The kernels of one of `fitting.kernels.CLASSES`."""
+    kinds, _ = CLASSES[name]
+    return np.isin(found.kernels.kind, list(kinds))

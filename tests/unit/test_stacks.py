@@ -1,0 +1,201 @@
+"""Stacks: whose software runs on a machine, and what it changes of an estimate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flint.backends.cost.chips.families.gpu.constants import constants_of
+from flint.backends.cost.simulate.timeline import POLICIES
+from flint.backends.cost.software import stack_for, with_stack
+from flint.backends.cost.trace_timing import timed_kernels
+from flint.cluster.models import Cluster
+from flint.cluster.stack import Stack, shipped_stacks
+from flint.cluster.tables import Quantity, SourceKind
+from flint.errors import FlintError
+from flint.passes.profiles import PROFILES
+from flint.tracing import Trace
+from tests.estimates import zoo
+from tests.measured_programs import one_rank
+
+H100 = Cluster.load("h100-dgx")
+
+
+@pytest.mark.parametrize("stack", shipped_stacks(), ids=lambda s: s.name)
+def test_a_shipped_stack_names_what_there_is(stack: Stack) -> None:
+    assert set(stack.profiles) <= {*PROFILES, "recorded"}
+    assert stack.policy in POLICIES
+    assert Stack.load(stack.name) == stack
+
+
+def test_every_profile_of_kernels_means_a_stack_on_the_chips_that_run_it() -> None:
+    meant = {
+        p: stack_for(p, Cluster.load("v5p" if p == "xla-tpu" else "h100-dgx")).name
+        for p in PROFILES
+    }
+    assert meant == {
+        "none": "unknown",
+        "xla-gpu": "xla",
+        "xla-gpu+flash": "xla",
+        "xla-cpu": "xla",
+        "xla-tpu": "xla-tpu",
+        "inductor": "inductor",
+        "torch": "inductor",
+        "eager": "pytorch-eager",
+        "megatron": "megatron",
+    }
+
+
+def _with_library(cluster: Cluster, library: str, **constants: float) -> Cluster:
+    table = {
+        n.replace("_", ".", 1): Quantity(value=v, kind=SourceKind.MEASURED, source="this test")
+        for n, v in constants.items()
+    }
+    gpu = cluster.chip.gpu.model_copy(update={"libraries": {library: table}})
+    return cluster.model_copy(update={"chip": cluster.chip.model_copy(update={"gpu": gpu})})
+
+
+def _stack(*libraries: str) -> Stack:
+    return Stack(name="t", title="t", chips=("gpu",), profiles=("eager",), libraries=libraries)
+
+
+def test_constants_of_a_library_stand_before_those_of_the_chip() -> None:
+    plain = constants_of(H100.chip)["softmax.launch_ns"]
+    ours = _with_library(H100, "aten", softmax_launch_ns=plain + 500)
+    assert constants_of(ours.chip)["softmax.launch_ns"] == plain
+    on = with_stack(ours, _stack("aten"))
+    assert constants_of(on.chip)["softmax.launch_ns"] == plain + 500
+    assert constants_of(on.chip)["norm.launch_ns"] == constants_of(H100.chip)["norm.launch_ns"]
+    assert constants_of(with_stack(ours, _stack("triton")).chip)["softmax.launch_ns"] == plain
+
+
+def test_what_the_file_of_a_machine_says_stays() -> None:
+    launch = Quantity(value=7e3, kind=SourceKind.MEASURED, source="this test")
+    theirs = _stack("aten").model_copy(update={"host_launch_ns": launch})
+    assert with_stack(H100, theirs).host_launch_ns == launch
+    own = H100.model_copy(update={"host_launch_ns": launch.model_copy(update={"value": 9e3})})
+    assert with_stack(own, theirs).host_launch_ns.value == 9e3
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "ours.toml"
+    file.write_text(
+        'name = "ours"\ntitle = "ours"\nchips = ["gpu"]\nprofiles = ["xla-gpu"]\npolicy = "xla"\n'
+        'host_launch_ns = { value = 1e6, kind = "measured", source = "a trace" }\n'
+    )
+    trace = zoo("llama_fsdp_tp")
+    plain, ours = trace.estimate("h100-dgx"), trace.estimate("h100-dgx", stack=file)
+    assert (ours.stack.name, ours.policy.name) == ("ours", "xla")
+    assert ours.step_time_ns > plain.step_time_ns
+    assert trace.estimate("h100-dgx", stack=file, policy="in-order").policy.name == "in-order"
+    file.write_text(file.read_text().replace('"xla-gpu"]', '"xla-gpu"]\nlibraries = ["atn"]'))
+    with pytest.raises(
+        FlintError, match="'atn' is no library of kernels; did you mean 'aten'"
+    ) as e:
+        trace.estimate("h100-dgx", stack=file)
+    assert e.value.code == "FL701" and e.value.place.endswith(":5")
+
+
+def test_stacks_that_do_not_fit() -> None:
+    trace = zoo("llama_fsdp_tp")
+    for stack, chip, said in (
+        ("megatorn", "h100-dgx", "did you mean 'megatron'"),
+        ("megatron", "v5p", "does not run on TPU v5p"),
+        ("maxtext", "h100-dgx", "does not run on H100"),
+    ):
+        with pytest.raises(FlintError, match=said) as e:
+            trace.estimate(chip, stack=stack)
+        assert e.value.code == "FL725"
+
+
+def test_an_estimate_prints_its_stack() -> None:
+    estimate = zoo("llama_fsdp_tp").estimate("h100-dgx")
+    assert "stack      xla" in estimate.to_text()
+    assert estimate.to_json()["stack"] == "xla"
+
+
+BASE = """name = "base"
+title = "base"
+base = "h100-dgx"
+
+[chip.gpu.libraries.sustained]
+"gemm.epilogue_k" = { value = 99, kind = "measured", source = "this test" }
+"softmax.launch_ns" = { value = 7777, kind = "measured", source = "this test" }
+"""
+OWN = """name = "own"
+title = "own"
+base = "base.toml"
+
+[chip.gpu.constants]
+"gemm.launch_ns" = { value = 2222, kind = "measured", source = "this test" }
+"""
+
+
+def test_constants_of_ones_own_stand_before_the_libraries_of_the_base(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(BASE)
+    (tmp_path / "own.toml").write_text(OWN)
+    base, own = (
+        constants_of(with_stack(Cluster.load(tmp_path / f), Stack.load("megatron")).chip)
+        for f in ("base.toml", "own.toml")
+    )
+    plain = constants_of(H100.chip)
+    assert (base["gemm.epilogue_k"], base["softmax.launch_ns"]) == (99, 7777)
+    assert own["gemm.launch_ns"] == 2222
+    assert own["gemm.epilogue_k"] == plain["gemm.epilogue_k"]  # products are as the user says
+    assert own["softmax.launch_ns"] == 7777  # of which nothing is said
+
+
+def test_traces_have_the_times_of_the_stack(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(BASE.replace("softmax.launch_ns", "elementwise.launch_ns"))
+    slow = Cluster.load(tmp_path / "base.toml")
+    trace = zoo("llama_fsdp_tp")
+    estimated = trace.estimate(slow)
+    _, timing = timed_kernels(trace.workload, slow)
+    ours, plain = (
+        sum(float(d.sum()) for d in timed_kernels(trace.workload, c)[1].duration_ns)
+        for c in (slow, H100)
+    )
+    assert ours > plain
+    assert estimated.step_time_ns > trace.estimate(H100).step_time_ns
+    assert timing.cluster == "base"
+
+
+def test_the_host_of_a_stack_is_scaled_as_one_of_a_file() -> None:
+    trace = zoo("llama_fsdp_tp")
+
+    def launch(*scale: str) -> float:
+        found = trace.estimate(H100, profile="eager", scale=scale).cluster.host_launch_ns
+        assert found is not None
+        return found.value
+
+    assert launch("host=2x") == launch() / 2 > 0
+
+
+def test_a_recorded_host_is_no_stacks() -> None:
+    e = Trace(one_rank()).estimate()
+    assert e.cluster.host_launch_ns is None
+    assert not any("host launches" in n for n in e.notes)
+    assert e.cluster.chip.gpu.uses == e.stack.libraries
+
+
+def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(BASE)
+    said = "kernels have the rates of bursts"
+    bare = H100.chip.gpu.model_copy(update={"libraries": {}})
+    plain = H100.model_copy(update={"chip": H100.chip.model_copy(update={"gpu": bare})})
+    trace = zoo("llama_fsdp_tp")
+    assert said in trace.estimate(plain).to_text()
+    assert said not in trace.estimate(tmp_path / "base.toml").to_text()
+    assert (
+        "stack      xla (triton, cudnn, sustained)"
+        in trace.estimate(tmp_path / "base.toml").to_text()
+    )
+    assert said not in trace.estimate("v5p").to_text()
+    starts_only = trace.estimate("gb200-nvl72").to_text()  # its table has the launch, no rate
+    assert (
+        said in starts_only and "sustained" not in starts_only.split("stack", 1)[1].splitlines()[0]
+    )
+    alike = plain.chip.gpu.model_copy(update={"constants": {}, "like": "b200-dgx"})
+    lent = plain.model_copy(update={"chip": plain.chip.model_copy(update={"gpu": alike})})
+    assert "stack      xla (triton, cudnn, sustained)" in trace.estimate(lent).to_text()
