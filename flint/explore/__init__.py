@@ -1,0 +1,6 @@
+"""Which configuration: points of a space of meshes, options, machines and software, each estimated.
+
+    space -> points -> evaluate (captures shared) -> results in a study file -> rank, explain, report
+
+Captures and estimates are those of `flint capture` and `flint estimate`; nothing here prices anything.
+"""
