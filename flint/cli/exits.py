@@ -18,6 +18,7 @@ from flint.cli.console import print_error, print_traceback
 from flint.cli.log import log_shown
 from flint.cli.signals import INTERRUPTED, TERMINATED, Terminated, signals
 from flint.errors import FlintError
+from flint.frontends.contained import contained, keep_descriptor_1_clean
 
 #: A check or a comparison found something.
 FOUND = 1
@@ -26,9 +27,6 @@ BUG = 70
 C = TypeVar("C", bound=Callable[..., None])
 #: What compiled code is told when it calls `exit()`; C reads it when the process ends.
 _SAID = b"error[FL203]: compiled code of the model called exit()"
-
-#: What would end the process, or put another program in its place, before a result is there.
-_ENDS = ("_exit", "execv", "execve")
 
 
 def guarded(command: C) -> C:
@@ -78,15 +76,10 @@ def _ended(error: BaseException) -> FlintError:
 
 @contextlib.contextmanager
 def user_process() -> Iterator[None]:
-    """The user's code runs inside: what it prints goes to stderr, what ends the process is an error.
-
-    stdout may have to be one JSON document, so descriptor 1 itself leads to stderr: compiled code
-    and processes that the user's code starts write to it. `os._exit` and `os.exec*` raise
-    SystemExit, which is an error wherever the user's code raises it.
-    """
+    """The user's code runs inside, `contained`; in a process of ours, compiled code is, too."""
     if signals().taken:  # else the process is somebody else's
         no_exit_of_compiled_code()
-    with _descriptor_1_to_stderr(), contextlib.redirect_stdout(sys.stderr), _no_silent_end():
+    with contained():
         yield
 
 
@@ -121,52 +114,3 @@ def end_process(status: int) -> NoReturn:
         except (OSError, ValueError):
             status = status or 120  # as Python does
     os._exit(status)
-
-
-@contextlib.contextmanager
-def _descriptor_1_to_stderr() -> Iterator[None]:
-    sys.stdout.flush()
-    try:
-        kept = os.dup(1)
-    except OSError:  # the caller has closed it: there is nothing to keep clean
-        yield
-        return
-    keep_descriptor_1_clean()
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-def keep_descriptor_1_clean() -> None:
-    """Lead descriptor 1 to stderr: what the user's code prints at exit is no result either."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        return  # Python says so when it ends
-    with contextlib.suppress(OSError):
-        os.dup2(2, 1)
-
-
-@contextlib.contextmanager
-def _no_silent_end() -> Iterator[None]:
-    here = os.getpid()
-    originals: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in _ENDS}
-
-    def replacement(name: str) -> Callable[..., NoReturn]:
-        def raises(*args: Any) -> NoReturn:
-            if os.getpid() != here:  # a process that the user's code has forked may end
-                originals[name](*args)
-            raise SystemExit(f"os.{name}({', '.join(map(repr, args))})")
-
-        return raises
-
-    for name in _ENDS:
-        setattr(os, name, replacement(name))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(os, name, original)

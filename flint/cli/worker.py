@@ -51,13 +51,14 @@ def _error(error: FlintError, seen: BaseException) -> dict[str, Any]:
 
 
 def _result(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    from flint.cli.captured import captured
+    from flint.capturing import captured
+    from flint.cli.exits import user_process
     from flint.compare.snapshot import snapshot
     from flint.project.config import Capture
     from flint.project.records import snapshot_record
 
     capture = Capture.model_validate(job)
-    trace = captured(_options(capture))
+    trace = captured(_options(capture), user_process)
     estimates = {name: _estimated(trace, capture, name) for name in capture.clusters}
     found = snapshot(trace.workload, estimates)
     trace.workload.save(folder / WORKLOAD)
@@ -92,7 +93,7 @@ def _versions(c: Capture) -> dict[str, str]:
 
 
 def _options(c: Capture) -> Any:
-    from flint.cli.captured import CaptureOptions
+    from flint.capturing import CaptureOptions
 
     return CaptureOptions(
         c.model,

@@ -101,27 +101,56 @@ def load_step(
     FL212 (not an entry), FL214 (axes), FL215 (arguments), FL216 (settings), FL101 (mesh), FL301
     (cannot read), FL226 (a PyTorch tensor with gigabytes of memory behind it).
     """
-    with without_weights(target.path):
-        return _load_step(target, mesh, args, settings or {}, offered or {})
+    file = ModelFile.read(target)
+    return file.step(mesh, args=args, settings=settings, offered=offered)
 
 
-def _load_step(
-    target: Target,
+@dataclass(frozen=True)
+class ModelFile:
+    """A model file that was imported, for the steps of many meshes."""
+
+    target: Target
+    module: ModuleType
+
+    @classmethod
+    def read(cls, target: Target) -> ModelFile:
+        """Import it. Raises FlintError FL301 (cannot read), FL203 (its code raised) and FL226."""
+        with without_weights(target.path):
+            _start_jax()
+            return cls(target, import_file(target.path))
+
+    def entry(self) -> tuple[str, Any]:
+        """Name and value of the entry that is meant. Raises FlintError FL211 and FL212."""
+        return _select_entry(self.module, self.target)
+
+    def step(
+        self,
+        mesh: str,
+        *,
+        args: Target | None = None,
+        settings: Mapping[str, str] | None = None,
+        offered: Mapping[str, str] | None = None,
+    ) -> LoadedStep:
+        """Its step for a mesh; arguments and errors are those of `load_step`."""
+        with without_weights(self.target.path):
+            return _step_of(self, mesh, args, settings or {}, offered or {})
+
+
+def _step_of(
+    file: ModelFile,
     mesh: str,
     args: Target | None,
     settings: Mapping[str, str],
     offered: Mapping[str, str],
 ) -> LoadedStep:
-    _start_jax()
-    module = import_file(target.path)
-    source = target.path.name
+    target, module, source = file.target, file.module, file.target.path.name
     step: AnyStep
     if args is not None:
         function_name, function = _plain_function(module, target, args)
         parsed = Mesh.parse(mesh)
         step = _step_with_args(function, args, module, target, parsed, settings)
     else:
-        function_name, function = _select_entry(module, target)
+        function_name, function = file.entry()
         if isinstance(function, AnyStep):
             return LoadedStep(function, Mesh.parse(mesh), function.name or function_name, source)
         _require_mesh_parameter(function, function_name, source)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flint.cli.captured import CaptureOptions, captured, require_profile
+from flint.capturing import CaptureOptions, captured, require_profile
 from flint.cli.console import print_json, print_note, print_result, progress_bar
+from flint.cli.exits import user_process
 from flint.cli.options import (
     Arguments,
     ChipName,
@@ -127,7 +128,7 @@ def capture(
         profile=profile,
     )
     with stages_shown(quiet=quiet or json_):
-        trace = captured(asked)
+        trace = captured(asked, user_process)
         trace, estimates = _estimated(trace, hardware, map_, unpriced is not None)
     files: FilesDocument | None = None
     written: Workload | None = None

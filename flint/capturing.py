@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from flint.errors import FlintError
+from flint.frontends.contained import contained
 
 if TYPE_CHECKING:
-    from flint.steps.model_file import Target
+    from flint.steps.model_file import ModelFile, Target
     from flint.steps.options import PipelineOptions
+    from flint.steps.step import AnyStep
     from flint.tracing import Trace
+
+#: A context that the user's code runs in.
+Guard: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def _no_pipeline() -> PipelineOptions:
@@ -45,18 +52,38 @@ class CaptureOptions:
     profile: str = "none"
 
 
-def captured(options: CaptureOptions) -> Trace:
+def captured(options: CaptureOptions, guard: Guard = contained) -> Trace:
     """Capture a model file, a script or a program in a file, and rewrite it for its profile.
 
-    Raises FlintError FL218 for options of another kind of model, and what capturing raises.
+    The code of a model file runs in `guard`. Raises FlintError FL218 for options of another kind of model, and what capturing raises.
     """
     from flint.frontends.plugin_libraries import load_plugin_libraries
 
     _refuse_other_kind(options)
     require_profile(options.profile)
     load_plugin_libraries()
-    trace = _trace_script(options) if options.world else _trace(options)
-    return trace if options.profile == "none" else trace.rewritten(options.profile)
+    trace = _trace_script(options) if options.world else _trace(options, guard)
+    return _rewritten(trace, options)
+
+
+def captured_from(
+    file: ModelFile, options: CaptureOptions, check: Callable[[AnyStep], None] | None = None
+) -> Trace:
+    """Capture the step that a model file, imported once for many of them, has for these options.
+
+    `check` sees the step before it is captured, and may raise. Run this inside
+    `importable(file.target.path.parent)`. Raises as `captured` does.
+    """
+    from flint.steps.options import parse_trip_counts
+
+    _refuse_other_kind(options)
+    require_profile(options.profile)
+    counts = parse_trip_counts(list(options.trip_counts))
+    return _rewritten(_trace_step_of(file, options, counts, check), options)
+
+
+def _rewritten(trace: Trace, o: CaptureOptions) -> Trace:
+    return trace if o.profile == "none" else trace.rewritten(o.profile)
 
 
 def require_profile(name: str) -> None:
@@ -130,7 +157,7 @@ def _required(mesh: str | None) -> str:
     return mesh
 
 
-def _trace(o: CaptureOptions) -> Trace:
+def _trace(o: CaptureOptions, guard: Guard) -> Trace:
     from flint.steps.input_kind import InputKind, input_kind
     from flint.steps.model_file import Target
     from flint.steps.options import parse_settings, parse_trip_counts
@@ -138,7 +165,8 @@ def _trace(o: CaptureOptions) -> Trace:
     target = Target.parse(o.model)
     values, counts = parse_settings(list(o.settings)), parse_trip_counts(list(o.trip_counts))
     if input_kind(target.path) is InputKind.PYTHON:
-        return _trace_model(target, _required(o.mesh), values, counts, o)
+        _required(o.mesh)
+        return _trace_model(target, counts, o, guard)
     if o.args is not None or values or target.name is not None or o.pipeline.given():
         raise FlintError(
             "FL218",
@@ -160,27 +188,37 @@ def _trace(o: CaptureOptions) -> Trace:
 
 
 def _trace_model(
-    target: Target,
-    mesh: str,
-    settings: dict[str, str],
-    trip_counts: dict[str, int],
-    o: CaptureOptions,
+    target: Target, trip_counts: dict[str, int], o: CaptureOptions, guard: Guard
 ) -> Trace:
-    from flint.cli.exits import user_process
-    from flint.steps.model_file import Target, importable, load_step
+    from flint.steps.model_file import ModelFile, importable
+
+    with importable(target.path.parent), guard():
+        return _trace_step_of(ModelFile.read(target), o, trip_counts)
+
+
+def _trace_step_of(
+    file: ModelFile,
+    o: CaptureOptions,
+    trip_counts: dict[str, int],
+    check: Callable[[AnyStep], None] | None = None,
+) -> Trace:
+    from flint.steps.model_file import Target
+    from flint.steps.options import parse_settings
     from flint.tracing import trace_step
 
     given = Target.parse(o.args) if o.args is not None else None
-    offered = o.pipeline.offered()
-    with importable(target.path.parent), user_process():
-        loaded = load_step(target, mesh, args=given, settings=settings, offered=offered)
-        return trace_step(
-            o.pipeline.applied_to(loaded.step),
-            loaded.mesh,
-            name=loaded.name,
-            source=loaded.source,
-            trip_counts=trip_counts,
-            partitioner=o.partitioner,
-            compiler=o.compiler,
-            chip=_chip_of(o) or "",
-        )
+    values, offered = parse_settings(list(o.settings)), o.pipeline.offered()
+    loaded = file.step(_required(o.mesh), args=given, settings=values, offered=offered)
+    step = o.pipeline.applied_to(loaded.step)
+    if check is not None:
+        check(step)
+    return trace_step(
+        step,
+        loaded.mesh,
+        name=loaded.name,
+        source=loaded.source,
+        trip_counts=trip_counts,
+        partitioner=o.partitioner,
+        compiler=o.compiler,
+        chip=_chip_of(o) or "",
+    )
