@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Keys of a chip that do not make it another one.
-_SAME_CHIP = ("memory_bytes", "host_link_bytes_per_s", "variation", "measured_kernels")
+SAME_CHIP = ("memory_bytes", "host_link_bytes_per_s", "variation", "measured_kernels")
 #: Tables of a family of chips that hold constants.
 _CONSTANTS = ("constants", "libraries", "uses", "like")
 #: Keys of a tier that make it another fabric.
-_FABRIC = ("kind", "bandwidth_bytes_per_s")
+FABRIC = ("kind", "bandwidth_bytes_per_s")
 #: How the source of a constant begins that is another chip's or fabric's.
 LENT = re.compile("as (?:on |of |fitted for )?([^:,]+?)[,:] ")
 
@@ -58,7 +58,7 @@ def _is_another_chip(base: Mapping[str, Any], own: Any) -> bool:
         return False
     for key, value in own.items():
         before = base.get(key)
-        if key in _SAME_CHIP:
+        if key in SAME_CHIP:
             continue
         if isinstance(value, dict) and "value" not in value and isinstance(before, dict):
             said = [k for k in value if k not in _CONSTANTS]
@@ -71,7 +71,7 @@ def _is_another_chip(base: Mapping[str, Any], own: Any) -> bool:
 
 def _is_another_fabric(base: Mapping[str, Any], own: Any) -> bool:
     return own is not None and any(
-        key in own and _plain(own[key]) != _plain(base.get(key)) for key in _FABRIC
+        key in own and _plain(own[key]) != _plain(base.get(key)) for key in FABRIC
     )
 
 
@@ -104,14 +104,17 @@ def _lent_tier(tier: Mapping[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
+def lent_source(source: str, name: str) -> str:
+    """The source of a constant that is taken from `name`; whoever lent it first stays."""
+    return source if LENT.match(source) else f"as {name}: {source}"
+
+
 def _assumed(constants: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {
         key: {
             "value": number["value"],
             "kind": "assumed",
-            "source": number["source"]
-            if LENT.match(number["source"])
-            else f"as {name}: {number['source']}",
+            "source": lent_source(number["source"], name),
         }
         for key, number in constants.items()
     }

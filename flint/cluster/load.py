@@ -18,7 +18,7 @@ PRESETS = Path(__file__).resolve().parent / "presets"
 #: Files in one chain of bases.
 MOST_BASES = 16
 #: Keys that belong to one cluster and are not taken over.
-_OWN = ("name", "title", "aliases", "base", "notes")
+_OWN = ("name", "title", "aliases", "base", "notes", "price_per_hour")
 
 
 def preset_names() -> list[str]:

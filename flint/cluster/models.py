@@ -200,6 +200,8 @@ class Cluster(Model):
 
     It is printed in each estimate; 1 means none.
     """
+    price_per_hour: Positive | None = None
+    """What one chip costs for an hour, with its share of hosts and network, in US dollars."""
     host_launch_ns: NotNegative | None = None
     """How often a host launches a kernel where no graph does; without it a host is never late."""
     notes: str = ""

@@ -241,6 +241,11 @@ class ChipFamily(Model):
     table: ClassVar[str]
     #: What its constants mean and may be.
     known: ClassVar[Constants] = {}
+    #: Keys whose product the peak goes with, and of them those that count what works side by side.
+    peak_keys: ClassVar[tuple[str, ...]] = ()
+    unit_keys: ClassVar[tuple[str, ...]] = ()
+    #: Constants that are times of one unit's work, and shrink as its share of the peak grows.
+    unit_times: ClassVar[frozenset[str]] = frozenset()
     if TYPE_CHECKING:
         constants: dict[str, Quantity]
 

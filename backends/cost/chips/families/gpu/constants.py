@@ -212,6 +212,9 @@ class Gpu(ChipFamily):
 
     table: ClassVar[str] = "gpu"
     known: ClassVar[Mapping[str, Constant]] = CONSTANTS
+    peak_keys: ClassVar[tuple[str, ...]] = ("sms", "clock_hz")
+    unit_keys: ClassVar[tuple[str, ...]] = ("sms",)
+    unit_times: ClassVar[frozenset[str]] = SM_TIMES
 
     sms: Count
     """Streaming multiprocessors (compute units) of a chip."""

@@ -65,6 +65,7 @@ class Systolic(ChipFamily):
 
     table: ClassVar[str] = "systolic"
     known: ClassVar[Mapping[str, Constant]] = CONSTANTS
+    peak_keys: ClassVar[tuple[str, ...]] = ("cores", "arrays", "rows", "columns", "clock_hz")
 
     cores: Count
     """Cores of a chip."""

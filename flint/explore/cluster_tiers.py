@@ -1,0 +1,145 @@
+"""Tiers of a network with changes, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from flint.cluster.lent import FABRIC, lent_source
+from flint.cluster.models import Network, NetworkKind
+from flint.cluster.tables import Quantity, SourceKind
+from flint.errors import FlintError
+from flint.explore.cluster_paths import Part
+from flint.explore.cluster_values import Change
+from flint.explore.quantities import Amount
+
+_BANDWIDTH, _LATENCY, _STEP = "bandwidth_bytes_per_s", "latency_ns", "a1_ns"
+
+
+def changed_tiers(
+    tiers: Sequence[Network], changes: Sequence[Change], of: str
+) -> tuple[Network, ...]:
+    """The tiers of the cluster `of` with changes, inner ones first: sizes of tori count them.
+
+    Raises FlintError FL868 for a torus without a shape or a shape of none, and what pydantic finds.
+    """
+    found: list[Network] = []
+    for tier in tiers:
+        mine = [c for c in changes if c.target.tier == tier.name]
+        inside = found[-1].size if found else 1
+        found.append(_changed(tier, mine, inside, of) if mine else tier)
+    return tuple(found)
+
+
+def lent_tier(tier: Network, of: str) -> Network:
+    """A tier whose constants were measured elsewhere: on that of the cluster `of`."""
+    return tier.model_copy(update=_lent(tier, of))
+
+
+def lent_constants(constants: Mapping[str, Quantity], of: str) -> dict[str, Quantity]:
+    """Constants as those of `of`, assumed here."""
+    return {name: _lent_quantity(q.value, q.source, of) for name, q in constants.items()}
+
+
+@lru_cache(maxsize=8192)
+def _lent_quantity(value: float, source: str, of: str) -> Quantity:
+    """One of them: a chip has 140, and there are thousands of changes of it."""
+    return Quantity(value=value, kind=SourceKind.ASSUMED, source=lent_source(source, of))
+
+
+def _lent(tier: Network, of: str) -> dict[str, Any]:
+    return {
+        "constants": lent_constants(tier.constants, f"{tier.name} of {of}"),
+        "measured_members": 1 if tier.measured_members else 0,
+    }
+
+
+def _changed(tier: Network, changes: Sequence[Change], inside: int, of: str) -> Network:
+    own = {c.target.key: c for c in changes if c.target.part is Part.TIER}
+    now: dict[str, Any] = {**tier.__dict__, **_geometry(tier, own, inside)}
+    now |= {key: c.value for key, c in own.items() if not isinstance(c.value, Amount)}
+    now[_BANDWIDTH] = _bandwidth(tier, now, own)
+    if _LATENCY in own:
+        now[_LATENCY] = own[_LATENCY].quantity(tier.latency_ns)
+    if any(_plain(now[key]) != _plain(tier.__dict__[key]) for key in FABRIC):
+        now |= _lent(tier, of)
+    now["constants"] = _constants(tier, now, changes, of)
+    return Network.model_validate(now)
+
+
+def _geometry(tier: Network, own: Mapping[str, Change], inside: int) -> dict[str, Any]:
+    """What a kind and a shape say of dimensions, size and links."""
+    kind = own["kind"].value if "kind" in own else tier.kind
+    shape = own["torus_shape"].value if "torus_shape" in own else tier.torus_shape
+    assert isinstance(shape, tuple)
+    if kind is not NetworkKind.TORUS:
+        if "torus_shape" in own:
+            raise _no_torus(tier, own["torus_shape"])
+        if tier.kind is NetworkKind.TORUS:
+            return {"torus_shape": (), "torus_dimensions": 0, "links": 1}
+        return {}
+    if not shape:
+        raise FlintError(
+            "FL868",
+            f"{own['kind'].said}: a torus needs a shape",
+            help=f"add {tier.name}.torus_shape=4x4x8, one size for each dimension",
+        )
+    found: dict[str, Any] = {"torus_shape": shape, "torus_dimensions": len(shape)}
+    if "torus_shape" in own:
+        found |= {"size": math.prod(shape) * inside, "links": 2 * len(shape)}
+    return found
+
+
+def _no_torus(tier: Network, change: Change) -> FlintError:
+    return FlintError(
+        "FL868",
+        f"{change.said}: '{tier.name}' is a {tier.kind}, whose members have no shape",
+        help=f"add {tier.name}.kind=torus",
+    )
+
+
+def _bandwidth(tier: Network, now: Mapping[str, Any], own: Mapping[str, Change]) -> Quantity:
+    """The bandwidth of a changed tier: that of a torus is of one link, of others of a whole chip."""
+    before, change = tier.bandwidth_bytes_per_s, own.get(_BANDWIDTH)
+    was, links = _links(tier.torus_shape), _links(now["torus_shape"])
+    if was != links:
+        value = before.value * was / links
+        said = " and ".join(own[k].said for k in ("kind", "torus_shape") if k in own)
+        source = (
+            f"explore: {said}: as much of a chip as before, over {links} in place of {was} links"
+        )
+        before = Quantity(value=value, kind=SourceKind.ASSUMED, source=source)
+    return change.quantity(before) if change else before
+
+
+def _links(torus_shape: Sequence[int]) -> int:
+    """Links that the bandwidth of a tier is one of."""
+    return 2 * len(torus_shape) or 1
+
+
+def _constants(
+    tier: Network, now: Mapping[str, Any], changes: Sequence[Change], of: str
+) -> dict[str, Quantity]:
+    """The constants of a changed tier: steps with the difference of the latency, then those asked for."""
+    found = dict(now["constants"])
+    if _STEP in found and now[_LATENCY].value != tier.latency_ns.value:
+        found[_STEP] = _step(tier, now[_LATENCY].value, f"{tier.name} of {of}")
+    for c in changes:
+        if c.target.part is Part.TIER_CONSTANTS:
+            found[c.target.key] = c.quantity(found.get(c.target.key))
+    return found
+
+
+def _step(tier: Network, latency_ns: float, of: str) -> Quantity:
+    """What a step takes with another latency; in proportion where it was less than the latency."""
+    step, before = tier.constants[_STEP], tier.latency_ns.value
+    longer = step.value + latency_ns - before
+    value = longer if step.value >= before else step.value * latency_ns / before
+    said = f"{step.source}; with a latency of {latency_ns:g} ns in place of {before:g}"
+    return Quantity(value=value, kind=SourceKind.ASSUMED, source=lent_source(said, of))
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Quantity) else value
