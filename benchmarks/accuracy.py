@@ -66,8 +66,8 @@ kernels."""
 #: What is to be known before reading how sure estimates are, and constants that one should know about.
 SURE = """How many of these steps lie inside of the 80 % intervals that their estimates print
 (`flint/cluster/residuals.toml`, made by `python -m benchmarks.residuals`; docs/decisions/0051). The
-deviation of a step as a whole is chosen on one half of the rows of each data set; "held out" is the
-other half."""
+deviation of a step as a whole is chosen on one half of the rows of each data set, so that the mean of
+the last two lines is 80 % there; "held out" is the other half."""
 CONSTANTS = """Constants of presets that `python -m benchmarks.fits` left at the edge of what they may be,
 or that rest on fewer than four rows. The command makes all fitted constants again and says which differ
 from the files; CI runs it with `--quick`."""

@@ -113,14 +113,21 @@ def roofline_of(found: Estimate) -> float:
 
 def coverage(results: Sequence[Result]) -> str:
     """How many measured steps lie inside of the 80 % intervals of their estimates, as a table."""
+    sets = {d: [r for r in results if r.case.data == d] for d in (r.case.data for r in results)}
+    held = [half for rows in sets.values() if (half := [r for r in rows if r.case.half == 1])]
     lines = ["| data | steps | inside | mean width |", "|---|--:|--:|--:|"]
-    for data in (*dict.fromkeys(r.case.data for r in results), "all, held out"):
-        rows = [r for r in results if data in (r.case.data, "all, held out")]
-        rows = [r for r in rows if data != "all, held out" or r.case.half == 1]
-        inside = [r.low_ns <= r.case.measured_ns <= r.high_ns for r in rows]
-        width = np.mean([math.sqrt(r.high_ns / r.low_ns) - 1 for r in rows])
-        lines.append(f"| {data} | {len(rows)} | {np.mean(inside):.0%} | +-{width:.0%} |")
+    lines += [_covered(data, [rows]) for data, rows in sets.items()]
+    lines.append(_covered("held out, each step alike", [[r for rows in held for r in rows]]))
+    lines.append(_covered("held out, each data set alike", held))
     return "\n".join(lines)
+
+
+def _covered(name: str, groups: Sequence[Sequence[Result]]) -> str:
+    """A line of `coverage`: the mean of the groups' shares."""
+    inside = [np.mean([r.low_ns <= r.case.measured_ns <= r.high_ns for r in g]) for g in groups]
+    width = [np.mean([math.sqrt(r.high_ns / r.low_ns) - 1 for r in g]) for g in groups]
+    count = sum(len(g) for g in groups)
+    return f"| {name} | {count} | {np.mean(inside):.0%} | +-{np.mean(width):.0%} |"
 
 
 def accuracy_of(data: str, split: str, results: Sequence[Result]) -> Accuracy:
