@@ -106,6 +106,19 @@ def load_step(
 
 
 @dataclass(frozen=True)
+class OptionTaker:
+    """The function that gets the values of `--set`: an entry, or that of `--args`; None for objects.
+
+    Its first `skip` parameters are no options. `axes` are those that an entry declares.
+    """
+
+    place: str
+    function: Callable[..., Any] | None
+    skip: int = 0
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModelFile:
     """A model file that was imported, for the steps of many meshes."""
 
@@ -122,6 +135,25 @@ class ModelFile:
     def entry(self) -> tuple[str, Any]:
         """Name and value of the entry that is meant. Raises FlintError FL211 and FL212."""
         return _select_entry(self.module, self.target)
+
+    def option_taker(self, args: Target | None = None) -> OptionTaker:
+        """Who takes the options of `--set`, without a mesh.
+
+        Raises FlintError FL211, FL212 and FL215 as `load_step` does.
+        """
+        if args is None:
+            name, function = self.entry()
+            place = f"{self.target.path.name}:{name}"
+            if isinstance(function, AnyStep):
+                return OptionTaker(place, None)
+            _require_mesh_parameter(function, name, self.target.path.name)
+            mark = entry_mark(function)
+            return OptionTaker(place, function, 1, mark.axes if mark else ())
+        _plain_function(self.module, self.target, args)
+        value = _arguments_of(args, self.module, self.target)
+        if callable(value) and not isinstance(value, Step):
+            return OptionTaker(str(args), value, int(_takes_mesh(value)))
+        return OptionTaker(str(args), None)
 
     def step(
         self,
@@ -307,15 +339,7 @@ def _step_with_args(
     mesh: Mesh,
     settings: Mapping[str, str],
 ) -> Step:
-    if args.name is None:
-        raise FlintError(
-            "FL215",
-            f"--args {args} does not say which object holds the arguments",
-            help=f"write --args {args.path.name}:name",
-        )
-    if args.path.resolve() != target.path.resolve():
-        module = import_file(args.path)
-    value = _attribute(module, args)
+    value = _arguments_of(args, module, target)
     if callable(value) and not isinstance(value, Step):
         positional = [_abstract(mesh)] if _takes_mesh(value) else []
         options = options_of(value, settings, place=str(args), skip=len(positional))
@@ -325,6 +349,19 @@ def _step_with_args(
             "FL216", f"--set needs a function to hand its values to, {args} is an object"
         )
     return _as_step(function, value, str(args))
+
+
+def _arguments_of(args: Target, module: ModuleType, target: Target) -> Any:
+    """What `--args` names, in the model file or in another."""
+    if args.name is None:
+        raise FlintError(
+            "FL215",
+            f"--args {args} does not say which object holds the arguments",
+            help=f"write --args {args.path.name}:name",
+        )
+    if args.path.resolve() != target.path.resolve():
+        module = import_file(args.path)
+    return _attribute(module, args)
 
 
 def _takes_mesh(function: Callable[..., Any]) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flint.errors import FlintError, nearest
+from flint.steps.choices import option_choices, require_choice
 from flint.steps.pipeline import Pipeline
 from flint.steps.step import AnyStep, TorchStep
 
@@ -54,9 +55,10 @@ def options_of(
 ) -> dict[str, Any]:
     """Convert `settings` to keyword arguments of `function`, whose first `skip` are not options.
 
-    A value gets the type of the option's default, else of its annotation, else the Python literal
-    that it spells, else it stays text. Raises FlintError FL216 (with the nearest name) for an
-    option that is not there, one that is missing, and a value that does not convert.
+    A value is one of the choices that the option's annotation lists (`Literal`, `Enum`), else gets
+    the type of its default, else of its annotation, else is the Python literal that it spells, else
+    it stays text. Raises FlintError FL216 (with the nearest name) for an option that is not there,
+    one that is missing, and a value that does not convert or is no choice.
     """
     parameters = list(inspect.signature(function).parameters.values())
     options = {p.name: p for p in parameters[skip:] if p.kind not in (p.VAR_POSITIONAL,)}
@@ -76,7 +78,11 @@ def options_of(
             f"{place} needs a value for '{missing[0]}'",
             help=f"give --set {missing[0]}=VALUE",
         )
-    return {n: _convert(n, text, options.get(n)) for n, text in settings.items()}
+    closed = {n: c for n, c in option_choices(function).items() if c.is_closed} if settings else {}
+    return {
+        n: require_choice(n, text, closed[n]) if n in closed else _convert(n, text, options.get(n))
+        for n, text in settings.items()
+    }
 
 
 def _convert(name: str, text: str, parameter: inspect.Parameter | None) -> Any:
