@@ -6,7 +6,7 @@ import pytest
 
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.explore.cluster_changes import changed
+from flint.exploring.cluster_changes import changed
 
 H100 = Cluster.load("h100-dgx")
 

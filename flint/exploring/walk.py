@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flint.explore.conditions import Condition
-from flint.explore.dimension import Dimension
-from flint.explore.expression import Value
-from flint.explore.names import Scope
-from flint.explore.point import Pairs
+from flint.exploring.conditions import Condition
+from flint.exploring.dimension import Dimension
+from flint.exploring.expression import Value
+from flint.exploring.names import Scope
+from flint.exploring.point import Pairs
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from flint.explore.point import Point
+from flint.exploring.point import Point
 
 
 class Status(StrEnum):

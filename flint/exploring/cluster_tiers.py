@@ -11,9 +11,9 @@ from flint.cluster.lent import FABRIC, lent_source
 from flint.cluster.models import Network, NetworkKind
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
-from flint.explore.cluster_paths import Part
-from flint.explore.cluster_values import Change
-from flint.explore.quantities import Amount
+from flint.exploring.cluster_paths import Part
+from flint.exploring.cluster_values import Change
+from flint.exploring.quantities import Amount
 
 _BANDWIDTH, _LATENCY, _STEP = "bandwidth_bytes_per_s", "latency_ns", "a1_ns"
 

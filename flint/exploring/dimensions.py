@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flint.errors import FlintError, nearest
-from flint.explore.checked import check_values
-from flint.explore.declared import Declared, ModelKind
-from flint.explore.dimension import Dimension, Field
-from flint.explore.meshes import AxisLimit, meshes_of, parse_axes
-from flint.explore.subject import Subject
-from flint.explore.sweep import parse_sweeps
+from flint.exploring.checked import check_values
+from flint.exploring.declared import Declared, ModelKind
+from flint.exploring.dimension import Dimension, Field
+from flint.exploring.meshes import AxisLimit, meshes_of, parse_axes
+from flint.exploring.subject import Subject
+from flint.exploring.sweep import parse_sweeps
 
 _SWEPT = "--sweep"
 _PIPELINE = ("cut", "schedule", "microbatches", "chunks")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flint.backends.cost.simulate.exposure import IDLE
-from flint.explore.result import ClassResult, Result, Status
+from flint.exploring.result import ClassResult, Result, Status
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
-    from flint.explore.point import Point
+    from flint.exploring.point import Point
 
 
 def result_of(point: Point, e: Estimate, tokens: int = 0) -> Result:

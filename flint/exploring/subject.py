@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flint.explore.point import Pairs
+from flint.exploring.point import Pairs
 
 
 @dataclass(frozen=True, slots=True)

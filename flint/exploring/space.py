@@ -10,15 +10,15 @@ from itertools import islice
 from typing import Any
 
 from flint.errors import FlintError
-from flint.explore.conditions import Condition, parse_conditions
-from flint.explore.declared import Declared
-from flint.explore.dimension import Dimension, Field
-from flint.explore.dimensions import axes_of, dimensions_of, mesh_dimension
-from flint.explore.expression import Value
-from flint.explore.names import Scope, as_name
-from flint.explore.point import Pairs, Point
-from flint.explore.subject import Subject
-from flint.explore.walk import Walk
+from flint.exploring.conditions import Condition, parse_conditions
+from flint.exploring.declared import Declared
+from flint.exploring.dimension import Dimension, Field
+from flint.exploring.dimensions import axes_of, dimensions_of, mesh_dimension
+from flint.exploring.expression import Value
+from flint.exploring.names import Scope, as_name
+from flint.exploring.point import Pairs, Point
+from flint.exploring.subject import Subject
+from flint.exploring.walk import Walk
 from flint.text import format_count
 
 #: Combinations that are tried to see whether conditions leave anything.

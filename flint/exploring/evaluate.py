@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from flint.capturing import CaptureOptions, captured, captured_from
 from flint.errors import FlintError
-from flint.explore.point import Point
-from flint.explore.result import Result, Status
-from flint.explore.subject import Subject
+from flint.exploring.point import Point
+from flint.exploring.result import Result, Status
+from flint.exploring.subject import Subject
 from flint.frontends.contained import contained
 from flint.ir.mesh import Mesh
 
@@ -58,7 +58,7 @@ class Evaluator:
     def _evaluated(self, point: Point, trace: Trace) -> Result:
         from flint.backends.cost.estimate import estimate
         from flint.cluster.models import load_cluster
-        from flint.explore.evaluated import result_of
+        from flint.exploring.evaluated import result_of
 
         try:
             found = estimate(

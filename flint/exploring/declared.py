@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from flint.errors import FlintError
-from flint.explore.dimension import Dimension, Field
-from flint.explore.point import Pairs
-from flint.explore.subject import Subject
+from flint.exploring.dimension import Dimension, Field
+from flint.exploring.point import Pairs
+from flint.exploring.subject import Subject
 from flint.frontends.contained import contained
 from flint.steps.choices import option_choices, spelled
 from flint.steps.input_kind import InputKind, input_kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flint.errors import FlintError, nearest
-from flint.explore.dimension import Dimension, Field
+from flint.exploring.dimension import Dimension, Field
 
 
 def check_values(dimensions: Sequence[Dimension]) -> None:
@@ -65,7 +65,7 @@ def _routing(name: str, value: str) -> None:
 def _check_changes(dimensions: Sequence[Dimension]) -> None:
     """A change that one of the clusters can have may stay; the others are refused one by one."""
     from flint.cluster.models import load_cluster
-    from flint.explore.cluster_values import read_change
+    from flint.exploring.cluster_values import read_change
 
     clusters = [load_cluster(v) for d in dimensions if d.field is Field.CLUSTER for v in d.values]
     for dimension in dimensions:

@@ -6,7 +6,7 @@ import ast
 import re
 
 from flint.errors import FlintError
-from flint.explore.expression import (
+from flint.exploring.expression import (
     Arithmetic,
     Compared,
     Constant,
