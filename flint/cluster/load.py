@@ -120,13 +120,13 @@ def _document(
         place = f"{path}:{line_of(('base',), key_lines(text))}"
         lower = _base_file(document["base"], path, place, (*inside, path))
         inherited = lent(_document(lower, check, (*inside, path)), document)
-        inherited = _without_networks(_without_replaced(inherited, document), document)
+        inherited = _without_networks(without_replaced(inherited, document), document)
         document = merged({k: v for k, v in inherited.items() if k not in _OWN}, document)
     check(document, path, text)
     return document
 
 
-def _without_replaced(inherited: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def without_replaced(inherited: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """A base without constants of libraries that a file's own constants take the place of.
 
     Those stand before `[chip.NAME.constants]` of the base. What a file says itself of products (`gemm.`)

@@ -7,6 +7,7 @@ What a number means when it changes, and what follows it:
   rates in bytes per second of its constants do not.
 - Peaks go with a chip's units and their clock where no peak is given, and times of a unit's work
   against the peak.
+- A tier of another kind keeps what was assumed of its own, so that topologies are compared and not assumptions.
 - A tier that becomes a torus, or was one, keeps what a chip sends over all its links where no bandwidth
   is given. A torus_shape says the size of its tier.
 - A price holds for the machine that it was asked for: it is assumed for others, and gone with the chip or
@@ -87,7 +88,7 @@ def _with(cluster: Cluster, read: Sequence[Change], text: str) -> Cluster:
     if chip:
         now["chip"] = changed_chip(there.chip, chip)
     if tiers:
-        now["network"] = changed_tiers(there.network, tiers, there.name)
+        now["network"] = changed_tiers(there, tiers)
     if there.price_per_hour and (chip or tiers):
         now["price_per_hour"] = _price(there.price_per_hour, cluster.name)
     for c in read:

@@ -8,29 +8,47 @@ from functools import lru_cache
 from typing import Any
 
 from flint.cluster.lent import FABRIC, lent_source
-from flint.cluster.models import Network, NetworkKind
+from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
 from flint.exploring.cluster_paths import Part
 from flint.exploring.cluster_values import Change
 from flint.exploring.quantities import Amount
 
+#: Constants whose assumed values differ among kinds.
+_OF_KINDS = ("a0_ns", "c", "efficiency", "own_part")
 _BANDWIDTH, _LATENCY, _STEP = "bandwidth_bytes_per_s", "latency_ns", "a1_ns"
 
 
-def changed_tiers(
-    tiers: Sequence[Network], changes: Sequence[Change], of: str
-) -> tuple[Network, ...]:
-    """The tiers of the cluster `of` with changes, inner ones first: sizes of tori count them.
+def changed_tiers(cluster: Cluster, changes: Sequence[Change]) -> tuple[Network, ...]:
+    """The tiers of a cluster with changes, inner ones first: sizes of tori count them.
 
     Raises FlintError FL868 for a torus without a shape or a shape of none, and what pydantic finds.
     """
     found: list[Network] = []
-    for tier in tiers:
+    for at, tier in enumerate(cluster.network):
         mine = [c for c in changes if c.target.tier == tier.name]
         inside = found[-1].size if found else 1
-        found.append(_changed(tier, mine, inside, of) if mine else tier)
+        if any(c.target.key == "kind" and c.value is not tier.kind for c in mine):
+            tier = tier.model_copy(update={"constants": _all_constants(cluster, at)})
+        found.append(_changed(tier, mine, inside, cluster.name) if mine else tier)
     return tuple(found)
+
+
+def _all_constants(cluster: Cluster, at: int) -> dict[str, Quantity]:
+    """A tier's constants with those that are assumed of its kind where the file has none.
+
+    Otherwise a change of the kind would compare two kinds' assumptions, not two topologies.
+    """
+    from flint.backends.cost.collectives.choose import speeds_of
+
+    tier, speed = cluster.network[at], speeds_of(cluster)[at]
+    source = f"as {tier.name} of {cluster.name}: what is assumed of a {tier.kind}"
+    assumed = {
+        name: Quantity(value=getattr(speed, name), kind=SourceKind.ASSUMED, source=source)
+        for name in _OF_KINDS
+    }
+    return assumed | tier.constants
 
 
 def lent_tier(tier: Network, of: str) -> Network:

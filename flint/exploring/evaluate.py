@@ -50,6 +50,10 @@ class Evaluator:
             return [_rejected(p, error) for p in points]
         return [self._evaluated(p, trace) for p in points]
 
+    def trace(self, point: Point) -> Trace:
+        """What `flint capture` makes of a point. Raises as that does."""
+        return self._captured(point)
+
     def close(self) -> None:
         """Forget the modules of the model."""
         self._open.close()

@@ -7,6 +7,7 @@ import pytest
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.exploring.cluster_changes import changed
+from flint.exploring.cluster_text import cluster_text
 
 H100 = Cluster.load("h100-dgx")
 
@@ -194,3 +195,37 @@ def test_thousands_take_seconds():
     for n in range(500):
         changed(H100, (("chip.peak.bf16", f"{n + 1}TFLOP/s"), ("ib.latency", f"{n + 1}ns")))
     assert time.process_time() - began < 2.0  # 0.3 s here
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "is_whole"),
+    [
+        ("h100-dgx", [("ib.bandwidth", "2x"), ("ib.latency", "1us")], False),
+        ("h100-dgx", [("chip.memory_bandwidth", "4TB/s"), ("chip.memory", "96GiB")], False),
+        ("h100-dgx", [("chip.gpu.clock", "1.1x")], True),
+        ("h100-dgx", [("ib.kind", "torus"), ("ib.torus_shape", "4x4")], False),
+        ("v5p", [("ici.kind", "switch")], True),
+        ("h100-dgx", [("chip", "b200-dgx"), ("price_per_hour", "5")], True),
+        ("l40s", [("network", "h200-dgx"), ("derate", "0.9")], True),
+    ],
+)
+def test_a_point_s_machine_is_a_file_that_can_be_used(tmp_path, base, changes, is_whole):
+    path = tmp_path / "found.toml"
+    path.write_text(cluster_text(base, tuple(changes), "found"), encoding="utf-8")
+    read, found = Cluster.load(path), changed(Cluster.load(base), tuple(changes))
+    assert _only_values(read) == _only_values(found)
+    assert read.price_per_hour == found.price_per_hour
+    assert (read.base == "") is is_whole
+    assert len(path.read_text().splitlines()) < 60 or is_whole
+
+
+def _only_values(cluster):
+    def plain(value):
+        if isinstance(value, dict):
+            return value["value"] if "value" in value else {k: plain(v) for k, v in value.items()}
+        return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    found = cluster.model_dump()
+    for key in ("name", "title", "base", "notes", "aliases", "price_per_hour"):
+        del found[key]
+    return plain(found)
