@@ -44,22 +44,28 @@ def _cluster(name: str, value: str) -> None:
     load_cluster(value)
 
 
+# An empty stack, policy or routing is what is taken without the option.
+
+
 def _stack(name: str, value: str) -> None:
     from flint.cluster.stack import Stack
 
-    Stack.load(value)
+    if value:
+        Stack.load(value)
 
 
 def _policy(name: str, value: str) -> None:
     from flint.backends.cost.estimate import find_policy
 
-    find_policy(value)
+    if value:
+        find_policy(value)
 
 
 def _routing(name: str, value: str) -> None:
     from flint.backends.cost.routing import find_routing
 
-    find_routing(value)
+    if value:
+        find_routing(value)
 
 
 def _check_changes(dimensions: Sequence[Dimension]) -> None:

@@ -154,7 +154,8 @@ def _measures(found: Expression, text: str, known: Mapping[str, Measure | None])
 def _measures_of_name(name: str, known: Mapping[str, Measure | None]) -> frozenset[str]:
     measure = known[name]
     if measure is None:
-        return frozenset((_PLAIN,)) if name.startswith("mesh.") or name in RESULTS else _ANY
+        is_count = name in RESULTS or name.startswith("mesh.") or f"mesh.{name}" in known
+        return frozenset((_PLAIN,)) if is_count else _ANY
     ends_in_unit = name.endswith(f"_{measure.value}")
     return frozenset((measure, _PLAIN) if ends_in_unit else (measure,))
 

@@ -79,6 +79,8 @@ def meshes_of(devices: Sequence[int], axes: Sequence[AxisLimit]) -> tuple[str, .
     found: list[str] = []
     for count in devices:
         _require_devices(count)
+        if list(devices).count(count) > 1:
+            raise FlintError("FL863", f"{plural(count, 'device')} are given twice")
         before = len(found)
         for sizes in factorisations(count, axes):
             found.append(",".join(f"{a.name}={s}" for a, s in zip(axes, sizes, strict=True)))
