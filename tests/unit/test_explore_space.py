@@ -1,7 +1,7 @@
 """Spaces: from a model file and what a user asks for to points."""
 
 from collections import Counter
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -114,7 +114,7 @@ def test_points_of_one_program_come_one_after_the_other(model):
     found = space(model, devices=[4], clusters=("h100-dgx", "b200-dgx"), sweeps=sweeps)
     points = list(found.points())
     programs = [p.program for p in points]
-    runs = 1 + sum(a != b for a, b in zip(programs, programs[1:], strict=False))
+    runs = 1 + sum(a != b for a, b in pairwise(programs))
     assert runs == len(set(programs)) == 6 * 2 * 2 * 3 * 2
     assert len(points) == runs * 2 * 2 * 2 * 2 * 2
     last = points[-1]
