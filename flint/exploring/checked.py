@@ -71,7 +71,7 @@ def _routing(name: str, value: str) -> None:
 def _check_changes(dimensions: Sequence[Dimension]) -> None:
     """A change that one of the clusters can have may stay; the others are refused one by one."""
     from flint.cluster.models import load_cluster
-    from flint.exploring.cluster_values import read_change
+    from flint.exploring.machine.values import read_change
 
     clusters = [load_cluster(v) for d in dimensions if d.field is Field.CLUSTER for v in d.values]
     for dimension in dimensions:

@@ -28,10 +28,10 @@ from flint.cluster.load import preset_names
 from flint.cluster.models import Cluster, load_cluster
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
-from flint.exploring.cluster_chips import changed_chip
-from flint.exploring.cluster_paths import Part
-from flint.exploring.cluster_tiers import changed_tiers, lent_tier
-from flint.exploring.cluster_values import Change, read_change
+from flint.exploring.machine.chips import changed_chip
+from flint.exploring.machine.paths import Part
+from flint.exploring.machine.tiers import changed_tiers, lent_tier
+from flint.exploring.machine.values import Change, read_change
 from flint.exploring.point import Pairs
 
 _OF_CHIP = (Part.CHIP, Part.PEAKS, Part.FAMILY, Part.CHIP_CONSTANTS)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flint.backends.cost.memory.memory import MemoryKind
 from flint.backends.cost.simulate.exposure import IDLE
-from flint.exploring.result import ClassResult, Result, Status
+from flint.exploring.result import ClassResult, Result, Role, Status
 
 if TYPE_CHECKING:
     from flint.backends.cost.estimate import ClassEstimate, Estimate
     from flint.exploring.point import Point
+    from flint.ir.workload import Workload
 
 
 def result_of(point: Point, e: Estimate, tokens: int = 0) -> Result:
@@ -35,13 +37,33 @@ def result_of(point: Point, e: Estimate, tokens: int = 0) -> Result:
         waiting_ns=_idle(last, "wait"),
         host_ns=_idle(last, "host"),
         memory={**large.memory.breakdown, **large.memory.runtime},
-        classes=tuple(
-            ClassResult(c.name, c.ranks, c.end_ns, c.memory.total_bytes) for c in e.classes
-        ),
+        classes=tuple(map(_class_result, e.classes, roles(e.workload))),
         taken={"stack": e.stack.name, "policy": e.policy.name, "profile": e.profile},
+        price_per_hour=e.cluster.price_per_hour.value if e.cluster.price_per_hour else 0.0,
         power_w=e.cluster.chip.power_w.value if e.cluster.chip.power_w else 0.0,
         notes=e.notes,
     )
+
+
+def _class_result(c: ClassEstimate, role: Role) -> ClassResult:
+    return ClassResult(
+        c.name,
+        c.ranks,
+        c.end_ns,
+        c.memory.total_bytes,
+        waiting_ns=_idle(c, "wait"),
+        cache_bytes=c.memory.breakdown.get(MemoryKind.STATE, 0),
+        role=role,
+    )
+
+
+def roles(workload: Workload) -> list[Role]:
+    """What each rank class of a workload serves."""
+    pools = workload.metadata.get("pools")
+    if pools is None:
+        return [Role.STEP] * len(workload.classes)
+    where = [c.where[pools["axis"]] for c in workload.classes]
+    return [Role.PREFILL if w == tuple(pools["prefill"]) else Role.DECODE for w in where]
 
 
 def _exposed(c: ClassEstimate) -> dict[str, float]:

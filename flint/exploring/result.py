@@ -19,14 +19,29 @@ class Status(StrEnum):
     FAILED = "failed"  #: Flint or a process of it failed
 
 
+class Role(StrEnum):
+    """What a rank class serves: of a step that is one of two pools."""
+
+    STEP = ""  #: there are no pools
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
 @dataclass(frozen=True, slots=True)
 class ClassResult:
-    """A rank class of the step: its ranks, when it ends, what its memory holds at its peak."""
+    """A rank class of the step: its ranks, when it ends, what its memory holds at its peak.
+
+    `waiting_ns` is how long it waits for other ranks until then, `cache_bytes` what of its memory are
+    arguments that an inference step updates in place: its caches of keys and values.
+    """
 
     name: str
     ranks: int
     end_ns: float
     memory_bytes: int
+    waiting_ns: float = 0.0
+    cache_bytes: int = 0
+    role: Role = Role.STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +98,8 @@ class Result:
         values = dict(found)
         values["point"] = Point.from_json(values["point"])
         values["status"] = Status(values["status"])
-        values["classes"] = tuple(ClassResult(**c) for c in values.get("classes", ()))
+        values["classes"] = tuple(
+            ClassResult(**{**c, "role": Role(c.get("role", ""))}) for c in values.get("classes", ())
+        )
         values["notes"] = tuple(values.get("notes", ()))
         return cls(**values)

@@ -7,7 +7,7 @@ import pytest
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.exploring.cluster_changes import changed
-from flint.exploring.cluster_text import cluster_text
+from flint.exploring.machine.text import cluster_text
 
 H100 = Cluster.load("h100-dgx")
 

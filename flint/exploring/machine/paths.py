@@ -25,7 +25,7 @@ from flint.cluster.tables import (
     names_of,
 )
 from flint.errors import FlintError, nearest
-from flint.exploring.quantities import Unit, unit_of
+from flint.exploring.machine.quantities import Unit, unit_of
 
 
 class Part(StrEnum):

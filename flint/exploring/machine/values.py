@@ -9,8 +9,8 @@ from functools import lru_cache
 from flint.cluster.models import Cluster, NetworkKind
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError, nearest
-from flint.exploring.cluster_paths import Form, Target, target_of
-from flint.exploring.quantities import EXAMPLES, SUFFIXES, Amount, Unit, amount_of
+from flint.exploring.machine.paths import Form, Target, target_of
+from flint.exploring.machine.quantities import EXAMPLES, SUFFIXES, Amount, Unit, amount_of
 
 _SHAPE = re.compile(r"\d{1,9}(x\d{1,9}){0,2}")
 _FLAGS = {"true": True, "false": False}

@@ -11,9 +11,9 @@ from flint.cluster.lent import FABRIC, lent_source
 from flint.cluster.models import Cluster, Network, NetworkKind
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
-from flint.exploring.cluster_paths import Part
-from flint.exploring.cluster_values import Change
-from flint.exploring.quantities import Amount
+from flint.exploring.machine.paths import Part
+from flint.exploring.machine.quantities import Amount
+from flint.exploring.machine.values import Change
 
 #: Constants whose assumed values differ among kinds.
 _OF_KINDS = ("a0_ns", "c", "efficiency", "own_part")

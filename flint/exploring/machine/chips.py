@@ -9,9 +9,9 @@ from typing import Any
 from flint.cluster.lent import SAME_CHIP
 from flint.cluster.models import Chip
 from flint.cluster.tables import ChipFamily, Quantity, SourceKind
-from flint.exploring.cluster_paths import Part
-from flint.exploring.cluster_tiers import lent_constants
-from flint.exploring.cluster_values import Change
+from flint.exploring.machine.paths import Part
+from flint.exploring.machine.tiers import lent_constants
+from flint.exploring.machine.values import Change
 
 #: Types whose peak says what a unit of a chip calculates.
 _MAIN_TYPES = ("bf16", "f16")
