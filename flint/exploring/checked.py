@@ -71,12 +71,14 @@ def _routing(name: str, value: str) -> None:
 def _check_changes(dimensions: Sequence[Dimension]) -> None:
     """A change that one of the clusters can have may stay; the others are refused one by one."""
     from flint.cluster.models import load_cluster
+    from flint.exploring.cluster_changes import PARTS, changed
     from flint.exploring.machine.values import read_change
 
     clusters = [load_cluster(v) for d in dimensions if d.field is Field.CLUSTER for v in d.values]
-    for dimension in dimensions:
-        if dimension.field is not Field.CHANGE:
-            continue
+    changes = [d for d in dimensions if d.field is Field.CHANGE]
+    parts = [(d.name, v) for d in changes if d.name in PARTS for v in d.values]
+    clusters += [changed(cluster, (part,)) for part in parts for cluster in clusters]
+    for dimension in changes:
         for value in dimension.values:
             refused: list[FlintError] = []
             for cluster in clusters:

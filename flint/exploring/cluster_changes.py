@@ -37,7 +37,7 @@ from flint.exploring.point import Pairs
 _OF_CHIP = (Part.CHIP, Part.PEAKS, Part.FAMILY, Part.CHIP_CONSTANTS)
 _OF_TIERS = (Part.TIER, Part.TIER_CONSTANTS)
 #: Paths of whole parts, which are changed before what is in them.
-_PARTS = ("chip", "network")
+PARTS = ("chip", "network")
 
 
 def changed(cluster: Cluster, changes: Pairs) -> Cluster:
@@ -65,8 +65,8 @@ def changed(cluster: Cluster, changes: Pairs) -> Cluster:
 
 def _read(cluster: Cluster, changes: Pairs) -> list[Change]:
     """The changes, each of another number."""
-    there = _with_parts(cluster, [read_change(cluster, *c) for c in changes if c[0] in _PARTS])
-    read = [read_change(cluster if c[0] in _PARTS else there, *c) for c in changes]
+    there = _with_parts(cluster, [read_change(cluster, *c) for c in changes if c[0] in PARTS])
+    read = [read_change(cluster if c[0] in PARTS else there, *c) for c in changes]
     seen: dict[object, Change] = {}
     for change in read:
         other = seen.setdefault(change.target.where, change)

@@ -129,6 +129,7 @@ def test_a_torus_keeps_what_a_chip_sends_and_its_shape_says_its_size():
     found = changed(H100, as_torus).network[1]
     assert (found.size, found.torus_dimensions, found.links) == (8 * 128, 3, 6)
     assert found.bandwidth_bytes_per_s.value == H100.network[1].bandwidth_bytes_per_s.value / 6
+    assert changed(H100, (("ib.kind", "torus:4x4x8"),)).network[1].torus_shape == (4, 4, 8)
     given = changed(H100, (("ib.bandwidth", "50GB/s"), *as_torus)).network[1]
     assert given.bandwidth_bytes_per_s.value == 50e9
     v5p = Cluster.load("v5p")
@@ -169,6 +170,8 @@ def test_a_price_is_of_the_machine_that_it_was_asked_for(tmp_path):
         ([("host_launch", "2x")], "says nothing there to multiply"),
         ([("ib.kind", "toruss")], "did you mean 'torus'?"),
         ([("ib.kind", "torus")], "a torus needs a shape"),
+        ([("ib.kind", "ring:4x4")], "should be one of"),
+        ([("ib.kind", "torus:4x4"), ("ib.torus_shape", "8x2")], "say two shapes"),
         ([("ib.torus_shape", "4x4")], "is a switch, whose members have no shape"),
         ([("ib.size", "12")], "no multiple of the 8 chips inside of it"),
         ([("nvlink.size", "0")], "is not the outermost network"),

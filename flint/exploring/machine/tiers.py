@@ -13,7 +13,7 @@ from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
 from flint.exploring.machine.paths import Part
 from flint.exploring.machine.quantities import Amount
-from flint.exploring.machine.values import Change
+from flint.exploring.machine.values import Change, Topology
 
 #: Constants whose assumed values differ among kinds.
 _OF_KINDS = ("a0_ns", "c", "efficiency", "own_part")
@@ -29,7 +29,7 @@ def changed_tiers(cluster: Cluster, changes: Sequence[Change]) -> tuple[Network,
     for at, tier in enumerate(cluster.network):
         mine = [c for c in changes if c.target.tier == tier.name]
         inside = found[-1].size if found else 1
-        if any(c.target.key == "kind" and c.value is not tier.kind for c in mine):
+        if any(isinstance(c.value, Topology) and c.value.kind is not tier.kind for c in mine):
             tier = tier.model_copy(update={"constants": _all_constants(cluster, at)})
         found.append(_changed(tier, mine, inside, cluster.name) if mine else tier)
     return tuple(found)
@@ -77,7 +77,7 @@ def _lent(tier: Network, of: str) -> dict[str, Any]:
 def _changed(tier: Network, changes: Sequence[Change], inside: int, of: str) -> Network:
     own = {c.target.key: c for c in changes if c.target.part is Part.TIER}
     now: dict[str, Any] = {**tier.__dict__, **_geometry(tier, own, inside)}
-    now |= {key: c.value for key, c in own.items() if not isinstance(c.value, Amount)}
+    now |= {k: c.value for k, c in own.items() if not isinstance(c.value, Amount | Topology)}
     now[_BANDWIDTH] = _bandwidth(tier, now, own)
     if _LATENCY in own:
         now[_LATENCY] = own[_LATENCY].quantity(tier.latency_ns)
@@ -89,32 +89,47 @@ def _changed(tier: Network, changes: Sequence[Change], inside: int, of: str) -> 
 
 def _geometry(tier: Network, own: Mapping[str, Change], inside: int) -> dict[str, Any]:
     """What a kind and a shape say of dimensions, size and links."""
-    kind = own["kind"].value if "kind" in own else tier.kind
-    shape = own["torus_shape"].value if "torus_shape" in own else tier.torus_shape
-    assert isinstance(shape, tuple)
+    kind, shape, said = _topology(tier, own)
     if kind is not NetworkKind.TORUS:
-        if "torus_shape" in own:
-            raise _no_torus(tier, own["torus_shape"])
-        if tier.kind is NetworkKind.TORUS:
-            return {"torus_shape": (), "torus_dimensions": 0, "links": 1}
-        return {}
+        if said:
+            raise _no_torus(tier, said)
+        flat = {"kind": kind, "torus_shape": (), "torus_dimensions": 0}
+        return {**flat, "links": 1} if tier.kind is NetworkKind.TORUS else flat
     if not shape:
         raise FlintError(
             "FL868",
             f"{own['kind'].said}: a torus needs a shape",
-            help=f"add {tier.name}.torus_shape=4x4x8, one size for each dimension",
+            help=f"write {tier.name}.kind=torus:4x4x8, one size for each dimension",
         )
-    found: dict[str, Any] = {"torus_shape": shape, "torus_dimensions": len(shape)}
-    if "torus_shape" in own:
+    found: dict[str, Any] = {"kind": kind, "torus_shape": shape, "torus_dimensions": len(shape)}
+    if said:
         found |= {"size": math.prod(shape) * inside, "links": 2 * len(shape)}
     return found
+
+
+def _topology(
+    tier: Network, own: Mapping[str, Change]
+) -> tuple[NetworkKind, tuple[int, ...], Change | None]:
+    """The kind of a changed tier, the shape of a torus, and the change that says the shape."""
+    kind, shape = own.get("kind"), own.get("torus_shape")
+    topology = kind.value if kind else Topology(tier.kind)
+    assert isinstance(topology, Topology)
+    if not topology.shape:
+        found = shape.value if shape else tier.torus_shape
+        assert isinstance(found, tuple) and not isinstance(found, Amount | Topology)
+        return topology.kind, found, shape
+    if kind and shape:
+        raise FlintError(
+            "FL868", f"{kind.said} and {shape.said} say two shapes", help="leave one of them out"
+        )
+    return topology.kind, topology.shape, kind
 
 
 def _no_torus(tier: Network, change: Change) -> FlintError:
     return FlintError(
         "FL868",
         f"{change.said}: '{tier.name}' is a {tier.kind}, whose members have no shape",
-        help=f"add {tier.name}.kind=torus",
+        help=f"write {tier.name}.kind=torus:4x4",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 from flint.cluster.models import Cluster, NetworkKind
 from flint.cluster.tables import Quantity, SourceKind
@@ -12,6 +13,16 @@ from flint.errors import FlintError, nearest
 from flint.exploring.machine.paths import Form, Target, target_of
 from flint.exploring.machine.quantities import EXAMPLES, SUFFIXES, Amount, Unit, amount_of
 
+
+class Topology(NamedTuple):
+    """A kind of network, of a torus perhaps with its shape."""
+
+    kind: NetworkKind
+    shape: tuple[int, ...] = ()
+
+
+#: What a change may say.
+Said: TypeAlias = Amount | Topology | int | float | bool | str | tuple[int, ...]
 _SHAPE = re.compile(r"\d{1,9}(x\d{1,9}){0,2}")
 _FLAGS = {"true": True, "false": False}
 
@@ -21,7 +32,7 @@ class Change:
     """`value` at `target`; an Amount for a quantity, else as the model has it."""
 
     target: Target
-    value: Amount | int | float | bool | str | tuple[int, ...]
+    value: Said
     path: str
     text: str
 
@@ -56,9 +67,7 @@ def read_change(cluster: Cluster, path: str, text: str) -> Change:
 
 
 @lru_cache(maxsize=4096)
-def _value(
-    target: Target, path: str, text: str
-) -> Amount | int | float | bool | str | tuple[int, ...]:
+def _value(target: Target, path: str, text: str) -> Said:
     found = _READERS[target.form](target, text)
     if found is None:
         raise FlintError(
@@ -73,7 +82,7 @@ def _wrong(target: Target, text: str) -> str:
         return f"a number without its unit: one of {', '.join(SUFFIXES[unit])}"
     if target.form is Form.KIND:
         kinds = [kind.value for kind in NetworkKind]
-        return f"should be one of {', '.join(kinds)}{nearest(text, kinds)}"
+        return f"should be one of {', '.join(kinds)} or torus:4x4x8{nearest(text, kinds)}"
     what = f"{target.form} of {unit}" if unit else target.form
     return f"should be {what}"
 
@@ -84,7 +93,7 @@ def _example(target: Target) -> str:
         Form.WHOLE: "8",
         Form.PLAIN: "2 or 1.5",
         Form.FLAG: "true or false",
-        Form.KIND: ", ".join(kind.value for kind in NetworkKind),
+        Form.KIND: "switch, ring, fully-connected, or torus:4x4x8 with its shape",
         Form.SHAPE: "4x4x8: one size for each of 1 to 3 dimensions",
         Form.CLUSTER: "the name of a preset, or the path of a TOML file",
     }
@@ -108,8 +117,13 @@ def _flag(target: Target, text: str) -> bool | None:
     return _FLAGS.get(text)
 
 
-def _kind(target: Target, text: str) -> NetworkKind | None:
-    return next((kind for kind in NetworkKind if kind.value == text), None)
+def _kind(target: Target, text: str) -> Topology | None:
+    name, colon, shape = text.partition(":")
+    kind = next((kind for kind in NetworkKind if kind.value == name), None)
+    if kind is None or not colon:
+        return None if kind is None else Topology(kind)
+    sizes = _shape(target, shape) if kind is NetworkKind.TORUS else None
+    return None if sizes is None else Topology(kind, sizes)
 
 
 def _shape(target: Target, text: str) -> tuple[int, ...] | None:
