@@ -11,7 +11,10 @@ norms are RMS norms, rotary embedding, SwiGLU and the addition at the end of a b
 their own (Transformer Engine's and Megatron-core's). No dropout, no biases. Gradients of weights are
 added in 32 bits by the product's kernel (`gradient_accumulation_fusion`).
 
-    recompute   none; full: whole layers, which keep their input alone
+    recompute   none; activations: rotary embedding and SwiGLU are done again; mlp: all from the norm
+                before it to its last product; full: whole layers, which keep their input alone
+    distributed_optimizer   gradients are reduced and scattered over "data", each rank updates its
+                part of the weights, and all gather what came of it (Megatron-core's option of that name)
     Sizes: arXiv 2407.21783, table 3.
 """
 
@@ -19,11 +22,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
@@ -38,8 +42,13 @@ from benchmarks.models.gpt_megatron import (
 )
 
 EPSILON = 1e-5
-#: What the backward pass finds of a layer, beside its input.
-KEPT = ("inverse", "qkv", "rotated", "context", "middle", "gate_up", "activated")
+#: What the backward pass finds of a layer, beside its input, by what is done again.
+KEPT = {
+    "none": ("inverse", "qkv", "rotated", "context", "middle", "gate_up", "activated"),
+    "activations": ("inverse", "qkv", "context", "middle", "gate_up"),
+    "mlp": ("inverse", "qkv", "rotated", "context", "middle"),
+    "full": (),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Llama:
     microbatches: int = 1
     chunks: int = 1
     recompute: str = "none"
+    distributed_optimizer: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -66,6 +76,7 @@ class Llama:
 SIZES = {
     "llama3-8b": Llama(),
     "llama3-70b": Llama(hidden=8192, layers=80, heads=64, ffn=28_672),
+    "llama3-405b": Llama(hidden=16_384, layers=126, heads=128, ffn=53_248),
 }
 
 
@@ -184,7 +195,8 @@ def layer(p, x, *, c: Llama, at: Layout):
     with jax.named_scope("attention"):
         x = checkpoint_name(added(attention(x, p, c, at), x), "middle")
     with jax.named_scope("mlp"):
-        x = added(mlp(x, p, at), x)
+        again = needed_again if c.recompute == "mlp" else lambda x: x
+        x = added(again(mlp(x, p, at)), x)
         return needed_again(x) if c.recompute == "full" else x
 
 
@@ -193,7 +205,7 @@ def is_kept(primitive, *_, c: Llama, **options) -> bool:
     if c.recompute == "full":
         return False
     if primitive.name == "name":
-        return options["name"] in KEPT
+        return options["name"] in KEPT[c.recompute]
     return "attention" in primitive.name
 
 
@@ -206,6 +218,49 @@ def head(p, x, *, at: Layout):
     with jax.named_scope("head"):
         x = rms_norm(at.residual(x), p["scale"])
         return at.constrain(column_linear(x, p["table"], "bsd,vd->bsv", at), None, "model")
+
+
+def pinned(tree, at: Layout, c: Llama, *, over_data: bool):
+    """Arrays of the form of the weights, sharded as these are, and over "data" if that is asked.
+
+    Every weight has one dimension of the model's width, and that is never over "model".
+    """
+    layer, vocabulary = layer_params(c, at), P("model", None)
+    specs = {name: weight.sharding.spec for name, weight in layer.items()}
+    specs |= {"table": vocabulary, "scale": P()}
+
+    def pin(path, x):
+        spec = specs[re.findall(r"\w+", path[-1].key)[-1]]  # of a stage: "params['layers']['qkv']"
+        width = x.shape.index(c.hidden, x.ndim - max(len(spec), 1))
+        axes = [*(None,) * (x.ndim - len(spec)), *spec]
+        axes[width] = "data" if over_data else axes[width]
+        sharding = NamedSharding(at.mesh, P(*axes))
+        if isinstance(x, jax.ShapeDtypeStruct):
+            return x.update(sharding=sharding)
+        return jax.lax.with_sharding_constraint(x, sharding)
+
+    return jax.tree_util.tree_map_with_path(pin, tree)
+
+
+def scattered(at: Layout, c: Llama):
+    """Megatron's distributed optimizer: what `Pipeline(optimizer=)` takes."""
+
+    def init(params):
+        def state():
+            whole = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), params)
+            return pinned(whole, at, c, over_data=True)
+
+        return {
+            "master": state(), "m": state(), "v": state(), "count": jnp.zeros((), jnp.int32),
+        }  # fmt: skip
+
+    def update(params, gradients, state):
+        mine, theirs = (pinned(t, at, c, over_data=True) for t in (params, gradients))
+        new, state = adam_update(mine, theirs, state)
+        held = {n: pinned(state[n], at, c, over_data=True) for n in ("master", "m", "v")}
+        return pinned(new, at, c, over_data=False), held | {"count": state["count"]}
+
+    return init, update
 
 
 def step(mesh: AbstractMesh, c: Llama) -> flint.Pipeline:
@@ -234,7 +289,7 @@ def step(mesh: AbstractMesh, c: Llama) -> flint.Pipeline:
         schedule="interleaved-1f1b" if c.chunks > 1 else "1f1b",
         chunks=c.chunks,
         boundary=P("data", "model", None),
-        optimizer=(adam_init, adam_update),
+        optimizer=scattered(at, c) if c.distributed_optimizer else (adam_init, adam_update),
         clip_norm=1.0,
         gradient_dtype="float32",
         name=f"llama-{c.hidden}x{c.layers}",
@@ -252,12 +307,14 @@ def train(
     microbatches: int = 8,
     chunks: int = 1,
     recompute: str = "none",
+    distributed_optimizer: bool = False,
 ) -> flint.Pipeline:
     """The step of one of the sizes, with another number of layers if that is not 0."""
-    if model not in SIZES or recompute not in ("none", "full"):
-        raise ValueError(f"model is {' or '.join(SIZES)}, recompute none or full")
+    if model not in SIZES or recompute not in KEPT:
+        raise ValueError(f"model is {' or '.join(SIZES)}, recompute {', '.join(KEPT)}")
     config = dataclasses.replace(
         SIZES[model], layers=num_layers or SIZES[model].layers, seq=seq, micro_batch=micro_batch,
         microbatches=microbatches, chunks=chunks, recompute=recompute,
+        distributed_optimizer=distributed_optimizer,
     )  # fmt: skip
     return step(mesh, config)

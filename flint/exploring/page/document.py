@@ -1,0 +1,84 @@
+"""The page of a study: what was found first, then pictures of all points, then tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from flint.backends.report.page.document import document
+from flint.backends.report.page.markup import Markup, join, tag
+from flint.backends.report.page.section import Section
+from flint.exploring.choices import varying
+from flint.exploring.page import sections, tables
+from flint.exploring.page.measures import MEMORY, TIME, Measure, usual
+from flint.exploring.result import Result, Status
+from flint.text import format_bytes, format_count, format_duration
+
+_FOOTER = (
+    "Made by flint explore from captured programs: nothing ran. Times and memory are estimates; how "
+    "well they rank is in Flint's docs/explore-accuracy.md."
+)
+
+
+def study_html(
+    results: Sequence[Result],
+    *,
+    title: str,
+    objective: Measure | None = None,
+    beside: Measure = MEMORY,
+    said: Sequence[str] = (),
+) -> str:
+    """The page. `objective` says what is best (None: the usual one), `beside` is the other side of
+    the front, `said` are sentences on the space: defaults, constraints, what was left out.
+
+    Equal results give equal bytes. Pictures are of a bounded number of points; what is not drawn is
+    counted below them.
+    """
+    fitting = [r for r in results if r.status is Status.FITS]
+    goal = objective or usual(fitting)
+    ranked = sorted(fitting, key=lambda r: (goal.order(r), r.memory_bytes, r.point.mesh))
+    chosen = varying(r.point for r in results)
+    found: list[Section | None] = [
+        sections.front(ranked, goal, beside, chosen),
+        sections.coordinates(ranked, goal, chosen),
+        sections.heat_maps(results, ranked, goal, chosen),
+        sections.scaling(ranked, goal),
+        sections.bottlenecks(ranked, chosen),
+        tables.best(ranked, goal, chosen),
+        tables.rejected(results, chosen),
+    ]
+    none = () if ranked else (tag("p", "No point fits.", cls="bad"),)
+    told = (tag("p", sentence) for sentence in said)
+    head = join((_cards(results, ranked, goal), *none, *told))
+    return document(title, head, [s for s in found if s is not None], _FOOTER)
+
+
+def _cards(results: Sequence[Result], ranked: Sequence[Result], goal: Measure) -> Markup:
+    counts = Counter(r.status.value for r in results)
+    points = ", ".join(f"{format_count(n)} {what}" for what, n in counts.most_common())
+    shown = [("points", format_count(len(results)), points)]
+    if ranked:
+        best = ranked[0]
+        capacity = f"of {format_bytes(best.capacity_bytes)}" if best.capacity_bytes else ""
+        time = ("step time", format_duration(best.step_time_ns), _sure(best))
+        shown = [
+            ("best mesh", best.point.mesh, ""),
+            *([] if goal is TIME else [(goal.title, goal.written(goal.of(best)), "")]),
+            time,
+            ("MFU", f"{best.mfu:.1%}", best.point.cluster),
+            ("peak memory", format_bytes(best.memory_bytes), capacity),
+            ("devices", format_count(best.devices), ""),
+            *shown,
+        ]
+    return tag("dl", *(_card(*card) for card in shown), cls="cards")
+
+
+def _card(name: str, value: str, small: str) -> Markup:
+    below = tag("span", small, cls="small") if small else ""
+    return tag("div", tag("dt", name), tag("dd", value, below), cls="card")
+
+
+def _sure(r: Result) -> str:
+    if not r.low_ns:
+        return ""
+    return f"80 %: {format_duration(r.low_ns)} to {format_duration(r.high_ns)}"
