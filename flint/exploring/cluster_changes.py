@@ -32,7 +32,7 @@ from flint.exploring.machine.chips import changed_chip
 from flint.exploring.machine.paths import Part
 from flint.exploring.machine.tiers import changed_tiers, lent_tier
 from flint.exploring.machine.values import Change, read_change
-from flint.exploring.point import Pairs
+from flint.exploring.point import Pairs, Point
 
 _OF_CHIP = (Part.CHIP, Part.PEAKS, Part.FAMILY, Part.CHIP_CONSTANTS)
 _OF_TIERS = (Part.TIER, Part.TIER_CONSTANTS)
@@ -61,6 +61,11 @@ def changed(cluster: Cluster, changes: Pairs) -> Cluster:
             f"cluster '{cluster.name}' with {_text(changes)}: {said_of(first, Cluster)}",
             help=help_of(first, Cluster),
         ) from error
+
+
+def machine_of(point: Point) -> Cluster:
+    """The cluster of a point with its changes. Raises FlintError as `load_cluster` and `changed` do."""
+    return changed(load_cluster(point.cluster), point.changes)
 
 
 def _read(cluster: Cluster, changes: Pairs) -> list[Change]:

@@ -61,13 +61,13 @@ class Evaluator:
 
     def _evaluated(self, point: Point, trace: Trace) -> Result:
         from flint.backends.cost.estimate import estimate
-        from flint.cluster.models import load_cluster
+        from flint.exploring.cluster_changes import machine_of
         from flint.exploring.evaluated import result_of
 
         try:
             found = estimate(
                 trace.workload,
-                load_cluster(point.cluster),
+                machine_of(point),
                 stack=point.stack or None,
                 policy=point.policy or None,
                 mapping=point.mapping or None,

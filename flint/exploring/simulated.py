@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
-from flint.exploring.cluster_changes import changed
+from flint.exploring.cluster_changes import machine_of
 from flint.exploring.evaluate import Evaluator
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
@@ -21,7 +21,6 @@ from flint.exploring.subject import Subject
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
     from flint.backends.simulators.astra_sim import AstraSim
-    from flint.cluster.models import Cluster
     from flint.tracing import Trace
 
 #: A simulator holds a trace for each rank: more are not written unless they are asked for.
@@ -92,13 +91,6 @@ def write_point(trace: Trace, point: Point, folder: Path) -> WriteReport:
     if trace.workload.metadata.get("profile") != profile:
         trace = trace.rewritten(profile)
     return trace.save(folder, cluster=with_stack(machine, stack), mapping=point.mapping or None)
-
-
-def machine_of(point: Point) -> Cluster:
-    """The cluster of a point with its changes. Raises FlintError as `load_cluster` and `changed` do."""
-    from flint.cluster.models import load_cluster
-
-    return changed(load_cluster(point.cluster), point.changes)
 
 
 def _simulated(result: Result, place: Path, simulator: AstraSim | None) -> SimulatedPoint:

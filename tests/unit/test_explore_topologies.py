@@ -7,9 +7,11 @@ import pytest
 import flint
 from flint.backends.simulators.astra_sim import AstraSim
 from flint.backends.simulators.process import Limits
+from flint.exploring.cluster_changes import machine_of
+from flint.exploring.evaluate import Evaluator
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
-from flint.exploring.simulated import machine_of, simulate_best, write_point
+from flint.exploring.simulated import simulate_best, write_point
 from flint.exploring.subject import Subject
 from flint.io.processes import Patience
 from flint.ir.mesh import AxisRef, Group, Mesh
@@ -162,6 +164,20 @@ def step(mesh, *, width: int = 1024):
 
     return flint.Step(jax.grad(loss), (array((width, width), None, "model"), array((512, width), "data")))
 """
+
+
+def test_points_are_estimated_on_their_own_machines(tmp_path, fabric):
+    (tmp_path / "model.py").write_text(MODEL)
+    slow = (("nvlink.bandwidth", "10GB/s"),)
+    points = [Point("data=2,model=4", fabric, changes=c) for c in ((), slow)]
+    points.append(Point("data=2,model=4", fabric, changes=(("nvlink.bandwith", "10GB/s"),)))
+    evaluator = Evaluator(Subject(str(tmp_path / "model.py")))
+    plain, changed, wrong = evaluator.evaluate(points)
+    estimate = evaluator.trace(points[1]).estimate(machine_of(points[1]))
+    evaluator.close()
+    assert changed.step_time_ns == estimate.step_time_ns > plain.step_time_ns
+    assert (plain.price_per_hour, plain.power_w) == (0, 700)
+    assert (wrong.status, wrong.code) == (Status.REFUSED, "FL868")
 
 
 def test_the_best_points_are_simulated_on_their_own_machines(tmp_path, monkeypatch):
