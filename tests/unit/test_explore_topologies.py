@@ -168,9 +168,9 @@ def step(mesh, *, width: int = 1024):
 
 def test_points_are_estimated_on_their_own_machines(tmp_path, fabric):
     (tmp_path / "model.py").write_text(MODEL)
-    slow = (("nvlink.bandwidth", "10GB/s"),)
+    slow = (("rail.bandwidth", "10GB/s"),)
     points = [Point("data=2,model=4", fabric, changes=c) for c in ((), slow)]
-    points.append(Point("data=2,model=4", fabric, changes=(("nvlink.bandwith", "10GB/s"),)))
+    points.append(Point("data=2,model=4", fabric, changes=(("rail.bandwith", "10GB/s"),)))
     evaluator = Evaluator(Subject(str(tmp_path / "model.py")))
     plain, changed, wrong = evaluator.evaluate(points)
     estimate = evaluator.trace(points[1]).estimate(machine_of(points[1]))
