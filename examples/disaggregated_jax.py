@@ -30,6 +30,7 @@ Configurations: "The Llama 3 Herd of Models" (arXiv 2407.21783), table 3. Weight
 import dataclasses
 import functools
 import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -234,7 +235,7 @@ def serve(
     mesh: AbstractMesh,
     *,
     model: str = "8b",
-    prefill_pool: int = 1,
+    prefill_pool: Annotated[int, range(1, 9)] = 1,
     prefill_tp: str = "model",
     decode_tp: str = "model",
     prompt: int = 4096,

@@ -27,6 +27,7 @@ attend to the whole sequence, and there is no dropout.
 
 import dataclasses
 import functools
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -193,11 +194,11 @@ def train(
     mesh: AbstractMesh,
     *,
     microbatches: int = 8,
-    schedule: str = "",
-    chunks: int = 1,
+    schedule: Annotated[str, ("", "zb-h1")] = "",
+    chunks: Annotated[int, (1, 2)] = 1,
     model: str = "175b",
     micro_batch: int = 1,
-    remat: str = "none",
+    remat: Literal["none", "selective", "full"] = "none",
     gradient_dtype: str = "",
     clip: float = 1.0,
     num_layers: int = 0,

@@ -42,6 +42,7 @@ import dataclasses
 import functools
 import math
 import re
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -280,18 +281,24 @@ def config(model: str, remat: str, layers: str, num_layers: int) -> Config:
     return dataclasses.replace(c, num_layers=num_layers or c.num_layers)
 
 
+# What `flint explore` looks through: all that there is where it says Literal, else what is worth a look.
+Parallel = Annotated[str, ("fsdp+tp", "fsdp+tp+sp", "tp", "tp+sp")]
+Remat = Literal["full", "none"]
+Optimizer = Literal["", "sharded"]
+
+
 @flint.entry(axes=("data", "model"), default=True)
 def train(
     mesh: AbstractMesh,
     *,
     model: str = "8b",
-    parallel: str = "fsdp+tp",
-    remat: str = "full",
+    parallel: Parallel = "fsdp+tp",
+    remat: Remat = "full",
     layers: str = "scan",
     seq: int = 8192,
     batch: int = 0,
     num_layers: int = 0,
-    optimizer: str = "",
+    optimizer: Optimizer = "",
 ) -> flint.Step:
     """One training step. `num_layers` cuts the model short; 0 is the published depth."""
     c = config(model, remat, layers, num_layers)
@@ -341,18 +348,18 @@ def pipelined(
     mesh: AbstractMesh,
     *,
     microbatches: int = 8,
-    schedule: str = "",
-    chunks: int = 1,
+    schedule: Annotated[str, ("", "zb-h1")] = "",
+    chunks: Annotated[int, (1, 2)] = 1,
     model: str = "8b",
-    parallel: str = "tp+sp",
-    remat: str = "none",
+    parallel: Annotated[str, ("tp+sp", "fsdp+tp+sp")] = "tp+sp",
+    remat: Remat = "none",
     layers: str = "scan",
     cut: str = "",
-    reshard: bool = True,
+    reshard: Literal[True, False] = True,
     seq: int = 8192,
     micro_batch: int = 1,
     num_layers: int = 0,
-    optimizer: str = "",
+    optimizer: Optimizer = "",
 ) -> flint.Pipeline:
     """One training step in stages along the axis "pipe"."""
     c = config(model, remat, layers, num_layers)

@@ -18,6 +18,7 @@ Configuration: "Mixtral of Experts" (arXiv 2401.04088), table 1, and the release
 import dataclasses
 import functools
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -243,8 +244,8 @@ def abstract_params(c: Config, mesh: AbstractMesh, dtype):
 def train(
     mesh: AbstractMesh,
     *,
-    dispatch: str = "alltoall",
-    remat: str = "full",
+    dispatch: Literal["alltoall", "einsum"] = "alltoall",
+    remat: Literal["full", "none"] = "full",
     seq: int = 4096,
     batch: int = 0,
     capacity: float = 1.25,

@@ -35,7 +35,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import torch.distributed as dist
@@ -212,7 +212,7 @@ def annotated(
     mesh: AbstractMesh,
     *,
     model: str = "8b",
-    parallel: str = "fsdp+tp",
+    parallel: Annotated[str, ("fsdp+tp", "fsdp+tp+sp", "tp", "tp+sp")] = "fsdp+tp",
     seq: int = 8192,
     batch: int = 0,
     num_layers: int = 0,

@@ -99,12 +99,14 @@ class Evaluator:
 
     def _options(self, point: Point) -> CaptureOptions:
         s = self.subject
-        settings = {**dict(s.settings), **dict(point.settings)}
+        # What is swept of a script are options of its own.
+        own = tuple(f"--{n.lstrip('-')}={v}" for n, v in point.settings) if s.world else ()
+        settings = dict(s.settings) | ({} if s.world else dict(point.settings))
         return CaptureOptions(
             s.model,
             point.mesh or None,
             world=s.world,
-            script_arguments=s.script_arguments,
+            script_arguments=(*s.script_arguments, *own),
             clusters=(point.cluster,) if point.cluster else (),
             hints=s.hints,
             args=s.args,

@@ -200,7 +200,9 @@ def entry(
     """Mark a function of a mesh that returns a step, so that `flint capture FILE` finds it.
 
     The function receives a `jax.sharding.AbstractMesh` (its axes named `axes`) and the options
-    given with `--set NAME=VALUE` as keyword arguments. It returns a `Step`, `TorchStep`,
+    given with `--set NAME=VALUE` as keyword arguments. An option annotated with `Literal[...]` or an
+    `Enum` takes those values alone; these, and those of `Annotated[int, range(1, 9)]` and
+    `Annotated[T, (a, b)]`, are what `flint explore` looks through. It returns a `Step`, `TorchStep`,
     `WorldStep`, `Pipeline` or `Disaggregated`. Of several entries in a file the one marked `default` is taken where none is
     named. `axis_types` are the types of the axes, in their order, as JAX's `AxisType` or by name:
     "auto" (without it, all are) or "explicit"; one stands for all.
