@@ -15,11 +15,11 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NoReturn, Self
 
 from flint.errors import FlintError
 from flint.io.scratch import scratch_folder
@@ -239,11 +239,17 @@ def begin_child() -> None:
         return  # a person started it
     descriptor, parent = map(int, about.split())
     faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True)
-    threading.Thread(target=_end_with, args=(parent,), name="flint-parent", daemon=True).start()
+    end_with(parent)
 
 
-def _end_with(parent: int) -> None:
-    """A parent that was killed cannot end its children: they look whether it is there."""
+def end_with(parent: int) -> None:
+    """From now on end this process when its parent has ended: one that was killed ends no children."""
+    end = os._exit  # as it is now: while the user's code runs it is another one
+    watch = threading.Thread(target=_end_with, args=(parent, end), name="flint-parent", daemon=True)
+    watch.start()
+
+
+def _end_with(parent: int, end: Callable[[int], NoReturn]) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
-    os._exit(1)
+    end(1)

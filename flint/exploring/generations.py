@@ -1,0 +1,83 @@
+"""Generations of a study: points that were evaluated with the same model, versions and environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Mapping
+
+from flint.errors import FlintError
+from flint.io.inputs import CHANGED, Input, InputKind
+
+_WORDS = {"packages": "installed packages", "python": "Python", "flint": "Flint"}
+
+
+def generation_of(
+    connection: sqlite3.Connection, shared: Mapping[str, str]
+) -> tuple[int, dict[int, str]]:
+    """The generation that still holds, a new one if none does; and why each of the others does not."""
+    reasons: dict[int, str] = {}
+    current = 0
+    rows = connection.execute("SELECT id, shared FROM generations ORDER BY id DESC").fetchall()
+    for number, text in rows:
+        reason = _why_not(connection, number, json.loads(text), shared)
+        if reason:
+            reasons[number] = reason
+        elif not current:
+            current = number
+        else:
+            reasons[number] = "the model changed in between"
+    if not current:
+        current = 1 + max((number for number, _ in rows), default=0)
+        said = json.dumps(dict(shared), sort_keys=True)
+        connection.execute("INSERT INTO generations VALUES (?, ?)", (current, said))
+    return current, reasons
+
+
+def _why_not(
+    connection: sqlite3.Connection, number: int, then: Mapping[str, str], now: Mapping[str, str]
+) -> str:
+    """What is not as it was for a generation: "model.py changed"; "" if it still holds."""
+    names = sorted(n for n in {*then, *now} if then.get(n, "") != now.get(n, ""))
+    if names:
+        return f"{_WORDS.get(names[0], names[0])} changed"
+    changed = [i.path for i in inputs_of(connection, number) if not i.is_current()]
+    return f"{os.path.basename(changed[0])} changed" if changed else ""
+
+
+def inputs_of(connection: sqlite3.Connection, number: int) -> list[Input]:
+    """What the captures of a generation have read: files first."""
+    rows = connection.execute(
+        "SELECT kind, path, digest FROM inputs WHERE generation=? ORDER BY kind, path", (number,)
+    )
+    return [Input(InputKind(kind), path, digest) for kind, path, digest in rows]
+
+
+def add_inputs(connection: sqlite3.Connection, number: int, found: Iterable[Input]) -> None:
+    """Write down what captures of a generation have read.
+
+    Raises FlintError FL872 for a file that had another content when another process read it.
+    """
+    known = {(i.kind, i.path): i.digest for i in inputs_of(connection, number)}
+    for one in found:
+        before = known.get((one.kind, one.path), one.digest)
+        if before == one.digest:
+            value = one.digest
+        elif one.kind is InputKind.FILE and CHANGED not in (before, one.digest):
+            raise _changed(one.path)
+        else:
+            value = CHANGED  # what it was cannot be said: it is never current
+        connection.execute(
+            "INSERT OR REPLACE INTO inputs VALUES (?, ?, ?, ?)",
+            (number, one.kind.value, one.path, value),
+        )
+
+
+def _changed(path: str) -> FlintError:
+    return FlintError(
+        "FL872",
+        f"{os.path.basename(path)} changed while it was explored: some points are of what it was",
+        place=path,
+        help="run the same again: what does not hold any more is evaluated anew",
+    )

@@ -1,0 +1,115 @@
+"""A study from its space to its end: what is known is taken from the file, the rest is evaluated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from flint.exploring.fingerprint import versions
+from flint.exploring.local import LocalExecutor
+from flint.exploring.point import Point
+from flint.exploring.result import Result
+from flint.exploring.schedule import Executor, groups_of
+from flint.exploring.search import Goal, SearchKind, search
+from flint.exploring.space import Space
+from flint.exploring.study import Study, in_order
+from flint.exploring.study_file import StudyFile, open_study
+from flint.exploring.work import work_of
+
+#: Programs whose first point is evaluated before the others.
+_EARLY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a study is: `done` points of `total`, `reused` of them from before."""
+
+    done: int
+    total: int
+    reused: int
+    latest: tuple[Result, ...]  #: what has just become known
+
+
+Listener: TypeAlias = Callable[[Progress], None]
+
+
+def explore_space(
+    space: Space,
+    *,
+    study: Path | None = None,
+    executor: Executor | None = None,
+    budget: int | None = None,
+    objectives: Sequence[Goal] = (),
+    kind: SearchKind | None = None,
+    seed: int = 0,
+    jobs: int = 0,
+    progress: Listener | None = None,
+) -> Study:
+    """Evaluate the points of a space; those that a study file has are not evaluated again.
+
+    All points, or where there are more than `budget` those that a search for `objectives` finds
+    (`kind`, `seed`: see `search`). Results are in `study`, if that is given, as soon as they are
+    there. Without an `executor`, `jobs` processes of this machine evaluate.
+
+    Raises FlintError as `open_study` does, FL862 for an empty space, FL867 without what a search
+    or an executor needs, FL871, FL872.
+    """
+    space.require_points()
+    with contextlib.ExitStack() as open_:
+        file = open_.enter_context(open_study(study, space))
+        if executor is None:
+            executor = open_.enter_context(LocalExecutor(work_of(space.subject), jobs))
+        total = space.count() if budget is not None else 0
+        known = _Known(file, executor, progress)
+        if budget is None or total <= budget:
+            found = known.all_of(space.points())
+        else:
+            known.total = budget
+            found = search(space, known.results, budget, objectives, kind=kind, seed=seed)
+    return Study(
+        space.subject,
+        space.to_json(),
+        in_order(found),
+        versions(),
+        file.notes,
+        known.reused,
+        max(0, total - len(found)),
+    )
+
+
+class _Known:
+    """Results from the file, or else from the executor."""
+
+    def __init__(self, file: StudyFile, executor: Executor, progress: Listener | None) -> None:
+        self.total, self.reused = 0, 0
+        self._file, self._executor, self._progress = file, executor, progress
+        self._before = file.found()
+        self._now: dict[str, Result] = {}
+
+    def all_of(self, points: Iterable[Point]) -> list[Result]:
+        """Results of all points of a space."""
+        asked = list(points)
+        self.total = len(asked)
+        return self.results(asked)
+
+    def results(self, points: Sequence[Point]) -> list[Result]:
+        """A result for each point, in their order."""
+        keys = [p.key for p in points]
+        again = [
+            self._before[k] for k in dict.fromkeys(keys) if k in self._before and k not in self._now
+        ]
+        self.reused += len(again)
+        self._take(again)
+        missing = {k: p for k, p in zip(keys, points, strict=True) if k not in self._now}
+        for done in self._executor.run(groups_of(missing.values(), _EARLY)):
+            self._file.add(done.results, done.inputs)
+            self._take(done.results)
+        return [self._now[key] for key in keys]
+
+    def _take(self, results: Sequence[Result]) -> None:
+        self._now.update((r.point.key, r) for r in results)
+        if self._progress is not None and results:
+            self._progress(Progress(len(self._now), self.total, self.reused, tuple(results)))

@@ -1,0 +1,123 @@
+"""The tables of a study file (SQLite), and how one is opened.
+
+`application_id` and `user_version` in the file's header say that it is a study, and of which format.
+While a study runs it has a write-ahead log beside it (`-wal`); afterwards it is one plain file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from flint.errors import FlintError
+
+APPLICATION_ID = 0x464C4E54  # "FLNT"
+VERSION = 1
+#: How long a reader waits for a writer, in seconds.
+_BUSY_SECONDS = 20.0
+
+_TABLES = """
+CREATE TABLE study (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE generations (id INTEGER PRIMARY KEY, shared TEXT NOT NULL);
+CREATE TABLE inputs (
+  generation INTEGER NOT NULL, kind TEXT NOT NULL, path TEXT NOT NULL, digest TEXT NOT NULL,
+  PRIMARY KEY (generation, kind, path)
+) WITHOUT ROWID;
+CREATE TABLE points (
+  key TEXT PRIMARY KEY, generation INTEGER NOT NULL, fingerprint TEXT NOT NULL,
+  holds INTEGER NOT NULL, finished INTEGER NOT NULL, point TEXT NOT NULL,
+  status TEXT NOT NULL, code TEXT NOT NULL, devices INTEGER NOT NULL, step_time_ns REAL NOT NULL,
+  low_ns REAL NOT NULL, high_ns REAL NOT NULL, mfu REAL NOT NULL, tokens INTEGER NOT NULL,
+  memory_bytes INTEGER NOT NULL, capacity_bytes INTEGER NOT NULL, is_bound INTEGER NOT NULL,
+  result TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+def connect_new() -> sqlite3.Connection:
+    """A study in memory alone."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    make_tables(connection)
+    return connection
+
+
+def connect_to_write(path: Path) -> sqlite3.Connection:
+    """A study file that nobody else writes to; made if it is not there.
+
+    Raises FlintError FL864 for another file, which stays as it is, and sqlite3.Error.
+    """
+    is_new = not path.exists() or (path.is_file() and path.stat().st_size == 0)
+    if not is_new:
+        connect_to_read(path).close()
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        if is_new:
+            make_tables(connection)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """Make an empty database a study, or leave it as it is."""
+    with transaction(connection):
+        for statement in _TABLES.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={VERSION}")
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A study file, which is not changed. Raises FlintError FL864 for what is none."""
+    if not path.is_file():
+        why = "it is no regular file" if path.exists() else "there is no such file"
+        raise _no_study(path, why)
+    try:
+        uri = f"{path.resolve().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+        try:
+            _check(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise _no_study(path, str(error)) from error
+    return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise _no_study(path, "another program made it")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        raise FlintError(
+            "FL864",
+            f"{path} is a study of a newer Flint: of format {version}, and this one reads {VERSION}",
+            help="install the newer Flint, or choose another file",
+        )
+
+
+def _no_study(path: Path, why: str) -> FlintError:
+    return FlintError(
+        "FL864",
+        f"{path} is no study: {why}",
+        help="--study takes a file that `flint explore` has made, or one that is not there yet",
+    )
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is executed inside, or nothing of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite ends some itself when a disk is full
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,107 @@
+"""Points whose evaluation costs nothing, for tests of studies: workers import this module."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from flint.exploring.dimension import Dimension, Field
+from flint.exploring.result import Result, Status
+from flint.exploring.space import Space
+from flint.exploring.subject import Subject
+from flint.exploring.work import Work
+
+MESHES = ("data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8")
+
+
+def space_of(folder, microbatches=range(1, 11), clusters=("h100-dgx", "b200-dgx"), name="model.py"):
+    """A space of a model that need not be read: 4 meshes, some microbatches, some clusters."""
+    return Space(
+        Subject(str(folder / name)),
+        (
+            Dimension("mesh", Field.MESH, MESHES, "--devices"),
+            Dimension("microbatches", Field.PIPELINE, tuple(map(str, microbatches)), "--sweep"),
+            Dimension("cluster", Field.CLUSTER, tuple(map(str, clusters)), "-c"),
+        ),
+        (8,),
+        ("data", "model"),
+    )
+
+
+def result_at(point):
+    """What `Hashed` says of a point: its time is short for few microbatches on many model shards."""
+    microbatches = int(dict(point.pipeline)["microbatches"])
+    model = int(point.mesh.rpartition("=")[2])
+    if microbatches > 8 * model:
+        return Result(point, Status.TOO_LARGE, 8, "too large", memory_bytes=200, capacity_bytes=100)
+    time_ns = 1e6 * microbatches / model + len(point.cluster) / 3
+    return Result(
+        point,
+        Status.FITS,
+        8,
+        step_time_ns=time_ns,
+        mfu=1 / time_ns,
+        memory_bytes=10 * microbatches,
+        capacity_bytes=100,
+        exposed_ns={"model": time_ns / 7},
+    )
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """Makes evaluators that take `seconds` for a point and append its key to `log`.
+
+    They read `reads`; the process of one that meets `kills` in a point ends, once if `once`.
+    """
+
+    log: str
+    seconds: float = 0.0
+    reads: str = ""
+    kills: str = ""
+    once: bool = False
+
+    def __call__(self):
+        return _Evaluator(self)
+
+
+@dataclass
+class _Evaluator:
+    how: Hashed
+
+    def evaluate(self, points):
+        if self.how.reads:
+            Path(self.how.reads).read_bytes()
+        return [self._one(point) for point in points]
+
+    def _one(self, point):
+        if self.how.kills and self.how.kills in repr(point):
+            self._kill()
+        time.sleep(self.how.seconds)
+        with open(self.how.log, "a") as log:
+            log.write(f"{point.key} {os.getpid()}\n")
+        return result_at(point)
+
+    def _kill(self):
+        mark = Path(f"{self.how.log}.killed")
+        if not (self.how.once and mark.exists()):
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def work(folder, **how):
+    """Work of such evaluators; what they read lies in `folder`."""
+    return Work(Hashed(str(folder / "log"), **how), str(folder), 60.0)
+
+
+def evaluated(folder):
+    """Keys of the points that were evaluated, in that order."""
+    log = folder / "log"
+    return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def workers(folder):
+    """Process ids of those that evaluated."""
+    return sorted({int(line.split()[1]) for line in (folder / "log").read_text().splitlines()})
