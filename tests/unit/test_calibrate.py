@@ -26,6 +26,7 @@ from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
+from flint.exploring.cluster_changes import changed
 from flint.frontends.measurements import kernel_rows as make
 from flint.frontends.measurements.rows import CollectiveTime, KernelTime
 from flint.ir.op_class import Collective, OpClass
@@ -223,6 +224,15 @@ def test_an_estimate_says_what_rests_on_exact_shapes(tmp_path: Path) -> None:
     (note,) = [n for n in found.notes if "mine.kernels.csv" in n]
     assert "for exactly their shapes" in note and found.step_time_ns > 1e9
     assert not any("exactly" in n for n in trace.estimate("h100-dgx").notes)
+
+    other = tmp_path / "other.toml"  # another chip has not been measured
+    power = '{ value = 500, kind = "datasheet", source = "d" }'
+    for same, key in ((True, "variation"), (False, "power_w")):
+        text = f'name = "o"\ntitle = "O"\nbase = "mine.toml"\n[chip]\n{key} = {power}\n'
+        other.write_text(text, "utf-8")
+        assert (Cluster.load(other).chip.measured_kernels is not None) is same
+    for same, change in ((True, ("chip.memory", "2x")), (False, ("chip.power", "500W"))):
+        assert (changed(Cluster.load(path), (change,)).chip.measured_kernels is not None) is same
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../a.csv", "", "a\\b.csv", "none.csv", "C:a.csv"])

@@ -8,6 +8,7 @@ from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.exploring.cluster_changes import changed
 from flint.exploring.machine.text import cluster_text
+from tests.estimates import zoo
 
 H100 = Cluster.load("h100-dgx")
 
@@ -23,6 +24,7 @@ def _numbers(cluster):
     found = cluster.model_dump()
     for key in ("name", "title", "base", "notes", "aliases", "price_per_hour"):
         del found[key]
+    del found["chip"]["name"]
     return _without_own(found)
 
 
@@ -122,6 +124,17 @@ def test_peaks_go_with_units_and_clock_and_work_of_a_unit_against_its_peak():
     given = changed(H100, (("chip.gpu.sms", "2x"), ("chip.peak.bf16", "1PFLOP/s"))).chip
     assert given.peak_flops_per_s["bf16"].value == 1e15
     assert given.peak_flops_per_s["f32"] == H100.chip.peak_flops_per_s["f32"]
+
+
+def test_a_chip_that_is_another_one_was_never_measured():
+    trace = zoo("llama_fsdp_tp")
+    spreads = [
+        {s.part: s.trust for s in trace.estimate(c, stack="composer", profile="torch").interval.spreads}
+        for c in (H100, changed(H100, (("chip.memory_bandwidth", "4TB/s"),)))
+    ]
+    assert (spreads[0]["step"], spreads[1]["step"]) == ("own", "borrowed")
+    assert spreads[1]["products"] == "borrowed"
+    assert changed(H100, (("chip.memory", "96GiB"),)).chip.name == H100.chip.name
 
 
 def test_a_torus_keeps_what_a_chip_sends_and_its_shape_says_its_size():

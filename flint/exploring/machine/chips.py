@@ -27,8 +27,12 @@ def changed_chip(chip: Chip, changes: Sequence[Change]) -> Chip:
     units = {c.target.key: c for c in changes if c.target.part is Part.FAMILY}
     said = {name: c.quantity(getattr(family, name)) for name, c in units.items()}
     now["peak_flops_per_s"] = _peaks(chip, said, changes)
+    is_another = _is_another(chip, now, said)
     if family is not None:
-        now[family.table] = _family(chip, now, said, changes)
+        factor = _unit_factor(chip, now, said) if is_another else None
+        now[family.table] = _family(chip, family, said, changes, factor)
+    if is_another:  # no step, and no kernel of exactly its shape, was measured on it
+        now |= {"name": f"{chip.name} (changed)", "measured_kernels": None}
     return type(chip).model_validate(now)
 
 
@@ -54,19 +58,19 @@ def _peaks(
 
 
 def _family(
-    chip: Chip, now: Mapping[str, Any], said: Mapping[str, Quantity], changes: Sequence[Change]
+    chip: Chip,
+    family: ChipFamily,
+    said: Mapping[str, Quantity],
+    changes: Sequence[Change],
+    factor: float | None,
 ) -> ChipFamily:
-    """The table of the family, with constants of another chip where this one now is another."""
-    family = chip.family
-    assert family is not None
+    """The table of the family; constants are another chip's with a `factor` of times of a unit's work."""
     asked = [c for c in changes if c.target.part is Part.CHIP_CONSTANTS]
     update: dict[str, Any] = dict(said)
-    if _is_another(chip, now, said):
-        update |= _lent(chip, family, _unit_factor(chip, now, said))
+    if factor is not None:
+        update |= _lent(chip, family, factor)
     if asked:
         update |= _with_constants({**family.__dict__, **update}, asked)
-    if not update:
-        return family
     if said or asked:
         return type(family).model_validate({**family.__dict__, **update})
     return family.model_copy(update=update)  # the same values under other sources
