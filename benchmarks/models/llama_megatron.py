@@ -13,8 +13,9 @@ added in 32 bits by the product's kernel (`gradient_accumulation_fusion`).
 
     recompute   none; activations: rotary embedding and SwiGLU are done again; mlp: all from the norm
                 before it to its last product; full: whole layers, which keep their input alone
-    distributed_optimizer   gradients are reduced and scattered over "data", each rank updates its
-                part of the weights, and all gather what came of it (Megatron-core's option of that name)
+    distributed_optimizer   each rank of "data" updates its part of the weights, and all gather what
+                came of it, as with Megatron-core's option of that name; that reduces and scatters the
+                gradients, pipelines here all-reduce them
     Sizes: arXiv 2407.21783, table 3.
 """
 
