@@ -42,13 +42,10 @@ class Evaluator:
 
         What a user can mend makes a point REFUSED, anything else that is raised FAILED.
         """
-        if not points:
-            return []
-        try:
-            trace = self._captured(points[0])
-        except Exception as error:  # noqa: BLE001  one point's fault is no other's
-            return [_rejected(p, error) for p in points]
-        return [self._evaluated(p, trace) for p in points]
+        found: dict[Point, Result] = {}
+        for alike in self._captured_alike(points):
+            found.update(zip(alike, self._of_a_capture(alike), strict=True))
+        return [found[p] for p in points]
 
     def trace(self, point: Point) -> Trace:
         """What `flint capture` makes of a point. Raises as that does."""
@@ -58,6 +55,20 @@ class Evaluator:
         """Forget the modules of the model."""
         self._open.close()
         self._file = None
+
+    def _captured_alike(self, points: Sequence[Point]) -> Iterable[Sequence[Point]]:
+        """Scripts and compilers are told the chip, so what they make is of one cluster's."""
+        if not (self.subject.world or self.subject.compiler):
+            return [points] if points else []
+        clusters = dict.fromkeys(p.cluster for p in points)
+        return [[p for p in points if p.cluster == cluster] for cluster in clusters]
+
+    def _of_a_capture(self, points: Sequence[Point]) -> list[Result]:
+        try:
+            trace = self._captured(points[0])
+        except Exception as error:  # noqa: BLE001  one point's fault is no other's
+            return [_rejected(p, error) for p in points]
+        return [self._evaluated(p, trace) for p in points]
 
     def _evaluated(self, point: Point, trace: Trace) -> Result:
         from flint.backends.cost.estimate import estimate

@@ -81,6 +81,10 @@ class Space:
         """Number of points. Tries every combination of what conditions name."""
         return self.size() - sum(self.left_out().values())
 
+    def exceeds(self, points: int) -> bool:
+        """Whether there are more points than this; stops at the first one too many."""
+        return next(islice(self._walk(self.dimensions), points, None), None) is not None
+
     def left_out(self) -> dict[str, int]:
         """Points that are forbidden, by the condition that forbade them first."""
         named = self._named()

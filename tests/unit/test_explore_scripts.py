@@ -23,3 +23,27 @@ def test_a_swept_option_is_one_of_the_script():
     assert replace(swept, point=asked.point) == asked
     (usual,) = Evaluator(subject).evaluate([Point("data=4", "h100-dgx")])
     assert usual.compute_ns > swept.compute_ns
+
+
+ASKS = """
+import torch, torch.distributed as dist
+dist.init_process_group(backend="nccl")
+width = 256 if "MI300X" in torch.cuda.get_device_name() else 64
+model = torch.nn.Linear(width, width, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(8, width, device="cuda")).sum().backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+    optimizer.step()
+"""
+
+
+def test_a_script_is_told_the_chip_of_its_cluster(tmp_path):
+    (tmp_path / "train.py").write_text(ASKS)
+    evaluator = Evaluator(Subject(str(tmp_path / "train.py"), world=True))
+    points = [Point("data=4", cluster) for cluster in ("h100-dgx", "mi300x", "h100-dgx")]
+    together = evaluator.evaluate(points)
+    assert [r.reason for r in together] == ["", "", ""]
+    assert together[1] == evaluator.evaluate(points[1:2])[0]
+    assert together[0] == together[2]

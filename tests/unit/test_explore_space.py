@@ -137,6 +137,8 @@ def test_conditions_leave_what_a_filter_would(model):
     kept = list(filter(wanted, everything.points()))
     assert list(found.points()) == kept
     assert 0 < len(kept) == found.count() < everything.size()
+    assert found.exceeds(len(kept) - 1)
+    assert not found.exceeds(len(kept))
     left_out = found.left_out()
     assert set(left_out) == set(where)
     assert sum(left_out.values()) == everything.size() - len(kept)
@@ -184,6 +186,7 @@ def test_a_space_of_billions_is_not_walked_to_be_made(model):
     sweeps = [f"{name}=1..1000:1" for name in ("seq", "microbatches", "chunks")]
     found = space(model, devices=[720_720], sweeps=sweeps, where=["data <= 16", "set.seq > 5"])
     assert found.size() > 10**13
+    assert found.exceeds(10_000)
     first = next(found.points())
     assert dict(first.settings)["seq"] == "6"
 
