@@ -14,6 +14,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+from flint.exploring.cluster_changes import PARTS
 from flint.exploring.point import Point
 from flint.exploring.subject import Subject
 from flint.io.inputs import InputKind, digest, digest_of, environment_of
@@ -32,11 +33,11 @@ class Fingerprints:
 
     def of(self, point: Point) -> str:
         """A digest of the content of what a point names. Raises FlintError for what cannot be read."""
-        files = (point.mapping, point.routing, *(value for _, value in point.changes))
         found = (
             self._cluster(point.cluster),
             self._stack(point.stack),
-            *(self._file(text) for text in files),
+            *(self._file(text) for text in (point.mapping, point.routing)),
+            *(self._cluster(value) for path, value in point.changes if path in PARTS),
         )
         return digest("\n".join(found).encode())
 

@@ -7,7 +7,9 @@ import pytest
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.exploring.cluster_changes import changed
+from flint.exploring.fingerprint import Fingerprints
 from flint.exploring.machine.text import cluster_text
+from flint.exploring.point import Point
 from tests.estimates import zoo
 
 H100 = Cluster.load("h100-dgx")
@@ -129,7 +131,10 @@ def test_peaks_go_with_units_and_clock_and_work_of_a_unit_against_its_peak():
 def test_a_chip_that_is_another_one_was_never_measured():
     trace = zoo("llama_fsdp_tp")
     spreads = [
-        {s.part: s.trust for s in trace.estimate(c, stack="composer", profile="torch").interval.spreads}
+        {
+            s.part: s.trust
+            for s in trace.estimate(c, stack="composer", profile="torch").interval.spreads
+        }
         for c in (H100, changed(H100, (("chip.memory_bandwidth", "4TB/s"),)))
     ]
     assert (spreads[0]["step"], spreads[1]["step"]) == ("own", "borrowed")
@@ -245,3 +250,15 @@ def _only_values(cluster):
     for key in ("name", "title", "base", "notes", "aliases", "price_per_hour"):
         del found[key]
     return plain(found)
+
+
+def test_a_network_of_a_file_counts_with_what_it_stands_on(tmp_path):
+    base, own = tmp_path / "base.toml", tmp_path / "own.toml"
+    text = 'name = "n"\ntitle = "t"\nbase = "{}"\nderate = ' + _q(0.9) + "\n"
+    base.write_text(text.format("h100-dgx"))
+    own.write_text(text.format("base.toml"))
+    point = Point("data=8", "h100-dgx", changes=(("network", str(own)), ("ib.size", "64")))
+    before = Fingerprints().of(point)
+    assert Fingerprints().of(point) == before
+    base.write_text(text.format("h200-dgx"))
+    assert Fingerprints().of(point) != before
