@@ -254,11 +254,15 @@ def _only_values(cluster):
 
 def test_a_network_of_a_file_counts_with_what_it_stands_on(tmp_path):
     base, own = tmp_path / "base.toml", tmp_path / "own.toml"
-    text = 'name = "n"\ntitle = "t"\nbase = "{}"\nderate = ' + _q(0.9) + "\n"
-    base.write_text(text.format("h100-dgx"))
-    own.write_text(text.format("base.toml"))
+
+    def write(path, below):
+        text = f'name = "n"\ntitle = "t"\nbase = "{below}"\nderate = {_q(0.9)}\n'
+        path.write_text(text, encoding="utf-8")
+
+    write(base, "h100-dgx")
+    write(own, "base.toml")
     point = Point("data=8", "h100-dgx", changes=(("network", str(own)), ("ib.size", "64")))
     before = Fingerprints().of(point)
     assert Fingerprints().of(point) == before
-    base.write_text(text.format("h200-dgx"))
+    write(base, "h200-dgx")
     assert Fingerprints().of(point) != before
