@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
+import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +57,8 @@ def result_at(point):
 class Hashed:
     """Makes evaluators that take `seconds` for a point and append its key to `log`.
 
-    They read `reads`; the process of one that meets `kills` in a point ends, once if `once`.
+    They read `reads`; the process of one that meets `kills` in a point ends, once if `once`; one that
+    meets `stalls` does not come back.
     """
 
     log: str
@@ -62,6 +66,7 @@ class Hashed:
     reads: str = ""
     kills: str = ""
     once: bool = False
+    stalls: str = ""
 
     def __call__(self):
         return _Evaluator(self)
@@ -77,9 +82,9 @@ class _Evaluator:
         return [self._one(point) for point in points]
 
     def _one(self, point):
-        if self.how.kills and self.how.kills in repr(point):
+        if self.how.kills and re.search(self.how.kills, repr(point)):
             self._kill()
-        time.sleep(self.how.seconds)
+        time.sleep(600 if self.how.stalls and self.how.stalls in repr(point) else self.how.seconds)
         with open(self.how.log, "a") as log:
             log.write(f"{point.key} {os.getpid()}\n")
         return result_at(point)
@@ -91,9 +96,18 @@ class _Evaluator:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def work(folder, **how):
+def work(folder, limit_seconds=60.0, **how):
     """Work of such evaluators; what they read lies in `folder`."""
-    return Work(Hashed(str(folder / "log"), **how), str(folder), 60.0)
+    return Work(Hashed(str(folder / "log"), **how), str(folder), limit_seconds)
+
+
+def rows(path):
+    """What a study file says of its points, but for the order in which they finished."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.row_factory = sqlite3.Row
+        found = [dict(row) for row in db.execute("SELECT * FROM points ORDER BY key")]
+    assert len({row.pop("finished") for row in found}) == len(found)
+    return found
 
 
 def evaluated(folder):

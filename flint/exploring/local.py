@@ -110,6 +110,8 @@ class LocalExecutor:
                 return self._submit(group).result()
             except BrokenProcessPool:
                 self._end(kill=True)
+        if not (Path(self._work.folder) / _BEGAN).exists():
+            raise _cannot_start()
         return failed(group, KILLED_TWICE)
 
     def _was_late(self, group: Group) -> bool:
@@ -151,11 +153,6 @@ class LocalExecutor:
         for pid in self._pids:
             family().forget(pid)
         self._pids.clear()
-        if kill and not self._began():
-            raise _cannot_start()
-
-    def _began(self) -> bool:
-        return (Path(self._work.folder) / _BEGAN).exists()
 
 
 _BEGAN = "began"

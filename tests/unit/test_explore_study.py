@@ -2,6 +2,8 @@
 
 import json
 import sqlite3
+import subprocess
+import sys
 import time
 
 import pytest
@@ -173,6 +175,43 @@ def test_one_process_writes_and_others_read(tmp_path):
         with pytest.raises(FlintError, match="another process writes") as error:
             explore_space(space, study=path)
     assert error.value.code == "FL866"
+
+
+_FULL = """
+import resource, signal, sys
+from pathlib import Path
+from flint.errors import FlintError
+from flint.exploring.study_file import open_study
+from tests.explore_points import result_at, space_of
+
+folder = Path(sys.argv[1])
+space = space_of(folder, range(1, 200))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+written = 0
+with open_study(folder / "s.db", space) as file:
+    try:
+        for point in space.points():
+            file.add([result_at(point)])
+            written += 1
+    except FlintError as error:
+        print(written, error.code, error.message)
+"""
+
+
+def test_a_full_disk_is_one_error_and_loses_no_point(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", _FULL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    written, code, message = run.stdout.split(maxsplit=2)
+    assert code == "FL502" and "cannot write" in message, run.stderr
+    study = Study.load(tmp_path / "s.db")
+    assert 20 < len(study.results) == int(written)
+    assert all(result_at(r.point) == r for r in study.results)
 
 
 def test_ten_thousand_points_load_fast(tmp_path):

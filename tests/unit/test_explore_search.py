@@ -1,0 +1,133 @@
+"""Search: what is found depends on the seed alone, is better than chance, and stays in its budget."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+
+pytest.importorskip("optuna")
+from flint.exploring.conditions import parse_conditions
+from flint.exploring.result import Status
+from flint.exploring.run import explore_space
+from flint.exploring.search import SearchKind, search
+from flint.exploring.study import Study
+from tests.explore_points import evaluated, result_at, space_of, work
+
+
+@dataclass(frozen=True)
+class Memory:
+    maximize: bool = False
+
+    def value(self, result):
+        return float(result.memory_bytes) if result.status is Status.FITS else None
+
+
+@dataclass(frozen=True)
+class Mfu:
+    maximize: bool = True
+
+    def value(self, result):
+        return result.mfu or None
+
+
+def _large(folder):
+    return space_of(folder, range(1, 301))  # 2,400 points
+
+
+def _found(space, seed=0, **how):
+    asked = []
+
+    def evaluate(points):
+        asked.extend(points)
+        return [result_at(point) for point in points]
+
+    return search(space, evaluate, 150, seed=seed, **how), asked
+
+
+@pytest.mark.parametrize("kind", list(SearchKind))
+def test_the_same_seed_finds_the_same(tmp_path, kind):
+    goals = (Mfu(), Memory())
+    first, asked = _found(_large(tmp_path), objectives=goals, kind=kind)
+    again, asked_again = _found(_large(tmp_path), objectives=goals, kind=kind)
+    other, _ = _found(_large(tmp_path), seed=1, objectives=goals, kind=kind)
+    assert asked == asked_again and first == again and other != first
+    assert len(first) == len({p.key for p in asked}) == len(asked) <= 150
+
+
+def test_a_search_finds_what_is_good(tmp_path):
+    space = _large(tmp_path)
+    best = min(r.step_time_ns for r in map(result_at, space.points()) if r.status is Status.FITS)
+    found, _ = _found(space)
+    times = sorted(r.step_time_ns for r in found if r.status is Status.FITS)
+    chance, _ = _found(space, kind=SearchKind.RANDOM)
+    by_chance = sorted(r.step_time_ns for r in chance if r.status is Status.FITS)
+    assert times[0] <= 2 * best and times[20] < by_chance[20]
+    # Most of a space does not fit; a search learns where it does.
+    assert len(times) > 1.5 * len(by_chance)
+
+
+def test_conditions_hold_and_a_small_space_is_exhausted(tmp_path):
+    space = space_of(tmp_path)
+    text = "data * microbatches == 8"
+    space = replace(space, conditions=parse_conditions([text], space.scope, {})[0])
+    all_of = {p.key for p in space.points()}
+    found, asked = _found(space)
+    assert {p.key for p in asked} == all_of and len(all_of) == 8
+
+
+class _Here:
+    def __init__(self, folder):
+        self.evaluator = work(folder).factory()
+
+    def run(self, groups):
+        from flint.exploring.work import Done
+
+        for group in sorted(groups, key=lambda g: g.points[-1].key):  # in some other order
+            yield Done(tuple(self.evaluator.evaluate(group.points)))
+
+
+def test_a_killed_search_goes_on_from_its_file(tmp_path):
+    space, path = _large(tmp_path), tmp_path / "s.db"
+    whole = explore_space(space, executor=_Here(tmp_path), budget=100, seed=3)
+    assert (len(whole.results), whole.not_explored) == (100, 2300)
+    (tmp_path / "log").unlink()
+    explore_space(space, study=path, executor=_Here(tmp_path), budget=50, seed=3)
+    half = set(evaluated(tmp_path))
+    study = explore_space(space, study=path, executor=_Here(tmp_path), budget=100, seed=3)
+    assert study.results == whole.results and study.reused >= 32  # all batches before the last
+    assert len(evaluated(tmp_path)) == len(set(evaluated(tmp_path)))
+    assert {r.point.key for r in Study.load(path).results} == set(evaluated(tmp_path)) >= half
+
+
+def test_a_budget_that_is_enough_means_all_points(tmp_path):
+    study = explore_space(space_of(tmp_path), executor=_Here(tmp_path), budget=80)
+    assert len(study.results) == 80 and study.not_explored == 0
+
+
+_WITHOUT = """
+import json, sys
+from pathlib import Path
+sys.modules["optuna"] = None
+from flint.errors import FlintError
+from flint.exploring.run import explore_space
+from tests.explore_points import space_of
+
+try:
+    explore_space(space_of(Path(sys.argv[1])), budget=10)
+except FlintError as error:
+    print(json.dumps([error.code, error.help]))
+"""
+
+
+def test_without_optuna_only_a_search_is_refused(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    code, help_ = json.loads(run.stdout)
+    assert code == "FL867" and "pip install 'flint-ir[explore]'" in help_
