@@ -6,7 +6,7 @@ point, its changes, its topology and where the point lays the mesh.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from flint.exploring.evaluate import Evaluator
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
 from flint.exploring.subject import Subject
+from flint.text import Column, format_duration, text_table
 
 if TYPE_CHECKING:
     from flint.backends.chakra import WriteReport
@@ -111,3 +112,23 @@ def _simulated(result: Result, place: Path, simulator: AstraSim | None) -> Simul
     if run.failure is not None:
         return SimulatedPoint(result, place, reason=run.failure.message)
     return SimulatedPoint(result, place, simulator_ns=float(run.step_time_ns or 0))
+
+
+def simulated_table(points: Sequence[SimulatedPoint]) -> str:
+    """A row for each point: its estimate, what the simulator says, and where its traces are."""
+    columns = [Column("#", right=True), Column("mesh"), Column("estimate", right=True)]
+    columns += [Column("simulated", right=True), Column("ratio", right=True), Column("traces")]
+    rows = []
+    for number, point in enumerate(points, 1):
+        said = point.simulator_ns or point.rules_ns
+        rows.append(
+            (
+                str(number),
+                point.result.point.mesh,
+                format_duration(point.result.step_time_ns),
+                format_duration(said) if said else "-",
+                f"{point.ratio:.2f}" if said else "-",
+                point.reason or str(point.folder),
+            )
+        )
+    return text_table(columns, rows)

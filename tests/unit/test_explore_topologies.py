@@ -11,7 +11,7 @@ from flint.exploring.cluster_changes import machine_of
 from flint.exploring.evaluate import Evaluator
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
-from flint.exploring.simulated import simulate_best, write_point
+from flint.exploring.simulated import simulate_best, simulated_table, write_point
 from flint.exploring.subject import Subject
 from flint.io.processes import Patience
 from flint.ir.mesh import AxisRef, Group, Mesh
@@ -196,6 +196,11 @@ def test_the_best_points_are_simulated_on_their_own_machines(tmp_path, monkeypat
     assert found[1].ratio == found[1].rules_ns / 1e4
     assert "2,048 ranks are more than the 1,024" in found[2].reason
     assert not found[2].folder.exists()
+    rows = simulated_table(found).splitlines()[1:]
+    assert [r.split()[:2] for r in rows] == [
+        [str(n), f.result.point.mesh] for n, f in enumerate(found, 1)
+    ]
+    assert f"{found[1].ratio:.2f}" in rows[1] and "2,048 ranks are more" in rows[2]
     networks = [(f.folder / "network.yml").read_text() for f in found[:2]]
     assert "nvlink.bandwidth=10GB/s" in networks[1] and networks[0] != networks[1]
 
