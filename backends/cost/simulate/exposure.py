@@ -150,13 +150,15 @@ def _cause(timeline: ClassTimeline, node: int, moment: float, before: int = -1) 
     """
     if node < 0:
         return int(np.argmax(timeline.end_ns))
-    deps = timeline.work.nodes.dependencies(node)
-    deps = deps if before < 0 else np.append(deps, before)
-    if not len(deps):
+    deps = timeline.work.nodes.dependencies(node).tolist()
+    if before >= 0:
+        deps.append(before)
+    if not deps:
         return -1
-    last = int(deps[np.argmax(timeline.end_ns[deps])])
+    ends = timeline.end_ns
+    last = max(deps, key=ends.__getitem__)
     computes = timeline.work.stream[timeline.work.nodes.row[last]] == 0
-    return -1 if computes or timeline.end_ns[last] < moment - 1e-3 else last
+    return -1 if computes or ends[last] < moment - 1e-3 else last
 
 
 def labels_of(program: Program) -> list[Label]:

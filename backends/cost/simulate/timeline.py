@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.chakra.writing.expand import Nodes
+from flint.backends.chakra.writing.expand import Nodes, occurrences
 from flint.backends.cost.simulate.layers import layer_runs, preparation
+from flint.backends.cost.simulate.runs import Lane, is_exact, place_together
 from flint.backends.cost.simulate.steady_state import place_alone
 from flint.errors import FlintError
 from flint.ir.op_class import OpClass
@@ -156,11 +157,14 @@ def simulate(
     """Place every node in time. Raises FlintError FL708 if classes wait for each other for ever.
 
     Where classes do not wait for each other, loops are followed until they repeat themselves (see
-    `steady_state`); `every_node` follows them to their end, with the same result.
+    `steady_state`); where they do, what follows without waiting is placed together (see `runs`).
+    `every_node` follows each node, with the same result.
     """
     apart = not any(w.peers or w.together or w.launch_ns for w in works)
     if apart and not every_node:
         return Timeline(tuple(_alone(w, policy) for w in works), streams)
+    if not every_node and (found := _by_runs(works, policy)):
+        return Timeline(found, streams)
     world = _World(policy, len(works))
     tracks = [_Track(number, work, world) for number, work in enumerate(works)]
     moved = True
@@ -173,6 +177,21 @@ def simulate(
         raise _wait_for_ever(stuck)
     done = tuple(ClassTimeline(t.work, np.array(t.start), np.array(t.end)) for t in tracks)
     return Timeline(done, streams)
+
+
+def _by_runs(works: Sequence[ClassWork], policy: Policy) -> tuple[ClassTimeline, ...]:
+    """The classes in time; empty where each node has to be followed, or never would all end."""
+    if any(w.launch_ns for w in works):
+        return ()
+    lanes = [
+        Lane(
+            *(w.program, w.nodes, w.stream[w.nodes.row], w.duration_ns, limits(policy, w)),
+            *(turns(w.program, w.nodes), w.peers, w.together, w.recorded),
+        )
+        for w in works
+    ]
+    placed = place_together(lanes) if is_exact(lanes) else None
+    return tuple(ClassTimeline(w, *times) for w, times in zip(works, placed or (), strict=False))
 
 
 def _wait_for_ever(stuck: Sequence[_Track]) -> FlintError:
@@ -401,17 +420,16 @@ def _layers(work: ClassWork) -> NDArray[np.int64]:
 
 def turns(program: Program, nodes: Nodes) -> list[int]:
     """For each message or collective, how manieth it is of its channel, direction or group."""
-    turns = [0] * len(nodes)
-    seen: dict[tuple[object, ...], int] = {}
-    communicates = np.flatnonzero(program.kind[nodes.row] >= Kind.COLLECTIVE)
-    for node in communicates.tolist():
-        row = int(nodes.row[node])
-        if program.collective[row] == Collective.PERMUTE:
-            continue
+    counted = (program.kind >= Kind.COLLECTIVE) & (program.collective != Collective.PERMUTE)
+    numbers: dict[tuple[object, ...], int] = {}
+    key = np.zeros(len(program), dtype=np.int64)
+    for row in np.flatnonzero(counted).tolist():
         kind, channel = int(program.kind[row]), int(program.channel[row])
-        key: tuple[object, ...] = (kind, channel)
+        of: tuple[object, ...] = (kind, channel)
         if channel < 0:
-            key = (kind, program.groups[int(program.group[row])])
-        turn = turns[node] = seen.get(key, -1) + 1
-        seen[key] = turn
-    return turns
+            of = (kind, program.groups[int(program.group[row])])
+        key[row] = numbers.setdefault(of, len(numbers))
+    found = np.zeros(len(nodes), dtype=np.int64)
+    mine = np.flatnonzero(counted[nodes.row])
+    found[mine] = occurrences(key[nodes.row[mine]])
+    return found.tolist()
