@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flint.backends.cost.chips.peaks import tf32_kinds
-from flint.backends.cost.estimate import default_profile
+from flint.backends.cost.defaults import default_profile
 from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.price import price
+from flint.backends.cost.setting import price_kernels
 from flint.backends.cost.simulate.timeline import (
     POLICIES,
     ClassTimeline,
@@ -97,7 +96,7 @@ def run(
     profile = default_profile(captured, cluster)
     kernels, policy = kernels_for(captured, profile), POLICIES["overlap"]
     placement = NetworkPlacement(captured.mesh, cluster)
-    priced = price(kernels, cluster, placement, policy, tf32=tf32_kinds(profile, cluster.chip))
+    priced = price_kernels(kernels, cluster, placement, policy, unpriced_is_zero=False)
     owner = captured.class_of_ranks()
     shared: dict[tuple[object, ...], float] = {}
     works = [

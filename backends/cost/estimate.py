@@ -13,19 +13,9 @@ import numpy as np
 
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
-from flint.backends.cost.chips.peaks import tf32_kinds
 from flint.backends.cost.exact_shapes import exact_shape_notes
-from flint.backends.cost.kernel_times import MEASURED, KernelTimes, cycles_per_ns, kernel_times
-from flint.backends.cost.measured.changes import parse_changes
+from flint.backends.cost.kernel_times import MEASURED, KernelTimes
 from flint.backends.cost.measured.facts import MeasuredFacts, measured_facts, recorded_notes
-from flint.backends.cost.measured.plan import (
-    launched_by,
-    measured_table,
-    policy_of,
-    refuse_profile,
-    times_of,
-    timing_of,
-)
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.notes import (
     attention_notes,
@@ -35,34 +25,26 @@ from flint.backends.cost.notes import (
     lent_notes,
     rates_note,
 )
-from flint.backends.cost.price import Priced, price
+from flint.backends.cost.price import Priced
 from flint.backends.cost.routing import (
     BALANCED,
     Routing,
-    find_routing,
-    refuse_routing,
     routing_notes,
 )
-from flint.backends.cost.row_prices import Pricing, Times
+from flint.backends.cost.setting import Setting, Timed, setting_of
 from flint.backends.cost.simulate.exposure import IDLE, Share, shares
-from flint.backends.cost.simulate.timeline import POLICIES, Policy, Timeline, simulate
-from flint.backends.cost.slowest import alike, slower_than_mean, slowest_notes
-from flint.backends.cost.software import profile_on, stack_of, with_host, with_libraries
+from flint.backends.cost.simulate.timeline import Policy, Timeline
+from flint.backends.cost.slowest import slowest_notes
 from flint.backends.cost.utilisation import (
     ProductFlops,
     executed_flops,
     main_type_and_peak,
     needed_flops,
 )
-from flint.cluster.models import Chip, Cluster
+from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
-from flint.errors import FlintError, nearest
-from flint.ir.program import PERHAPS_A_WINDOW, Flag
+from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
-from flint.log import stage
-from flint.passes.base import run_passes
-from flint.rewrite import RECORDED as RECORDED_PROFILE
-from flint.rewrite import kernels_for
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
@@ -305,36 +287,6 @@ def _memory_json(e: Estimate, number: int) -> MemoryDocument:
     return found
 
 
-def find_policy(name: object) -> Policy:
-    """The policy called `name`, or a Policy as it is. Raises FlintError FL703 for anything else."""
-    if isinstance(name, Policy):
-        return name
-    if not isinstance(name, str) or name not in POLICIES:
-        raise FlintError(
-            "FL703",
-            f"unknown overlap policy {name!r}{nearest(str(name), list(POLICIES))}",
-            help="the policies are " + ", ".join(POLICIES),
-        )
-    return POLICIES[name]
-
-
-def default_profile(workload: Workload, cluster: Cluster) -> str:
-    """The profile that the program was captured for, or the compiler that it would usually meet.
-
-    A capture for TPUs is for them alone, and one for anything else is for other chips. What a
-    compiler made is as it left it.
-    """
-    if workload.measured_by:
-        return RECORDED_PROFILE
-    if workload.compiled_by:
-        return workload.compiled_by.profile
-    captured = str(workload.metadata.get("profile", ""))
-    recorded = any((p.flags & Flag.LAUNCHED).any() for p in workload.programs)
-    found = model_of(cluster.chip).profile(captured, recorded)
-    compiles = any(p.compiled.any() for p in workload.programs)
-    return "torch" if compiles and found == "eager" and not captured else found
-
-
 def estimate(
     workload: Workload,
     cluster: Cluster,
@@ -366,77 +318,52 @@ def estimate(
     estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726 (routing), FL830 (a change that
     cannot be), FL832 (an option that what was measured, or was not, has no place for).
     """
-    software = stack_of(workload, cluster, stack, profile)
-    skew = find_routing(routing)
-    asked_policy = None if policy is None else find_policy(policy)
-    chosen = policy_of(workload, asked_policy, find_policy(software.policy))
-    timing = timing_of(workload, timing, has_table=bool(measured))
-    table = measured_table(measured, cluster)
-    clock = cycles_per_ns(workload, cluster.chip, timing)
-    changes = parse_changes(scale, replaced, cluster)
-    if workload.measured_by:
-        refuse_profile(profile)
-        refuse_routing(skew)
-    asked, profile = profile, profile_on(software, default_profile(workload, cluster), profile)
-    recorded = workload.measured_by is not None
-    cluster = with_libraries(launched_by(table, cluster, profile), software.libraries)
-    cluster = cluster if recorded else with_host(cluster, software)
-    cluster = changes.of_host(cluster, has_rows=recorded)
-    cluster = alike(cluster) if table else cluster
-    _log.info(
-        "on %s: kernels as %s launches them (%s), communication by policy %s",
-        *(cluster.name, profile, "asked for" if asked else f"stack {software.name}", chosen.name),
+    setting = setting_of(
+        workload,
+        cluster,
+        stack=stack,
+        profile=profile,
+        policy=policy,
+        mapping=mapping,
+        unpriced_is_zero=unpriced_is_zero,
+        timing=timing,
+        scale=scale,
+        replaced=replaced,
+        measured=measured,
+        routing=routing,
     )
-    placement = NetworkPlacement(workload.mesh, cluster, mapping)
-    with stage("fuse"):
-        kernels = _kernels(workload, profile, chosen)
-    with stage("price"):
-        pricing = Pricing(
-            *(cluster, placement, tf32_kinds(profile, cluster.chip), clock),
-            slower=slower_than_mean(kernels, cluster),
-            routing=skew,
-        )
-        changed = times_of(kernels, pricing, timing, changes, table)
-        priced = price_kernels(
-            kernels, cluster, placement, chosen, unpriced_is_zero, clock, changed, skew
-        )
-    with stage("simulate"):
-        timeline = simulate(priced.works, priced.streams, chosen)
-        times = None
-        if clock:
-            modelled = price_kernels(
-                kernels, cluster, placement, chosen, unpriced_is_zero=True, routing=skew
-            )
-            step_ns = simulate(modelled.works, modelled.streams, chosen).total_ns
-            number = int(np.argmax([c.total_ns for c in timeline.classes]))
-            times = kernel_times(priced, modelled, number, step_ns, clock)
-    _log.info(
-        "%d operations are %d kernels and collectives, in time %d nodes",
-        *(sum(map(len, workload.programs)), sum(map(len, kernels.programs))),
-        sum(len(c.start_ns) for c in timeline.classes),
-    )
-    sizes = np.bincount(workload.class_of_ranks(), minlength=len(workload.classes))
-    with stage("memory"):
-        memory = _memory(workload, kernels, cluster.chip, chosen, software)
+    timed = setting.timed()
+    memory = setting.memory()
+    found = estimate_of(setting, timed, memory, [shares(t) for t in timed.timeline.classes])
+    return replace(found, notes=_all_notes(setting, timed, found.measured))
+
+
+def estimate_of(
+    setting: Setting, timed: Timed, memory: Sequence[MemoryUse], parts: Sequence[Sequence[Share]]
+) -> Estimate:
+    """What an estimate says of a setting in numbers, without notes; `parts` are shares by rank class."""
+    s, workload, timeline = setting, setting.workload, timed.timeline
+    sizes = setting.ranks_of_classes()
     classes = tuple(
-        ClassEstimate(c.name, int(ranks), t.total_ns, tuple(shares(t)), m)
-        for c, ranks, t, m in zip(workload.classes, sizes, timeline.classes, memory, strict=True)
+        ClassEstimate(c.name, int(ranks), t.total_ns, tuple(p), m)
+        for c, ranks, t, p, m in zip(
+            workload.classes, sizes, timeline.classes, parts, memory, strict=True
+        )
     )
     facts = None
-    replays = timing == MEASURED and not measured
-    if changed is not None:
-        on = table.cluster.name if table else ""
-        facts = measured_facts(kernels, priced, timeline, cluster, changes.texts, on)
-    flops = _flops(workload, kernels)
+    if timed.changed is not None:
+        on = s.table.cluster.name if s.table else ""
+        facts = measured_facts(s.kernels, timed.priced, timeline, s.cluster, s.changes.texts, on)
+    flops = _flops(workload, s.kernels)
     counted = [flops[c.program] for c in workload.classes]
-    dtype, peak = main_type_and_peak(workload, cluster, tf32_kinds(profile, cluster.chip))
+    dtype, peak = main_type_and_peak(workload, s.cluster, s.tf32)
     return Estimate(
         name=str(workload.metadata.get("name") or "program"),
-        cluster=cluster,
-        mapping=tuple(placement.table()),
-        stack=software,
-        profile=profile,
-        policy=chosen,
+        cluster=s.cluster,
+        mapping=tuple(s.placement.table()),
+        stack=s.stack,
+        profile=s.profile,
+        policy=s.policy,
         step_time_ns=timeline.total_ns,
         model_flops=sum(f.model * int(r) for f, r in zip(counted, sizes, strict=True)),
         executed_flops=sum(f.executed * int(r) for f, r in zip(counted, sizes, strict=True)),
@@ -444,41 +371,40 @@ def estimate(
         peak_flops_per_s=peak,
         dtype=dtype,
         classes=classes,
-        unpriced=priced.unpriced,
-        notes=(
-            *((times.note(timeline.total_ns),) if times else ()),
-            *(recorded_notes(facts) if facts else ()),
-            *_notes(cluster, profile),
-            *slowest_notes(kernels, cluster),
-            *routing_notes(kernels, skew),
-            *(lent_notes(kernels.programs, placement) if not replays else ()),
-            *_exact(priced, timeline, cluster, tf32_kinds(profile, cluster.chip), timing),
-            *compiler_notes(workload, cluster.chip.name),
-            *_notes_of_masks(kernels),
-            *(attention_notes(workload, kernels, profile) if workload.measured_by is None else ()),
-            *(extrapolation_notes(kernels.programs, placement) if not replays else ()),
-            *(congestion_notes(timeline, placement) if not replays else ()),
-        ),
+        unpriced=timed.priced.unpriced,
+        notes=(),
         timeline=timeline,
-        kernel_times=times,
+        kernel_times=timed.kernel_times,
         measured=facts,
         workload=workload,
-        kernels=kernels,
-        placement=placement,
-        routing=skew.name if skew else BALANCED,
+        kernels=s.kernels,
+        placement=s.placement,
+        routing=s.routing.name if s.routing else BALANCED,
     )
 
 
-def _kernels(workload: Workload, profile: str, policy: Policy) -> Workload:
-    """What a profile makes of a workload, with the collectives that a policy joins."""
-    kernels, combined = kernels_for(workload, profile), policy.combined
-    if combined is None:
-        return kernels
-
-    def join() -> Workload:
-        return replace(kernels, programs=tuple(run_passes(p, [combined]) for p in kernels.programs))
-
-    return kernels.kept.get("combined", combined, join)
+def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[str, ...]:
+    """What is left out, assumed or extrapolated, in the order in which it is read."""
+    kernels, timeline, times = s.kernels, timed.timeline, timed.kernel_times
+    replays = s.timing == MEASURED and s.table is None
+    return (
+        *((times.note(timeline.total_ns),) if times else ()),
+        *(recorded_notes(facts) if facts else ()),
+        *_notes(s.cluster, s.profile),
+        *slowest_notes(kernels, s.cluster),
+        *routing_notes(kernels, s.routing),
+        *(lent_notes(kernels.programs, s.placement) if not replays else ()),
+        *_exact(timed.priced, timeline, s.cluster, s.tf32, s.timing),
+        *compiler_notes(s.workload, s.cluster.chip.name),
+        *_notes_of_masks(kernels),
+        *(
+            attention_notes(s.workload, kernels, s.profile)
+            if s.workload.measured_by is None
+            else ()
+        ),
+        *(extrapolation_notes(kernels.programs, s.placement) if not replays else ()),
+        *(congestion_notes(timeline, s.placement) if not replays else ()),
+    )
 
 
 def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
@@ -491,53 +417,6 @@ def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
     needed = workload.kept.get("needed", None, lambda: list(map(needed_flops, workload.programs)))
     done = kernels.kept.get("executed", None, lambda: list(map(executed_flops, kernels.programs)))
     return [ProductFlops(n, *e) for n, e in zip(needed, done, strict=True)]
-
-
-def _memory(
-    workload: Workload, kernels: Workload, chip: Chip, policy: Policy, stack: Stack
-) -> Sequence[MemoryUse]:
-    """Memory of each rank class."""
-    from flint.backends.cost.memory.runtime import runtime_memory
-    from flint.backends.cost.memory.stored import recorded_memory, stored
-
-    capacity = int(chip.memory_bytes.value)  # all that a chip says of it
-    if workload.measured_by:
-        return recorded_memory(workload.measured_by, capacity)
-    found = [
-        replace(use, runtime=runtime_memory(program, stack, use.peak_bytes))
-        for program, use in zip(
-            workload.programs, stored(workload, kernels, policy, stack).memory(), strict=True
-        )
-    ]
-    return [replace(found[c.program], capacity_bytes=capacity) for c in workload.classes]
-
-
-def price_kernels(
-    kernels: Workload,
-    cluster: Cluster,
-    placement: NetworkPlacement,
-    policy: Policy,
-    unpriced_is_zero: bool,
-    cycles_per_ns: float = 0.0,
-    times: Times | None = None,
-    routing: Routing | None = None,
-) -> Priced:
-    """Durations of the kernels that `rewrite` made for a profile, which the metadata names.
-
-    With `cycles_per_ns` their cycles, where they have any, and by `times` and `routing`, as in `price`.
-    """
-    profile = str(kernels.metadata.get("profile", ""))
-    return price(
-        kernels,
-        cluster,
-        placement,
-        policy,
-        unpriced_is_zero=unpriced_is_zero,
-        tf32=tf32_kinds(profile, cluster.chip),
-        cycles_per_ns=cycles_per_ns,
-        times=times,
-        routing=routing,
-    )
 
 
 def _exact(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from flint.backends.chakra.writing.expand import expand
-from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.network.placement import NetworkPlacement
-from flint.backends.cost.routing import Routing
 from flint.backends.cost.row_prices import Pricing, RowPrices, Times, model_prices
 from flint.backends.cost.simulate.layers import Issued, Preparation, one_layer_ahead, preparation
 from flint.backends.cost.simulate.streams import peers_of, streams_of, together_of
 from flint.backends.cost.simulate.timeline import ClassWork, Policy
-from flint.backends.cost.slowest import slower_than_mean
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
 from flint.ir.program import Program
@@ -40,53 +36,64 @@ class Priced:
 
 def price(
     workload: Workload,
-    cluster: Cluster,
-    placement: NetworkPlacement,
+    pricing: Pricing,
     policy: Policy,
     *,
     unpriced_is_zero: bool = False,
-    tf32: Collection[KernelKind] = (),
-    cycles_per_ns: float = 0.0,
     times: Times | None = None,
-    routing: Routing | None = None,
 ) -> Priced:
     """Price every program once and expand it for every rank class.
 
-    `tf32` is that of `kernels_of`. With `cycles_per_ns` a kernel takes its `Program.cycles` where it
-    has any. `times` changes what the models say, `routing` how many tokens experts get. Raises FlintError FL704 naming the operations without
-    a price, unless `unpriced_is_zero`.
+    `times` changes what the models say. What hangs on the workload and the policy alone is kept in it.
+    Raises FlintError FL704 naming the operations without a price, unless `unpriced_is_zero`, and FL705
+    for a chip without what a price needs, unless `pricing.lenient`.
     """
-    pricing = Pricing(
-        *(cluster, placement, frozenset(tf32), cycles_per_ns, times is not None),
-        slower=slower_than_mean(workload, cluster),
-        routing=routing,
-    )
     prices = [_prices(p, pricing, times) for p in workload.programs]
     missing = _missing(workload.programs, prices)
     if missing and not unpriced_is_zero:
         raise _no_price(missing, workload.programs)
-    prepared = [preparation(p) if policy.prepares_ahead else None for p in workload.programs]
-    streams, stream = streams_of(workload.programs, cluster, placement, policy, prepared)
-    issued = [_issued(p, early) for p, early in zip(workload.programs, prepared, strict=True)]
-    owner = workload.class_of_ranks()
+    kept, cluster = workload.kept, pricing.cluster
+    prepared = kept.get("prepared", policy.prepares_ahead, lambda: _prepared(workload, policy))
+    streams, stream = streams_of(workload.programs, cluster, pricing.placement, policy, prepared)
+    ahead = "ahead" if policy.prepares_ahead else "in place"
+    issued = kept.get(
+        f"nodes {ahead}", None, lambda: list(map(_issued, workload.programs, prepared))
+    )
+    peers = kept.get("peers", policy.recorded, lambda: _others(workload, policy))
     works = []
     for number, rank_class in enumerate(workload.classes):
-        at, program = rank_class.program, workload.programs[rank_class.program]
-        rank = int(np.flatnonzero(owner == number)[0])
+        at = rank_class.program
         works.append(
             ClassWork(
-                program,
+                workload.programs[at],
                 issued[at].nodes,
                 prices[at].ns,
                 stream[at],
-                peers_of(program, rank, owner, others_only=policy.recorded),
-                together_of(program, rank, owner),
+                *peers[number],
                 _launch_ns(cluster, policy),
                 issued[at].layer,
                 policy.recorded,
             )
         )
     return Priced(tuple(works), streams, dict(sorted(missing.items())), tuple(prices))
+
+
+def _prepared(workload: Workload, policy: Policy) -> list[Preparation | None]:
+    return [preparation(p) if policy.prepares_ahead else None for p in workload.programs]
+
+
+def _others(
+    workload: Workload, policy: Policy
+) -> list[tuple[dict[int, int], dict[int, tuple[int, ...]]]]:
+    """For each rank class `peers_of` and `together_of` its first rank."""
+    owner = workload.class_of_ranks()
+    found = []
+    for number, rank_class in enumerate(workload.classes):
+        program = workload.programs[rank_class.program]
+        rank = int(np.flatnonzero(owner == number)[0])
+        peers = peers_of(program, rank, owner, others_only=policy.recorded)
+        found.append((peers, together_of(program, rank, owner)))
+    return found
 
 
 def _prices(program: Program, pricing: Pricing, times: Times | None) -> RowPrices:

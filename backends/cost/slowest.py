@@ -56,6 +56,10 @@ def alike(cluster: Cluster) -> Cluster:
 
 def waiting_devices(workload: Workload) -> int:
     """How many devices wait for each other in a step: all along the axes that anything is sent over."""
+    return workload.kept.get("waiting devices", None, lambda: _waiting_devices(workload))
+
+
+def _waiting_devices(workload: Workload) -> int:
     mesh, axes = workload.mesh, set[str]()
     for program in workload.programs:
         for group in _used(program, program.group, program.groups):

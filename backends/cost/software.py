@@ -18,7 +18,7 @@ def stack_of(
     Raises FlintError FL725 for an unknown one and for one that does not run on such chips, FL701 for a
     file of one that cannot be used.
     """
-    from flint.backends.cost.estimate import default_profile
+    from flint.backends.cost.defaults import default_profile
 
     if asked is None:
         return stack_for(str(profile) or default_profile(workload, cluster), cluster)

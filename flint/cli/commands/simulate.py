@@ -165,7 +165,7 @@ def _products(
     progress: Progress | None,
 ) -> Simulation:
     """Products of a captured program in SCALE-Sim."""
-    from flint.backends.cost.estimate import default_profile
+    from flint.backends.cost.defaults import default_profile
     from flint.backends.simulators.products import array_of, products_of
     from flint.backends.simulators.scale_sim import ScaleSim, find_interpreter
     from flint.cli.inputs import load_workload
