@@ -44,10 +44,8 @@ class Explanation:
     def to_text(self) -> str:
         """Lines for people."""
         second_ns = self.second.step_time_ns * self.scale
-        lines = [
-            f"step time {format_duration(self.first.step_time_ns)} against "
-            f"{format_duration(second_ns)}{self._scaled()}"
-        ]
+        mine, theirs = format_duration(self.first.step_time_ns), format_duration(second_ns)
+        lines = [f"step time {mine} against {theirs}{self._scaled()}"]
         lines += [
             f"  {name}: {a or '(not chosen)'} against {b or '(not chosen)'}"
             for name, (a, b) in self.chosen.items()
@@ -61,7 +59,9 @@ class Explanation:
     def _scaled(self) -> str:
         if self.scale == 1:
             return ""
-        return f" for as many tokens ({self.first.tokens:,}; its own step has {self.second.tokens:,})"
+        return (
+            f" for as many tokens ({self.first.tokens:,}; its own step has {self.second.tokens:,})"
+        )
 
 
 def explained(first: Result, second: Result) -> Explanation:

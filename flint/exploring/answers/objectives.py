@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from flint.errors import FlintError, nearest
-from flint.exploring.serving import tpot_ns, ttft_ns
 from flint.exploring.result import Result
+from flint.exploring.serving import tpot_ns, ttft_ns
 from flint.text import format_bytes, format_duration
 
 _NS_PER_S: Final = 1e9

@@ -131,7 +131,9 @@ def _rejected(results: Sequence[Result]) -> Iterable[Rejected]:
     groups: dict[tuple[Status, str, str, bool], list[Result]] = {}
     for r in results:
         if r.status is not Status.FITS:
-            groups.setdefault((r.status, r.code, r.place if r.code else "", r.is_bound), []).append(r)
+            groups.setdefault((r.status, r.code, r.place if r.code else "", r.is_bound), []).append(
+                r
+            )
     for (status, code, _, _), found in sorted(groups.items(), key=lambda g: (-len(g[1]), g[0])):
         nearest = min(found, key=lambda r: (r.memory_bytes, r.point))
         yield Rejected(status, code, nearest.reason, len(found), nearest)

@@ -1,0 +1,134 @@
+"""The answer of a study for people: what was asked, a table of the best, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flint.exploring.answers.command import MACHINE, commands
+from flint.exploring.answers.objectives import OBJECTIVES, Objective
+from flint.exploring.answers.rank import Ranking, Rejected
+from flint.exploring.choices import choices, varying
+from flint.exploring.dimension import Field
+from flint.exploring.result import Result, Status
+from flint.exploring.study import Study
+from flint.text import Column, format_bytes, format_count, plural, text_table
+
+#: Quantities that every table has, beside the objectives.
+_ALWAYS = ("time", "tokens_per_s", "mfu", "memory")
+#: Kinds of rejected points that are told without -v.
+_MOST_REASONS = 6
+
+
+def study_text(study: Study, ranking: Ranking, *, top: int = 10, verbose: bool = False) -> str:
+    """The first `top` rows and everything that they rest on; all reasons if `verbose`."""
+    blocks = [
+        "\n".join(_asked(study, ranking)),
+        ranking_table(ranking, top) if ranking.rows else "nothing fits",
+        "\n".join(_beside(study, ranking, verbose)),
+    ]
+    if ranking.best is not None:
+        blocks.append("\n".join(_again(study, ranking.best)))
+    return "\n\n".join(b for b in blocks if b)
+
+
+def ranking_table(ranking: Ranking, top: int) -> str:
+    """The first rows: what differs among all that fit, then quantities."""
+    names = [n for n in varying(r.point for r in ranking.rows) if n != "devices"]
+    shown = [o for o in _objectives(ranking.objectives) if any(map(o.value, ranking.rows))]
+    columns = [
+        Column("", right=True),
+        Column("devices", right=True),
+        *(Column(n) for n in names),
+        *(Column(o.title, right=True) for o in shown),
+    ]
+    rows = [_row(at, r, names, shown) for at, r in enumerate(ranking.rows[:top], 1)]
+    return text_table(columns, rows)
+
+
+def _objectives(asked: Sequence[Objective]) -> list[Objective]:
+    always = (OBJECTIVES[name] for name in _ALWAYS)
+    return list({o.name: o for o in (*asked, *always)}.values())
+
+
+def _row(at: int, r: Result, names: Sequence[str], shown: Sequence[Objective]) -> list[str]:
+    chosen = choices(r.point)
+    values = [o.value(r) for o in shown]
+    return [
+        str(at),
+        format_count(r.devices),
+        *(chosen.get(n, "") for n in names),
+        *("" if v is None else o.shown(v) for o, v in zip(shown, values, strict=True)),
+    ]
+
+
+def _asked(study: Study, ranking: Ranking) -> Iterator[str]:
+    """What was explored: objective, dimensions, what is fixed, conditions."""
+    objective = " and ".join(
+        f"{'most' if o.maximize else 'least'} {o.title}" for o in ranking.objectives
+    )
+    yield f"{study.subject.model}: {plural(len(study.results), 'point')}, by {objective}"
+    for d in study.dimensions:
+        values = ", ".join(v or "(as the program has it)" for v in d.values[:8])
+        more = f" and {len(d.values) - 8:,} more" if len(d.values) > 8 else ""
+        title = f"cluster.{d.name}" if d.field is Field.CHANGE else d.name
+        yield f"  {title}: {values}{more} ({d.origin})"
+    fixed = study.space.get("fixed", {})
+    if fixed:
+        yield "  fixed: " + ", ".join(f"{n}={v}" for n, v in fixed.items())
+    for text in (*study.space.get("conditions", ()), *study.space.get("limits", ())):
+        yield f"  where {text}"
+    tokens = sorted({r.tokens for r in ranking.rows})
+    if len(tokens) == 1 and tokens[0]:
+        yield f"  tokens of a step: {tokens[0]:,}"
+    elif len(tokens) > 1:
+        yield f"  tokens of a step: {tokens[0]:,} to {tokens[-1]:,} (not the same work in each)"
+
+
+def _beside(study: Study, ranking: Ranking, verbose: bool) -> Iterator[str]:
+    """What the table does not say: errors, what was rejected and why."""
+    near = ranking.within_error()
+    if near:
+        yield f"within the error of the first (80 % intervals overlap): {near:,} of the others"
+    if len(ranking.objectives) > 1:
+        yield f"on the Pareto front: {ranking.front:,}; they stand first"
+    yield f"{len(ranking.rows):,} of {len(study.results):,} points fit" + (
+        " and meet the limits" if ranking.limited else ""
+    )
+    for text, count in ranking.limited.items():
+        yield f"  {count:,} miss --where '{text}'"
+    told = ranking.rejected if verbose else ranking.rejected[:_MOST_REASONS]
+    yield from (f"  {_why(r)}" for r in told)
+    rest = sum(r.count for r in ranking.rejected[len(told) :])
+    if rest:
+        yield f"  {rest:,} for {len(ranking.rejected) - len(told)} other reasons (-v shows all)"
+    for text, count in study.left_out.items():
+        yield f"{count:,} combinations were left out by --where '{text}'"
+    if study.not_explored:
+        yield f"{study.not_explored:,} points were not looked at: the search ended at its budget"
+    if study.reused:
+        yield f"{study.reused:,} points were known from before"
+    yield from study.notes
+
+
+def _why(r: Rejected) -> str:
+    if r.status is Status.TOO_LARGE:
+        least = format_bytes(r.example.memory_bytes)
+        room = format_bytes(r.example.capacity_bytes)
+        how = "at least, before capture: " if r.example.is_bound else ""
+        return f"{r.count:,} do not fit in memory ({how}the smallest takes {least} of {room}: {_short(r.example)})"
+    code = f"[{r.code}]" if r.code else ""
+    place = f" at {r.example.place}" if r.example.place else ""
+    return f"{r.count:,} {r.status.value}{code}: {r.why}{place} ({_short(r.example)})"
+
+
+def _short(r: Result) -> str:
+    options = (*r.point.settings, *r.point.pipeline)
+    return " ".join((r.point.mesh, *(f"{n}={v}" for n, v in options)))
+
+
+def _again(study: Study, best: Result) -> Iterator[str]:
+    yield "the first row again:"
+    if best.point.changes:
+        yield f"  flint explore ... --machine {MACHINE}"
+    for line in commands(study.subject, best.point):
+        yield f"  {line}"
