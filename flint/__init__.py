@@ -12,6 +12,8 @@ if _TYPE_CHECKING:
     from flint.calibration.calibrate import calibrate as calibrate
     from flint.cluster.models import Cluster as Cluster
     from flint.errors import FlintError as FlintError
+    from flint.exploring.api import Answer as Answer
+    from flint.exploring.api import explore as explore
     from flint.frontends.torch_ops.registry import torch_op as torch_op
     from flint.ir.mesh import Mesh as Mesh
     from flint.ir.op_class import OpClass as OpClass
@@ -36,6 +38,7 @@ if _TYPE_CHECKING:
 # Public names and the modules that define them: `import flint` loads none of them. There is no
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
+    "Answer": "flint.exploring.api",
     "Calibration": "flint.calibration.calibrate",
     "Cluster": "flint.cluster.models",
     "CostEstimate": "flint.passes.work.declared",
@@ -56,6 +59,7 @@ _PUBLIC = {
     "calibrate": "flint.calibration.calibrate",
     "cost_of": "flint.passes.work.declared",
     "entry": "flint.steps.step",
+    "explore": "flint.exploring.api",
     "import_profiles": "flint.tracing",
     "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",

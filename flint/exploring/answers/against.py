@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flint.exploring.answers.explain import explained
-from flint.exploring.answers.objectives import Objective
-from flint.exploring.answers.rank import Ranking, ranked
 from flint.exploring.choices import choices
+from flint.exploring.explain import explain, explanation_text
+from flint.exploring.objectives import Objective, default_objective
+from flint.exploring.rank import Ranking, rank
 from flint.exploring.result import Result
 from flint.exploring.study import Study
 from flint.text import format_duration, plural
@@ -68,7 +68,7 @@ class StudyDifference:
             return [f"best: {_name(a) if a else 'none'} -> {_name(b) if b else 'none'}"]
         if a.point == b.point:
             return [f"best in both: {_name(a)}, {_times(a, b)}"]
-        told = explained(a, b).to_text().split("\n")
+        told = explanation_text(explain(a, b)).split("\n")
         return [f"best: {_name(a)} -> {_name(b)}", *(f"  {line}" for line in told)]
 
 
@@ -79,9 +79,10 @@ def against(first: Study, second: Study, objectives: Sequence[Objective] = ()) -
     pairs = [(r, theirs[key]) for key, r in mine.items() if key in theirs]
     timed = [(a, b) for a, b in pairs if a.step_time_ns and b.step_time_ns]
     changed = [p for p in timed if abs(_ratio(*p) - 1) > _SAME]
+    goals = tuple(objectives) or (default_objective((*first.results, *second.results)),)
     return StudyDifference(
-        ranked(first.results, objectives),
-        ranked(second.results, objectives),
+        rank(first.results, goals),
+        rank(second.results, goals),
         len(mine) - len(pairs),
         len(theirs) - len(pairs),
         len(pairs),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flint.exploring.answers.command import MACHINE, commands
-from flint.exploring.answers.objectives import OBJECTIVES, Objective
-from flint.exploring.answers.rank import Ranking, Rejected
+from flint.exploring.answers.rejected import Rejected, rejected_groups
 from flint.exploring.choices import choices, varying
 from flint.exploring.dimension import Field
+from flint.exploring.objectives import OBJECTIVES, Objective
+from flint.exploring.rank import Ranking
 from flint.exploring.result import Result, Status
 from flint.exploring.study import Study
 from flint.text import Column, format_bytes, format_count, plural, text_table
@@ -23,7 +24,7 @@ def study_text(study: Study, ranking: Ranking, *, top: int = 10, verbose: bool =
     """The first `top` rows and everything that they rest on; all reasons if `verbose`."""
     blocks = [
         "\n".join(_asked(study, ranking)),
-        ranking_table(ranking, top) if ranking.rows else "nothing fits",
+        ranking_table(ranking, top) if ranking.results else "nothing fits",
         "\n".join(_beside(study, ranking, verbose)),
     ]
     if ranking.best is not None:
@@ -31,17 +32,27 @@ def study_text(study: Study, ranking: Ranking, *, top: int = 10, verbose: bool =
     return "\n\n".join(b for b in blocks if b)
 
 
+def said(study: Study, ranking: Ranking) -> list[str]:
+    """Sentences on the space and on what was left out, for a page."""
+    asked = [line.strip() for line in _asked(study, ranking)]
+    return [*asked, *(line.strip() for line in _beside(study, ranking, verbose=False))]
+
+
 def ranking_table(ranking: Ranking, top: int) -> str:
     """The first rows: what differs among all that fit, then quantities."""
-    names = [n for n in varying(r.point for r in ranking.rows) if n != "devices"]
-    shown = [o for o in _objectives(ranking.objectives) if any(map(o.value, ranking.rows))]
+    names = [n for n in varying(r.point for r in ranking.results) if n != "devices"]
+    shown = [
+        o
+        for o in _objectives(ranking.objectives)
+        if any(o.value(r) is not None for r in ranking.results)
+    ]
     columns = [
         Column("", right=True),
         Column("devices", right=True),
         *(Column(n) for n in names),
         *(Column(o.title, right=True) for o in shown),
     ]
-    rows = [_row(at, r, names, shown) for at, r in enumerate(ranking.rows[:top], 1)]
+    rows = [_row(at, r, names, shown) for at, r in enumerate(ranking.results[:top], 1)]
     return text_table(columns, rows)
 
 
@@ -52,12 +63,11 @@ def _objectives(asked: Sequence[Objective]) -> list[Objective]:
 
 def _row(at: int, r: Result, names: Sequence[str], shown: Sequence[Objective]) -> list[str]:
     chosen = choices(r.point)
-    values = [o.value(r) for o in shown]
     return [
         str(at),
         format_count(r.devices),
         *(chosen.get(n, "") for n in names),
-        *("" if v is None else o.shown(v) for o, v in zip(shown, values, strict=True)),
+        *(o.text(r) for o in shown),
     ]
 
 
@@ -77,32 +87,39 @@ def _asked(study: Study, ranking: Ranking) -> Iterator[str]:
         yield "  fixed: " + ", ".join(f"{n}={v}" for n, v in fixed.items())
     for text in (*study.space.get("conditions", ()), *study.space.get("limits", ())):
         yield f"  where {text}"
-    tokens = sorted({r.tokens for r in ranking.rows})
+    yield from _work(ranking)
+
+
+def _work(ranking: Ranking) -> Iterator[str]:
+    """Whether steps that are compared do the same work."""
+    tokens = sorted({r.tokens for r in ranking.results})
     if len(tokens) == 1 and tokens[0]:
         yield f"  tokens of a step: {tokens[0]:,}"
     elif len(tokens) > 1:
         yield f"  tokens of a step: {tokens[0]:,} to {tokens[-1]:,} (not the same work in each)"
+    if 0 in tokens:
+        yield "  tokens of a step are not known: whether steps do the same work is not, either (--tokens)"
 
 
 def _beside(study: Study, ranking: Ranking, verbose: bool) -> Iterator[str]:
     """What the table does not say: errors, what was rejected and why."""
     near = ranking.within_error()
+    yield from dict.fromkeys(o.note for o in ranking.objectives if o.note)
     if near:
         yield f"within the error of the first (80 % intervals overlap): {near:,} of the others"
     if len(ranking.objectives) > 1:
-        yield f"on the Pareto front: {ranking.front:,}; they stand first"
-    yield f"{len(ranking.rows):,} of {len(study.results):,} points fit" + (
-        " and meet the limits" if ranking.limited else ""
+        yield f"on the Pareto front: {ranking.on_front:,}; they stand first"
+    yield f"{len(ranking.results):,} of {len(study.results):,} points fit" + (
+        " and meet the limits" if ranking.beyond else ""
     )
-    for text, count in ranking.limited.items():
-        yield f"  {count:,} miss --where '{text}'"
-    told = ranking.rejected if verbose else ranking.rejected[:_MOST_REASONS]
+    for text, count in ranking.beyond_counts().items():
+        yield f"  {count:,} fit and are not ranked: {text}"
+    rejected = list(rejected_groups(study.results))
+    told = rejected if verbose else rejected[:_MOST_REASONS]
     yield from (f"  {_why(r)}" for r in told)
-    rest = sum(r.count for r in ranking.rejected[len(told) :])
+    rest = sum(r.count for r in rejected[len(told) :])
     if rest:
-        yield f"  {rest:,} for {len(ranking.rejected) - len(told)} other reasons (-v shows all)"
-    for text, count in study.left_out.items():
-        yield f"{count:,} combinations were left out by --where '{text}'"
+        yield f"  {rest:,} for {len(rejected) - len(told)} other reasons (-v shows all)"
     if study.not_explored:
         yield f"{study.not_explored:,} points were not looked at: the search ended at its budget"
     if study.reused:
@@ -118,7 +135,7 @@ def _why(r: Rejected) -> str:
         return f"{r.count:,} do not fit in memory ({how}the smallest takes {least} of {room}: {_short(r.example)})"
     code = f"[{r.code}]" if r.code else ""
     place = f" at {r.example.place}" if r.example.place else ""
-    return f"{r.count:,} {r.status.value}{code}: {r.why}{place} ({_short(r.example)})"
+    return f"{r.count:,} {r.status.value}{code}: {r.example.reason}{place} ({_short(r.example)})"
 
 
 def _short(r: Result) -> str:
