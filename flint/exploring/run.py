@@ -45,13 +45,14 @@ def explore_space(
     objectives: Sequence[Goal] = (),
     kind: SearchKind | None = None,
     seed: int = 0,
+    holds: Callable[[Result], bool] | None = None,
     jobs: int = 0,
     progress: Listener | None = None,
 ) -> Study:
     """Evaluate the points of a space; those that a study file has are not evaluated again.
 
     All points, or where there are more than `budget` those that a search for `objectives` finds
-    (`kind`, `seed`: see `search`). Results are in `study`, if that is given, as soon as they are
+    (`kind`, `seed`, `holds`: see `search`). Results are in `study`, if that is given, as soon as they are
     there. Without an `executor`, `jobs` processes of this machine evaluate.
 
     Raises FlintError as `open_study` does, FL862 for an empty space, FL867 without what a search
@@ -68,7 +69,9 @@ def explore_space(
             found = known.all_of(space.points())
         else:
             known.total = budget
-            found = search(space, known.results, budget, objectives, kind=kind, seed=seed)
+            found = search(
+                space, known.results, budget, objectives, kind=kind, seed=seed, holds=holds
+            )
     return Study(
         space.subject,
         space.to_json(),

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 #: Points of a batch; also of a generation of NSGA-II.
 BATCH = 32
 #: Batches without a new point, one after the other, after which a search ends before its budget.
-_PATIENCE = 30
-#: The attribute of a trial that says by how much it is not feasible; at most 0: it is.
-_VIOLATION = "violation"
+_PATIENCE = 10
+#: The constraint of a trial: by how much it is not feasible; at most 0: it is.
+_FEASIBLE = "feasible"
 
 
 class SearchKind(StrEnum):
@@ -69,8 +69,11 @@ def search(
     *,
     kind: SearchKind | None = None,
     seed: int = 0,
+    holds: Callable[[Result], bool] | None = None,
 ) -> list[Result]:
     """At most `budget` results, of the points that a search for the objectives has looked at.
+
+    Results that do not fit in memory, or of which `holds` is not true, are told as infeasible.
 
     Without `kind` it is TPE for one objective and NSGA-II for several; without objectives the
     shortest step is searched for. Raises FlintError FL867 without Optuna.
@@ -87,7 +90,7 @@ def search(
         found.update((r.point.key, r) for r in evaluate(new))
         idle = 0 if new else idle + 1
         for trial, point in zip(trials, points, strict=True):
-            _tell(study, trial, found.get(point.key) if point else None, goals, space)
+            _tell(study, trial, found.get(point.key) if point else None, goals, holds)
     return list(found.values())
 
 
@@ -123,16 +126,8 @@ def _sampler(kind: SearchKind, seed: int) -> optuna.samplers.BaseSampler:
     if kind is SearchKind.RANDOM:
         return optuna.samplers.RandomSampler(seed=seed)
     if kind is SearchKind.TPE:
-        return optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=BATCH, constraints_func=_constraints
-        )
-    return optuna.samplers.NSGAIISampler(
-        seed=seed, population_size=BATCH, constraints_func=_constraints
-    )
-
-
-def _constraints(trial: optuna.trial.FrozenTrial) -> Sequence[float]:
-    return (float(trial.user_attrs.get(_VIOLATION, 1.0)),)
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=BATCH)
+    return optuna.samplers.NSGAIISampler(seed=seed, population_size=BATCH)
 
 
 def _tell(
@@ -140,23 +135,23 @@ def _tell(
     trial: optuna.Trial,
     result: Result | None,
     goals: Sequence[Goal],
-    space: Space,
+    holds: Callable[[Result], bool] | None,
 ) -> None:
     """Tell what became of a point: None for one that a condition forbids, or beyond the budget."""
-    values = [goal.value(result) if result else None for goal in goals]
-    violation = _violation(result, space) if None not in values else 1.0
-    if violation <= 0:
-        trial.set_user_attr(_VIOLATION, 0.0)
-        study.tell(trial, [float(v) for v in values if v is not None])
-        return
-    trial.set_user_attr(_VIOLATION, _violation(result, space) or 1.0)
-    study.tell(trial, [-math.inf if goal.maximize else math.inf for goal in goals])
+    violation = _violation(result, goals, holds)
+    values = [goal.value(result) if result and not violation else None for goal in goals]
+    trial.set_constraint(_FEASIBLE, violation)
+    worst = [-math.inf if goal.maximize else math.inf for goal in goals]
+    study.tell(trial, [w if v is None else v for v, w in zip(values, worst, strict=True)])
 
 
-def _violation(result: Result | None, space: Space) -> float:
+def _violation(
+    result: Result | None, goals: Sequence[Goal], holds: Callable[[Result], bool] | None
+) -> float:
     """By how much a result is not feasible: 0 if it is, the share of memory that it lacks."""
     if result is None or result.status in (Status.REFUSED, Status.FAILED):
         return 1.0
     if result.status is Status.TOO_LARGE:
         return max(1e-6, result.memory_bytes / max(1, result.capacity_bytes) - 1)
-    return 0.0
+    known = all(goal.value(result) is not None for goal in goals)
+    return 0.0 if known and (holds is None or holds(result)) else 1.0
