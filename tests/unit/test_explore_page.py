@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flint.exploring.choices import choices, varying
+from flint.exploring.objectives import OBJECTIVES, objectives_of
 from flint.exploring.page.document import study_html
-from flint.exploring.page.measures import MEMORY, TIME, TOKENS, usual
-from flint.exploring.page.sections import pareto
+from flint.exploring.page.sections import MEMORY, TIME, pareto
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
 from flint.text import format_bytes, format_duration
@@ -50,20 +50,25 @@ def test_the_front_is_what_nothing_else_is_better_than() -> None:
     found = {r.point for r in pareto(fitting, TIME, MEMORY)}
     for r in fitting:
         beaten = any(
-            (TIME.of(o), MEMORY.of(o)) != (TIME.of(r), MEMORY.of(r))
-            and TIME.of(o) <= TIME.of(r)
-            and MEMORY.of(o) <= MEMORY.of(r)
+            (TIME.order(o), MEMORY.order(o)) != (TIME.order(r), MEMORY.order(r))
+            and TIME.order(o) <= TIME.order(r)
+            and MEMORY.order(o) <= MEMORY.order(r)
             for o in fitting
         )
         assert (r.point in found) == (not beaten)
 
 
-def test_what_is_best_is_tokens_where_they_differ() -> None:
+def test_any_two_objectives_make_a_front_of_what_is_known() -> None:
     fitting = _fitting()
-    assert usual(fitting) is TIME
-    more = [dataclasses.replace(r, tokens=r.tokens * n) for n, r in enumerate(fitting, 1)]
-    assert usual(more) is TOKENS
-    assert usual([*more, dataclasses.replace(more[0], tokens=0)]) is TIME
+    priced = [dataclasses.replace(r, price_per_hour=2.0) for r in fitting[1:]]
+    asked = objectives_of(["cost_per_mtoken,tpot"])
+    html = study_html([fitting[0], *priced], title="a study", objectives=asked)
+    page = Page.of(html)
+    cost = OBJECTIVES["cost_per_mtoken"]
+    (best,) = (rows for caption, rows in page.tables.items() if caption.startswith("points that"))
+    assert len(best) == len(priced) + 1
+    assert cost.text(min(priced, key=cost.order)) in best[1]
+    assert pareto(fitting, TIME, cost) == []
 
 
 def test_a_page_has_every_part_with_the_numbers_of_the_results() -> None:

@@ -9,8 +9,9 @@ from flint.backends.report.page.document import document
 from flint.backends.report.page.markup import Markup, join, tag
 from flint.backends.report.page.section import Section
 from flint.exploring.choices import varying
-from flint.exploring.page import sections, tables
-from flint.exploring.page.measures import MEMORY, TIME, Measure, usual
+from flint.exploring.objectives import Objective, default_objective
+from flint.exploring.page import best, sections, tables
+from flint.exploring.page.sections import MEMORY, TIME
 from flint.exploring.result import Result, Status
 from flint.text import format_bytes, format_count, format_duration
 
@@ -24,26 +25,28 @@ def study_html(
     results: Sequence[Result],
     *,
     title: str,
-    objective: Measure | None = None,
-    beside: Measure = MEMORY,
+    objectives: Sequence[Objective] = (),
     said: Sequence[str] = (),
 ) -> str:
-    """The page. `objective` says what is best (None: the usual one), `beside` is the other side of
-    the front, `said` are sentences on the space: defaults, constraints, what was left out.
+    """The page. The first of `objectives` says what is best (none: the usual one), the second is
+    the other side of the front (memory); `said` are sentences on the space: defaults, constraints,
+    what was left out. Results of which the first objective is not known are not ranked.
 
     Equal results give equal bytes. Pictures are of a bounded number of points; what is not drawn is
     counted below them.
     """
     fitting = [r for r in results if r.status is Status.FITS]
-    goal = objective or usual(fitting)
-    ranked = sorted(fitting, key=lambda r: (goal.order(r), r.memory_bytes, r.point.mesh))
+    goal = objectives[0] if objectives else default_objective(fitting)
+    beside = objectives[1] if len(objectives) > 1 else TIME if goal is MEMORY else MEMORY
+    known = (r for r in fitting if goal.value(r) is not None)
+    ranked = sorted(known, key=lambda r: (goal.order(r), r.memory_bytes, r.point))
     chosen = varying(r.point for r in results)
     found: list[Section | None] = [
         sections.front(ranked, goal, beside, chosen),
         sections.coordinates(ranked, goal, chosen),
         sections.heat_maps(results, ranked, goal, chosen),
-        sections.scaling(ranked, goal),
-        sections.bottlenecks(ranked, chosen),
+        best.scaling(ranked, goal),
+        best.bottlenecks(ranked, chosen),
         tables.best(ranked, goal, chosen),
         tables.rejected(results, chosen),
     ]
@@ -53,21 +56,21 @@ def study_html(
     return document(title, head, [s for s in found if s is not None], _FOOTER)
 
 
-def _cards(results: Sequence[Result], ranked: Sequence[Result], goal: Measure) -> Markup:
+def _cards(results: Sequence[Result], ranked: Sequence[Result], goal: Objective) -> Markup:
     counts = Counter(r.status.value for r in results)
     points = ", ".join(f"{format_count(n)} {what}" for what, n in counts.most_common())
     shown = [("points", format_count(len(results)), points)]
     if ranked:
-        best = ranked[0]
-        capacity = f"of {format_bytes(best.capacity_bytes)}" if best.capacity_bytes else ""
-        time = ("step time", format_duration(best.step_time_ns), _sure(best))
+        first = ranked[0]
+        capacity = f"of {format_bytes(first.capacity_bytes)}" if first.capacity_bytes else ""
+        time = ("step time", format_duration(first.step_time_ns), _sure(first))
         shown = [
-            ("best mesh", best.point.mesh, ""),
-            *([] if goal is TIME else [(goal.title, goal.written(goal.of(best)), "")]),
+            ("best mesh", first.point.mesh, ""),
+            *([] if goal is TIME else [(goal.title, goal.text(first), "")]),
             time,
-            ("MFU", f"{best.mfu:.1%}", best.point.cluster),
-            ("peak memory", format_bytes(best.memory_bytes), capacity),
-            ("devices", format_count(best.devices), ""),
+            ("MFU", f"{first.mfu:.1%}", first.point.cluster),
+            ("peak memory", format_bytes(first.memory_bytes), capacity),
+            ("devices", format_count(first.devices), ""),
             *shown,
         ]
     return tag("dl", *(_card(*card) for card in shown), cls="cards")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from flint.backends.report.page.markup import Heading, join, table, tag
 from flint.backends.report.page.section import Section
 from flint.exploring.choices import choices
-from flint.exploring.page.measures import MEMORY, MFU, TIME, Measure
-from flint.exploring.page.sections import named
+from flint.exploring.objectives import Objective
+from flint.exploring.page.sections import MEMORY, MFU, TIME, named
 from flint.exploring.result import Result, Status
 from flint.text import format_bytes, format_count
 
@@ -17,7 +17,7 @@ ROWS = 100
 
 
 def best(
-    ranked: Sequence[Result], goal: Measure, chosen: Mapping[str, Sequence[str]]
+    ranked: Sequence[Result], goal: Objective, chosen: Mapping[str, Sequence[str]]
 ) -> Section | None:
     """The first points, with what they chose and what came of it."""
     if not ranked:
@@ -33,9 +33,7 @@ def best(
     for n, r in enumerate(ranked[:ROWS], 1):
         mine = choices(r.point)
         picked = (mine.get(name, "") or "-" for name in chosen)
-        rows.append(
-            (f"{n}", format_count(r.devices), *picked, *(m.written(m.of(r)) for m in measures))
-        )
+        rows.append((f"{n}", format_count(r.devices), *picked, *(m.text(r) for m in measures)))
     caption = (
         f"points that fit, best {goal.title} first: {len(rows)} of {format_count(len(ranked))}"
     )
