@@ -93,9 +93,8 @@ class Answer:
         from flint.exploring.answers.text import said
         from flint.exploring.page.document import study_html
 
-        return study_html(
-            self.study.results, title=self.study.subject.model, said=said(self.study, self.ranking)
-        )
+        told = said(self.study, self.ranking)
+        return study_html(self.ranking, title=self.study.subject.model, said=told)
 
     def to_arrow(self) -> Any:
         """All results as a `pyarrow.Table`. Raises FlintError FL870 without pyarrow."""

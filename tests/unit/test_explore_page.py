@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from flint.exploring.choices import choices, varying
+from flint.exploring.conditions import parse_conditions
+from flint.exploring.names import Scope
 from flint.exploring.objectives import OBJECTIVES, objectives_of
 from flint.exploring.page.document import study_html
 from flint.exploring.page.sections import MEMORY, TIME, pareto
 from flint.exploring.point import Point
+from flint.exploring.rank import Ranking, rank
 from flint.exploring.result import Result, Status
 from flint.text import format_bytes, format_duration
 from tests.pages import Page, browser, told
@@ -22,8 +26,13 @@ from tests.study_results import study
 SECTIONS = ["front", "coordinates", "maps", "scaling", "bottlenecks", "best", "rejected"]
 
 
-def _page(results: list[Result]) -> Page:
-    return Page.of(study_html(results, title="a study"))
+def _ranked(results: list[Result], *objectives: str, limits: Sequence[str] = ()) -> Ranking:
+    conditions = parse_conditions(list(limits), Scope(("data", "model"), ()), {})
+    return rank(results, objectives_of(objectives or ("time",)), conditions)
+
+
+def _page(ranking: Ranking) -> Page:
+    return Page.of(study_html(ranking, title="a study"))
 
 
 def _fitting() -> list[Result]:
@@ -61,9 +70,7 @@ def test_the_front_is_what_nothing_else_is_better_than() -> None:
 def test_any_two_objectives_make_a_front_of_what_is_known() -> None:
     fitting = _fitting()
     priced = [dataclasses.replace(r, price_per_hour=2.0) for r in fitting[1:]]
-    asked = objectives_of(["cost_per_mtoken,tpot"])
-    html = study_html([fitting[0], *priced], title="a study", objectives=asked)
-    page = Page.of(html)
+    page = _page(_ranked([fitting[0], *priced], "cost_per_mtoken", "time"))
     cost = OBJECTIVES["cost_per_mtoken"]
     (best,) = (rows for caption, rows in page.tables.items() if caption.startswith("points that"))
     assert len(best) == len(priced) + 1
@@ -73,7 +80,7 @@ def test_any_two_objectives_make_a_front_of_what_is_known() -> None:
 
 def test_a_page_has_every_part_with_the_numbers_of_the_results() -> None:
     results = study()
-    html = study_html(results, title="a study")
+    html = study_html(_ranked(results), title="a study")
     page = Page.of(html)
     assert [str(a["id"]) for a in page.with_tag("h2")] == SECTIONS
     ranked = sorted(_fitting(), key=lambda r: (r.step_time_ns, r.memory_bytes))
@@ -87,23 +94,32 @@ def test_a_page_has_every_part_with_the_numbers_of_the_results() -> None:
     time = next(rows for caption, rows in page.tables.items() if caption.startswith("time of"))
     assert time[0][2:] == ["computing", "over data", "over model", "waiting for ranks"]
     assert time[1][2] == format_duration(first.compute_ns)
-    assert study_html(results, title="a study") == html
+    assert study_html(_ranked(results), title="a study") == html
 
 
 def test_every_rejected_point_is_counted_with_its_reason() -> None:
     results = study()
-    (rows,) = (t for caption, t in _page(results).tables.items() if "rejected" in caption)
+    (rows,) = (t for caption, t in _page(_ranked(results)).tables.items() if "rejected" in caption)
     counted = {row[0]: int(row[1]) for row in rows[1:]}
     large = sum(r.status is Status.TOO_LARGE for r in results)
     assert counted == {"too large": large, "refused": 2}
     assert ["refused", "2", "FL103: does not divide", "model.py:41"] in [r[:4] for r in rows]
 
 
+def test_a_limit_is_a_reason() -> None:
+    page = _page(_ranked(study(), limits=["memory <= 40GiB"]))
+    (rows,) = (t for caption, t in page.tables.items() if "rejected" in caption)
+    beyond = sum(r.memory_bytes > 40 * 2**30 for r in _fitting())
+    assert ["fits", str(beyond), "not: memory <= 40GiB", "a limit"] in [row[:4] for row in rows]
+    (best,) = (t for caption, t in page.tables.items() if caption.startswith("points that"))
+    assert len(best) == len(_fitting()) - beyond + 1
+
+
 def test_nothing_fits() -> None:
     results = [r for r in study() if r.status is not Status.FITS]
-    page = _page(results)
+    page = _page(_ranked(results))
     assert [str(a["id"]) for a in page.with_tag("h2")] == ["rejected"]
-    assert "No point fits." in page.text["p"]
+    assert "No point fits and meets the limits." in page.text["p"]
     assert "too large" in "".join(page.text["span"])
 
 
@@ -115,7 +131,7 @@ def test_ten_thousand_points_are_a_small_page_that_says_what_it_leaves_out() -> 
         )
         for n, r in zip(range(10_000), itertools.cycle(_fitting()), strict=False)
     ]  # fmt: skip
-    html = study_html(many, title="many")
+    html = study_html(_ranked(many), title="many")
     page = Page.of(html)
     assert len(html) < 1_000_000
     assert any("points are not drawn" in text for text in page.text["p"])
@@ -128,7 +144,7 @@ def test_names_are_text() -> None:
         dataclasses.replace(r, point=dataclasses.replace(r.point, stack=f"{hostile}{n}"))
         for n, r in enumerate(study())
     ]
-    page = Page.of(study_html(results, title=hostile, said=[hostile]))
+    page = Page.of(study_html(_ranked(results), title=hostile, said=[hostile]))
     assert not page.with_tag("img")
     assert not page.with_tag("link")
 
@@ -138,7 +154,7 @@ def test_a_browser_draws_it_narrow_in_the_light_and_in_the_dark(
     tmp_path: Path, scheme: str
 ) -> None:
     browser()
-    html = study_html(study(), title="a study")
+    html = study_html(_ranked(study()), title="a study")
     script = """(() => {
       const at = e => { const r = e.getBoundingClientRect(); return [r.left, r.right]; };
       const seen = [...d.querySelectorAll("svg.chart circle, svg.chart .thread line")].map(at);

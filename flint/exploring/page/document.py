@@ -9,10 +9,11 @@ from flint.backends.report.page.document import document
 from flint.backends.report.page.markup import Markup, join, tag
 from flint.backends.report.page.section import Section
 from flint.exploring.choices import varying
-from flint.exploring.objectives import Objective, default_objective
+from flint.exploring.objectives import Objective
 from flint.exploring.page import best, sections, tables
 from flint.exploring.page.sections import MEMORY, TIME
-from flint.exploring.result import Result, Status
+from flint.exploring.rank import Ranking
+from flint.exploring.result import Result
 from flint.text import format_bytes, format_count, format_duration
 
 _FOOTER = (
@@ -21,25 +22,19 @@ _FOOTER = (
 )
 
 
-def study_html(
-    results: Sequence[Result],
-    *,
-    title: str,
-    objectives: Sequence[Objective] = (),
-    said: Sequence[str] = (),
-) -> str:
-    """The page. The first of `objectives` says what is best (none: the usual one), the second is
-    the other side of the front (memory); `said` are sentences on the space: defaults, constraints,
-    what was left out. Results of which the first objective is not known are not ranked.
+def study_html(ranking: Ranking, *, title: str, said: Sequence[str] = ()) -> str:
+    """The page of all points of a ranking.
 
-    Equal results give equal bytes. Pictures are of a bounded number of points; what is not drawn is
+    The first objective says what is best, the second is the other side of the front (without one,
+    memory); `said` are sentences on the space: defaults, constraints, what was left out.
+
+    Equal rankings give equal bytes. Pictures are of a bounded number of points; what is not drawn is
     counted below them.
     """
-    fitting = [r for r in results if r.status is Status.FITS]
-    goal = objectives[0] if objectives else default_objective(fitting)
-    beside = objectives[1] if len(objectives) > 1 else TIME if goal is MEMORY else MEMORY
-    known = (r for r in fitting if goal.value(r) is not None)
-    ranked = sorted(known, key=lambda r: (goal.order(r), r.memory_bytes, r.point))
+    results = sorted((*ranking.results, *ranking.rejected), key=lambda r: r.point)
+    goal = ranking.objectives[0]
+    beside = (*ranking.objectives[1:], TIME if goal is MEMORY else MEMORY)[0]
+    ranked = sorted(ranking.results, key=lambda r: (goal.order(r), r.memory_bytes, r.point))
     chosen = varying(r.point for r in results)
     found: list[Section | None] = [
         sections.front(ranked, goal, beside, chosen),
@@ -47,10 +42,10 @@ def study_html(
         sections.heat_maps(results, ranked, goal, chosen),
         best.scaling(ranked, goal),
         best.bottlenecks(ranked, chosen),
-        tables.best(ranked, goal, chosen),
-        tables.rejected(results, chosen),
+        tables.best(ranking, chosen),
+        tables.rejected(ranking, chosen),
     ]
-    none = () if ranked else (tag("p", "No point fits.", cls="bad"),)
+    none = () if ranked else (tag("p", "No point fits and meets the limits.", cls="bad"),)
     told = (tag("p", sentence) for sentence in said)
     head = join((_cards(results, ranked, goal), *none, *told))
     return document(title, head, [s for s in found if s is not None], _FOOTER)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from flint.backends.report.page.markup import Heading, join, table, tag
 from flint.backends.report.page.section import Section
 from flint.exploring.choices import choices
-from flint.exploring.objectives import Objective
 from flint.exploring.page.sections import MEMORY, MFU, TIME, named
+from flint.exploring.rank import Ranking
 from flint.exploring.result import Result, Status
 from flint.text import format_bytes, format_count
 
@@ -16,13 +16,12 @@ from flint.text import format_bytes, format_count
 ROWS = 100
 
 
-def best(
-    ranked: Sequence[Result], goal: Objective, chosen: Mapping[str, Sequence[str]]
-) -> Section | None:
-    """The first points, with what they chose and what came of it."""
+def best(ranking: Ranking, chosen: Mapping[str, Sequence[str]]) -> Section | None:
+    """The first points, with what they chose and what came of it; those of a front come first."""
+    ranked = ranking.results
     if not ranked:
         return None
-    measures = (*((goal,) if goal is not TIME else ()), TIME, MFU, MEMORY)
+    measures = list({m.name: m for m in (*ranking.objectives, TIME, MFU, MEMORY)}.values())
     headings = [
         Heading("", right=True),
         Heading("devices", right=True),
@@ -34,22 +33,24 @@ def best(
         mine = choices(r.point)
         picked = (mine.get(name, "") or "-" for name in chosen)
         rows.append((f"{n}", format_count(r.devices), *picked, *(m.text(r) for m in measures)))
-    caption = (
-        f"points that fit, best {goal.title} first: {len(rows)} of {format_count(len(ranked))}"
+    first_of = (
+        f"best {ranking.objectives[0].title}" if ranking.on_front < 2 else "those of the front"
     )
+    count = f"{len(rows)} of {format_count(len(ranked))}"
+    caption = f"points that fit, {first_of} first: {count}"
     first = ranked[0]
     notes = [tag("li", note) for note in first.notes]
     said = (tag("h3", "Notes on the first"), tag("ul", *notes, cls="notes")) if notes else ()
     return Section("best", "The best points", join((table(headings, rows, caption), *said)))
 
 
-def rejected(results: Sequence[Result], chosen: Mapping[str, Sequence[str]]) -> Section | None:
-    """Points that do not run, counted by why, with one of each."""
+def rejected(ranking: Ranking, chosen: Mapping[str, Sequence[str]]) -> Section | None:
+    """Points that are not ranked, counted by why, with one of each."""
     groups: dict[tuple[str, str, str], list[Result]] = {}
-    for r in results:
-        if r.status is not Status.FITS:
-            why = _why(r)
-            groups.setdefault((r.status.value, why, r.place), []).append(r)
+    for r in ranking.rejected:
+        why = ranking.beyond.get(r.point, "")
+        said = (f"not: {why}", "a limit") if why else (_why(r), r.place)
+        groups.setdefault((r.status.value, *said), []).append(r)
     if not groups:
         return None
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
@@ -64,7 +65,7 @@ def rejected(results: Sequence[Result], chosen: Mapping[str, Sequence[str]]) -> 
     count = format_count(sum(map(len, groups.values())))
     left = len(groups) - len(rows)
     caption = f"{count} points that were rejected" + (f"; {left} more reasons" if left else "")
-    return Section("rejected", "What does not run", table(headings, rows, caption))
+    return Section("rejected", "What is not recommended", table(headings, rows, caption))
 
 
 def _why(r: Result) -> str:
