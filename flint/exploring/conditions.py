@@ -77,13 +77,14 @@ def _condition(text: str, scope: Scope, words: Words) -> Condition:
         raise _not_a_condition(text)
     names = names_in(found)
     for name in names:
-        _require_known(name, text, scope, known)
+        _require_known(name, text, scope, words)
     _measures(found, text, known)
     plain = [n for n in names if n in RESULTS or n.startswith("result.")]
     return Condition(text, found, bool(plain))
 
 
-def _require_known(name: str, text: str, scope: Scope, known: Mapping[str, object]) -> None:
+def _require_known(name: str, text: str, scope: Scope, words: Words) -> None:
+    known = scope.known
     if name in known:
         return
     if name in scope.ambiguous:
@@ -93,9 +94,10 @@ def _require_known(name: str, text: str, scope: Scope, known: Mapping[str, objec
             f"--where '{text}': '{name}' stands for several things",
             help="write " + " or ".join(meant),
         )
+    values = [value for of_option in words.values() for value in of_option]
     raise FlintError(
         "FL861",
-        f"--where '{text}': unknown name '{name}'{nearest(name, list(known))}",
+        f"--where '{text}': unknown name '{name}'{nearest(name, [*known, *values])}",
         help="names are "
         + ", ".join(n for n in known if "." not in n)
         + '; texts are in quotes: "full"',

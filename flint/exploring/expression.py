@@ -197,9 +197,9 @@ def names_in(expression: Expression) -> tuple[str, ...]:
 
 
 def number_or_text(value: Value) -> Value:
-    """A text that spells a number, true or false as what it spells; anything else as it is."""
-    if not isinstance(value, str):
-        return value
+    """A text that spells a number, true, false or None as what it spells; else the value itself."""
+    if not isinstance(value, str) or value == "None":
+        return None if value == "None" else value
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     try:

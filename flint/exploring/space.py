@@ -175,7 +175,7 @@ def space_of(
     given = {**dict(declared.defaults()), **dict(subject.pipeline), **dict(subject.settings)}
     fixed = tuple(sorted((n, v) for n, v in given.items() if n not in explored))
     space = Space(subject, dimensions, tuple(devices), tuple(a.name for a in axes), fixed=fixed)
-    words = {as_name(d.name): d.values for d in dimensions}
+    words = {as_name(n): (v,) for n, v in fixed} | {as_name(d.name): d.values for d in dimensions}
     conditions = parse_conditions(where, space.scope, words)
     found = replace(
         space,

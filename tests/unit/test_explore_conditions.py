@@ -10,10 +10,13 @@ from flint.exploring.dimension import Field
 from flint.exploring.names import Scope
 from flint.exploring.point import Point
 
-SCOPE = Scope(("pipe", "data", "seq"), ("microbatches", "remat", "seq", "batch-size", "tokens"))
+SCOPE = Scope(
+    ("pipe", "data", "seq"), ("microbatches", "remat", "seq", "batch-size", "tokens", "clip")
+)
 POINT = Point("pipe=4,data=16,seq=2", "h100-dgx", policy="xla")
 FIXED = (
     ("batch-size", "1024"),
+    ("clip", "None"),
     ("microbatches", "8"),
     ("remat", "full"),
     ("seq", "8192"),
@@ -52,6 +55,7 @@ def holds(text: str) -> bool:
         "memory / 2 <= 35GiB and memory - 1GiB < 70GiB",
         "mfu >= 0.4",
         "result.tokens == 70 or pipe == 4",
+        "clip == None and remat != None",
     ],
 )
 def test_conditions_that_hold(text):
@@ -77,7 +81,7 @@ def test_conditions_that_hold(text):
         ("remat in 'full'", "without a list"),
         ("pipe * 4", "is neither true nor false"),
         ("pippe == 4", "unknown name 'pippe'; did you mean 'pipe'?"),
-        ("remat == ful", "unknown name 'ful'"),
+        ("remat == ful", "unknown name 'ful'; did you mean 'full'?"),
         ("seq == 2", "'seq' stands for several things"),
         ("tokens == 2", "'tokens' stands for several things"),
         ("pipe.data == 2", "unknown name 'pipe.data'"),

@@ -145,7 +145,8 @@ def test_conditions_leave_what_a_filter_would(model):
 
 
 def test_a_choice_for_each_dimension_is_a_point(model):
-    found = space(model, devices=[8], where=["remat == full"])
+    where = ["remat == full", "kind == flash or flag == true"]
+    found = space(model, devices=[8], where=where, settings=(("kind", "flash"),))
     points = Counter()
     for values in product(*(d.values for d in found.dimensions)):
         names = [d.name for d in found.dimensions]
