@@ -11,6 +11,8 @@ from flint.errors import FlintError
 from flint.frontends.contained import contained
 
 if TYPE_CHECKING:
+    from flint.ir.mesh import Mesh
+    from flint.passes.pipeline.split.shared import SharedBodies
     from flint.steps.model_file import ModelFile, Target
     from flint.steps.options import PipelineOptions
     from flint.steps.step import AnyStep
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 #: A context that the user's code runs in.
 Guard: TypeAlias = Callable[[], AbstractContextManager[None]]
+
+#: Sees a step before it is captured, and the mesh that it is for.
+Check: TypeAlias = "Callable[[AnyStep, Mesh], None]"
 
 
 def _no_pipeline() -> PipelineOptions:
@@ -67,11 +72,15 @@ def captured(options: CaptureOptions, guard: Guard = contained) -> Trace:
 
 
 def captured_from(
-    file: ModelFile, options: CaptureOptions, check: Callable[[AnyStep], None] | None = None
+    file: ModelFile,
+    options: CaptureOptions,
+    check: Check | None = None,
+    shared: SharedBodies | None = None,
 ) -> Trace:
     """Capture the step that a model file, imported once for many of them, has for these options.
 
-    `check` sees the step before it is captured, and may raise. Run this inside
+    `check` sees the step before it is captured, and may raise; `shared` keeps what several pipelines
+    have in common. Run this inside
     `importable(file.target.path.parent)`. Raises as `captured` does.
     """
     from flint.steps.options import parse_trip_counts
@@ -79,7 +88,7 @@ def captured_from(
     _refuse_other_kind(options)
     require_profile(options.profile)
     counts = parse_trip_counts(list(options.trip_counts))
-    return _rewritten(_trace_step_of(file, options, counts, check), options)
+    return _rewritten(_trace_step_of(file, options, counts, check, shared), options)
 
 
 def _rewritten(trace: Trace, o: CaptureOptions) -> Trace:
@@ -200,7 +209,8 @@ def _trace_step_of(
     file: ModelFile,
     o: CaptureOptions,
     trip_counts: dict[str, int],
-    check: Callable[[AnyStep], None] | None = None,
+    check: Check | None = None,
+    shared: SharedBodies | None = None,
 ) -> Trace:
     from flint.steps.model_file import Target
     from flint.steps.options import parse_settings
@@ -211,7 +221,7 @@ def _trace_step_of(
     loaded = file.step(_required(o.mesh), args=given, settings=values, offered=offered)
     step = o.pipeline.applied_to(loaded.step)
     if check is not None:
-        check(step)
+        check(step, loaded.mesh)
     return trace_step(
         step,
         loaded.mesh,
@@ -221,4 +231,5 @@ def _trace_step_of(
         partitioner=o.partitioner,
         compiler=o.compiler,
         chip=_chip_of(o) or "",
+        shared=shared,
     )

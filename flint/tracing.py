@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from flint.compare.difference import Difference
     from flint.compare.measured.comparison import MeasuredComparison
     from flint.passes.pipeline.split.parts import PartitionedBody
+    from flint.passes.pipeline.split.shared import SharedBodies
     from flint.steps.captured import Body, CapturedPipeline
 
 _log = logging.getLogger(__name__)
@@ -509,13 +510,19 @@ def trace_step(
     name: str = "",
     source: str = "",
     trip_counts: Mapping[str, int] | None = None,
+    shared: SharedBodies | None = None,
 ) -> Trace:
     """Trace a step of any kind. `name` is for one without a name, the rest as in `trace`.
 
-    `trip_counts` add to those of a JAX step.
+    `trip_counts` add to those of a JAX step. `shared` keeps what several pipelines have in common.
     """
     counts = TripCounts(trip_counts or {})
-    trace = _traced(step, mesh, Lowering(partitioner, compiler, chip), name, source, counts)
+    lowering = Lowering(partitioner, compiler, chip)
+    if isinstance(step, Pipeline) and shared is not None and not compiler:
+        step = _named_pipeline(step, lowering, name)
+        trace = _trace_pipeline(step, mesh, source, lowering, counts, shared)
+    else:
+        trace = _traced(step, mesh, lowering, name, source, counts)
     counts.require_taken()
     return trace
 
@@ -527,8 +534,7 @@ def _traced(
         _refuse_for_recorded(lowering)
         return _trace_world(step, mesh, name, source)
     if isinstance(step, Pipeline):
-        _require_no_partitioner(lowering, "stages of a pipeline")
-        step = replace(step, name=step.name or name, platform=lowering.platform(step.platform))
+        step = _named_pipeline(step, lowering, name)
         return _trace_pipeline(step, mesh, source, lowering, counts)
     if isinstance(step, Disaggregated):
         _require_no_partitioner(lowering, "pools")
@@ -543,6 +549,11 @@ def _traced(
     trace = _finish(captured, lowering, timings)
     own.require_taken()
     return trace
+
+
+def _named_pipeline(step: Pipeline, lowering: Lowering, name: str) -> Pipeline:
+    _require_no_partitioner(lowering, "stages of a pipeline")
+    return replace(step, name=step.name or name, platform=lowering.platform(step.platform))
 
 
 def _prestart(lowering: Lowering) -> None:
@@ -606,7 +617,12 @@ def _require_no_partitioner(lowering: Lowering, what: str) -> None:
 
 
 def _trace_pipeline(
-    step: Pipeline, mesh: Mesh, source: str, lowering: Lowering, trip_counts: TripCounts
+    step: Pipeline,
+    mesh: Mesh,
+    source: str,
+    lowering: Lowering,
+    trip_counts: TripCounts,
+    shared: SharedBodies | None = None,
 ) -> Trace:
     if lowering.compiler:
         return _compile_pipeline(step, mesh, source, lowering, trip_counts)
@@ -616,7 +632,8 @@ def _trace_pipeline(
 
     def partition(body: Body) -> PartitionedBody:
         captured = replace(body.captured, trip_counts=trip_counts)
-        return partition_body(replace(body, captured=captured))
+        body = replace(body, captured=captured)
+        return partition_body(body) if shared is None else shared.partitioned(body, partition_body)
 
     the_worker().prestart()
     timings: dict[str, float] = {}

@@ -2,37 +2,67 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flint.capturing import CaptureOptions, captured, captured_from
+from flint.backends.cost.estimate import estimate_of
+from flint.backends.cost.setting import Setting, setting_of
+from flint.capturing import CaptureOptions, Check, captured, captured_from
 from flint.errors import FlintError
+from flint.exploring.bounds import Bound, bound_of
+from flint.exploring.cluster_changes import machine_of
+from flint.exploring.evaluated import parts_of, result_of, too_large, too_large_by
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
 from flint.exploring.subject import Subject
+from flint.exploring.tokens import Tokens, tokens_by, tokens_of
 from flint.frontends.contained import contained
 from flint.ir.mesh import Mesh
+from flint.passes.pipeline.split.shared import SharedBodies
 
 if TYPE_CHECKING:
+    from flint.cluster.models import Cluster
     from flint.steps.model_file import ModelFile, Target
     from flint.steps.options import PipelineOptions
+    from flint.steps.step import AnyStep
     from flint.tracing import Trace
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What was captured, by which options, and the tokens of its step."""
+
+    options: CaptureOptions
+    trace: Trace
+    tokens: Tokens
+
+
+class _TooLargeError(Exception):
+    """The arguments of a step alone fit no cluster that is asked for."""
+
+    def __init__(self, bound: Bound) -> None:
+        super().__init__(bound)
+        self.bound = bound
 
 
 @dataclass
 class Evaluator:
     """Evaluates the points of one subject.
 
-    It imports the model file once, and keeps it imported until `close`.
+    It imports the model file once, and keeps it imported until `close`. It keeps the last capture, and
+    what the pipelines of several have in common.
     """
 
     subject: Subject
     _file: ModelFile | None = field(default=None, init=False, repr=False)
     _open: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+    _last: _Taken | None = field(default=None, init=False, repr=False)
+    _shared: SharedBodies = field(default_factory=SharedBodies, init=False, repr=False)
 
     def __post_init__(self) -> None:
         weakref.finalize(self, self._open.close)
@@ -49,11 +79,12 @@ class Evaluator:
 
     def trace(self, point: Point) -> Trace:
         """What `flint capture` makes of a point. Raises as that does."""
-        return self._captured(point)
+        return self._taken(point).trace
 
     def close(self) -> None:
-        """Forget the modules of the model."""
+        """Forget the modules of the model, and what was captured."""
         self._open.close()
+        self._last, self._shared = None, SharedBodies()
         self._file = None
 
     def _captured_alike(self, points: Sequence[Point]) -> Iterable[Sequence[Point]]:
@@ -64,41 +95,96 @@ class Evaluator:
         return [[p for p in points if p.cluster == cluster] for cluster in clusters]
 
     def _of_a_capture(self, points: Sequence[Point]) -> list[Result]:
+        machines: dict[Point, Cluster] = {}
+        found: dict[Point, Result] = {}
+        for point in points:
+            try:
+                machines[point] = machine_of(point)
+            except Exception as error:  # noqa: BLE001  one point's fault is no other's
+                found[point] = _rejected(point, error)
+        left = [p for p in points if p in machines]
         try:
-            trace = self._captured(points[0])
-        except Exception as error:  # noqa: BLE001  one point's fault is no other's
-            return [_rejected(p, error) for p in points]
-        return [self._evaluated(p, trace) for p in points]
+            taken = self._taken(left[0], machines.values()) if left else None
+        except _TooLargeError as error:
+            for p in left:
+                found[p] = too_large_by(p, error.bound, machines[p], _devices(p))
+        except Exception as error:  # noqa: BLE001
+            found.update({p: _rejected(p, error) for p in left})
+        else:
+            found.update({p: self._estimated(p, taken, machines[p]) for p in left if taken})
+        return [found[p] for p in points]
 
-    def _evaluated(self, point: Point, trace: Trace) -> Result:
-        from flint.backends.cost.estimate import estimate
-        from flint.exploring.cluster_changes import machine_of
-        from flint.exploring.evaluated import result_of
-
+    def _estimated(self, point: Point, taken: _Taken, cluster: Cluster) -> Result:
         try:
-            found = estimate(
-                trace.workload,
-                machine_of(point),
+            setting = setting_of(
+                taken.trace.workload,
+                cluster,
                 stack=point.stack or None,
                 policy=point.policy or None,
                 mapping=point.mapping or None,
                 routing=point.routing or None,
             )
-            return result_of(point, found)
+            return self._result(point, setting, taken.tokens.count)
         except Exception as error:  # noqa: BLE001
             return _rejected(point, error)
 
-    def _captured(self, point: Point) -> Trace:
+    def _result(self, point: Point, setting: Setting, tokens: int) -> Result:
+        """Memory first: what does not fit is not placed in time."""
+        memory = setting.memory()
+        if not (self.subject.keep_infeasible or all(m.fits for m in memory)):
+            return replace(too_large(point, setting, memory), tokens=tokens)
+        timed = setting.timed()
+        return result_of(
+            point, estimate_of(setting, timed, memory, parts_of(setting, timed)), tokens
+        )
+
+    def _taken(self, point: Point, machines: Iterable[Cluster] = ()) -> _Taken:
+        """The capture of a point, that of the last time if it is the same."""
+        options = self._options(point)
+        if self._last is None or self._last.options != options:
+            self._last = None  # two captures at a time are too many
+            self._last = self._capture(point, options, machines)
+        return self._last
+
+    def _capture(
+        self, point: Point, options: CaptureOptions, machines: Iterable[Cluster]
+    ) -> _Taken:
+        seen = [Tokens()]
+        capacity = max((int(m.chip.memory_bytes.value) for m in machines), default=0)
+
+        def check(step: AnyStep, mesh: Mesh) -> None:
+            seen[0] = tokens_of(step)
+            limited = capacity and not self.subject.keep_infeasible
+            if limited and (bound := bound_of(step, mesh, capacity)):
+                raise _TooLargeError(bound)
+
+        trace = self._captured(options, check)
+        tokens = seen[0]
+        if self.subject.tokens:
+            tokens = tokens_by(self.subject.tokens, point.mesh, self._values(options))
+        return _Taken(options, trace, tokens)
+
+    def _values(self, options: CaptureOptions) -> dict[str, str]:
+        """Options by name: what is given, else what the entry takes without it."""
+        from flint.steps.options import parse_settings
+
+        found: dict[str, str] = {}
+        if self._file is not None and options.args is None:
+            parameters = inspect.signature(self._file.entry()[1]).parameters.values()
+            found = {p.name: str(p.default) for p in parameters if p.default is not p.empty}
+        return found | parse_settings(options.settings) | dict(options.pipeline.offered())
+
+    def _captured(self, options: CaptureOptions, check: Check | None = None) -> Trace:
         from flint.frontends.plugin_libraries import load_plugin_libraries
         from flint.steps.input_kind import InputKind, input_kind
         from flint.steps.model_file import Target
 
-        options, target = self._options(point), Target.parse(self.subject.model)
+        target = Target.parse(self.subject.model)
         if options.world or input_kind(target.path) is not InputKind.PYTHON:
             return captured(options)
         load_plugin_libraries()
         with contained():
-            return captured_from(self._model_file(target), options)
+            return captured_from(self._model_file(target), options, check, self._shared)
 
     def _model_file(self, target: Target) -> ModelFile:
         from flint.steps.model_file import ModelFile, importable

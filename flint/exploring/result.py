@@ -31,7 +31,8 @@ class Role(StrEnum):
 class ClassResult:
     """A rank class of the step: its ranks, when it ends, what its memory holds at its peak.
 
-    `waiting_ns` is how long it waits for other ranks until then, `cache_bytes` what of its memory are
+    `waiting_ns` is how long it waits for other ranks until then (of pools, and of the class that ends
+    last; 0 for others), `cache_bytes` what of its memory are
     arguments that an inference step updates in place: its caches of keys and values.
     """
 

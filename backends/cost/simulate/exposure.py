@@ -41,13 +41,13 @@ class Share:
     exposed_ns: float
 
 
-def shares(timeline: ClassTimeline) -> list[Share]:
+def shares(timeline: ClassTimeline, labels: list[Label] | None = None) -> list[Share]:
     """The shares of a class. Exposed times of all, with computation, add up to the step.
 
     Each gap in the compute stream belongs to what the kernel after it waited for last: a
     collective or message while it runs, before that what the stream of these was busy with, and
     `wait` for other ranks. Where nothing of that holds it back any more, its `host` has not launched
-    it.
+    it. `labels` are `labels_of` the program.
     """
     found: dict[Label, list[float]] = {}
 
@@ -58,7 +58,7 @@ def shares(timeline: ClassTimeline) -> list[Share]:
         entry[2] += exposed
 
     program, rows = timeline.work.program, timeline.work.nodes.row
-    labels = labels_of(program)
+    labels = labels_of(program) if labels is None else labels
     counts = np.bincount(rows, minlength=len(program))
     busy = np.bincount(rows, timeline.end_ns - timeline.start_ns, minlength=len(program))
     exposed = np.where(timeline.work.stream == 0, busy, 0.0)
