@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -59,14 +58,14 @@ class Space:
 
     def size(self) -> int:
         """Number of points before conditions."""
-        return _product(self.dimensions)
+        return self._walk().size
 
     def points(self) -> Iterator[Point]:
         """Every point whose conditions hold, always in the same order; the last dimension is the fastest.
 
         Raises FlintError FL861 for a condition that cannot be told of a point.
         """
-        return map(self._made, self._walk(self.dimensions))
+        return map(self._made, self._walk())
 
     def point(self, choices: Mapping[str, str]) -> Point | None:
         """The point with these values, by the name of the dimension; None if a condition forbids it.
@@ -78,21 +77,29 @@ class Space:
         return made if all(c.holds(names) for c in self.conditions) else None
 
     def count(self) -> int:
-        """Number of points. Tries every combination of what conditions name."""
+        """Number of points; never less, and more only as `left_out` says."""
         return self.size() - sum(self.left_out().values())
 
     def exceeds(self, points: int) -> bool:
         """Whether there are more points than this; stops at the first one too many."""
-        return next(islice(self._walk(self.dimensions), points, None), None) is not None
+        return next(islice(self._walk(), points, None), None) is not None
 
     def left_out(self) -> dict[str, int]:
-        """Points that are forbidden, by the condition that forbade them first."""
-        named = self._named()
-        walk = self._walk(named)
-        for _ in walk:
-            pass
-        others = self.size() // _product(named)
-        return {c.text: n * others for c in self.conditions if (n := walk.left_out[c.text])}
+        """Points that are forbidden, by the condition that forbade them first.
+
+        Conditions on the same dimensions are tried together; where those have more than `MOST_TRIED`
+        combinations, nothing is counted for them.
+        """
+        found: dict[str, int] = {}
+        left = self.size()
+        for part in self._walk().parts():
+            if part.size > MOST_TRIED:
+                continue
+            others = left // part.size
+            kept = sum(1 for _ in part)
+            found |= {text: count * others for text, count in part.left_out.items()}
+            left = kept * others
+        return {c.text: found[c.text] for c in self.conditions if c.text in found}
 
     def names(self, point: Point) -> dict[str, Value]:
         """What the names of `scope` stand for at a point, but those of results."""
@@ -112,11 +119,10 @@ class Space:
     def require_points(self) -> None:
         """Raise FlintError FL862 if conditions leave nothing, with what each leaves alone.
 
-        Where more than `MOST_TRIED` combinations would have to be tried, it says nothing.
+        Conditions on dimensions with more than `MOST_TRIED` combinations are not looked at.
         """
-        named = self._named()
-        tried = islice(self._walk(named), 1)
-        if not self.conditions or _product(named) > MOST_TRIED or next(tried, None) is not None:
+        parts = [part for part in self._walk().parts() if part.size <= MOST_TRIED]
+        if all(next(iter(part), None) is not None for part in parts):
             return
         alone = {c.text: replace(self, conditions=(c,)).count() for c in self.conditions}
         nothing = next((text for text, count in alone.items() if not count), None)
@@ -128,15 +134,8 @@ class Space:
             help=f"alone, {left}",
         )
 
-    def _walk(self, dimensions: Sequence[Dimension]) -> Walk:
-        return Walk(dimensions, self.conditions, self.scope, self.fixed)
-
-    def _named(self) -> tuple[Dimension, ...]:
-        """The dimensions that conditions depend on, or one that stands for none."""
-        names = {n for c in self.conditions for n in c.names}
-        of = self.scope.of
-        found = [d for d in self.dimensions if names & of(d.field, d.name, d.values[0]).keys()]
-        return tuple(found) or self.dimensions[:1]
+    def _walk(self) -> Walk:
+        return Walk(self.dimensions, self.conditions, self.scope, self.fixed)
 
     def _made(self, chosen: Sequence[str]) -> Point:
         found: dict[str, Any] = {"mesh": "", "cluster": ""}
@@ -188,7 +187,3 @@ def space_of(
 
 def _name(chosen: tuple[Dimension, str]) -> str:
     return chosen[0].name
-
-
-def _product(dimensions: Sequence[Dimension]) -> int:
-    return math.prod(len(d.values) for d in dimensions)

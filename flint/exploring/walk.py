@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from flint.exploring.conditions import Condition
 from flint.exploring.dimension import Dimension
@@ -24,26 +25,54 @@ class Walk:
     fixed: Pairs
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def __post_init__(self) -> None:
-        of = self.scope.of
-        self._meanings = [[of(d.field, d.name, v) for v in d.values] for d in self.dimensions]
-        self._points_below = [
-            math.prod(len(d.values) for d in self.dimensions[at + 1 :])
-            for at in range(len(self.dimensions))
-        ]
-        self._due = self._when_due()
-
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         """A value for each dimension, the last one changing fastest."""
         return self._fill(0, (), self.scope.fixed(self.fixed))
 
-    def _when_due(self) -> list[list[Condition]]:
+    @property
+    def size(self) -> int:
+        """Combinations before conditions."""
+        return math.prod(len(d.values) for d in self.dimensions)
+
+    def parts(self) -> list[Walk]:
+        """A walk for each group of conditions that have no dimension in common with others."""
+        groups: list[tuple[set[int], list[Condition]]] = []
+        for condition in self.conditions:
+            apart = [g for g in groups if not g[0] & self._named(condition)]
+            joined = [g for g in groups if g not in apart]
+            at = self._named(condition).union(*(g[0] for g in joined))
+            groups = [*apart, (at, [*(c for g in joined for c in g[1]), condition])]
+        return [
+            replace(
+                self,
+                dimensions=[self.dimensions[i] for i in sorted(at)],
+                conditions=[c for c in self.conditions if c in some],
+                left_out=Counter(),
+            )
+            for at, some in groups
+        ]
+
+    @cached_property
+    def _meanings(self) -> list[list[dict[str, Value]]]:
+        of = self.scope.of
+        return [[of(d.field, d.name, v) for v in d.values] for d in self.dimensions]
+
+    @cached_property
+    def _points_below(self) -> list[int]:
+        sizes = [len(d.values) for d in self.dimensions]
+        return [math.prod(sizes[at + 1 :]) for at in range(len(sizes))]
+
+    def _named(self, condition: Condition) -> set[int]:
+        """The dimensions that a condition depends on; the first one stands for none."""
+        wanted = set(condition.names)
+        return {i for i, m in enumerate(self._meanings) if wanted & m[0].keys()} or {0}
+
+    @cached_property
+    def _due(self) -> list[list[Condition]]:
         """For each dimension, the conditions whose last name it gives."""
         due: list[list[Condition]] = [[] for _ in self.dimensions]
         for condition in self.conditions:
-            wanted = set(condition.names)
-            last = (at for at, m in enumerate(self._meanings) if wanted & m[0].keys())
-            due[max(last, default=0)].append(condition)
+            due[max(self._named(condition))].append(condition)
         return due
 
     def _fill(

@@ -142,6 +142,9 @@ def test_conditions_leave_what_a_filter_would(model):
     left_out = found.left_out()
     assert set(left_out) == set(where)
     assert sum(left_out.values()) == everything.size() - len(kept)
+    apart = space(model, devices=[64], where=["data > 2", "kind == flash", "micro_batch > 1"])
+    assert apart.count() == sum(1 for _ in apart.points())
+    assert apart.count() == apart.size() - sum(apart.left_out().values())
 
 
 def test_a_choice_for_each_dimension_is_a_point(model):
@@ -187,6 +190,9 @@ def test_a_space_of_billions_is_not_walked_to_be_made(model):
     sweeps = [f"{name}=1..1000:1" for name in ("seq", "microbatches", "chunks")]
     found = space(model, devices=[720_720], sweeps=sweeps, where=["data <= 16", "set.seq > 5"])
     assert found.size() > 10**13
+    assert found.count() * 1000 == (found.size() - found.left_out()["data <= 16"]) * 995
+    joined = space(model, devices=[720_720], sweeps=sweeps, where=["data * set.seq % 7 == 0"])
+    assert (joined.count(), joined.left_out()) == (joined.size(), {})  # too many to be tried
     assert found.exceeds(10_000)
     first = next(found.points())
     assert dict(first.settings)["seq"] == "6"
