@@ -79,6 +79,12 @@ Meta ran, and the page should not be read as if it did not:
   bytes ([memory.md](memory.md)).
 - Context parallelism is no axis of the program. Schedules are 1F1B and its interleaved form; Meta changed
   the number of microbatches of a stage that follow one another.
+
+## Megatron-Turing NLG 530B: what a training budget buys
+
+vTrain's first case study is the notebook `docs/notebooks/training-budget.ipynb`: plans on 1,920 to 3,360
+A100. Three of them were measured (arXiv 2201.11990): 60.1, 50.2 and 44.4 s, estimated 48.9, 40.4 and
+34.7 s: in their order, 19 to 22 % too fast. Recommended are 21 stages where 35 were run.
 """
 
 

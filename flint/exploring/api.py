@@ -93,8 +93,8 @@ class Answer:
         from flint.exploring.answers.text import said
         from flint.exploring.page.document import study_html
 
-        told = said(self.study, self.ranking)
-        return study_html(self.ranking, title=self.study.subject.model, said=told)
+        title = Path(self.study.subject.model).name
+        return study_html(self.ranking, title=title, said=said(self.study, self.ranking))
 
     def to_arrow(self) -> Any:
         """All results as a `pyarrow.Table`. Raises FlintError FL870 without pyarrow."""

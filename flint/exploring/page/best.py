@@ -99,12 +99,14 @@ def bottlenecks(ranked: Sequence[Result], chosen: Chosen) -> Section | None:
 
 def _parts(r: Result, colours: Mapping[str, str]) -> list[Segment]:
     known = r.compute_ns + sum(r.exposed_ns.values()) + r.waiting_ns + r.host_ns
+    other = r.step_time_ns - known
     return [
         Segment("computing", r.compute_ns, "product"),
         *(Segment(f"over {axes}", ns, colours[axes]) for axes, ns in sorted(r.exposed_ns.items())),
         Segment("waiting for ranks", r.waiting_ns, "idle"),
         Segment("waiting for the host", r.host_ns, "declared"),
-        Segment("other", max(0.0, r.step_time_ns - known), "move"),
+        # Below a millionth of the step it is what additions round.
+        Segment("other", other if other > 1e-6 * r.step_time_ns else 0.0, "move"),
     ]
 
 

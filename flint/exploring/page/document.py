@@ -60,12 +60,11 @@ def _cards(results: Sequence[Result], ranked: Sequence[Result], goal: Objective)
         capacity = f"of {format_bytes(first.capacity_bytes)}" if first.capacity_bytes else ""
         time = ("step time", format_duration(first.step_time_ns), _sure(first))
         shown = [
-            ("best mesh", first.point.mesh, ""),
             *([] if goal is TIME else [(goal.title, goal.text(first), "")]),
             time,
             ("MFU", f"{first.mfu:.1%}", first.point.cluster),
             ("peak memory", format_bytes(first.memory_bytes), capacity),
-            ("devices", format_count(first.devices), ""),
+            ("devices", format_count(first.devices), first.point.mesh),
             *shown,
         ]
     return tag("dl", *(_card(*card) for card in shown), cls="cards")
