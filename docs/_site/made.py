@@ -30,6 +30,7 @@ _NAMES = {
         ),
     ),
     "Kernels and operators of your own": ("cost_of", "CostEstimate", "KernelCall", "torch_op"),
+    "Exploring": ("explore",),
     "Measurements": ("calibrate", "Calibration"),
     "What comes out": ("Workload", "Program", "OpClass", "Mesh", "Cluster", "FlintError"),
 }
@@ -142,7 +143,8 @@ def _type(value: dict[str, Any]) -> str:
         inside = value.get("prefixItems") or [value.get("items", {})]
         return "array of " + ", ".join(dict.fromkeys(map(_type, inside)))
     if value.get("type") == "object":
-        return f"object of {_type(value.get('additionalProperties') or {})} by name"
+        inside = value.get("additionalProperties")
+        return f"object of {_type(inside if isinstance(inside, dict) else {})} by name"
     return str(value.get("type", "any"))
 
 
