@@ -30,7 +30,7 @@ _NAMES = {
         ),
     ),
     "Kernels and operators of your own": ("cost_of", "CostEstimate", "KernelCall", "torch_op"),
-    "Exploring": ("explore",),
+    "Exploring": ("explore", "Answer"),
     "Measurements": ("calibrate", "Calibration"),
     "What comes out": ("Workload", "Program", "OpClass", "Mesh", "Cluster", "FlintError"),
 }
