@@ -17,6 +17,7 @@ from flint.exploring.expression import Value
 from flint.exploring.names import Scope, as_name
 from flint.exploring.point import Pairs, Point
 from flint.exploring.subject import Subject
+from flint.exploring.tokens import require_tokens
 from flint.exploring.walk import Walk
 from flint.text import format_count
 
@@ -162,7 +163,7 @@ def space_of(
     `devices` are numbers of devices, `clusters` presets or files, `sweeps` as `--sweep` has them,
     `where` conditions; `mesh` limits the sizes of axes: "pipe=4,data=*,model=1..8".
 
-    Raises FlintError FL860 (a sweep, no cluster), FL861 (a condition), FL862 (nothing is left),
+    Raises FlintError FL860 (a sweep, no cluster), FL861 (a condition, tokens), FL862 (nothing is left),
     FL863 (an axis, numbers of devices), FL216 (an option), FL701 and FL702 (a cluster), and what
     importing the model file raises.
     """
@@ -174,6 +175,7 @@ def space_of(
     given = {**dict(declared.defaults()), **dict(subject.pipeline), **dict(subject.settings)}
     fixed = tuple(sorted((n, v) for n, v in given.items() if n not in explored))
     space = Space(subject, dimensions, tuple(devices), tuple(a.name for a in axes), fixed=fixed)
+    require_tokens(subject.tokens, space.scope)
     words = {as_name(n): (v,) for n, v in fixed} | {as_name(d.name): d.values for d in dimensions}
     conditions = parse_conditions(where, space.scope, words)
     found = replace(

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flint.errors import FlintError
+from flint.errors import FlintError, nearest
+from flint.exploring.expression import names_in
 from flint.exploring.expression_text import parse_expression
+from flint.exploring.names import RESULTS, Scope
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
@@ -84,3 +86,20 @@ def _arguments(step: AnyStep) -> Any:
     if isinstance(step, Step | TorchStep):
         return {"args": tuple(step.args), "kwargs": dict(step.kwargs)}
     return ()
+
+
+def require_tokens(text: str, scope: Scope) -> None:
+    """Raise FlintError FL861 unless `text` is empty or an expression over names that points have."""
+    if not text:
+        return
+    known = [n for n in scope.known if not n.startswith("result.")]
+    of_points = [n for n in known if n not in RESULTS]
+    of_points += [n for n in RESULTS if f"set.{n}" in known]
+    for name in names_in(parse_expression(text, "--tokens")):
+        if name not in of_points:
+            plain = [n for n in of_points if "." not in n]
+            raise FlintError(
+                "FL861",
+                f"--tokens '{text}': unknown name '{name}'{nearest(name, of_points)}",
+                help=f"names are {', '.join(plain)}",
+            )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from flint.errors import FlintError
 from flint.exploring.evaluate import Evaluator
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Role, Status
@@ -14,14 +15,15 @@ from flint.exploring.serving import (
     tpot_ns,
     ttft_ns,
 )
+from flint.exploring.space import space_of
 from flint.exploring.subject import Subject
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = (("num_layers", "2"),)
 
 
-def _result(model, mesh, *settings):
-    evaluator = Evaluator(Subject(str(EXAMPLES / model), settings=SMALL))
+def _result(model, mesh, *settings, tokens=""):
+    evaluator = Evaluator(Subject(str(EXAMPLES / model), settings=SMALL, tokens=tokens))
     try:
         (found,) = evaluator.evaluate([Point(mesh, "h100-dgx", settings=settings)])
     finally:
@@ -60,3 +62,20 @@ def test_caches_are_what_the_dimensions_say(pools):
     assert cache_bytes(longer) == 2 * expected
     assert cache_headroom_bytes(longer) < cache_headroom_bytes(pools)
     assert cache_headroom_bytes(longer) == longer.capacity_bytes - longer.memory_bytes
+
+
+def test_tokens_are_said_over_options_and_axes():
+    settings = (("batch", "16"), ("prefill_pool", "3"))
+    model, mesh = "disaggregated_jax.py", "pool=4,data=1,model=8"
+    found = _result(model, mesh, *settings, tokens="batch * tokens * (pool - prefill_pool)")
+    assert found.tokens == 16
+    assert _result(model, mesh, *settings).tokens == 0  # prompts are no tokens that come out
+    subject = Subject(str(EXAMPLES / model), tokens="batch * seq")
+    with pytest.raises(FlintError, match="unknown name 'seq'"):
+        space_of(subject, clusters=["h100-dgx"], mesh=mesh)
+    none = Subject(str(EXAMPLES / model), settings=SMALL, tokens="batch - 16")
+    evaluator = Evaluator(none)
+    (wrong,) = evaluator.evaluate([Point(mesh, "h100-dgx", settings=settings)])
+    evaluator.close()
+    assert (wrong.status, wrong.code) == (Status.REFUSED, "FL861")
+    assert "gives 0, not a number of tokens" in wrong.reason
