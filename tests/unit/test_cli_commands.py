@@ -36,9 +36,9 @@ OPTIONS = {
     "--verbose --view --window "
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
-    "explore": "--against --args --budget --chunks --cluster --compiler --cut --devices --explain --export --html "
+    "explore": "--against --args --budget --chunks --cluster --compiler --cut --dask --devices --explain --export --html "
     "--jobs --json --keep-infeasible --machine --map --mesh --microbatches --objective --overlap --partitioner --quiet --routing "
-    "--schedule --search --seed --set --stack --study --sweep --tokens --top --trip-count --verbose --where "
+    "--schedule --scheduler --search --seed --set --stack --study --sweep --tokens --top --trip-count --verbose --where "
     "-c -j -m -n -q -v MODEL[:NAME]",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
     "import": "--json --output --quiet --step --verbose -o -q -v FILE...",

@@ -10,6 +10,7 @@ import typer
 
 from flint.cli.commands.estimate import PolicyName, RoutingName, StackName
 from flint.cli.console import print_json, print_note, print_text
+from flint.cli.explore_workers import Dask, Scheduler, workers
 from flint.cli.options import (
     Arguments,
     Compiler,
@@ -184,6 +185,8 @@ def explore(
     search: SearchName = None,
     seed: Seed = 0,
     jobs: Jobs = 0,
+    dask: Dask = None,
+    scheduler: Scheduler = None,
     top: Top = _TOP,
     explain: Explain = None,
     against: Against = None,
@@ -227,7 +230,7 @@ def explore(
         space = _space(
             subject, devices, cluster, [*(sweep or []), *_fixed(estimated_on)], where, mesh
         )
-        run = _Run(study, budget, search, seed, jobs)
+        run = _Run(study, budget, search, seed, jobs, dask, scheduler, verbose > 0)
         found = _explored(space, run, _objectives(objective), quiet=quiet or json_)
     outputs.write(found, quiet=quiet or json_)
     if json_:
@@ -248,6 +251,9 @@ class _Run:
     search: str | None
     seed: int
     jobs: int
+    dask: str | None
+    scheduler: str | None
+    verbose: bool
 
 
 @dataclass(frozen=True)
@@ -384,15 +390,18 @@ def _explored(space: Space, run: _Run, objectives: tuple[Objective, ...], *, qui
     from flint.exploring.run import explore_space
 
     kind = find_search(run.search)
-    with study_shown(objectives, quiet=quiet) as progress:
+    by = workers(
+        space.subject, dask=run.dask, scheduler=run.scheduler, jobs=run.jobs, verbose=run.verbose
+    )
+    with by as executor, study_shown(objectives, quiet=quiet) as progress:
         study = explore_space(
             space,
+            executor=executor,
             study=run.study,
             budget=run.budget,
             objectives=objectives or (RATE,),
             kind=kind,
             seed=run.seed,
-            jobs=run.jobs,
             progress=progress,
         )
     return answer(study, space, objectives)

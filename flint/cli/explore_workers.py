@@ -1,0 +1,61 @@
+"""Options of `flint explore` that say who evaluates points."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.signals import signals
+from flint.errors import FlintError
+
+if TYPE_CHECKING:
+    from flint.exploring.schedule import Executor
+    from flint.exploring.subject import Subject
+
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="WHERE",
+        help="Evaluate on workers of Dask: local, slurm or k8s (--jobs: how many).",
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Evaluate on the workers of this Dask scheduler: tcp://HOST:8786.",
+    ),
+]
+
+
+@contextlib.contextmanager
+def workers(
+    subject: Subject, *, dask: str | None, scheduler: str | None, jobs: int, verbose: bool
+) -> Iterator[Executor]:
+    """Who evaluates points: processes of this machine, or workers of Dask. They end with the block.
+
+    Raises FlintError FL867 for both options at once, and as `dask_executor` does.
+    """
+    from flint.exploring.local import LocalExecutor
+    from flint.exploring.work import work_of
+
+    if dask is not None and scheduler is not None:
+        raise FlintError(
+            "FL867", "--dask and --scheduler are given, both", help="leave one of them out"
+        )
+    work = work_of(subject)
+    with signals().unwinding():
+        if dask is None and scheduler is None:
+            with LocalExecutor(work, jobs, verbose) as local:
+                yield local
+            return
+        from flint.exploring.dask_pool import dask_executor, find_kind
+
+        kind = find_kind(dask) if dask is not None else None
+        with dask_executor(work, kind=kind, scheduler=scheduler or "", jobs=jobs) as remote:
+            yield remote
