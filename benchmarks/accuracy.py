@@ -17,6 +17,7 @@ from benchmarks.accuracy_collectives import table as collective_accuracy
 from benchmarks.accuracy_constants import as_markdown as constants_table
 from benchmarks.accuracy_constants import doubtful
 from benchmarks.accuracy_kernels import kernel_accuracy
+from benchmarks.accuracy_parts import table as parts_table
 from benchmarks.accuracy_row import Accuracy, as_markdown
 from benchmarks.accuracy_steps import Result, commands, coverage, priced, step_accuracy
 from benchmarks.accuracy_summary import with_summary
@@ -63,6 +64,12 @@ error on the others, empty where all of a class were fitted on. "Covered" is the
 kernels."""
 
 
+#: What is to be known before reading errors of parts.
+PARTS = """Errors of parts that cancel in a whole step show here: of each machine and source that gives parts
+apart, how far the priced sum of all rows that nothing was fitted on is from the measured sum, in percent; a
+plain roofline's in brackets. Sums are those of the long kernels, as in steps. Of training steps the sources
+(vTrain, Megatron, LLM Foundry, torchtitan, TPU recipes) publish whole steps alone. Communication in profiles of
+one rank holds the waiting for others, and is left out (`python -m benchmarks.accuracy_parts`)."""
 #: What is to be known before reading how sure estimates are, and constants that one should know about.
 SURE = """How many of these steps lie inside of the 80 % intervals that their estimates print
 (`flint/cluster/residuals.toml`, made by `python -m benchmarks.residuals`; docs/decisions/0051). The
@@ -99,6 +106,7 @@ def page(tables: Mapping[str, Sequence[Accuracy]], steps: Sequence[Result]) -> s
             parts.append(f"### Sums over real profiles\n\n{PROFILES}\n\n{table(list(all_sums()))}")
         if title == "Training steps":
             parts.append(_typed())
+            parts.append(f"### Parts\n\n{PARTS}\n\n{parts_table()}")
             parts.append(f"### How sure they are\n\n{SURE}\n\n{coverage(steps)}")
     parts.append(f"## Constants\n\n{CONSTANTS}\n\n{constants_table(doubtful(all_fits()))}")
     return "\n\n".join(parts) + "\n"

@@ -39,8 +39,8 @@ from flint.ir.workload import Workload
 
 #: Rows of one data set that are priced without --all.
 SAMPLE = 60
-#: Data sets on whose rows of half 0 a constant of a preset or stack was fitted.
-FITTED = ("vTrain single node",)
+#: Data sets on whose rows of half 0 a constant of a preset or stack was fitted (benchmarks.fits.steps).
+FITTED = ("vTrain single node", "LLM Foundry H100", "LLM Foundry A100", "torchtitan")
 
 
 @dataclass(frozen=True)

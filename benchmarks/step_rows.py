@@ -160,20 +160,56 @@ def llm_foundry() -> Iterator[Case]:
         yield Case(data, label, *on, "mpt_fsdp", {"data": gpus}, options, seconds * 1e9)
 
 
+#: What of a row of torchtitan's tables says how it ran.
+_COMPILED, _EAGER, _LONG = "FSDP + torch.compile;", "Techniques=FSDP;", "Table 2"
+TITAN = "h100-500w"
+
+
 def torchtitan() -> Iterator[Case]:
-    """Llama 3.1 8B with FSDP2 and torch.compile, sequences of 8,192, two for each GPU. The rows
-    without a compiler and those in 8-bit floating point are left out."""
+    """Llama 3.1 8B on H100 of 500 W. FSDP2 with and without torch.compile: sequences of 8,192, two for
+    each GPU. Long sequences: products in 8 bits, compiled, all recomputed, one sequence for each
+    group of context parallelism. The last two are PyTorch programs; no constant is fitted on them."""
     for row in read("torchtitan/tables.csv"):
-        gpus = re.search(r"(\d+) GPUs", row["table"])
-        speed = re.search(r"TPS/GPU=([\d,]+)", row["row"])
-        if "FSDP + torch.compile;" not in row["row"] or not gpus or not speed:
+        speed = float(_found(r"TPS/GPU=([\d,]+)", row["row"]).replace(",", ""))
+        if row["table"].startswith(_LONG):
+            yield _titan_long(row["row"], speed)
             continue
-        options: dict[str, Option] = {"model": "llama3.1-8b", "micro_batch": 2, "kept": "titan"}
-        seconds = 2 * 8192 / float(speed[1].replace(",", ""))
-        yield Case(
-            "torchtitan", f"8B compile {gpus[1]} GPUs", "h100-500w", "torchtitan", "llama_fsdp",
-            {"data": int(gpus[1])}, options, seconds * 1e9,
-        )  # fmt: skip
+        gpus, step_ns = int(_found(r"(\d+) GPUs", row["table"])), 2 * 8192 / speed * 1e9
+        if _COMPILED in row["row"]:
+            options: dict[str, Option] = {"model": "llama3.1-8b", "micro_batch": 2, "kept": "titan"}
+            yield Case(
+                "torchtitan", f"8B compile {gpus} GPUs", TITAN, "torchtitan", "llama_fsdp",
+                {"data": gpus}, options, step_ns,
+            )  # fmt: skip
+        elif _EAGER in row["row"]:
+            yield Case(
+                "torchtitan eager", f"8B {gpus} GPUs", TITAN, "pytorch-eager", "llama_titan",
+                {"data": gpus, "context": 1, "model": 1}, {"batch": 2}, step_ns,
+            )  # fmt: skip
+        else:
+            raise ValueError(f"torchtitan/tables.csv has a row of a new kind: {row['row']}")
+
+
+def _titan_long(row: str, speed: float) -> Case:
+    """A row of the table of long sequences; `speed` is tokens per second and GPU."""
+    shards, parts, seq = (
+        int(_found(rf"{name}[ =](\d+)", row)) for name in ("FSDP", "CP", "Sequence Length")
+    )
+    options: dict[str, Option] = {
+        "seq": seq, "batch": 1, "recompute": "full", "float8": True, "compiled": True,
+    }  # fmt: skip
+    return Case(
+        "torchtitan float8, long", f"8B s{seq} FSDP {shards} CP {parts}", TITAN, "torchtitan",
+        "llama_titan", {"data": shards, "context": parts, "model": 1}, options,
+        seq / parts / speed * 1e9,
+    )  # fmt: skip
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    if match is None:
+        raise ValueError(f"no {pattern} in {text}")
+    return match[1]
 
 
 def tpu_recipes() -> Iterator[Case]:

@@ -90,6 +90,11 @@ def all_sums(folder: Path = DATA) -> Iterator[ClassSum]:
         yield from sums(read_trace(path, preset), fitted)
 
 
+def not_fitted(trace: TraceKernels, preset: str) -> NDArray[np.bool_]:
+    """The kernels of a profile that no constant of its machine's preset was fitted on."""
+    return ~np.isin(trace.kernels.hashes, list(_fitted(preset)))
+
+
 @cache
 def _fitted(preset: str) -> frozenset[int]:
     """Hashes of the kernels of a machine's profiles that constants were fitted on."""

@@ -17,6 +17,8 @@ Bounds = dict[str, tuple[float, float, float]]
 Predict = Callable[[dict[str, float]], Float64s]
 #: How often a simplex begins anew: that leaves narrow valleys.
 RESTARTS = 3
+#: A value that is so near an edge, as a share of its range, is the edge: how near differs by machine.
+EDGE = 1e-9
 
 
 def halves(hashes: Sequence[int]) -> NDArray[np.int64]:
@@ -59,4 +61,10 @@ def fit(
     z = np.log(share / (1 - share))
     for _ in range(RESTARTS):
         z = lowest(error, np.vstack([z, z + 0.7 * np.eye(len(z))]))
-    return {name: float(f"{value:.4g}") for name, value in constants(z).items()}
+    return {name: _kept(value, bounds[name]) for name, value in constants(z).items()}
+
+
+def _kept(value: float, bounds: tuple[float, float, float]) -> float:
+    low, high, _ = bounds
+    at_edge = [edge for edge in (low, high) if abs(value - edge) <= EDGE * (high - low)]
+    return float(at_edge[0] if at_edge else f"{value:.4g}")
