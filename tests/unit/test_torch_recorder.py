@@ -33,7 +33,9 @@ from flint.frontends.torch_world.record.storages import Storages
 from flint.frontends.torch_world.runtime.weights import SafeTensors
 from flint.frontends.user_process import ProgramError
 from flint.ir.program import Collective, Phase
+from flint.steps.model_file import Target, importable, load_step
 from flint.steps.step import WorldStep
+from flint.tracing import trace_step
 
 # --- streams --------------------------------------------------------------------------------------
 
@@ -484,6 +486,37 @@ def test_functions_are_named_or_kept() -> None:
     assert kept.function == "" and kept.call is not None
     unpicklable = Job.of_function(WorldStep(a_program, (lambda: None,)))
     assert unpicklable.call is not None
+
+
+MODEL = """
+import dataclasses
+import torch
+import flint
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    width: int
+
+def run(how):
+    layer = torch.nn.Linear(how.width, 2, device="cuda")
+    optimizer = torch.optim.SGD(layer.parameters())
+    for _ in range(2):
+        layer(torch.zeros(3, how.width, device="cuda")).sum().backward()
+        optimizer.step()
+
+@flint.entry()
+def train(mesh):
+    return flint.WorldStep(run, (How(8),))
+"""
+
+
+def test_arguments_may_be_of_a_class_of_the_model_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL)
+    with importable(tmp_path):
+        loaded = load_step(Target(file), "data=2")
+        program = trace_step(loaded.step, loaded.mesh).program
+    assert 2 * 3 * 8 * 2 in program.flops.tolist()
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import io
 import os
 import pickle
 import runpy
@@ -240,11 +241,27 @@ def _program(job: Job) -> None:
     if job.script:
         _run_script(Path(job.script), job.argv)
     elif job.function:
-        args, kwargs = pickle.loads(job.arguments)
-        _import(job.function)(*args, **kwargs)
+        function = _import(job.function)
+        args, kwargs = _Arguments(job.arguments, function.__module__).load()
+        function(*args, **kwargs)
     else:
         assert job.call is not None, "a job is a script, a function that has a name, or a call"
         job.call()
+
+
+class _Arguments(pickle.Unpickler):
+    """Arguments of a function. Its model file is imported here under another name than there."""
+
+    def __init__(self, pickled: bytes, home: str) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self._home = home
+
+    def find_class(self, module: str, name: str) -> Any:
+        """A class of a module, or of the model file."""
+        try:
+            return super().find_class(module, name)
+        except ModuleNotFoundError:
+            return super().find_class(self._home, name)
 
 
 def _run_script(script: Path, argv: tuple[str, ...]) -> None:
