@@ -8,7 +8,7 @@ Which tiles a library has is one of `TILES`, the one with the least error on the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -83,32 +83,29 @@ def fits() -> list[Fit]:
 def _measured() -> Iterator[Fit]:
     for (preset, gpu), ways in DATA.items():
         for how in ways:
-            bounds = _bounds(how)
-            yield Fit(
-                name=f"quantised-{how}",
-                preset=preset,
-                table="chip.gpu.constants",
-                names=_names(how),
-                rows=len(_fitted_half(gpu, how)),
-                run=partial(_constants, preset, gpu, how),
-                bounds=bounds,
-                quick=True,
-            )
+            yield _fit(preset, gpu, how, partial(_constants, preset, gpu, how), quick=True)
 
 
 def _twins() -> Iterator[Fit]:
     gpus = dict(DATA)
     for (preset, how), like in TWINS.items():
         gpu = next(gpu for known, gpu in gpus if known == like)
-        yield Fit(
-            name=f"quantised-{how}",
-            preset=preset,
-            table="chip.gpu.constants",
-            names=_names(how),
-            rows=len(_fitted_half(gpu, how)),
-            run=partial(_assumed, like, gpu, how),
-            bounds=_bounds(how),
-        )
+        yield _fit(preset, gpu, how, partial(_assumed, like, gpu, how), quick=False)
+
+
+def _fit(
+    preset: str, gpu: str, how: str, run: Callable[[], Mapping[str, Constant]], *, quick: bool
+) -> Fit:
+    return Fit(
+        name=f"quantised-{how}",
+        preset=preset,
+        table="chip.gpu.constants",
+        names=_names(how),
+        rows=len(_fitted_half(gpu, how)),
+        run=run,
+        bounds=_bounds(how),
+        quick=quick,
+    )
 
 
 def _model(how: str) -> str:

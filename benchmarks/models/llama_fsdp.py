@@ -31,6 +31,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import flint
+from benchmarks.models.llama_size import LlamaSize
 
 AXIS = "data"
 KEPT = {
@@ -44,23 +45,11 @@ OFFLOADED = ("maxtext",)
 
 
 @dataclasses.dataclass(frozen=True)
-class Llama:
+class Llama(LlamaSize):
     """A model, and how a step of it is run; see the module."""
 
-    hidden: int = 4096
-    layers: int = 32
-    heads: int = 32
-    kv_heads: int = 8
-    ffn: int = 14_336
-    vocab: int = 128_256
-    seq: int = 8192
-    micro_batch: int = 1
     kept: str = "titan"
     scan: bool = False
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
 
 
 SIZES = {

@@ -41,6 +41,7 @@ from benchmarks.models.gpt_megatron import (
     kernel,
     needed_again,
 )
+from benchmarks.models.llama_size import LlamaSize
 
 EPSILON = 1e-5
 #: What the backward pass finds of a layer, beside its input, by what is done again.
@@ -53,25 +54,13 @@ KEPT = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Llama:
+class Llama(LlamaSize):
     """A model, and how a step of it is run; see the module."""
 
-    hidden: int = 4096
-    layers: int = 32
-    heads: int = 32
-    kv_heads: int = 8
-    ffn: int = 14_336
-    vocab: int = 128_256
-    seq: int = 8192
-    micro_batch: int = 1
     microbatches: int = 1
     chunks: int = 1
     recompute: str = "none"
     distributed_optimizer: bool = False
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
 
 
 SIZES = {
