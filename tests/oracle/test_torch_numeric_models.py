@@ -58,6 +58,8 @@ def run_on_cpu(bytecode: bytes, values: Mapping[str, Any]) -> dict[str, np.ndarr
     options = xla_client.CompileOptions()
     options.num_replicas = options.num_partitions = 1
     options.executable_build_options.use_shardy_partitioner = True
+    # A program runs once: machine code that is made soon, not code that is fast.
+    options.executable_build_options.debug_options.xla_backend_optimization_level = 0
     with jax.enable_x64(True):
         program = device.client.compile_and_load(
             bytecode, xla_client.DeviceList((device,)), options

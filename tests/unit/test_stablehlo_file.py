@@ -176,7 +176,7 @@ def test_damaged_files_are_refused_or_read_and_never_crash_the_process(tmp_path:
     rng = random.Random(7)
     names = ("text", "bytecode", "artifact", "export")
     codes = []
-    for number in range(100):
+    for number in range(40):  # thousands: benchmarks.bad_inputs
         data = damaged(forms()[names[number % 4]], rng)
         try:
             read(data, tmp_path).program.verify()
@@ -185,7 +185,7 @@ def test_damaged_files_are_refused_or_read_and_never_crash_the_process(tmp_path:
             codes.append(error.code)
     # FL105 when the damage hides the mesh, FL402 when what is read cannot be partitioned
     assert set(codes) <= {"FL301", "FL302", "FL402", "FL105", "read"}
-    assert codes.count("FL302") > 50
+    assert codes.count("FL302") > 20
 
 
 def function(name: str, *calls: str, body: str = "") -> str:

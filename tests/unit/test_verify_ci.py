@@ -114,14 +114,14 @@ def test_the_runner_gets_a_summary_and_one_line_outputs(
     assert ci.word([within, verdict()]) == "over-budget"
 
 
-@pytest.mark.parametrize("count", [1, 60, 20_000])
+@pytest.mark.parametrize("count", [1, 60, 1_000])
 def test_a_comment_fits(count: int) -> None:
     found = [replace(verdict(many=30), name=f"{n} {'long ' * 100}") for n in range(1)] * count
     text = ci.markdown(found)
     assert len(text.encode()) <= ci.MOST_COMMENT_BYTES < 65_536
-    assert text.startswith(f"{ci.MARKER}\n### {count:,} capture" if count < 1000 else ci.MARKER)
+    assert text.startswith(f"{ci.MARKER}\n### {count:,} capture" if count < 1_000 else ci.MARKER)
     assert "over budget" in text.splitlines()[1]
-    assert ("and 19,920 more" in text) is (count == 20_000)
+    assert ("and 920 more" in text) is (count == 1_000)
 
 
 def test_names_are_no_markdown() -> None:
