@@ -19,7 +19,9 @@ SHOWN = (
     ("training steps: GPT 22B and 175B (Megatron)", "Megatron", "held out"),
     ("training steps: MPT (LLM Foundry)", "LLM Foundry H100", "held out"),
     ("training steps: MPT (LLM Foundry)", "LLM Foundry A100", "held out"),
-    ("training steps: Llama 8B (torchtitan)", "torchtitan", "held out"),
+    ("training steps: Llama 8B, compiled (torchtitan)", "torchtitan", "held out"),
+    ("training steps: Llama 8B, eager (torchtitan)", "torchtitan eager", "held out"),
+    ("training steps: Llama 8B, float8, 32k to 262k tokens", "torchtitan float8, long", "held out"),
     ("training steps: MaxText (TPU recipes)", "TPU recipes", "held out"),
 )
 HEADINGS = ("what", "system", "rows", "MAPE", "median", "bias", "plain roofline", "constant MFU")

@@ -157,9 +157,8 @@ def built(how: Run, mesh: DeviceMesh) -> Any:
     return model
 
 
-def run(options: dict[str, Any], axes: tuple[int, int, int]) -> None:
-    """What a rank does; `options` are those of a Run."""
-    how = Run(**options)
+def run(how: Run, axes: tuple[int, int, int]) -> None:
+    """What a rank does."""
     dist.init_process_group()
     mesh = init_device_mesh("cuda", axes, mesh_dim_names=("data", "context", "model"))
     model = built(how, mesh)
@@ -207,4 +206,4 @@ def train(
         raise ValueError(f"model is {', '.join(example().CONFIGS)}, recompute selective or full")
     how = Run(model, num_layers, seq, batch, recompute, float8, compiled)
     data, context, tensor = (mesh.shape[axis] for axis in ("data", "context", "model"))
-    return flint.WorldStep(run, (dataclasses.asdict(how), (data, context, tensor)))
+    return flint.WorldStep(run, (how, (data, context, tensor)))
