@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
-from flint.exploring.expression import names_in
+from flint.exploring.expression import CannotTell, names_in
 from flint.exploring.expression_text import parse_expression
 from flint.exploring.names import RESULTS, Scope
 from flint.ir.mesh import Mesh
@@ -36,11 +36,11 @@ def tokens_by(expression: str, mesh: str, options: Mapping[str, str]) -> Tokens:
 
     Raises FlintError FL861 for one that cannot be read, or is not a positive whole number.
     """
-    from flint.exploring.expression import CannotTell
-
-    parsed, named = parse_expression(expression, "--tokens"), Mesh.parse(mesh)
-    axes = dict(zip(named.names, named.sizes, strict=True))
-    values: dict[str, Value] = {**options, **axes, "devices": named.size}
+    parsed = parse_expression(expression, "--tokens")
+    axes: Mapping[str, Value] = Mesh.parse(mesh).shape | {"devices": Mesh.parse(mesh).size}
+    values: dict[str, Value] = {**options, **axes}
+    for shared in options.keys() & axes.keys():  # stands for neither
+        del values[shared]
     values |= {f"set.{name}": value for name, value in options.items()}
     values |= {f"mesh.{name}": value for name, value in axes.items()}
     try:

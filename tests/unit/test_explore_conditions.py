@@ -9,6 +9,7 @@ from flint.exploring.conditions import parse_conditions
 from flint.exploring.dimension import Field
 from flint.exploring.names import Scope
 from flint.exploring.point import Point
+from flint.exploring.tokens import tokens_by
 
 SCOPE = Scope(
     ("pipe", "data", "seq"), ("microbatches", "remat", "seq", "batch-size", "tokens", "clip")
@@ -127,3 +128,11 @@ def test_arithmetic_is_that_of_python(left, right, limit, symbol):
     names = scope.of(Field.MESH, "mesh", f"left={left},right={right}")
     condition = parse_conditions([f"left {symbol} right + 1 <= {limit} * 3"], scope)[0]
     assert condition.holds(names) == eval(f"{left} {symbol} {right} + 1 <= {limit} * 3")
+
+
+def test_tokens_are_not_those_of_an_axis_that_is_called_like_an_option():
+    mesh, options = "data=4,seq=2", {"seq": "8192", "batch": "16"}
+    assert tokens_by("batch * set.seq", mesh, options).count == 16 * 8192
+    assert tokens_by("data * mesh.seq", mesh, options).count == 8
+    with pytest.raises(FlintError, match="'seq' is not known"):
+        tokens_by("batch * seq", mesh, options)
