@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
-from flint.exploring.expression import Value
 from flint.exploring.objectives import (
     RATE,
     Objective,
-    default_objective,
-    names_of_result,
     objectives_of,
 )
 from flint.exploring.point import Pairs
-from flint.exploring.rank import Ranking, rank
+from flint.exploring.rank import Ranking
 from flint.exploring.result import Result
 from flint.exploring.space import MOST_TRIED, Space, space_of
 from flint.exploring.study import Study
@@ -46,6 +43,26 @@ class Answer:
     ranking: Ranking
     #: Combinations that conditions forbade, by the first that did; empty for a study that was loaded.
     left_out: Mapping[str, int] = field(default_factory=dict)
+    #: Whether nobody said what is best.
+    is_default: bool = False
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        objective: str | Sequence[str] = (),
+        where: str | Sequence[str] = (),
+    ) -> Answer:
+        """A study as its file has it: nothing is evaluated, and whether it still holds is not looked at.
+
+        `objective` and `where` are as in `flint.explore`. Raises FlintError FL864 for a file that is
+        no study, FL869 for objectives, FL861 for conditions.
+        """
+        from flint.exploring.answers.ranked import ranked
+
+        goals = objectives_of(_texts(objective)) if objective else ()
+        return cls(*ranked(Study.load(path), goals, _texts(where)), is_default=not goals)
 
     @property
     def best(self) -> Result | None:
@@ -86,7 +103,9 @@ class Answer:
         """The first `top` rows and what they rest on; every reason of rejection if `verbose`."""
         from flint.exploring.answers.text import study_text
 
-        return study_text(self.study, self.ranking, top=top, verbose=verbose)
+        return study_text(
+            self.study, self.ranking, top=top, verbose=verbose, is_default=self.is_default
+        )
 
     def to_html(self) -> str:
         """One page: front, parallel coordinates, heat maps, scaling, bottlenecks, rejected points."""
@@ -144,6 +163,12 @@ def explore(
     where: str | Sequence[str] = (),
     objective: str | Sequence[str] = (),
     args: str | None = None,
+    partitioner: str = "shardy",
+    compiler: str = "",
+    trip_counts: Mapping[str, int] | None = None,
+    world: bool = False,
+    script_arguments: Sequence[str] = (),
+    hints: Sequence[str] = (),
     tokens: str = "",
     study: str | Path | None = None,
     budget: int | None = None,
@@ -159,9 +184,9 @@ def explore(
     `model` is a file as `flint capture` takes it ("train.py", "train.py:entry"), or an entry of a file.
     `devices` are numbers of devices, `clusters` presets or files. Explored are the meshes of the
     entry's axes (`mesh` limits them: "pipe=4,data=*,model=1..8"), the options that it declares as
-    choices, and what `sweep` adds, {"remat": ["none", "full"], "ib.bandwidth": "50..400GB/s"} or as
+    choices, and what `sweep` adds, {"remat": ["none", "full"], "cluster.ib.bandwidth": "50..400GB/s"} or as
     `--sweep` has it. `settings` are options that stay, `where` conditions on points and on what comes of
-    them ("memory <= 70GiB"), `objective` names of quantities ("time", "tokens_per_s", ...): with several
+    them ("memory <= 70GiB"), `args` to `hints` as the options of `flint capture`, `objective` names of quantities ("time", "tokens_per_s", ...): with several
     the Pareto front stands first. `tokens` says how many a step has, as an expression over options and
     axes. Results are kept in the file `study`, where there is one, and taken from there if they still
     hold. Spaces of more than `budget` points are searched (`search`: "nsga2", "tpe", "random") from
@@ -174,6 +199,12 @@ def explore(
         _model(model),
         args=args,
         settings=_pairs(settings or {}),
+        trip_counts=tuple(f"{name}={count}" for name, count in (trip_counts or {}).items()),
+        partitioner=partitioner,
+        compiler=compiler,
+        world=world,
+        script_arguments=tuple(script_arguments),
+        hints=tuple(hints),
         tokens=tokens,
         keep_infeasible=keep_infeasible,
     )
@@ -203,18 +234,12 @@ def explore(
 
 
 def answer(study: Study, space: Space, objectives: Sequence[Objective]) -> Answer:
-    """The ranking of a study. Raises FlintError FL861 and FL869 as `ranked` does."""
-    goals = tuple(objectives) or (default_objective(study.results),)
+    """The ranking of a study of a space. Raises FlintError FL861 as `ranked` does."""
+    from flint.exploring.answers.ranked import ranked
 
-    def names(result: Result) -> Mapping[str, Value]:
-        return {
-            **space.names(result.point),
-            **space.scope.results(names_of_result(result)),
-        }
-
-    ranking = rank(study.results, goals, space.limits, names)
+    found, ranking = ranked(study, objectives)
     left_out = space.left_out() if space.conditions and space.size() <= MOST_TRIED else {}
-    return Answer(study, ranking, left_out)
+    return Answer(found, ranking, left_out, not objectives)
 
 
 def find_search(name: str | None) -> SearchKind | None:
@@ -255,7 +280,14 @@ def _sweeps(sweep: Mapping[str, object] | Sequence[str]) -> Sequence[str]:
         return (sweep,)
     if not isinstance(sweep, Mapping):
         return tuple(sweep)
-    return [f"{name}={','.join(_texts(values))}" for name, values in sweep.items()]
+    return [f"{name}={_values(values)}" for name, values in sweep.items()]
+
+
+def _values(values: object) -> str:
+    """A text as `--sweep` has it, or several values, each of which is one."""
+    from flint.exploring.answers.command import swept
+
+    return values if isinstance(values, str) else ",".join(map(swept, _texts(values)))
 
 
 def _texts(found: object) -> tuple[str, ...]:

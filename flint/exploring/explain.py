@@ -42,30 +42,39 @@ class Explanation:
     choices: tuple[tuple[str, str, str], ...]  #: name, value of the first, of the second
     time: tuple[Part, ...]
     memory: tuple[Part, ...]
+    #: What the times of the second are multiplied by: steps of other tokens are compared for as many.
+    factor: float = 1.0
 
     @property
     def verdict(self) -> str:
         """One sentence: by how much the second is slower or faster, and what most of it is."""
-        a, b = self.first.step_time_ns, self.second.step_time_ns
+        a, b = self.first.step_time_ns, self.second.step_time_ns * self.factor
         if not self.time:
-            return f"both steps take {Unit.NS.text(a)}"
+            return f"both steps take {Unit.NS.text(a)}{self._for()}"
         word = "longer" if b >= a else "shorter"
         share = f"{abs(b / a - 1):.1%}" if a else "-"
         most = ", ".join(f"{p.title} {p.change_text()}" for p in self.time[:3])
-        return f"the second takes {Unit.NS.text(abs(b - a))} ({share}) {word}: {most}"
+        return f"the second takes {Unit.NS.text(abs(b - a))} ({share}) {word}{self._for()}: {most}"
+
+    def _for(self) -> str:
+        return " for as many tokens" if self.factor != 1 else ""
 
 
 def explain(first: Result, second: Result) -> Explanation:
     """Compare two results that were estimated, part by part; the largest difference first.
 
-    Times are of the rank class that ends last, memory of the class that holds most.
+    Times are of the rank class that ends last, memory of the class that holds most. Times of the second
+    are for as many tokens as the first has, where both are known.
     """
+    factor = first.tokens / second.tokens if first.tokens and second.tokens else 1.0
+    scaled = {title: ns * factor for title, ns in _time(second).items()}
     return Explanation(
         first,
         second,
         tuple(_choices(first, second)),
-        _parts(_time(first), _time(second), Unit.NS),
+        _parts(_time(first), scaled, Unit.NS),
         _parts(_memory(first), _memory(second), Unit.BYTES),
+        factor,
     )
 
 

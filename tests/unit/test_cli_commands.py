@@ -36,10 +36,10 @@ OPTIONS = {
     "--verbose --view --window "
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
-    "explore": "--against --args --budget --chunks --cluster --compiler --cut --dask --devices --explain --export --html "
-    "--jobs --json --keep-infeasible --machine --map --mesh --microbatches --objective --overlap --partitioner --quiet --routing "
-    "--schedule --scheduler --search --seed --set --stack --study --sweep --tokens --top --trip-count --verbose --where "
-    "-c -j -m -n -q -v MODEL[:NAME]",
+    "explore": "--against --args --binary --budget --chunks --cluster --compiler --cut --dask --devices --explain --export "
+    "--hint --html --jobs --json --keep-infeasible --machine --map --mesh --microbatches --objective --output --overlap "
+    "--partitioner --quiet --routing --schedule --scheduler --search --seed --set --simulate --stack --study --sweep --tokens --top "
+    "--trip-count --verbose --where --world -c -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
     "import": "--json --output --quiet --step --verbose -o -q -v FILE...",
     "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "

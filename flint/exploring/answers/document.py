@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flint.exploring.answers.command import commands
@@ -11,25 +12,36 @@ from flint.exploring.explain import explanation_text
 from flint.exploring.objectives import names_of_result
 
 if TYPE_CHECKING:
+    from flint.exploring.answers.against import StudyDifference
     from flint.exploring.answers.rejected import Rejected
     from flint.exploring.api import Answer
     from flint.exploring.result import Result
+    from flint.exploring.simulated import SimulatedPoint
     from flint.exploring.study import Study
     from flint.schemas.documents.explore import (
+        AgainstDocument,
         ExplainedDocument,
         ExploreDocument,
+        ExploredOtherwiseDocument,
         RankedDocument,
         RejectedDocument,
+        SimulatedPointDocument,
     )
 
 
-def explore_document(found: Answer, rows: tuple[int, int] | None = None) -> ExploreDocument:
-    """Everything, JSON-able; `rows` are two that are explained."""
+def explore_document(
+    found: Answer,
+    rows: tuple[int, int] | None = None,
+    difference: StudyDifference | None = None,
+    simulated: Sequence[SimulatedPoint] = (),
+) -> ExploreDocument:
+    """Everything, JSON-able; `rows` are two that are explained, `difference` is from an older study."""
     study, ranking = found.study, found.ranking
     return {
         "schema": "flint.explore/1",
         "model": study.subject.model,
         "objectives": [o.name for o in ranking.objectives],
+        "objective_is_default": found.is_default,
         "dimensions": [
             {"name": d.name, "values": list(d.values), "origin": d.origin} for d in study.dimensions
         ],
@@ -46,6 +58,8 @@ def explore_document(found: Answer, rows: tuple[int, int] | None = None) -> Expl
         "left_out": dict(found.left_out),
         "rejected": [_rejected(r) for r in rejected_groups(study.results)],
         "explained": None if rows is None else _explained(found, rows),
+        "against": None if difference is None else _against(difference),
+        "simulated": [_simulated(s, n) for n, s in enumerate(simulated, 1)],
         "notes": list(study.notes),
         "versions": dict(study.versions),
     }
@@ -82,6 +96,39 @@ def _rejected(r: Rejected) -> RejectedDocument:
         "count": r.count,
         "example": choices(r.example.point),
         "memory_bytes": r.example.memory_bytes,
+    }
+
+
+def _against(d: StudyDifference) -> AgainstDocument:
+    best = d.first.best
+    return {
+        "both": d.both,
+        "only_before": d.only_first,
+        "only_now": d.only_second,
+        "best_before": None if best is None else choices(best.point),
+        "status": [_otherwise(*pair) for pair in d.status],
+        "changed": [_otherwise(*pair) for pair in d.changed],
+    }
+
+
+def _otherwise(before: Result, now: Result) -> ExploredOtherwiseDocument:
+    return {
+        "choices": choices(now.point),
+        "status_before": before.status.value,
+        "status": now.status.value,
+        "before_ns": before.step_time_ns,
+        "step_time_ns": now.step_time_ns,
+    }
+
+
+def _simulated(s: SimulatedPoint, row: int) -> SimulatedPointDocument:
+    return {
+        "row": row,
+        "folder": str(s.folder),
+        "step_time_ns": s.result.step_time_ns,
+        "rules_ns": s.rules_ns,
+        "simulator_ns": s.simulator_ns,
+        "reason": s.reason,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flint.exploring.answers.command import MACHINE, commands
+from flint.exploring.answers.command import commands
 from flint.exploring.answers.rejected import Rejected, rejected_groups
 from flint.exploring.choices import choices, varying
 from flint.exploring.dimension import Field
@@ -20,10 +20,20 @@ _ALWAYS = ("time", "tokens_per_s", "mfu", "memory")
 _MOST_REASONS = 6
 
 
-def study_text(study: Study, ranking: Ranking, *, top: int = 10, verbose: bool = False) -> str:
-    """The first `top` rows and everything that they rest on; all reasons if `verbose`."""
+def study_text(
+    study: Study,
+    ranking: Ranking,
+    *,
+    top: int = 10,
+    verbose: bool = False,
+    is_default: bool = False,
+) -> str:
+    """The first `top` rows and everything that they rest on; all reasons if `verbose`.
+
+    `is_default`: nobody has said what is best.
+    """
     blocks = [
-        "\n".join(_asked(study, ranking)),
+        "\n".join(_asked(study, ranking, " (the default)" if is_default else "")),
         ranking_table(ranking, top) if ranking.results else "nothing fits",
         "\n".join(_beside(study, ranking, verbose)),
     ]
@@ -39,8 +49,10 @@ def said(study: Study, ranking: Ranking) -> list[str]:
 
 
 def ranking_table(ranking: Ranking, top: int) -> str:
-    """The first rows: what differs among all that fit, then quantities."""
-    names = [n for n in varying(r.point for r in ranking.results) if n != "devices"]
+    """The first rows: devices, mesh, what else differs among all points, then quantities."""
+    points = [r.point for r in (*ranking.results, *ranking.rejected)]
+    axes = {axis.partition("=")[0] for p in points for axis in p.mesh.split(",")}
+    names = [n for n in varying(points) if n not in axes and n != "mesh"]
     shown = [
         o
         for o in _objectives(ranking.objectives)
@@ -49,8 +61,9 @@ def ranking_table(ranking: Ranking, top: int) -> str:
     columns = [
         Column("", right=True),
         Column("devices", right=True),
+        Column("mesh"),
         *(Column(n) for n in names),
-        *(Column(o.title, right=True) for o in shown),
+        *(Column(o.title, right=True) for o in shown if o.name != "devices"),
     ]
     rows = [_row(at, r, names, shown) for at, r in enumerate(ranking.results[:top], 1)]
     return text_table(columns, rows)
@@ -66,17 +79,18 @@ def _row(at: int, r: Result, names: Sequence[str], shown: Sequence[Objective]) -
     return [
         str(at),
         format_count(r.devices),
-        *(chosen.get(n, "") for n in names),
-        *(o.text(r) for o in shown),
+        r.point.mesh or "-",
+        *(chosen.get(n) or "-" for n in names),
+        *(o.text(r) for o in shown if o.name != "devices"),
     ]
 
 
-def _asked(study: Study, ranking: Ranking) -> Iterator[str]:
+def _asked(study: Study, ranking: Ranking, default: str = "") -> Iterator[str]:
     """What was explored: objective, dimensions, what is fixed, conditions."""
     objective = " and ".join(
         f"{'most' if o.maximize else 'least'} {o.title}" for o in ranking.objectives
     )
-    yield f"{study.subject.model}: {plural(len(study.results), 'point')}, by {objective}"
+    yield f"{study.subject.model}: {plural(len(study.results), 'point')}, by {objective}{default}"
     for d in study.dimensions:
         values = ", ".join(v or "(as the program has it)" for v in d.values[:8])
         more = f" and {len(d.values) - 8:,} more" if len(d.values) > 8 else ""
@@ -145,7 +159,5 @@ def _short(r: Result) -> str:
 
 def _again(study: Study, best: Result) -> Iterator[str]:
     yield "the first row again:"
-    if best.point.changes:
-        yield f"  flint explore ... --machine {MACHINE}"
     for line in commands(study.subject, best.point):
         yield f"  {line}"

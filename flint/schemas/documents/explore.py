@@ -19,7 +19,7 @@ class RankedDocument(TypedDict):
     devices: int
     """Devices of its mesh."""
     values: dict[str, float]
-    """Quantities that are known of it, by name: times in ns, memory in bytes, costs in USD, energy in J."""
+    """Quantities that are known of it, by name: times in ns, memory in bytes, costs in USD, energy in kWh, MFU as a share."""
     low_ns: float
     """Where its step time begins four times of five, in ns; 0 if that is not known."""
     high_ns: float
@@ -81,6 +81,55 @@ class ExplainedDocument(TypedDict):
     """Kinds of memory that differ, in bytes."""
 
 
+class SimulatedPointDocument(TypedDict):
+    """A point of which traces were written and run."""
+
+    row: int
+    """Its place in the ranking, from 1."""
+    folder: str
+    """Where its traces are."""
+    step_time_ns: float
+    """What was estimated, in ns."""
+    rules_ns: float
+    """Its time by ASTRA-sim's rules, in ns; 0 if those were not asked for, or gave none."""
+    simulator_ns: float
+    """Its time by the simulator, in ns; 0 if that was not asked for, or gave none."""
+    reason: str
+    """Why there is no time; "" where there is one."""
+
+
+class ExploredOtherwiseDocument(TypedDict):
+    """A point that two studies say something else of."""
+
+    choices: dict[str, str]
+    """What it chose, as it is typed."""
+    status_before: str
+    """fits, too large, refused or failed, in the study of --against."""
+    status: str
+    """The same in this one."""
+    before_ns: float
+    """Its step time in the study of --against, in ns; 0 if it was not estimated."""
+    step_time_ns: float
+    """Its step time in this one."""
+
+
+class AgainstDocument(TypedDict):
+    """What an older study says otherwise, point by point."""
+
+    both: int
+    """Points of both studies."""
+    only_before: int
+    """Points that only the study of --against has."""
+    only_now: int
+    """Points that only this one has."""
+    best_before: dict[str, str] | None
+    """What the best of the study of --against chose; null where nothing fits."""
+    status: list[ExploredOtherwiseDocument]
+    """Points that ended otherwise."""
+    changed: list[ExploredOtherwiseDocument]
+    """Points whose step takes another time, the largest ratio first."""
+
+
 class ExploreDocument(TypedDict):
     """Configurations of a program, ranked."""
 
@@ -90,6 +139,8 @@ class ExploreDocument(TypedDict):
     """What was explored."""
     objectives: list[str]
     """What is best, the first counts first."""
+    objective_is_default: bool
+    """Whether nobody asked for it."""
     dimensions: list[DimensionDocument]
     """What was tried."""
     fixed: dict[str, str]
@@ -114,6 +165,10 @@ class ExploreDocument(TypedDict):
     """All others."""
     explained: ExplainedDocument | None
     """What --explain asked for."""
+    against: AgainstDocument | None
+    """What --against asked for."""
+    simulated: list[SimulatedPointDocument]
+    """What --simulate asked for."""
     notes: list[str]
     """What else is to be known."""
     versions: dict[str, Any]

@@ -1,0 +1,128 @@
+"""What `flint explore` writes and prints beside its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flint.cli.console import print_note, print_text
+from flint.cli.signals import signals
+from flint.errors import FlintError
+
+if TYPE_CHECKING:
+    from flint.backends.simulators.astra_sim import AstraSim
+    from flint.exploring.answers.against import StudyDifference
+    from flint.exploring.api import Answer
+    from flint.exploring.point import Point
+    from flint.exploring.simulated import SimulatedPoint
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Options as they are given."""
+
+    export: Path | None
+    html: Path | None
+    machine: Path | None
+    against: Path | None
+    simulate: int | None
+    traces: Path | None
+    binary: str | None
+
+    def refuse(self) -> None:
+        """Raise FlintError FL870, FL502, FL710 or FL218 for what cannot be written or run, before any work."""
+        from flint.cli.inputs import keep_traces
+
+        for path in self._files():
+            keep_traces(path)
+        if self.export is not None:
+            from flint.exploring.export import require_format
+
+            require_format(self.export)
+        if (self.simulate is None) != (self.traces is None):
+            raise FlintError(
+                "FL218", "--simulate N writes traces to --output DIR", help="give both, or neither"
+            )
+        if self.simulate is None and self.binary is not None:
+            raise FlintError("FL218", "--binary is for --simulate", help="add --simulate 3 -o DIR")
+        self._simulator()
+
+    def difference(self, found: Answer) -> StudyDifference | None:
+        """What the study of --against says otherwise. Raises FlintError FL864 if it is none."""
+        if self.against is None:
+            return None
+        from flint.exploring.answers.against import against
+        from flint.exploring.study import Study
+
+        return against(Study.load(self.against), found.study, found.ranking.objectives)
+
+    def write(self, found: Answer, *, quiet: bool) -> list[SimulatedPoint]:
+        """Write the files that were asked for; give the points that were simulated."""
+        from flint.io.files import cannot_write, write_atomically
+
+        texts = []
+        if self.html is not None:
+            texts.append((self.html, found.to_html()))
+        if self.machine is not None and found.best is not None:
+            texts.append((self.machine, _machine(found.best.point, self.machine.stem)))
+        for path, text in texts:
+            try:
+                write_atomically(path, text.encode())
+            except OSError as error:
+                raise cannot_write(path, error) from error
+        if self.export is not None:
+            found.export(self.export)
+        written = [p for p, _ in texts] + [p for p in (self.export,) if p is not None]
+        for path in written:
+            print_note(f"wrote   {path}", quiet=quiet)
+        return self._simulated(found)
+
+    def print_more(
+        self, difference: StudyDifference | None, simulated: list[SimulatedPoint]
+    ) -> None:
+        """Print what stands below the answer."""
+        if difference is not None:
+            print_text(f"\nagainst {self.against}:\n{difference.to_text()}")
+        if simulated:
+            from flint.exploring.simulated import simulated_table
+
+            whose = "ASTRA-sim" if self.binary else "ASTRA-sim's rules"
+            print_text(f"\nthe first rows by {whose}:\n{simulated_table(simulated)}")
+
+    def _files(self) -> list[Path]:
+        return [p for p in (self.export, self.html, self.machine) if p is not None]
+
+    def _simulated(self, found: Answer) -> list[SimulatedPoint]:
+        if self.simulate is None or self.traces is None:
+            return []
+        from flint.exploring.simulated import simulate_best
+
+        with signals().unwinding():
+            return list(
+                simulate_best(
+                    found.study.subject,
+                    found.ranking.results,
+                    self.simulate,
+                    self.traces,
+                    simulator=self._simulator(),
+                )
+            )
+
+    def _simulator(self) -> AstraSim | None:
+        """The simulator of --binary; None: its rules."""
+        if self.binary is None:
+            return None
+        from flint.backends.simulators.astra_sim import AstraSim, find_binary
+        from flint.backends.simulators.process import Limits, machine_memory_bytes
+        from flint.io.processes import Patience
+
+        limits = Limits(Patience.from_environment(), machine_memory_bytes())
+        return AstraSim(find_binary(self.binary), limits)
+
+
+def _machine(point: Point, name: str) -> str:
+    """The cluster of a point as a file's text."""
+    from flint.exploring.machine.text import cluster_text
+
+    return cluster_text(point.cluster, point.changes, name)

@@ -1,0 +1,42 @@
+"""The results of a study, ranked by what is wanted and by the limits that they have to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from flint.exploring.conditions import parse_conditions
+from flint.exploring.dimension import Field
+from flint.exploring.expression import Value
+from flint.exploring.names import Scope, as_name
+from flint.exploring.objectives import Objective, default_objective, names_of_result
+from flint.exploring.rank import Ranking, rank
+from flint.exploring.result import Result
+from flint.exploring.study import Study
+
+_OPTIONS = (Field.SETTING, Field.PIPELINE)
+
+
+def ranked(
+    study: Study, objectives: Sequence[Objective] = (), where: Sequence[str] = ()
+) -> tuple[Study, Ranking]:
+    """The ranking by these objectives, or by the default one; and the study with `where` among its limits.
+
+    `where` are conditions on points or on what came of them. Raises FlintError FL861 for those that
+    cannot be read.
+    """
+    limits = list(dict.fromkeys((*study.space.get("limits", ()), *where)))
+    study = replace(study, space={**study.space, "limits": limits})
+    scope, fixed = _scope(study), tuple(dict(study.space.get("fixed", {})).items())
+    words = {as_name(d.name): d.values for d in study.dimensions}
+
+    def names(result: Result) -> Mapping[str, Value]:
+        return scope.at(result.point, fixed) | scope.results(names_of_result(result))
+
+    goals = tuple(objectives) or (default_objective(study.results),)
+    return study, rank(study.results, goals, parse_conditions(limits, scope, words), names)
+
+
+def _scope(study: Study) -> Scope:
+    options = [d.name for d in study.dimensions if d.field in _OPTIONS]
+    return Scope(tuple(study.space.get("axes", ())), (*study.space.get("fixed", {}), *options))
