@@ -18,7 +18,7 @@ from flint.exploring.objectives import (
 from flint.exploring.point import Pairs
 from flint.exploring.rank import Ranking
 from flint.exploring.result import Result
-from flint.exploring.space import MOST_TRIED, Space, space_of
+from flint.exploring.space import Space, space_of
 from flint.exploring.study import Study
 from flint.exploring.subject import Subject
 
@@ -238,7 +238,7 @@ def answer(study: Study, space: Space, objectives: Sequence[Objective]) -> Answe
     from flint.exploring.answers.ranked import ranked
 
     found, ranking = ranked(study, objectives)
-    left_out = space.left_out() if space.conditions and space.size() <= MOST_TRIED else {}
+    left_out = space.left_out()
     return Answer(found, ranking, left_out, not objectives)
 
 
