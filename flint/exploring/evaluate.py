@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import traceback
 import weakref
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from flint.backends.cost.estimate import estimate_of
 from flint.backends.cost.setting import Setting, setting_of
 from flint.capturing import CaptureOptions, Check, captured, captured_from
+from flint.cluster.models import load_cluster
 from flint.errors import FlintError
 from flint.exploring.bounds import Bound, bound_of
-from flint.exploring.cluster_changes import machine_of
+from flint.exploring.cluster_changes import changed
 from flint.exploring.evaluated import parts_of, result_of, too_large, too_large_by
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
     from flint.steps.options import PipelineOptions
     from flint.steps.step import AnyStep
     from flint.tracing import Trace
+
+
+#: Clusters that are kept: some presets and files.
+_MOST_MACHINES = 64
+#: Python's collector looks this seldom meanwhile: nearly all that is made stays for the whole point.
+_COLLECTED = (50_000, 20, 50)
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class Evaluator:
     _file: ModelFile | None = field(default=None, init=False, repr=False)
     _open: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
     _last: _Taken | None = field(default=None, init=False, repr=False)
+    _machines: dict[str, Cluster] = field(default_factory=dict, init=False, repr=False)
     _shared: SharedBodies = field(default_factory=SharedBodies, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,8 +82,9 @@ class Evaluator:
         What a user can mend makes a point REFUSED, anything else that is raised FAILED.
         """
         found: dict[Point, Result] = {}
-        for alike in self._captured_alike(points):
-            found.update(zip(alike, self._of_a_capture(alike), strict=True))
+        with _rarely_collected():
+            for alike in self._captured_alike(points):
+                found.update(zip(alike, self._of_a_capture(alike), strict=True))
         return [found[p] for p in points]
 
     def trace(self, point: Point) -> Trace:
@@ -85,6 +95,7 @@ class Evaluator:
         """Forget the modules of the model, and what was captured."""
         self._open.close()
         self._last, self._shared = None, SharedBodies()
+        self._machines.clear()
         self._file = None
 
     def _captured_alike(self, points: Sequence[Point]) -> Iterable[Sequence[Point]]:
@@ -99,7 +110,7 @@ class Evaluator:
         found: dict[Point, Result] = {}
         for point in points:
             try:
-                machines[point] = machine_of(point)
+                machines[point] = self._machine(point)
             except Exception as error:  # noqa: BLE001  one point's fault is no other's
                 found[point] = _rejected(point, error)
         left = [p for p in points if p in machines]
@@ -113,6 +124,14 @@ class Evaluator:
         else:
             found.update({p: self._estimated(p, taken, machines[p]) for p in left if taken})
         return [found[p] for p in points]
+
+    def _machine(self, point: Point) -> Cluster:
+        """The cluster of a point, whose file is read once."""
+        if point.cluster not in self._machines:
+            if len(self._machines) >= _MOST_MACHINES:
+                self._machines.clear()
+            self._machines[point.cluster] = load_cluster(point.cluster)
+        return changed(self._machines[point.cluster], point.changes)
 
     def _estimated(self, point: Point, taken: _Taken, cluster: Cluster) -> Result:
         try:
@@ -214,6 +233,16 @@ class Evaluator:
             pipeline=_pipeline({**dict(s.pipeline), **dict(point.pipeline)}.items()),
             profile=s.profile,
         )
+
+
+@contextmanager
+def _rarely_collected() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(*_COLLECTED)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _pipeline(given: Iterable[tuple[str, str]]) -> PipelineOptions:
