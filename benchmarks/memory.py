@@ -17,6 +17,7 @@ Compilers run in processes of their own, because devices are chosen before jax s
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -103,8 +104,8 @@ def captured_bytes(case: str) -> dict[str, int]:
     }
 
 
-def in_process(what: str, case: str, flags: str = "") -> dict[str, int]:
-    """`cpu`, `tpu` or `captured` bytes of a case, found by a process that ends with it.
+def in_process(what: str, cases: Sequence[str], flags: str = "") -> dict[str, dict[str, int]]:
+    """`cpu`, `tpu` or `captured` bytes of cases, found by a process that ends with them.
 
     Raises RuntimeError, with what it wrote, if it fails.
     """
@@ -117,7 +118,7 @@ def in_process(what: str, case: str, flags: str = "") -> dict[str, int]:
         }
     )
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.memory", "--child", what, "--only", case],
+        [sys.executable, "-m", "benchmarks.memory", "--child", what, "--only", ",".join(cases)],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -126,19 +127,23 @@ def in_process(what: str, case: str, flags: str = "") -> dict[str, int]:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{what} {case}: {done.stderr[-2000:]}")
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+        raise RuntimeError(f"{what} {', '.join(cases)}: {done.stderr[-2000:]}")
+    found: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def row_of(case: str, sequential: bool, tpu: bool) -> str:
     """One line of the table."""
-    cpu, ours = in_process("cpu", case)["xla"], in_process("captured", case)
+
+    def found(what: str, flags: str = "") -> dict[str, int]:
+        return in_process(what, [case], flags)[case]
+
+    cpu, ours = found("cpu")["xla"], found("captured")
     parts = [_pair(cpu, ours["xla-cpu"]), _difference(ours["written"], cpu)]
     if sequential:
-        parts.append(_pair(in_process("cpu", case, SEQUENTIAL)["xla"], ours["written"]))
+        parts.append(_pair(found("cpu", SEQUENTIAL)["xla"], ours["written"]))
     if tpu:
-        parts.append(_pair(in_process("tpu", case)["xla"], ours["written"]))
+        parts.append(_pair(found("tpu")["xla"], ours["written"]))
     return f"{case:24} " + "  ".join(parts)
 
 
@@ -159,9 +164,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--child", choices=("cpu", "tpu", "captured"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
-        one = options.only
-        found = captured_bytes(one) if options.child == "captured" else None
-        print(json.dumps(found or compiled_bytes(one, options.child)))
+        bytes_of = (
+            captured_bytes
+            if options.child == "captured"
+            else functools.partial(compiled_bytes, target=options.child)
+        )
+        print(json.dumps({case: bytes_of(case) for case in options.only.split(",")}))
         return 0
     if options.tpu and importlib.util.find_spec("libtpu") is None:
         print("--tpu needs XLA's compiler for TPUs: pip install libtpu", file=sys.stderr)
