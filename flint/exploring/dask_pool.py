@@ -7,7 +7,9 @@ same path, with the same versions of Flint and Python. A worker evaluates one gr
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -131,7 +133,7 @@ def dask_executor(
                 client.wait_for_workers(1, timeout=_WORKER_SECONDS)
         except (OSError, TimeoutError, ValueError) as error:
             raise _unreachable(scheduler or str(kind), error) from error
-        yield DaskExecutor(work, client)
+        yield DaskExecutor(replace(work, run=uuid.uuid4().hex), client)
 
 
 def _cluster(kind: DaskKind, jobs: int) -> contextlib.AbstractContextManager[Any]:

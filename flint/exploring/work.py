@@ -77,6 +77,8 @@ class Work:
     root: str = ""  #: a folder whose files are inputs wherever it lies; "": the current one
     limit_seconds: float = 600.0  #: of a group, beside `SECONDS_OF_A_POINT` for each point
     folder: str = ""  #: for what workers write down; "": one of their own
+    #: Tells runs apart whose workers are the same: each imports the model anew.
+    run: str = ""
 
 
 def work_of(subject: Subject) -> Work:
@@ -97,9 +99,9 @@ def evaluate_group(work: Work, group: Group) -> Done:
     A group that takes longer than its limit ends the process, and leaves a file `late_file`.
     """
     with _turn():  # captures change what belongs to the process: one at a time
-        record = _record(work.folder, work.root)
+        record = _record(work.folder, work.root, work.run)
         with _limited(work, group):
-            results = _evaluator(work.factory).evaluate(group.points)
+            results = _evaluator(work.factory, work.run).evaluate(group.points)
         return Done(tuple(results), record.news())
 
 
@@ -130,7 +132,7 @@ def _turn() -> threading.RLock:
 
 
 @lru_cache(maxsize=1)
-def _evaluator(factory: EvaluatorFactory) -> PointEvaluator:
+def _evaluator(factory: EvaluatorFactory, run: str) -> PointEvaluator:
     return factory()
 
 
@@ -154,5 +156,5 @@ class _Record:
 
 
 @lru_cache(maxsize=1)
-def _record(folder: str, root: str) -> _Record:
+def _record(folder: str, root: str, run: str) -> _Record:
     return _Record(folder, root)

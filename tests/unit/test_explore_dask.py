@@ -120,6 +120,22 @@ def test_workers_come_and_go(tmp_path):
     assert len(workers(tmp_path)) == 2
 
 
+def test_workers_that_stay_read_the_model_anew(tmp_path):
+    model = tmp_path / "model.py"
+    model.write_text("")
+    how = work(tmp_path, reads=str(model))
+    with _scheduler(tmp_path) as (_, address, worker):
+        worker()
+        _explored(tmp_path, how, scheduler=address)
+        model.write_text("changed = 1")
+        study = _explored(tmp_path, how, scheduler=address)
+        assert study.notes == ("80 points of before no longer hold: model.py changed",)
+        assert len(workers(tmp_path)) == 1
+    model.write_text("changed = 2")  # what the second run read is known as well
+    again = explore_space(space_of(tmp_path), study=tmp_path / "s.db", executor=_Here())
+    assert again.notes == ("80 points of before no longer hold: model.py changed",)
+
+
 def test_a_scheduler_that_is_killed_loses_no_finished_point(tmp_path):
     how = work(tmp_path, seconds=0.05)
     with _scheduler(tmp_path) as (scheduler, address, worker):
