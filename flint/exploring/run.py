@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from flint.exploring.fingerprint import versions
 from flint.exploring.local import LocalExecutor
+from flint.exploring.objectives import names_of_result
 from flint.exploring.point import Point
 from flint.exploring.result import Result
 from flint.exploring.schedule import Executor, groups_of
@@ -45,14 +46,13 @@ def explore_space(
     objectives: Sequence[Goal] = (),
     kind: SearchKind | None = None,
     seed: int = 0,
-    holds: Callable[[Result], bool] | None = None,
     jobs: int = 0,
     progress: Listener | None = None,
 ) -> Study:
     """Evaluate the points of a space; those that a study file has are not evaluated again.
 
     All points, or where there are more than `budget` those that a search for `objectives` finds
-    (`kind`, `seed`, `holds`: see `search`). Results are in `study`, if that is given, as soon as they are
+    (`kind`, `seed`: see `search`); what the limits of the space forbid is told as infeasible. Results are in `study`, if that is given, as soon as they are
     there. Without an `executor`, `jobs` processes of this machine evaluate.
 
     Raises FlintError as `open_study` does, FL862 for an empty space, FL867 without what a search
@@ -70,7 +70,7 @@ def explore_space(
         else:
             known.total = budget
             found = search(
-                space, known.results, budget, objectives, kind=kind, seed=seed, holds=holds
+                space, known.results, budget, objectives, kind=kind, seed=seed, holds=_within(space)
             )
     return Study(
         space.subject,
@@ -81,6 +81,21 @@ def explore_space(
         known.reused,
         max(0, total - len(found)),
     )
+
+
+def _within(space: Space) -> Callable[[Result], bool] | None:
+    """Whether a result meets the space's limits; None where there are none."""
+    if not space.limits:
+        return None
+
+    def holds(result: Result) -> bool:
+        found = space.scope.results(names_of_result(result))
+        names = {**space.names(result.point), **found}
+        return all(n in names for c in space.limits for n in c.names) and all(
+            c.holds(names) for c in space.limits
+        )
+
+    return holds
 
 
 class _Known:

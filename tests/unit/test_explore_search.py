@@ -69,13 +69,14 @@ def test_a_search_finds_what_is_good(tmp_path):
 
 
 def test_results_that_a_limit_forbids_are_not_looked_for(tmp_path):
-    def many(result):
-        return result.memory_bytes > 200  # 21 microbatches and more, though fewer are faster
-
     space = space_of(tmp_path, range(1, 65))
-    free, _ = _found(space)
-    limited, _ = _found(space, holds=many)
-    fit = [sum(r.status is Status.FITS and many(r) for r in found) for found in (limited, free)]
+    # 21 microbatches and more, though fewer are faster
+    limits = parse_conditions(["memory_bytes > 200"], space.scope)
+    limited = replace(space, limits=limits)
+    found = [
+        explore_space(s, executor=_Here(tmp_path), budget=150).results for s in (limited, space)
+    ]
+    fit = [sum(r.status is Status.FITS and r.memory_bytes > 200 for r in f) for f in found]
     assert fit[0] > 1.3 * fit[1]
 
 
