@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flint.exploring.evaluate import Evaluator
+from flint.exploring.evaluation.evaluate import Evaluator
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
 from flint.exploring.subject import Subject

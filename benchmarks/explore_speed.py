@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path
 
-from flint.exploring.evaluate import Evaluator
+from flint.exploring.evaluation.evaluate import Evaluator
 from flint.exploring.point import Point
 from flint.exploring.result import Result
 from flint.exploring.subject import Subject

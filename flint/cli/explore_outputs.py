@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from flint.backends.simulators.astra_sim import AstraSim
     from flint.exploring.answers.against import StudyDifference
     from flint.exploring.api import Answer
+    from flint.exploring.evaluation.simulated import SimulatedPoint
     from flint.exploring.point import Point
-    from flint.exploring.simulated import SimulatedPoint
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Outputs:
         for path in self._files():
             keep_traces(path)
         if self.export is not None:
-            from flint.exploring.export import require_format
+            from flint.exploring.answers.export import require_format
 
             require_format(self.export)
         if (self.simulate is None) != (self.traces is None):
@@ -53,7 +53,7 @@ class Outputs:
         if self.against is None:
             return None
         from flint.exploring.answers.against import against
-        from flint.exploring.study import Study
+        from flint.exploring.study.study import Study
 
         return against(Study.load(self.against), found.study, found.ranking.objectives)
 
@@ -85,7 +85,7 @@ class Outputs:
         if difference is not None:
             print_text(f"\nagainst {self.against}:\n{difference.to_text()}")
         if simulated:
-            from flint.exploring.simulated import simulated_table
+            from flint.exploring.evaluation.simulated import simulated_table
 
             whose = "ASTRA-sim" if self.binary else "ASTRA-sim's rules"
             print_text(f"\nthe first rows by {whose}:\n{simulated_table(simulated)}")
@@ -96,7 +96,7 @@ class Outputs:
     def _simulated(self, found: Answer) -> list[SimulatedPoint]:
         if self.simulate is None or self.traces is None:
             return []
-        from flint.exploring.simulated import simulate_best
+        from flint.exploring.evaluation.simulated import simulate_best
 
         with signals().unwinding():
             return list(

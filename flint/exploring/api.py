@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
-from flint.exploring.objectives import (
+from flint.exploring.answers.objectives import (
     RATE,
     Objective,
     objectives_of,
 )
+from flint.exploring.answers.rank import Ranking
 from flint.exploring.point import Pairs
-from flint.exploring.rank import Ranking
 from flint.exploring.result import Result
-from flint.exploring.space import Space, space_of
-from flint.exploring.study import Study
+from flint.exploring.space.space import Space, space_of
+from flint.exploring.study.study import Study
 from flint.exploring.subject import Subject
 
 if TYPE_CHECKING:
     from flint.exploring.answers.against import StudyDifference
-    from flint.exploring.explain import Explanation
-    from flint.exploring.run import Listener
-    from flint.exploring.schedule import Executor
-    from flint.exploring.search import SearchKind
+    from flint.exploring.answers.explain import Explanation
+    from flint.exploring.study.run import Listener
+    from flint.exploring.study.search import SearchKind
+    from flint.exploring.workers.schedule import Executor
 
 Settings = Mapping[str, object]
 
@@ -80,7 +80,7 @@ class Answer:
 
     def explain(self, first: int = 1, second: int = 2) -> Explanation:
         """Why row `first` of the ranking beats row `second`. Raises FlintError FL874 for no such row."""
-        from flint.exploring.explain import explain
+        from flint.exploring.answers.explain import explain
 
         rows = self.ranking.results
         for number in (first, second):
@@ -117,25 +117,25 @@ class Answer:
 
     def to_arrow(self) -> Any:
         """All results as a `pyarrow.Table`. Raises FlintError FL870 without pyarrow."""
-        from flint.exploring.export import to_arrow
+        from flint.exploring.answers.export import to_arrow
 
         return to_arrow(self.results)
 
     def to_pandas(self) -> Any:
         """All results as a `pandas.DataFrame`. Raises FlintError FL870 without pandas."""
-        from flint.exploring.export import to_pandas
+        from flint.exploring.answers.export import to_pandas
 
         return to_pandas(self.results)
 
     def to_polars(self) -> Any:
         """All results as a `polars.DataFrame`. Raises FlintError FL870 without polars."""
-        from flint.exploring.export import to_polars
+        from flint.exploring.answers.export import to_polars
 
         return to_polars(self.results)
 
     def export(self, path: str | Path) -> None:
         """Write all results to a .csv or .parquet file. Raises FlintError FL870, FL502."""
-        from flint.exploring.export import write_table
+        from flint.exploring.answers.export import write_table
 
         write_table(self.results, Path(path))
 
@@ -217,7 +217,7 @@ def explore(
         where=_texts(where),
         mesh=mesh,
     )
-    from flint.exploring.run import explore_space
+    from flint.exploring.study.run import explore_space
 
     found = explore_space(
         space,
@@ -244,7 +244,7 @@ def answer(study: Study, space: Space, objectives: Sequence[Objective]) -> Answe
 
 def find_search(name: str | None) -> SearchKind | None:
     """How points are chosen, by name; None for what suits the objectives. Raises FlintError FL873."""
-    from flint.exploring.search import SearchKind
+    from flint.exploring.study.search import SearchKind
 
     known = [kind.value for kind in SearchKind]
     if name is not None and name not in known:

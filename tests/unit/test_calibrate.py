@@ -26,7 +26,7 @@ from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.errors import FlintError
-from flint.exploring.cluster_changes import changed
+from flint.exploring.machine.cluster_changes import changed
 from flint.frontends.measurements import kernel_rows as make
 from flint.frontends.measurements.rows import CollectiveTime, KernelTime
 from flint.ir.op_class import Collective, OpClass

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.columns import columns_of
-from flint.exploring.conditions import parse_conditions
-from flint.exploring.explain import explain, explanation_text
-from flint.exploring.export import to_arrow, to_pandas, to_polars, write_table
-from flint.exploring.names import Scope
-from flint.exploring.objectives import (
+from flint.exploring.answers.columns import columns_of
+from flint.exploring.answers.explain import explain, explanation_text
+from flint.exploring.answers.export import to_arrow, to_pandas, to_polars, write_table
+from flint.exploring.answers.objectives import (
     OBJECTIVES,
     RATE,
     default_objective,
     names_of_result,
     objectives_of,
 )
-from flint.exploring.rank import rank
+from flint.exploring.answers.rank import rank
 from flint.exploring.result import ClassResult, Result, Role, Status
+from flint.exploring.space.conditions import parse_conditions
+from flint.exploring.space.names import Scope
 from tests.study_results import CAPACITY, result, study
 
 TIME, MEMORY = objectives_of(["time,memory"])

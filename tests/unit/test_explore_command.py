@@ -15,8 +15,8 @@ from flint.cli import app
 from flint.exploring.answers.command import commands, swept
 from flint.exploring.api import Answer
 from flint.exploring.point import Point
+from flint.exploring.space.sweep import parse_values
 from flint.exploring.subject import Subject
-from flint.exploring.sweep import parse_values
 from tests.machine_output import valid
 
 MODEL = """

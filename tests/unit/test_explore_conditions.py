@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flint.errors import FlintError
-from flint.exploring.conditions import parse_conditions
-from flint.exploring.dimension import Field
-from flint.exploring.names import Scope
+from flint.exploring.evaluation.tokens import tokens_by
 from flint.exploring.point import Point
-from flint.exploring.tokens import tokens_by
+from flint.exploring.space.conditions import parse_conditions
+from flint.exploring.space.dimension import Field
+from flint.exploring.space.names import Scope
 
 SCOPE = Scope(
     ("pipe", "data", "seq"), ("microbatches", "remat", "seq", "batch-size", "tokens", "clip")

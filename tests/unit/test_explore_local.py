@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from flint.exploring.local import LocalExecutor
 from flint.exploring.result import Status
-from flint.exploring.run import explore_space
-from flint.exploring.schedule import KILLED_TWICE, groups_of
-from flint.exploring.study import Study
+from flint.exploring.study.run import explore_space
+from flint.exploring.study.study import Study
+from flint.exploring.workers.local import LocalExecutor
+from flint.exploring.workers.schedule import KILLED_TWICE, groups_of
 from tests.explore_points import evaluated, result_at, rows, space_of, work, workers
 
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from flint.exploring.evaluate import Evaluator
+from flint.exploring.evaluation.evaluate import Evaluator
 from flint.exploring.point import Point
-from flint.exploring.space import space_of
+from flint.exploring.space.space import space_of
 from flint.exploring.subject import Subject
 
 SCRIPT = str(Path(__file__).resolve().parents[2] / "examples" / "torch_cuda_script.py")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 pytest.importorskip("optuna")
-from flint.exploring.conditions import parse_conditions
 from flint.exploring.result import Status
-from flint.exploring.run import explore_space
-from flint.exploring.search import SearchKind, search
-from flint.exploring.study import Study
+from flint.exploring.space.conditions import parse_conditions
+from flint.exploring.study.run import explore_space
+from flint.exploring.study.search import SearchKind, search
+from flint.exploring.study.study import Study
 from tests.explore_points import evaluated, result_at, space_of, work
 
 
@@ -94,7 +94,7 @@ class _Here:
         self.evaluator = work(folder).factory()
 
     def run(self, groups):
-        from flint.exploring.work import Done
+        from flint.exploring.workers.work import Done
 
         for group in sorted(groups, key=lambda g: g.points[-1].key):  # in some other order
             yield Done(tuple(self.evaluator.evaluate(group.points)))
@@ -123,7 +123,7 @@ import json, sys
 from pathlib import Path
 sys.modules["optuna"] = None
 from flint.errors import FlintError
-from flint.exploring.run import explore_space
+from flint.exploring.study.run import explore_space
 from tests.explore_points import space_of
 
 try:

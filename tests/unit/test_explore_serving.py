@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.evaluate import Evaluator
-from flint.exploring.point import Point
-from flint.exploring.result import Result, Role, Status
-from flint.exploring.serving import (
+from flint.exploring.evaluation.evaluate import Evaluator
+from flint.exploring.evaluation.serving import (
     cache_bytes,
     cache_headroom_bytes,
     period_ns,
     tpot_ns,
     ttft_ns,
 )
-from flint.exploring.space import space_of
+from flint.exploring.point import Point
+from flint.exploring.result import Result, Role, Status
+from flint.exploring.space.space import space_of
 from flint.exploring.subject import Subject
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,8 +6,8 @@ from itertools import pairwise, product
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.dimension import Field
-from flint.exploring.space import space_of
+from flint.exploring.space.dimension import Field
+from flint.exploring.space.space import space_of
 from flint.exploring.subject import Subject
 
 MODEL = """

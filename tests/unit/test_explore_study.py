@@ -11,10 +11,10 @@ import pytest
 from flint.errors import FlintError
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
-from flint.exploring.run import explore_space
-from flint.exploring.schedule import groups_of
-from flint.exploring.study import Study
-from flint.exploring.study_file import open_study
+from flint.exploring.study.run import explore_space
+from flint.exploring.study.study import Study
+from flint.exploring.study.study_file import open_study
+from flint.exploring.workers.schedule import groups_of
 from flint.io.inputs import CHANGED, Input, InputKind, digest
 from tests.explore_points import Hashed, evaluated, result_at, space_of
 
@@ -28,7 +28,7 @@ class Here:
         self._evaluator, self._inputs = Hashed(str(folder / "log"), **how)(), inputs
 
     def run(self, groups):
-        from flint.exploring.work import Done
+        from flint.exploring.workers.work import Done
 
         for group in groups:
             yield Done(tuple(self._evaluator.evaluate(group.points)), tuple(self._inputs))
@@ -181,7 +181,7 @@ _FULL = """
 import resource, signal, sys
 from pathlib import Path
 from flint.errors import FlintError
-from flint.exploring.study_file import open_study
+from flint.exploring.study.study_file import open_study
 from tests.explore_points import result_at, space_of
 
 folder = Path(sys.argv[1])

@@ -3,7 +3,7 @@
 import pytest
 
 from flint.errors import FlintError
-from flint.exploring.sweep import parse_sweeps
+from flint.exploring.space.sweep import parse_sweeps
 
 
 @pytest.mark.parametrize(

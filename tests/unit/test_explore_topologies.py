@@ -7,11 +7,11 @@ import pytest
 import flint
 from flint.backends.simulators.astra_sim import AstraSim
 from flint.backends.simulators.process import Limits
-from flint.exploring.cluster_changes import machine_of
-from flint.exploring.evaluate import Evaluator
+from flint.exploring.evaluation.evaluate import Evaluator
+from flint.exploring.evaluation.simulated import simulate_best, simulated_table, write_point
+from flint.exploring.machine.cluster_changes import machine_of
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
-from flint.exploring.simulated import simulate_best, simulated_table, write_point
 from flint.exploring.subject import Subject
 from flint.io.processes import Patience
 from flint.ir.mesh import AxisRef, Group, Mesh

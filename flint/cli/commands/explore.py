@@ -61,9 +61,9 @@ from flint.cli.study_progress import study_shown
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
+    from flint.exploring.answers.objectives import Objective
     from flint.exploring.api import Answer
-    from flint.exploring.objectives import Objective
-    from flint.exploring.space import Space
+    from flint.exploring.space.space import Space
     from flint.exploring.subject import Subject
 
 #: Rows that a terminal shows.
@@ -195,7 +195,7 @@ class _Run:
 
 
 def _objectives(names: str | None) -> tuple[Objective, ...]:
-    from flint.exploring.objectives import objectives_of
+    from flint.exploring.answers.objectives import objectives_of
 
     return objectives_of([names]) if names is not None else ()
 
@@ -213,8 +213,8 @@ def _space(
     where: list[str] | None,
     mesh: str | None,
 ) -> Space:
-    from flint.exploring.meshes import parse_devices
-    from flint.exploring.space import space_of
+    from flint.exploring.space.meshes import parse_devices
+    from flint.exploring.space.space import space_of
 
     named = [name.strip() for text in clusters or [] for name in text.split(",")]
     return space_of(
@@ -240,9 +240,9 @@ def _rows(text: str | None) -> tuple[int, int] | None:
 
 
 def _explored(space: Space, run: _Run, objectives: tuple[Objective, ...], *, quiet: bool) -> Answer:
+    from flint.exploring.answers.objectives import RATE
     from flint.exploring.api import answer, find_search
-    from flint.exploring.objectives import RATE
-    from flint.exploring.run import explore_space
+    from flint.exploring.study.run import explore_space
 
     kind = find_search(run.search)
     by = workers(
@@ -294,7 +294,7 @@ def _loaded(
 def _print_more(found: Answer, rows: tuple[int, int] | None) -> None:
     if rows is None:
         return
-    from flint.exploring.explain import explanation_text
+    from flint.exploring.answers.explain import explanation_text
 
     told = explanation_text(found.explain(*rows), found.ranking.objectives)
     print_text(f"\nrow {rows[0]} (first) against row {rows[1]} (second): {told}")

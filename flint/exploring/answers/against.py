@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flint.exploring.answers.explain import explain, explanation_text
+from flint.exploring.answers.objectives import Objective, default_objective
+from flint.exploring.answers.rank import Ranking, rank
 from flint.exploring.choices import choices
-from flint.exploring.explain import explain, explanation_text
-from flint.exploring.objectives import Objective, default_objective
-from flint.exploring.rank import Ranking, rank
 from flint.exploring.result import Result
-from flint.exploring.study import Study
+from flint.exploring.study.study import Study
 from flint.text import format_duration, plural
 
 #: Changes of points that are told.

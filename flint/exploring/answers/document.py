@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flint.exploring.answers.command import commands
+from flint.exploring.answers.explain import explanation_text
+from flint.exploring.answers.objectives import names_of_result
 from flint.exploring.answers.rejected import rejected_groups
 from flint.exploring.choices import choices
-from flint.exploring.explain import explanation_text
-from flint.exploring.objectives import names_of_result
 
 if TYPE_CHECKING:
     from flint.exploring.answers.against import StudyDifference
     from flint.exploring.answers.rejected import Rejected
     from flint.exploring.api import Answer
+    from flint.exploring.evaluation.simulated import SimulatedPoint
     from flint.exploring.result import Result
-    from flint.exploring.simulated import SimulatedPoint
-    from flint.exploring.study import Study
+    from flint.exploring.study.study import Study
     from flint.schemas.documents.explore import (
         AgainstDocument,
         ExplainedDocument,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flint.exploring.conditions import parse_conditions
-from flint.exploring.dimension import Field
-from flint.exploring.expression import Value
-from flint.exploring.names import Scope, as_name
-from flint.exploring.objectives import Objective, default_objective, names_of_result
-from flint.exploring.rank import Ranking, rank
+from flint.exploring.answers.objectives import Objective, default_objective, names_of_result
+from flint.exploring.answers.rank import Ranking, rank
 from flint.exploring.result import Result
-from flint.exploring.study import Study
+from flint.exploring.space.conditions import parse_conditions
+from flint.exploring.space.dimension import Field
+from flint.exploring.space.expression import Value
+from flint.exploring.space.names import Scope, as_name
+from flint.exploring.study.study import Study
 
 _OPTIONS = (Field.SETTING, Field.PIPELINE)
 

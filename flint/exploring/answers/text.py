@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flint.exploring.answers.command import commands
+from flint.exploring.answers.objectives import OBJECTIVES, Objective
+from flint.exploring.answers.rank import Ranking
 from flint.exploring.answers.rejected import Rejected, rejected_groups
 from flint.exploring.choices import choices, varying
-from flint.exploring.dimension import Field
-from flint.exploring.objectives import OBJECTIVES, Objective
-from flint.exploring.rank import Ranking
 from flint.exploring.result import Result, Status
-from flint.exploring.study import Study
+from flint.exploring.space.dimension import Field
+from flint.exploring.study.study import Study
 from flint.text import Column, format_bytes, format_count, plural, text_table
 
 #: Quantities that every table has, beside the objectives.

@@ -1,1 +1,1 @@
-"""Machines of points: clusters with changes, which `flint.exploring.cluster_changes` makes."""
+"""Machines of points: clusters with changes, which `flint.exploring.machine.cluster_changes` makes."""

@@ -9,7 +9,7 @@ from typing import Any
 from flint.cluster.lent import lent
 from flint.cluster.load import merged, without_replaced
 from flint.cluster.models import Cluster, load_cluster
-from flint.exploring.cluster_changes import changed
+from flint.exploring.machine.cluster_changes import changed
 from flint.exploring.point import Pairs
 
 #: Keys of one cluster's own.

@@ -10,7 +10,7 @@ from flint.backends.report.page.charts.stacks import Stack, stacks_chart
 from flint.backends.report.page.colours import series
 from flint.backends.report.page.markup import Heading, join, table
 from flint.backends.report.page.section import Section
-from flint.exploring.objectives import Objective, Unit
+from flint.exploring.answers.objectives import Objective, Unit
 from flint.exploring.page.sections import Chosen, named, number
 from flint.exploring.result import Result
 from flint.text import format_duration

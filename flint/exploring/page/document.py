@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from flint.backends.report.page.document import document
 from flint.backends.report.page.markup import Markup, join, tag
 from flint.backends.report.page.section import Section
+from flint.exploring.answers.objectives import Objective
+from flint.exploring.answers.rank import Ranking
 from flint.exploring.choices import varying
-from flint.exploring.objectives import Objective
 from flint.exploring.page import best, sections, tables
 from flint.exploring.page.sections import MEMORY, TIME
-from flint.exploring.rank import Ranking
 from flint.exploring.result import Result
 from flint.text import format_bytes, format_count, format_duration
 

@@ -11,8 +11,8 @@ from flint.backends.report.page.charts.parallel import Thread, Upright, parallel
 from flint.backends.report.page.charts.scatter import Axis, Dot, scatter_chart
 from flint.backends.report.page.markup import Heading, Markup, folded, join, table, tag
 from flint.backends.report.page.section import Section
+from flint.exploring.answers.objectives import OBJECTIVES, Objective, Unit
 from flint.exploring.choices import choices
-from flint.exploring.objectives import OBJECTIVES, Objective, Unit
 from flint.exploring.result import Result
 from flint.text import format_count
 

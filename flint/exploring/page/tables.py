@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from flint.backends.report.page.markup import Heading, join, table, tag
 from flint.backends.report.page.section import Section
+from flint.exploring.answers.rank import Ranking
 from flint.exploring.choices import choices
 from flint.exploring.page.sections import MEMORY, MFU, TIME, named
-from flint.exploring.rank import Ranking
 from flint.exploring.result import Result, Status
 from flint.text import format_bytes, format_count
 

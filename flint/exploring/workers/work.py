@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from flint.exploring.evaluate import Evaluator
+from flint.exploring.evaluation.evaluate import Evaluator
 from flint.exploring.point import Point
 from flint.exploring.result import Result
 from flint.exploring.subject import Subject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flint.errors import FlintError, nearest
-from flint.exploring.dimension import Dimension, Field
+from flint.exploring.space.dimension import Dimension, Field
 
 
 def check_values(dimensions: Sequence[Dimension]) -> None:
@@ -71,7 +71,7 @@ def _routing(name: str, value: str) -> None:
 def _check_changes(dimensions: Sequence[Dimension]) -> None:
     """A change that one of the clusters can have may stay; the others are refused one by one."""
     from flint.cluster.models import load_cluster
-    from flint.exploring.cluster_changes import PARTS, changed
+    from flint.exploring.machine.cluster_changes import PARTS, changed
     from flint.exploring.machine.values import read_change
 
     clusters = [load_cluster(v) for d in dimensions if d.field is Field.CLUSTER for v in d.values]

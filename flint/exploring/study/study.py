@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from flint.errors import FlintError
-from flint.exploring.dimension import Dimension, Field
 from flint.exploring.result import Result
-from flint.exploring.study_format import connect_to_read
+from flint.exploring.space.dimension import Dimension, Field
+from flint.exploring.study.study_format import connect_to_read
 from flint.exploring.subject import Subject
 
 

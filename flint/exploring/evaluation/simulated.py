@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
-from flint.exploring.cluster_changes import machine_of
-from flint.exploring.evaluate import Evaluator
+from flint.exploring.evaluation.evaluate import Evaluator
+from flint.exploring.machine.cluster_changes import machine_of
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
 from flint.exploring.subject import Subject

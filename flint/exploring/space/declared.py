@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from flint.errors import FlintError
-from flint.exploring.dimension import Dimension, Field
 from flint.exploring.point import Pairs
+from flint.exploring.space.dimension import Dimension, Field
 from flint.exploring.subject import Subject
 from flint.frontends.contained import contained
 from flint.steps.choices import option_choices, spelled

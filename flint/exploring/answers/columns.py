@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from flint.exploring.answers.objectives import OBJECTIVES
 from flint.exploring.choices import choices
-from flint.exploring.objectives import OBJECTIVES
+from flint.exploring.evaluation.serving import cache_bytes
 from flint.exploring.result import Result
-from flint.exploring.serving import cache_bytes
 
 #: What a cell may hold; None: not known, or not chosen.
 Cell: TypeAlias = str | int | float | bool | None

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flint.errors import FlintError
-from flint.exploring.conditions import Condition
-from flint.exploring.expression import Value
-from flint.exploring.objectives import Objective, names_of_result
+from flint.exploring.answers.objectives import Objective, names_of_result
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
+from flint.exploring.space.conditions import Condition
+from flint.exploring.space.expression import Value
 
 #: What the names of conditions stand for at a result.
 Namer = Callable[[Result], Mapping[str, Value]]

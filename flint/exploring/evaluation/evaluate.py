@@ -16,13 +16,13 @@ from flint.backends.cost.setting import Setting, setting_of
 from flint.capturing import CaptureOptions, Check, captured, captured_from
 from flint.cluster.models import load_cluster
 from flint.errors import FlintError
-from flint.exploring.bounds import Bound, bound_of
-from flint.exploring.cluster_changes import changed
-from flint.exploring.evaluated import parts_of, result_of, too_large, too_large_by
+from flint.exploring.evaluation.bounds import Bound, bound_of
+from flint.exploring.evaluation.evaluated import parts_of, result_of, too_large, too_large_by
+from flint.exploring.evaluation.tokens import Tokens, tokens_by, tokens_of
+from flint.exploring.machine.cluster_changes import changed
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
 from flint.exploring.subject import Subject
-from flint.exploring.tokens import Tokens, tokens_by, tokens_of
 from flint.frontends.contained import contained
 from flint.ir.mesh import Mesh
 from flint.passes.pipeline.split.shared import SharedBodies

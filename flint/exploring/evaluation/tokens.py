@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
-from flint.exploring.expression import CannotTell, names_in
-from flint.exploring.expression_text import parse_expression
-from flint.exploring.names import RESULTS, Scope
+from flint.exploring.space.expression import CannotTell, names_in
+from flint.exploring.space.expression_text import parse_expression
+from flint.exploring.space.names import RESULTS, Scope
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
 from flint.steps.step import AnyStep, Step, TorchStep
 
 if TYPE_CHECKING:
-    from flint.exploring.expression import Value
+    from flint.exploring.space.expression import Value
 
 #: Types that indices of tokens have. Smaller integers are caches and weights that were quantised.
 _INDICES = ("int32", "int64", "uint32", "uint64")

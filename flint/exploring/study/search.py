@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flint.errors import FlintError
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
-from flint.exploring.space import Space
+from flint.exploring.space.space import Space
 
 if TYPE_CHECKING:
     import optuna

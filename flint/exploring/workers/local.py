@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 from flint.errors import FlintError
-from flint.exploring.schedule import KILLED_TWICE, failed
-from flint.exploring.work import Done, Group, Work, evaluate_group, late_file, limit_of
+from flint.exploring.workers.schedule import KILLED_TWICE, failed
+from flint.exploring.workers.work import Done, Group, Work, evaluate_group, late_file, limit_of
 from flint.io.processes import end_with, family, kill_group
 
 #: How often a group is tried alone before it is given up: what killed it may have been meant for others.

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from flint.exploring.dimension import Field
-from flint.exploring.expression import Measure, Value
 from flint.exploring.point import Pairs, Point
+from flint.exploring.space.dimension import Field
+from flint.exploring.space.expression import Measure, Value
 from flint.ir.mesh import Mesh
 
 #: What an estimate says of a point. Names that end in their unit take plain numbers, too.

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from flint.exploring.conditions import Condition
-from flint.exploring.dimension import Dimension
-from flint.exploring.expression import Value
-from flint.exploring.names import Scope
 from flint.exploring.point import Pairs
+from flint.exploring.space.conditions import Condition
+from flint.exploring.space.dimension import Dimension
+from flint.exploring.space.expression import Value
+from flint.exploring.space.names import Scope
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from flint.exploring.cluster_changes import PARTS
+from flint.exploring.machine.cluster_changes import PARTS
 from flint.exploring.point import Point
 from flint.exploring.subject import Subject
 from flint.io.inputs import InputKind, digest, digest_of, environment_of

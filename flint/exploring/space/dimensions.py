@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flint.errors import FlintError, nearest
-from flint.exploring.checked import check_values
-from flint.exploring.declared import Declared, ModelKind
-from flint.exploring.dimension import Dimension, Field
-from flint.exploring.meshes import AxisLimit, meshes_of, parse_axes
+from flint.exploring.space.checked import check_values
+from flint.exploring.space.declared import Declared, ModelKind
+from flint.exploring.space.dimension import Dimension, Field
+from flint.exploring.space.meshes import AxisLimit, meshes_of, parse_axes
+from flint.exploring.space.sweep import parse_sweeps
 from flint.exploring.subject import Subject
-from flint.exploring.sweep import parse_sweeps
 
 _SWEPT = "--sweep"
 _PIPELINE = ("cut", "schedule", "microbatches", "chunks")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
-from flint.exploring.work import Done, Group
+from flint.exploring.workers.work import Done, Group
 from flint.ir.mesh import Mesh
 
 #: Points of a group: what a process that is killed loses.

@@ -9,16 +9,16 @@ from itertools import islice
 from typing import Any
 
 from flint.errors import FlintError
-from flint.exploring.conditions import Condition, parse_conditions
-from flint.exploring.declared import Declared
-from flint.exploring.dimension import Dimension, Field
-from flint.exploring.dimensions import axes_of, dimensions_of, mesh_dimension
-from flint.exploring.expression import Value
-from flint.exploring.names import Scope, as_name
+from flint.exploring.evaluation.tokens import require_tokens
 from flint.exploring.point import Pairs, Point
+from flint.exploring.space.conditions import Condition, parse_conditions
+from flint.exploring.space.declared import Declared
+from flint.exploring.space.dimension import Dimension, Field
+from flint.exploring.space.dimensions import axes_of, dimensions_of, mesh_dimension
+from flint.exploring.space.expression import Value
+from flint.exploring.space.names import Scope, as_name
+from flint.exploring.space.walk import Walk
 from flint.exploring.subject import Subject
-from flint.exploring.tokens import require_tokens
-from flint.exploring.walk import Walk
 from flint.text import format_count
 
 #: Combinations that are tried to see whether conditions leave anything.

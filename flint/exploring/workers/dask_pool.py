@@ -15,10 +15,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError, nearest
-from flint.exploring.fingerprint import versions
-from flint.exploring.local import processors
-from flint.exploring.schedule import KILLED_TWICE, failed
-from flint.exploring.work import Done, Group, Work, evaluate_group
+from flint.exploring.study.fingerprint import versions
+from flint.exploring.workers.local import processors
+from flint.exploring.workers.schedule import KILLED_TWICE, failed
+from flint.exploring.workers.work import Done, Group, Work, evaluate_group
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flint.compare.metrics import Unit
+from flint.exploring.answers.objectives import Objective
 from flint.exploring.choices import choices
-from flint.exploring.objectives import Objective
 from flint.exploring.result import Result
 from flint.text import Column, text_table
 

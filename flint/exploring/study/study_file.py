@@ -12,18 +12,18 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flint.errors import FlintError
-from flint.exploring.fingerprint import (
+from flint.exploring.point import Point
+from flint.exploring.result import Result, Status
+from flint.exploring.space.space import Space
+from flint.exploring.study.fingerprint import (
     Fingerprints,
     files_of,
     identity_of,
     shared_by_points,
     versions,
 )
-from flint.exploring.generations import add_inputs, generation_of
-from flint.exploring.point import Point
-from flint.exploring.result import Result, Status
-from flint.exploring.space import Space
-from flint.exploring.study_format import (
+from flint.exploring.study.generations import add_inputs, generation_of
+from flint.exploring.study.study_format import (
     connect_new,
     connect_to_read,
     connect_to_write,

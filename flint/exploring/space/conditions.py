@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flint.errors import FlintError, nearest
-from flint.exploring.expression import (
+from flint.exploring.space.expression import (
     Arithmetic,
     CannotTell,
     Compared,
@@ -23,8 +23,8 @@ from flint.exploring.expression import (
     names_in,
     parts_of,
 )
-from flint.exploring.expression_text import parse_expression
-from flint.exploring.names import RESULTS, Scope
+from flint.exploring.space.expression_text import parse_expression
+from flint.exploring.space.names import RESULTS, Scope
 
 _PLAIN = "a plain number"
 _ANY: frozenset[str] = frozenset((Measure.BYTES, Measure.NS, _PLAIN))

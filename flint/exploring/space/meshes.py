@@ -128,7 +128,7 @@ def divisors_of(number: int) -> tuple[int, ...]:
 
 def parse_devices(text: str) -> tuple[int, ...]:
     """`512`, `128,256,512` or `128..1024` (doubling) as numbers. Raises FlintError FL863."""
-    from flint.exploring.sweep import parse_values
+    from flint.exploring.space.sweep import parse_values
 
     found = [t.replace("_", "") for t in parse_values(text, "--devices")]
     for value in found:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from flint.exploring.fingerprint import versions
-from flint.exploring.local import LocalExecutor
-from flint.exploring.objectives import names_of_result
+from flint.exploring.answers.objectives import names_of_result
 from flint.exploring.point import Point
 from flint.exploring.result import Result
-from flint.exploring.schedule import Executor, groups_of
-from flint.exploring.search import Goal, SearchKind, search
-from flint.exploring.space import Space
-from flint.exploring.study import Study, in_order
-from flint.exploring.study_file import StudyFile, open_study
-from flint.exploring.work import work_of
+from flint.exploring.space.space import Space
+from flint.exploring.study.fingerprint import versions
+from flint.exploring.study.search import Goal, SearchKind, search
+from flint.exploring.study.study import Study, in_order
+from flint.exploring.study.study_file import StudyFile, open_study
+from flint.exploring.workers.local import LocalExecutor
+from flint.exploring.workers.schedule import Executor, groups_of
+from flint.exploring.workers.work import work_of
 
 #: Programs whose first point is evaluated before the others.
 _EARLY = 8

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from flint.errors import FlintError, nearest
-from flint.exploring.expression import Value
+from flint.exploring.evaluation.serving import period_ns, tpot_ns, ttft_ns
 from flint.exploring.result import Result
-from flint.exploring.serving import period_ns, tpot_ns, ttft_ns
+from flint.exploring.space.expression import Value
 from flint.text import format_bytes, format_count, format_duration
 
 _HOUR_NS = 3600e9

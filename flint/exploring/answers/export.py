@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flint.errors import FlintError
-from flint.exploring.columns import Column, Kind, columns_of
+from flint.exploring.answers.columns import Column, Kind, columns_of
 from flint.exploring.result import Result
 from flint.io.files import cannot_write, write_atomically
 

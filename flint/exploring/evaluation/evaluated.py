@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flint.backends.cost.setting import Setting, Timed
     from flint.cluster.models import Cluster
     from flint.cluster.tables import Quantity
-    from flint.exploring.bounds import Bound
+    from flint.exploring.evaluation.bounds import Bound
     from flint.exploring.point import Point
     from flint.ir.workload import Workload
 

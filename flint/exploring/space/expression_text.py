@@ -6,7 +6,7 @@ import ast
 import re
 
 from flint.errors import FlintError
-from flint.exploring.expression import (
+from flint.exploring.space.expression import (
     Arithmetic,
     Compared,
     Constant,

@@ -1,0 +1,1 @@
+"""From points to results: captures that are shared, bounds of memory, estimates."""

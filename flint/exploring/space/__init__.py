@@ -1,0 +1,1 @@
+"""What a user asks for: dimensions, their values and conditions; from them all points."""

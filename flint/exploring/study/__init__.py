@@ -1,0 +1,1 @@
+"""Results that last: the file of a study, what still holds of it, and which points are looked at."""

@@ -1,0 +1,1 @@
+"""Who evaluates points: processes of this machine, or workers of Dask."""
