@@ -13,6 +13,7 @@ import flint
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "jaxlib", "torch", "numpy", "pydantic", "networkx", "google.protobuf")
 PUBLIC = [
+    "Answer",
     "Calibration",
     "Cluster",
     "CostEstimate",
@@ -33,6 +34,7 @@ PUBLIC = [
     "calibrate",
     "cost_of",
     "entry",
+    "explore",
     "import_profiles",
     "torch_op",
     "trace",
