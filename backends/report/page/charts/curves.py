@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from flint.backends.report.page.charts.axes import round_steps
 from flint.backends.report.page.charts.bars import percent
+from flint.backends.report.page.charts.picture import picture
 from flint.backends.report.page.markup import Markup, tag
 
 _HEIGHT, _TOP, _BOTTOM = 300, 14, 262
@@ -40,18 +41,13 @@ def curves_chart(
     places = sorted({x for c in curves for x, _, _ in c.points})
     most = max((y for c in curves for _, y, _ in c.points), default=0.0) * 1.08 or 1.0
     along = _along(places)
-    return tag(
-        "svg",
-        tag("title", label),
+    return picture(
+        label,
+        _HEIGHT,
         *_grid(places, along, most, written),
         *(_curve(c, along, most) for c in curves),
         tag("text", titles[0], x="50%", y=_BOTTOM + 34, cls="tick middle"),
         tag("text", titles[1], x="99.5%", y=_TOP, cls="tick end"),
-        cls="chart",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=_HEIGHT,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flint.backends.report.page.charts.bars import fitting, percent
+from flint.backends.report.page.charts.picture import picture
 from flint.backends.report.page.markup import Markup, tag
 
 _ROW, _TOP, _FOOT = 30, 24, 22
@@ -37,19 +38,12 @@ def heat_map(
         for n, name in enumerate(columns)
     )
     bottom = _TOP + _ROW * len(rows)
-    return tag(
-        "svg",
-        tag("title", label),
+    return picture(label, bottom + _FOOT,
         tag("text", names[0], x="0", y=_TOP - 8, cls="tick"),
         *heads,
         *(_row(n, row, columns, cells, wide) for n, row in enumerate(rows)),
         tag("text", names[1], x=percent(_NAMES + (1 - _NAMES) / 2), y=bottom + 15, cls="tick middle"),
-        cls="chart",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=bottom + _FOOT,
-    )  # fmt: skip
+            )  # fmt: skip
 
 
 def _row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flint.backends.report.page.charts.axes import round_steps
 from flint.backends.report.page.charts.bars import percent
+from flint.backends.report.page.charts.picture import picture
 from flint.backends.report.page.markup import Markup, join, tag
 from flint.backends.report.views.memory import MemoryOverTime
 from flint.text import format_bytes, format_duration
@@ -23,20 +24,15 @@ def memory_chart(memory: MemoryOverTime, end_ns: float) -> Markup:
         f"Memory in use over the step on a device of {memory.name}: at most "
         f"{format_bytes(memory.peak_bytes)}, at {format_duration(memory.peak_ns)}"
     )
-    return tag(
-        "svg",
-        tag("title", label),
+    return picture(
+        label,
+        _HEIGHT,
         *_lines(most),
         _area(memory, end_ns, most),
         *_sizes(most),
         *_roof(roof, most),
         *_peak(memory, end_ns, most),
         *_times(end_ns),
-        cls="chart",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=_HEIGHT,
     )
 
 

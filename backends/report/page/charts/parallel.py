@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flint.backends.report.page.charts.bars import percent
+from flint.backends.report.page.charts.picture import picture
 from flint.backends.report.page.markup import Markup, tag
 
 _HEIGHT, _TOP, _BOTTOM = 340, 40, 320
@@ -32,16 +33,11 @@ class Thread(NamedTuple):
 
 def parallel_chart(uprights: Sequence[Upright], threads: Sequence[Thread], label: str) -> Markup:
     """Threads in their order: later ones lie above. Each has a height for each upright."""
-    return tag(
-        "svg",
-        tag("title", label),
+    return picture(
+        label,
+        _HEIGHT,
         *(_thread(t, len(uprights)) for t in threads),
         *(_upright(u, n, len(uprights)) for n, u in enumerate(uprights)),
-        cls="chart",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=_HEIGHT,
     )
 
 

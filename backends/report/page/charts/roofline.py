@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from flint.backends.report.page.charts.axes import decades
 from flint.backends.report.page.charts.bars import percent
+from flint.backends.report.page.charts.picture import picture
 from flint.backends.report.page.colours import family
 from flint.backends.report.page.markup import Markup, tag
 from flint.backends.report.views.roofline import Roofline, RooflinePoint
@@ -47,17 +48,12 @@ def roofline_chart(found: Roofline) -> Markup:
     scale = _scale(found, points)
     whole = sum(p.total_ns for p in found.points) or 1.0
     label = f"Roofline of {found.chip}: {len(points)} kinds of kernels"
-    return tag(
-        "svg",
-        tag("title", label),
+    return picture(
+        label,
+        _HEIGHT,
         *_grid(scale),
         *_roofs(found, points, scale),
         *(_point(p, whole, scale) for p in points),
-        cls="chart",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=_HEIGHT,
     )
 
 

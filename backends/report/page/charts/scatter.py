@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from flint.backends.report.page.charts.axes import round_steps
 from flint.backends.report.page.charts.bars import percent
+from flint.backends.report.page.charts.picture import picture
 from flint.backends.report.page.markup import Markup, tag
 
 _HEIGHT, _TOP, _BOTTOM = 360, 14, 318
@@ -41,18 +42,13 @@ def scatter_chart(
     most = (max((d.x for d in every), default=0.0), max((d.y for d in every), default=0.0))
     right, top = most[0] * 1.04 or 1.0, most[1] * 1.08 or 1.0
     joined = itertools.pairwise(front)
-    return tag(
-        "svg",
-        tag("title", label),
+    return picture(
+        label,
+        _HEIGHT,
         *_grid(right, top, across, up),
         *(_dot(d, right, top) for d in dots),
         *(_joined(a, b, right, top) for a, b in joined),
         *(_dot(d, right, top) for d in front),
-        cls="chart",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=_HEIGHT,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flint.backends.report.page.charts.bars import percent
+from flint.backends.report.page.charts.picture import picture
 from flint.backends.report.page.colours import PHASES
 from flint.backends.report.page.markup import Markup, tag
 from flint.backends.report.views.pipeline import Box, Lane, PipelineSchedule
@@ -20,21 +21,14 @@ def schedule_chart(found: PipelineSchedule) -> Markup:
     lanes = found.lanes[:LANES]
     least = _least([b for lane in lanes for b in lane.boxes])
     label = f"What each of {len(lanes)} rank classes computes when, over {format_duration(found.end_ns)}"
-    rows = [
-        drawn for at, lane in enumerate(lanes) for drawn in _lane(lane, at, found.end_ns, least)
-    ]
-    picture = tag(
-        "svg",
-        tag("title", label),
+    rows = [box for at, lane in enumerate(lanes) for box in _lane(lane, at, found.end_ns, least)]
+    drawn = picture(
+        label,
+        _ROW * len(lanes),
         *rows,
-        cls="chart",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=_ROW * len(lanes),
     )
     names = tag("div", *(tag("span", x.name.partition(":")[0]) for x in lanes), cls="names")
-    return tag("div", names, picture, cls="lanes")
+    return tag("div", names, drawn, cls="lanes")
 
 
 def _least(boxes: list[Box]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flint.backends.report.page.charts.bars import Segment, percent
+from flint.backends.report.page.charts.picture import picture
 from flint.backends.report.page.markup import Markup, tag
 
 #: As high as a name in the column beside it (`.names span`).
@@ -24,15 +25,10 @@ def stacks_chart(stacks: Sequence[Stack], label: str) -> Markup:
     """All bars, the longest as wide as the page."""
     most = max((sum(s.value for s in stack.segments) for stack in stacks), default=0.0) or 1.0
     names = (tag("span", stack.name, title=stack.said) for stack in stacks)
-    drawn = tag(
-        "svg",
-        tag("title", label),
+    drawn = picture(
+        label,
+        _ROW * len(stacks),
         *(_bar(stack, n, most) for n, stack in enumerate(stacks)),
-        cls="chart",
-        role="img",
-        aria_label=label,
-        width="100%",
-        height=_ROW * len(stacks),
     )
     return tag("div", tag("div", *names, cls="names"), drawn, cls="lanes")
 
