@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flint.cli.options import cluster_candidates
+from flint.errors import FlintError
 
 Explored = Annotated[
     str | None,
@@ -138,3 +140,17 @@ Binary = Annotated[
     str | None,
     typer.Option("--binary", metavar="PATH", help="ASTRA-sim, for --simulate."),
 ]
+
+
+def refuse_with_a_study_alone(options: Mapping[str, object]) -> None:
+    """Raise FlintError FL218 for options that were given and are of a model, which is not named.
+
+    `options` by how they are typed; what is false was not given.
+    """
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise FlintError(
+            "FL218",
+            f"{given} is for a model that is explored, not for a study that is shown",
+            help="name the model as well: points that still hold are not evaluated again",
+        )

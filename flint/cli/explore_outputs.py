@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,13 +30,18 @@ class Outputs:
     simulate: int | None
     traces: Path | None
     binary: str | None
+    study: Path | None = None  #: which none of the files may replace
 
     def refuse(self) -> None:
-        """Raise FlintError FL870, FL502, FL710 or FL218 for what cannot be written or run, before any work."""
+        """Raise FlintError FL870, FL502, FL710, FL218 or FL864 for what cannot be written, run or read.
+
+        That is before any work.
+        """
         from flint.cli.inputs import keep_traces
 
         for path in self._files():
             keep_traces(path)
+        self._refuse_to_replace()
         if self.export is not None:
             from flint.exploring.answers.export import require_format
 
@@ -47,6 +53,24 @@ class Outputs:
         if self.simulate is None and self.binary is not None:
             raise FlintError("FL218", "--binary is for --simulate", help="add --simulate 3 -o DIR")
         self._simulator()
+        if self.against is not None:
+            from flint.exploring.study.study import Study
+
+            Study.load(self.against)
+
+    def _refuse_to_replace(self) -> None:
+        """Raise FlintError FL502 for a study that would be replaced, and one file for two things."""
+        from flint.exploring.study.study_format import is_study
+
+        taken = {os.path.realpath(p) for p in (self.study, self.against) if p is not None}
+        for path in self._files():
+            whole = os.path.realpath(path)
+            if whole in taken or is_study(path):
+                what = "is a study" if is_study(path) else "is asked for twice"
+                raise FlintError(
+                    "FL502", f"{path} {what}, and is not overwritten", help="give another name"
+                )
+            taken.add(whole)
 
     def difference(self, found: Answer) -> StudyDifference | None:
         """What the study of --against says otherwise. Raises FlintError FL864 if it is none."""
@@ -65,7 +89,7 @@ class Outputs:
         if self.html is not None:
             texts.append((self.html, found.to_html()))
         if self.machine is not None and found.best is not None:
-            texts.append((self.machine, _machine(found.best.point, self.machine.stem)))
+            texts.append((self.machine, _machine(found.best.point, self.machine)))
         for path, text in texts:
             try:
                 write_atomically(path, text.encode())
@@ -121,8 +145,8 @@ class Outputs:
         return AstraSim(find_binary(self.binary), limits)
 
 
-def _machine(point: Point, name: str) -> str:
-    """The cluster of a point as a file's text."""
+def _machine(point: Point, file: Path) -> str:
+    """The cluster of a point as the text of a file."""
     from flint.exploring.machine.text import cluster_text
 
-    return cluster_text(point.cluster, point.changes, name)
+    return cluster_text(point.cluster, point.changes, file.stem, file.parent)

@@ -1,6 +1,7 @@
 """A changed cluster is what a file on top of it would say, and what follows from a change follows."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -238,6 +239,19 @@ def test_a_point_s_machine_is_a_file_that_can_be_used(tmp_path, base, changes, i
     assert read.price_per_hour == found.price_per_hour
     assert (read.base == "") is is_whole
     assert len(path.read_text().splitlines()) < 60 or is_whole
+
+
+def test_a_machine_s_file_finds_its_base_from_where_it_lies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    Path("own.toml").write_text('name = "o"\ntitle = "o"\nbase = "h100-dgx"\n', encoding="utf-8")
+    Path("out/own.toml").write_text('name = "other"\ntitle = "o"\nbase = "v5p"\n', encoding="utf-8")
+    change = (("ib.bandwidth", "7GB/s"),)
+    path = Path("out/found.toml")
+    path.write_text(cluster_text("own.toml", change, "found", path.parent), encoding="utf-8")
+    read = Cluster.load(path)
+    assert read.base == "../own.toml"
+    assert _only_values(read) == _only_values(changed(Cluster.load(Path("own.toml")), change))
 
 
 def _only_values(cluster):

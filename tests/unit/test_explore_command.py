@@ -162,6 +162,18 @@ def test_the_first_rows_are_simulated(
     assert point["rules_ns"] > 0 and (tmp_path / "traces" / "1").is_dir()
 
 
+def test_an_answer_is_printed_before_what_may_fail(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    code, out, err = _flint(
+        "explore", "mlp.py", "--mesh", "data=8,model=1", "--sweep", "wide=yes", "-c", "h100-dgx", "-j", "1",
+        "--explain", "1,2",
+    )  # fmt: skip
+    assert code == 2 and "FL874" in err
+    assert "1 of 1 points fit" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -172,7 +184,12 @@ def test_the_first_rows_are_simulated(
         (["--study", "s.study", "--explain", "1,13"], "FL874"),
         (["--study", "s.study", "--explain", "1"], "FL874"),
         (["--study", "s.study", "--devices", "8"], "FL218"),
+        (["--study", "s.study", "--overlap", "in-order"], "FL218"),
         (["--study", "s.study", "--simulate", "1"], "FL218"),
+        (["--study", "s.study", "--html", "s.study"], "FL502"),
+        (["--study", "s.study", "--against", "mlp.py"], "FL864"),
+        (["mlp.py", "--devices", "8", "-c", "h100-dgx", "--html", "s.study"], "FL502"),
+        (["--study", "s.study", "--html", "new", "--machine", "./new"], "FL502"),
         (["--study", "s.study", "--where", "heads == 8"], "FL861"),
         (["--study", "mlp.py"], "FL864"),
         ([], "FL860"),

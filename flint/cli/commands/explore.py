@@ -35,6 +35,7 @@ from flint.cli.explore_options import (
     Top,
     Traces,
     Where,
+    refuse_with_a_study_alone,
 )
 from flint.cli.explore_outputs import Outputs
 from flint.cli.explore_workers import Dask, Scheduler, workers
@@ -122,17 +123,21 @@ def explore(
     ranges), and what --sweep adds; estimates every point as flint estimate does; prints the best, why
     others are not among them, and the commands that give the first again. Exit status 1 if nothing fits.
     """
-    outputs = Outputs(export, html, machine, against, simulate, output, binary)
+    outputs = Outputs(export, html, machine, against, simulate, output, binary, study)
     outputs.refuse()
     rows = _rows(explain)
     if model is None:
-        given = (
-            ("--devices", devices),
-            ("--cluster", cluster),
-            ("--mesh", mesh),
-            ("--sweep", sweep),
-        )
-        found = _loaded(study, objective, where, given)
+        of_models = {
+            "--devices": devices, "--cluster": cluster, "--mesh": mesh, "--sweep": sweep, "--set": set_,
+            "--args": args, "--cut": cut, "--schedule": schedule, "--microbatches": microbatches,
+            "--chunks": chunks, "--stack": stack, "--overlap": overlap, "--map": map_,
+            "--routing": routing, "--partitioner": partitioner is not Partitioner.SHARDY,
+            "--compiler": compiler, "--trip-count": trip_count, "--world": world, "--hint": hint,
+            "--tokens": tokens, "--budget": budget, "--search": search, "--seed": seed, "--jobs": jobs,
+            "--dask": dask, "--scheduler": scheduler, "--keep-infeasible": keep_infeasible,
+        }  # fmt: skip
+        refuse_with_a_study_alone(of_models)
+        found = _loaded(study, objective, where)
     else:
         from flint.exploring.subject import Subject
         from flint.steps.options import parse_settings, parse_trip_counts
@@ -164,18 +169,18 @@ def explore(
         space = _space(subject, devices, cluster, sweeps, where, mesh)
         run = _Run(study, budget, search, seed, jobs, dask, scheduler, verbose > 0)
         found = _explored(space, run, goals, quiet=quiet or json_)
-    if rows is not None:
+    if rows is not None and (model is None or json_):
         found.explain(*rows)  # before files are written: the rows may not be there
     difference = outputs.difference(found)
-    simulated = outputs.write(found, quiet=quiet or json_)
     if json_:
         from flint.exploring.answers.document import explore_document
 
+        simulated = outputs.write(found, quiet=True)
         print_json(explore_document(found, rows, difference, simulated))
     else:
-        print_text(found.to_text(top=top, verbose=verbose > 0))
+        print_text(found.to_text(top=top, verbose=verbose > 0))  # whatever comes of the rest
         _print_more(found, rows)
-        outputs.print_more(difference, simulated)
+        outputs.print_more(difference, outputs.write(found, quiet=quiet))
     if found.best is None:
         raise typer.Exit(FOUND)
 
@@ -262,16 +267,8 @@ def _explored(space: Space, run: _Run, objectives: tuple[Objective, ...], *, qui
     return answer(study, space, objectives)
 
 
-def _loaded(
-    path: Path | None,
-    objective: str | None,
-    where: list[str] | None,
-    others: tuple[tuple[str, object], ...],
-) -> Answer:
-    """A study as it lies there.
-
-    Raises FlintError FL860 without one, FL218 for options of what is explored anew.
-    """
+def _loaded(path: Path | None, objective: str | None, where: list[str] | None) -> Answer:
+    """A study as it lies there. Raises FlintError FL860 without one."""
     from flint.exploring.api import Answer
 
     if path is None:
@@ -280,13 +277,6 @@ def _loaded(
             "nothing is named to explore",
             help="flint explore MODEL --devices 512 -c h100-dgx, or --study FILE to look at one",
         )
-    for option, value in others:
-        if value is not None:
-            raise FlintError(
-                "FL218",
-                f"{option} is for a model that is explored, not for a study that is shown",
-                help="name the model as well: points that still hold are not evaluated again",
-            )
     asked = () if objective is None else (objective,)
     return Answer.load(path, objective=asked, where=where or ())
 

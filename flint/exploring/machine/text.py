@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from flint.cluster.lent import lent
-from flint.cluster.load import merged, without_replaced
-from flint.cluster.models import Cluster, load_cluster
+from flint.cluster.load import PRESETS, find_cluster_file, merged, without_replaced
+from flint.cluster.models import Cluster, is_astrasim, load_cluster
 from flint.exploring.machine.cluster_changes import changed
 from flint.exploring.point import Pairs
 
@@ -16,11 +18,11 @@ from flint.exploring.point import Pairs
 _OWN = ("name", "title", "aliases", "base", "notes", "price_per_hour")
 
 
-def cluster_text(base: str, changes: Pairs, name: str) -> str:
+def cluster_text(base: str, changes: Pairs, name: str, folder: Path | None = None) -> str:
     """The TOML file, called `name`, of a cluster with changes: a change of `base`, or whole if that cannot say it.
 
-    `base` is a preset, or the path of a file as it is from where the text will be. Raises as
-    `load_cluster` and `changed` do.
+    `base` is a preset or the path of a file, `folder` where the text will be: here without one.
+    Raises as `load_cluster` and `changed` do.
     """
     before = load_cluster(base)
     after = changed(before, changes)
@@ -29,9 +31,18 @@ def cluster_text(base: str, changes: Pairs, name: str) -> str:
     head = {"name": name, "title": f"{before.title}; {said}"}
     own = _differences(was, now)
     read = merged(without_replaced(lent({**was, "name": before.name}, own), own), own)
-    if _values(read) != {"name": before.name, **_values(now)}:
+    if is_astrasim(base) or _values(read) != {"name": before.name, **_values(now)}:
         return _toml({**head, **_priced(after), **now})
-    return _toml({**head, "base": base, **_priced(after), **own})
+    return _toml({**head, "base": _seen_from(folder, base), **_priced(after), **own})
+
+
+def _seen_from(folder: Path | None, base: str) -> str:
+    """A base as a file in `folder` names it: the path of a file is taken from there."""
+    path = find_cluster_file(base)
+    if folder is None or path.is_relative_to(PRESETS):
+        return base
+    found = os.path.relpath(path.resolve(), folder.resolve())
+    return found if found.endswith(".toml") else os.path.join(".", found)
 
 
 def _document(cluster: Cluster) -> dict[str, Any]:

@@ -90,6 +90,15 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def is_study(path: Path) -> bool:
+    """Whether a study is there, of whatever format."""
+    try:
+        with path.open("rb") as file:
+            return file.read(72)[68:] == APPLICATION_ID.to_bytes(4, "big")
+    except OSError:
+        return False
+
+
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise _no_study(path, "another program made it")
