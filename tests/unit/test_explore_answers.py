@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flint.errors import FlintError
+from flint.exploring.answers.against import against
 from flint.exploring.answers.columns import columns_of
 from flint.exploring.answers.explain import explain, explanation_text
 from flint.exploring.answers.export import to_arrow, to_pandas, to_polars, write_table
@@ -23,6 +24,8 @@ from flint.exploring.answers.rank import rank
 from flint.exploring.result import ClassResult, Result, Role, Status
 from flint.exploring.space.conditions import parse_conditions
 from flint.exploring.space.names import Scope
+from flint.exploring.study.study import Study
+from flint.exploring.subject import Subject
 from tests.study_results import CAPACITY, result, study
 
 TIME, MEMORY = objectives_of(["time,memory"])
@@ -183,6 +186,16 @@ def test_options_called_as_quantities_keep_their_own_column() -> None:
     assert (found["data"], found["set.data"], found["set.tokens"], found["tokens"]) == (
         (8,), ("x",), (7,), (None,),
     )  # fmt: skip
+
+
+def test_the_best_of_a_study_that_is_compared_meets_its_limits() -> None:
+    space = {"dimensions": [], "axes": ["data", "model"], "limits": ["memory <= 20GiB"]}
+    compared = Study(Subject("model.py"), space, tuple(study()), {})
+    found = against(compared, compared, [TIME])
+    assert found.is_same and found.first.best is not None
+    assert found.first.best.memory_bytes <= 20 * 2**30
+    fastest = rank(study(), [TIME]).best
+    assert fastest is not None and fastest.memory_bytes > 20 * 2**30
 
 
 def test_a_table_of_no_format_is_refused(tmp_path: Path) -> None:

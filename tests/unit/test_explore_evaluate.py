@@ -126,6 +126,31 @@ def test_an_argument_that_nothing_reads_is_no_bound(tmp_path: Path) -> None:
     assert found.status is Status.FITS and found.tokens == 0
 
 
+def test_tokens_are_of_the_options_of_args_and_of_a_file_s_own_mesh(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import jax\n"
+        "def step(x):\n"
+        "    return x @ x.T\n"
+        "def args(mesh, *, batch: int = 8):\n"
+        "    return (jax.ShapeDtypeStruct((batch, 64), 'float32'),)\n"
+    )
+    (tmp_path / "model.mlir").write_text(
+        'sdy.mesh @mesh = <["data"=2]>\n'
+        "func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {\n"
+        "  %0 = stablehlo.add %x, %x : tensor<8x8xf32>\n"
+        "  return %0 : tensor<8x8xf32>\n"
+        "}\n"
+    )
+    model = Subject(
+        f"{tmp_path}/model.py:step", args=f"{tmp_path}/model.py:args", tokens="batch * data"
+    )
+    (found,) = Evaluator(model).evaluate([Point("data=2", "h100-dgx")])
+    assert (found.reason, found.tokens) == ("", 16)
+    file = Subject(f"{tmp_path}/model.mlir", tokens="devices * 7")
+    (found,) = Evaluator(file).evaluate([Point("", "h100-dgx")])
+    assert (found.reason, found.tokens) == ("", 14)
+
+
 def test_faults_stay_with_their_points(tmp_path: Path) -> None:
     evaluator = Evaluator(_subject("llama_jax.py:train", tokens="3 * data * seq"))
     mesh = "data=4,model=2"

@@ -14,10 +14,12 @@ SMALL = ("--width=64", "--depth=1", "--heads=2", "--seq=32")
 
 def test_a_swept_option_is_one_of_the_script():
     subject = Subject(SCRIPT, world=True, script_arguments=SMALL)
-    found = space_of(subject, devices=[4], clusters=["h100-dgx"], sweeps=["batch=4"])
-    (swept,) = Evaluator(subject).evaluate(list(found.points()))
-    typed = replace(subject, script_arguments=(*SMALL, "--batch=4"))
+    counted = replace(subject, tokens="batch * data * 32")
+    found = space_of(counted, devices=[4], clusters=["h100-dgx"], sweeps=["batch=4"])
+    (swept,) = Evaluator(counted).evaluate(list(found.points()))
+    typed = replace(subject, script_arguments=(*SMALL, "--batch=4"), tokens="4 * 4 * 32")
     (asked,) = Evaluator(typed).evaluate([Point("data=4", "h100-dgx")])
+    assert swept.tokens == 4 * 4 * 32
     assert not swept.reason
     assert swept.step_time_ns > 0
     assert replace(swept, point=asked.point) == asked

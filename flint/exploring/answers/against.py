@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from flint.exploring.answers.explain import explain, explanation_text
 from flint.exploring.answers.objectives import Objective, default_objective
-from flint.exploring.answers.rank import Ranking, rank
+from flint.exploring.answers.rank import Ranking
+from flint.exploring.answers.ranked import ranked
 from flint.exploring.choices import choices
 from flint.exploring.result import Result
 from flint.exploring.study.study import Study
@@ -59,7 +60,7 @@ class StudyDifference:
             lines.append(f"{plural(len(self.changed), 'point')} take another time:")
             lines += [f"  {_name(a)}: {_times(a, b)}" for a, b in self.changed[:_MOST]]
         if not self.status and not self.changed:
-            lines.append("points of both are the same in both")
+            lines.append("points of both end alike and take the same time in both")
         return "\n".join(lines)
 
     def _best(self) -> list[str]:
@@ -73,7 +74,10 @@ class StudyDifference:
 
 
 def against(first: Study, second: Study, objectives: Sequence[Objective] = ()) -> StudyDifference:
-    """Compare two studies. Raises FlintError FL869 as `ranked` does."""
+    """Compare two studies; the best of each meets that study's own limits.
+
+    Raises FlintError FL861 as `ranked` does.
+    """
     mine = {r.point.key: r for r in first.results}
     theirs = {r.point.key: r for r in second.results}
     pairs = [(r, theirs[key]) for key, r in mine.items() if key in theirs]
@@ -81,8 +85,8 @@ def against(first: Study, second: Study, objectives: Sequence[Objective] = ()) -
     changed = [p for p in timed if abs(_ratio(*p) - 1) > _SAME]
     goals = tuple(objectives) or (default_objective((*first.results, *second.results)),)
     return StudyDifference(
-        rank(first.results, goals),
-        rank(second.results, goals),
+        ranked(first, goals)[1],
+        ranked(second, goals)[1],
         len(mine) - len(pairs),
         len(theirs) - len(pairs),
         len(pairs),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -180,17 +179,24 @@ class Evaluator:
         trace = self._captured(options, check)
         tokens = seen[0]
         if self.subject.tokens:
-            tokens = tokens_by(self.subject.tokens, point.mesh, self._values(options))
+            mesh = point.mesh or str(trace.workload.mesh)  # of a file the program's own
+            tokens = tokens_by(self.subject.tokens, mesh, self._values(point, options))
         return _Taken(options, trace, tokens)
 
-    def _values(self, options: CaptureOptions) -> dict[str, str]:
-        """Options by name: what is given, else what the entry takes without it."""
+    def _values(self, point: Point, options: CaptureOptions) -> dict[str, str]:
+        """Options by name: what is given, else what their function takes without it."""
+        from flint.exploring.space.declared import Declared, ModelKind
+        from flint.steps.model_file import Target
         from flint.steps.options import parse_settings
 
+        if options.world:  # a script's own options: those that are swept are known
+            return dict(point.settings)
         found: dict[str, str] = {}
-        if self._file is not None and options.args is None:
-            parameters = inspect.signature(self._file.entry()[1]).parameters.values()
-            found = {p.name: str(p.default) for p in parameters if p.default is not p.empty}
+        if self._file is not None:
+            args = Target.parse(options.args) if options.args is not None else None
+            with contained():
+                taker = self._file.option_taker(args)
+            found = dict(Declared(ModelKind.ENTRY, taker.place, taker).defaults())
         return found | parse_settings(options.settings) | dict(options.pipeline.offered())
 
     def _captured(self, options: CaptureOptions, check: Check | None = None) -> Trace:

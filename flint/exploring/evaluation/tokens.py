@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flint.errors import FlintError, nearest
 from flint.exploring.space.expression import CannotTell, names_in
 from flint.exploring.space.expression_text import parse_expression
-from flint.exploring.space.names import RESULTS, Scope
+from flint.exploring.space.names import RESULTS, Scope, as_name
 from flint.ir.mesh import Mesh
 from flint.steps.pipeline import Pipeline
 from flint.steps.pools import Disaggregated
@@ -38,6 +38,7 @@ def tokens_by(expression: str, mesh: str, options: Mapping[str, str]) -> Tokens:
     """
     parsed = parse_expression(expression, "--tokens")
     axes: Mapping[str, Value] = Mesh.parse(mesh).shape | {"devices": Mesh.parse(mesh).size}
+    options = {as_name(name): value for name, value in options.items()}
     values: dict[str, Value] = {**options, **axes}
     for shared in options.keys() & axes.keys():  # stands for neither
         del values[shared]
