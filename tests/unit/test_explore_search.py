@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 pytest.importorskip("optuna")
+from flint.errors import FlintError
 from flint.exploring.result import Status
 from flint.exploring.space.conditions import parse_conditions
 from flint.exploring.study.run import explore_space
@@ -143,3 +144,21 @@ def test_without_optuna_only_a_search_is_refused(tmp_path):
     )
     code, help_ = json.loads(run.stdout)
     assert code == "FL867" and "pip install 'flint-ir[explore]'" in help_
+
+
+def test_a_search_that_ends_early_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("flint.exploring.space.space.MOST_TRIED", 100)  # nothing is counted before
+    space = _large(tmp_path)
+
+    def explored(condition):
+        made = replace(space, conditions=parse_conditions([condition], space.scope))
+        return explore_space(
+            made, executor=_Here(tmp_path), budget=100, kind=SearchKind.RANDOM, seed=1
+        )
+
+    study = explored("microbatches * model <= 24")
+    assert 0 < len(study.results) < 100
+    assert any("ended before its budget of 100" in note for note in study.notes)
+    with pytest.raises(FlintError, match="met no point that conditions allow") as error:
+        explored("microbatches * model == 9999")
+    assert error.value.code == "FL862"

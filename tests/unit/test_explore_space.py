@@ -6,6 +6,7 @@ from itertools import pairwise, product
 import pytest
 
 from flint.errors import FlintError
+from flint.exploring.space import walk
 from flint.exploring.space.dimension import Field
 from flint.exploring.space.space import space_of
 from flint.exploring.subject import Subject
@@ -196,6 +197,21 @@ def test_a_space_of_billions_is_not_walked_to_be_made(model):
     assert found.exceeds(10_000)
     first = next(found.points())
     assert dict(first.settings)["seq"] == "6"
+
+
+def test_a_space_that_is_too_large_is_told_so_and_not_walked_for_ever(model, monkeypatch):
+    sweeps = ["seq=1..300:1", "microbatches=1..300:1"]
+    found = space(model, devices=[8], sweeps=sweeps)
+    with pytest.raises(FlintError, match="more than 200,000 points") as caught:
+        found.require_few()
+    assert caught.value.code == "FL862" and "--budget" in caught.value.help
+    few = space(model, devices=[8], sweeps=sweeps, where=["set.seq < 2", "data == 8"])
+    few.require_few()
+    monkeypatch.setattr(walk, "MOST_FORBIDDEN", 1000)
+    rare = space(model, devices=[8], sweeps=sweeps, where=["set.seq * microbatches == 7"])
+    with pytest.raises(FlintError, match="forbid more than 1,000 combinations") as caught:
+        list(rare.points())
+    assert caught.value.code == "FL862"
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def _beside(study: Study, ranking: Ranking, verbose: bool) -> Iterator[str]:
     if rest:
         yield f"  {rest:,} for {len(rejected) - len(told)} other reasons (-v shows all)"
     if study.not_explored:
-        yield f"{study.not_explored:,} points were not looked at: the search ended at its budget"
+        yield f"{study.not_explored:,} points were not looked at (--budget)"
     if study.reused:
         yield f"{study.reused:,} points were known from before"
     yield from study.notes

@@ -23,6 +23,8 @@ from flint.text import format_count
 
 #: Combinations that are tried to see whether conditions leave anything.
 MOST_TRIED = 100_000
+#: Points of a study that nobody has asked for by a budget.
+MOST_POINTS = 200_000
 _PAIRS = {Field.SETTING: "settings", Field.PIPELINE: "pipeline", Field.CHANGE: "changes"}
 _TEXTS = {
     Field.MESH: "mesh",
@@ -84,6 +86,15 @@ class Space:
     def exceeds(self, points: int) -> bool:
         """Whether there are more points than this; stops at the first one too many."""
         return next(islice(self._walk(), points, None), None) is not None
+
+    def require_few(self) -> None:
+        """Raise FlintError FL862 for more points than `MOST_POINTS`."""
+        if self.size() > MOST_POINTS and self.exceeds(MOST_POINTS):
+            raise FlintError(
+                "FL862",
+                f"there are more than {MOST_POINTS:,} points, of {self.size():,} combinations",
+                help="--budget 1000 searches them; --where, --mesh and fewer values leave less",
+            )
 
     def left_out(self) -> dict[str, int]:
         """Points that are forbidden, by the condition that forbade them first.

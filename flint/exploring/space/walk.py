@@ -8,22 +8,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from flint.errors import FlintError
 from flint.exploring.point import Pairs
 from flint.exploring.space.conditions import Condition
 from flint.exploring.space.dimension import Dimension
 from flint.exploring.space.expression import Value
 from flint.exploring.space.names import Scope
 
+#: Values that a walk tries while conditions forbid nearly all: some seconds.
+MOST_FORBIDDEN = 1_000_000
+
 
 @dataclass
 class Walk:
-    """One walk through a product; `left_out` counts, by condition, what it forbade so far."""
+    """One walk through a product; `left_out` counts, by condition, what it forbade so far.
+
+    It raises FlintError FL862 where conditions forbid more than `MOST_FORBIDDEN` values one by one.
+    """
 
     dimensions: Sequence[Dimension]
     conditions: Sequence[Condition]
     scope: Scope
     fixed: Pairs
     left_out: Counter[str] = field(default_factory=Counter)
+    _forbidden: int = field(default=0, init=False)
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         """A value for each dimension, the last one changing fastest."""
@@ -88,3 +96,14 @@ class Walk:
                 yield from self._fill(at + 1, (*chosen, value), names)
             else:
                 self.left_out[failed.text] += self._points_below[at]
+                self._forbidden += 1
+                if self._forbidden > MOST_FORBIDDEN:
+                    raise _too_many(failed)
+
+
+def _too_many(condition: Condition) -> FlintError:
+    return FlintError(
+        "FL862",
+        f"'{condition.text}' and other conditions forbid more than {MOST_FORBIDDEN:,} combinations, one by one",
+        help="give the values that are wanted in --mesh and --sweep, not what forbids the others",
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from flint.errors import FlintError
 from flint.exploring.answers.objectives import names_of_result
 from flint.exploring.point import Point
 from flint.exploring.result import Result
@@ -55,10 +56,13 @@ def explore_space(
     (`kind`, `seed`: see `search`); what the limits of the space forbid is told as infeasible. Results are in `study`, if that is given, as soon as they are
     there. Without an `executor`, `jobs` processes of this machine evaluate.
 
-    Raises FlintError as `open_study` does, FL862 for an empty space, FL867 without what a search
+    Raises FlintError as `open_study` does, FL862 for an empty space, one that is too large without a
+    budget, and a search that finds nothing that conditions allow, FL867 without what a search
     or an executor needs, FL871, FL872.
     """
     space.require_points()
+    if budget is None:
+        space.require_few()
     with contextlib.ExitStack() as open_:
         file = open_.enter_context(open_study(study, space))
         if executor is None:
@@ -77,10 +81,23 @@ def explore_space(
         space.to_json(),
         in_order(found),
         versions(),
-        file.notes,
+        (*file.notes, *_ended_early(len(found), total, budget)),
         known.reused,
         max(0, total - len(found)),
     )
+
+
+def _ended_early(found: int, total: int, budget: int | None) -> tuple[str, ...]:
+    """What a search says that ended before its budget. Raises FlintError FL862 if it found nothing."""
+    if budget is None or total <= budget or found >= budget:
+        return ()
+    if not found:
+        raise FlintError(
+            "FL862",
+            f"the search met no point that conditions allow, of {total:,} combinations",
+            help="give the values that are wanted in --mesh and --sweep, not what forbids the others",
+        )
+    return (f"the search ended before its budget of {budget:,}: for long it met no new point",)
 
 
 def _within(space: Space) -> Callable[[Result], bool] | None:
