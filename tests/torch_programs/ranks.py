@@ -16,8 +16,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+#: Seconds after which the ranks have not met: another process took the port that was free.
+PATIENCE_SECONDS = 120
+
+
 def run_as_ranks(world: int, script: str | Path, *arguments: str) -> tuple[int, str]:
     """The worst exit status of the ranks, and what all of them wrote, errors included."""
+    try:
+        done = _started(world, script, arguments)
+    except subprocess.TimeoutExpired:
+        done = _started(world, script, arguments)
+    return done.returncode, done.stdout
+
+
+def _started(
+    world: int, script: str | Path, arguments: tuple[str, ...]
+) -> subprocess.CompletedProcess[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -28,16 +42,15 @@ def run_as_ranks(world: int, script: str | Path, *arguments: str) -> tuple[int, 
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-W", "ignore", __file__, str(script), *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
-    return done.returncode, done.stdout
 
 
 def _run(rank: int, script: str, arguments: list[str]) -> None:

@@ -129,6 +129,15 @@ def test_comparisons_and_reports(captured: Path, tmp_path: Path) -> None:
     assert valid(told, "flint.report/1")["bytes"] == (tmp_path / "r.html").stat().st_size
 
 
+def test_an_exploration(tmp_path: Path) -> None:
+    pytest.importorskip("jax", reason="captures a JAX program")
+    shutil.copy(RELEASE / "model.py", tmp_path)
+    model = f"{tmp_path / 'model.py'}:scanned"
+    command = ("explore", model, "--devices", 8, "-c", "h100-dgx", "--mesh", "data=2", "-j", 1)
+    found = valid(flint(*command, "--json"), "flint.explore/1")
+    assert found["rows"][0]["choices"]["data"] == "2" and found["rows"][0]["values"]["time"] > 0
+
+
 def test_a_project_and_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax", reason="captures a JAX program")
     monkeypatch.chdir(tmp_path)
