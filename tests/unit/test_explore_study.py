@@ -5,12 +5,15 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from flint.errors import FlintError
+from flint.exploring.answers.ranked import ranked
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
+from flint.exploring.space.conditions import parse_conditions
 from flint.exploring.study.run import explore_space
 from flint.exploring.study.study import Study
 from flint.exploring.study.study_file import open_study
@@ -53,6 +56,31 @@ def test_a_study_is_evaluated_once_and_read_again(tmp_path):
     assert (len(wider.results), wider.reused, wider.notes) == (88, 80, ())
     assert len(evaluated(tmp_path)) == 88 == len(set(evaluated(tmp_path)))
     assert [p.name for p in tmp_path.iterdir() if p.name != "log"] == ["s.db"]
+
+
+def test_a_file_of_several_explorations_says_what_all_its_points_have(tmp_path):
+    space, path = space_of(tmp_path), tmp_path / "s.db"
+    explore_space(space, study=path, executor=Here(tmp_path))
+    narrow = space_of(tmp_path, range(1, 3), clusters=["h100-dgx"])
+    conditions = parse_conditions(["model >= 2", "microbatches >= 1"], narrow.scope)
+    narrow = replace(narrow, conditions=conditions)
+    study = explore_space(narrow, study=path, executor=Here(tmp_path))
+    assert (len(study.results), study.reused) == (6, 6)
+    assert study.space["conditions"] == ["model >= 2", "microbatches >= 1"]
+    loaded = Study.load(path)
+    assert len(loaded.results) == 80
+    assert loaded.space["conditions"] == ["microbatches >= 1"]
+    assert {d.name: set(d.values) for d in loaded.dimensions} == {
+        d.name: set(d.values) for d in space.dimensions
+    }
+    assert "among them 74 points of explorations before" in loaded.notes[-1]
+
+
+def test_limits_may_have_words_of_options_that_are_not_explored(tmp_path):
+    space = replace(space_of(tmp_path, range(1, 3)), fixed=(("layers", "scan"),))
+    limits = parse_conditions(["layers == scan and time > 0s"], space.scope, {"layers": ("scan",)})
+    study = explore_space(replace(space, limits=limits), executor=Here(tmp_path))
+    assert ranked(study)[1].best is not None
 
 
 def test_what_failed_is_tried_again(tmp_path):

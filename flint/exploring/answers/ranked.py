@@ -9,12 +9,9 @@ from flint.exploring.answers.objectives import Objective, default_objective, nam
 from flint.exploring.answers.rank import Ranking, rank
 from flint.exploring.result import Result
 from flint.exploring.space.conditions import parse_conditions
-from flint.exploring.space.dimension import Field
 from flint.exploring.space.expression import Value
-from flint.exploring.space.names import Scope, as_name
+from flint.exploring.study.spaces import scope_of, words_of
 from flint.exploring.study.study import Study
-
-_OPTIONS = (Field.SETTING, Field.PIPELINE)
 
 
 def ranked(
@@ -27,16 +24,12 @@ def ranked(
     """
     limits = list(dict.fromkeys((*study.space.get("limits", ()), *where)))
     study = replace(study, space={**study.space, "limits": limits})
-    scope, fixed = _scope(study), tuple(dict(study.space.get("fixed", {})).items())
-    words = {as_name(d.name): d.values for d in study.dimensions}
+    scope, fixed = scope_of(study.space), tuple(dict(study.space.get("fixed", {})).items())
 
     def names(result: Result) -> Mapping[str, Value]:
         return scope.at(result.point, fixed) | scope.results(names_of_result(result))
 
     goals = tuple(objectives) or (default_objective(study.results),)
-    return study, rank(study.results, goals, parse_conditions(limits, scope, words), names)
-
-
-def _scope(study: Study) -> Scope:
-    options = [d.name for d in study.dimensions if d.field in _OPTIONS]
-    return Scope(tuple(study.space.get("axes", ())), (*study.space.get("fixed", {}), *options))
+    return study, rank(
+        study.results, goals, parse_conditions(limits, scope, words_of(study.space)), names
+    )

@@ -96,7 +96,8 @@ def _asked(study: Study, ranking: Ranking, default: str = "") -> Iterator[str]:
         more = f" and {len(d.values) - 8:,} more" if len(d.values) > 8 else ""
         title = f"cluster.{d.name}" if d.field is Field.CHANGE else d.name
         yield f"  {title}: {values}{more} ({d.origin})"
-    fixed = study.space.get("fixed", {})
+    explored = {d.name for d in study.dimensions if d.field in (Field.SETTING, Field.PIPELINE)}
+    fixed = {n: v for n, v in study.space.get("fixed", {}).items() if n not in explored}
     if fixed:
         yield "  fixed: " + ", ".join(f"{n}={v}" for n, v in fixed.items())
     for text in (*study.space.get("conditions", ()), *study.space.get("limits", ())):

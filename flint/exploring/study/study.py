@@ -12,6 +12,7 @@ from typing import Any
 from flint.errors import FlintError
 from flint.exploring.result import Result
 from flint.exploring.space.dimension import Dimension, Field
+from flint.exploring.study.spaces import of_all
 from flint.exploring.study.study_format import connect_to_read
 from flint.exploring.subject import Subject
 
@@ -46,7 +47,7 @@ class Study:
     def load(cls, path: str | Path) -> Study:
         """The study of a file: what held when it was written to last.
 
-        It is read alone: whether files have changed since is not looked at. Raises FlintError FL864
+        Its space is the last one that was explored, with what other points chose. It is read alone: whether files have changed since is not looked at. Raises FlintError FL864
         for a file that is no study.
         """
         connection = connect_to_read(Path(path))
@@ -59,12 +60,14 @@ class Study:
             connection.close()
         if not about:
             raise _unreadable(path, "it is empty")
+        results = in_order(Result.from_json(json.loads(text)) for (text,) in rows)
+        space, notes = of_all(json.loads(about["space"]), results)
         return cls(
             subject_from(json.loads(about["subject"])),
-            json.loads(about["space"]),
-            in_order(Result.from_json(json.loads(text)) for (text,) in rows),
+            space,
+            results,
             json.loads(about["versions"]),
-            tuple(json.loads(about["notes"])),
+            (*json.loads(about["notes"]), *notes),
         )
 
 
