@@ -49,3 +49,10 @@ def test_a_script_is_told_the_chip_of_its_cluster(tmp_path):
     assert [r.reason for r in together] == ["", "", ""]
     assert together[1] == evaluator.evaluate(points[1:2])[0]
     assert together[0] == together[2]
+    larger = [
+        Point("data=4", "h100-dgx", changes=(*changes, ("nvlink.bandwidth", "400GB/s")))
+        for changes in ((), (("chip", "mi300x"),))
+    ]
+    usual, other = evaluator.evaluate(larger)
+    assert (usual.reason, other.reason) == ("", "")
+    assert other.memory["parameters"] > usual.memory["parameters"], "it was told of an MI300X"

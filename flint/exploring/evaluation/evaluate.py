@@ -18,6 +18,7 @@ from flint.errors import FlintError
 from flint.exploring.evaluation.bounds import Bound, bound_of
 from flint.exploring.evaluation.evaluated import parts_of, result_of, too_large, too_large_by
 from flint.exploring.evaluation.tokens import Tokens, tokens_by, tokens_of
+from flint.exploring.evaluation.told_chip import Told, ToldChips
 from flint.exploring.machine.cluster_changes import changed
 from flint.exploring.point import Point
 from flint.exploring.result import Result, Status
@@ -71,8 +72,11 @@ class Evaluator:
     _last: _Taken | None = field(default=None, init=False, repr=False)
     _machines: dict[str, Cluster] = field(default_factory=dict, init=False, repr=False)
     _shared: SharedBodies = field(default_factory=SharedBodies, init=False, repr=False)
+    _told: ToldChips = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._told = ToldChips(self.subject)
+        weakref.finalize(self, self._told.close)
         weakref.finalize(self, self._open.close)
 
     def evaluate(self, points: Sequence[Point]) -> list[Result]:
@@ -95,14 +99,15 @@ class Evaluator:
         self._open.close()
         self._last, self._shared = None, SharedBodies()
         self._machines.clear()
+        self._told.close()
         self._file = None
 
     def _captured_alike(self, points: Sequence[Point]) -> Iterable[Sequence[Point]]:
         """Scripts and compilers are told the chip, so what they make is of one cluster's."""
-        if not (self.subject.world or self.subject.compiler):
-            return [points] if points else []
-        clusters = dict.fromkeys(p.cluster for p in points)
-        return [[p for p in points if p.cluster == cluster] for cluster in clusters]
+        alike: dict[Told, list[Point]] = {}
+        for point in points:
+            alike.setdefault(self._told.of(point), []).append(point)
+        return alike.values()
 
     def _of_a_capture(self, points: Sequence[Point]) -> list[Result]:
         machines: dict[Point, Cluster] = {}
@@ -229,7 +234,7 @@ class Evaluator:
             point.mesh or None,
             world=s.world,
             script_arguments=(*s.script_arguments, *own),
-            clusters=(point.cluster,) if point.cluster else (),
+            clusters=(self._told.cluster(point),) if point.cluster else (),
             hints=s.hints,
             args=s.args,
             settings=tuple(f"{name}={value}" for name, value in settings.items()),
