@@ -83,6 +83,22 @@ def test_limits_may_have_words_of_options_that_are_not_explored(tmp_path):
     assert ranked(study)[1].best is not None
 
 
+def test_a_cluster_that_changes_while_it_is_explored_is_evaluated_again(tmp_path):
+    own, path = tmp_path / "own.toml", tmp_path / "s.db"
+    own.write_text(OWN)
+    space = space_of(tmp_path, range(1, 2), clusters=[str(own)])
+
+    class Edits(Here):
+        def run(self, groups):
+            for done in super().run(groups):
+                own.write_text(OWN.replace("h100-dgx", "h200-dgx"))  # it has been read as it was
+                yield done
+
+    assert len(explore_space(space, study=path, executor=Edits(tmp_path)).results) == 4
+    again = explore_space(space, study=path, executor=Here(tmp_path))
+    assert again.reused == 0 and "own.toml" in again.notes[0]
+
+
 def test_what_failed_is_tried_again(tmp_path):
     space, path = space_of(tmp_path), tmp_path / "s.db"
     first, *rest = space.points()

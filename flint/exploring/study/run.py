@@ -139,6 +139,7 @@ class _Known:
         self.reused += len(again)
         self._take(again)
         missing = {k: p for k, p in zip(keys, points, strict=True) if k not in self._now}
+        self._file.expect(missing.values())
         for done in self._executor.run(groups_of(missing.values(), _EARLY)):
             self._file.add(done.results, done.inputs)
             self._take(done.results)

@@ -67,6 +67,12 @@ class StudyFile:
         )
         return {key: Result.from_json(json.loads(text)) for key, text in rows}
 
+    def expect(self, points: Iterable[Point]) -> None:
+        """Look at the files that points name before they are evaluated: results are of those."""
+        for point in points:
+            with contextlib.suppress(FlintError):  # the point is refused for it
+                self._fingerprints.of(point)
+
     def add(self, results: Iterable[Result], inputs: Iterable[Input] = ()) -> None:
         """Write what became of points, and what was read for them: all of it or nothing.
 
