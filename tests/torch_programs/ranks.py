@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -23,15 +24,12 @@ PATIENCE_SECONDS = 120
 def run_as_ranks(world: int, script: str | Path, *arguments: str) -> tuple[int, str]:
     """The worst exit status of the ranks, and what all of them wrote, errors included."""
     try:
-        done = _started(world, script, arguments)
+        return _started(world, script, arguments)
     except subprocess.TimeoutExpired:
-        done = _started(world, script, arguments)
-    return done.returncode, done.stdout
+        return _started(world, script, arguments)
 
 
-def _started(
-    world: int, script: str | Path, arguments: tuple[str, ...]
-) -> subprocess.CompletedProcess[str]:
+def _started(world: int, script: str | Path, arguments: tuple[str, ...]) -> tuple[int, str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -42,15 +40,21 @@ def _started(
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", __file__, str(script), *arguments],
+    command = [sys.executable, "-W", "ignore", __file__, str(script), *arguments]
+    with subprocess.Popen(
+        command,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+        start_new_session=True,
+    ) as started:
+        try:
+            said, _ = started.communicate(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)  # its forks, too
+            raise
+    return started.returncode, said
 
 
 def _run(rank: int, script: str, arguments: list[str]) -> None:
