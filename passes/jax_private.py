@@ -158,6 +158,7 @@ _callbacks = _later("jax._src.callback:", "pure_callback_p", "io_callback_p")
 _debugging = _later(
     "jax._src.debugging:", "debug_callback_p", "debug_print_p", "inspect_sharding_p"
 )
+_without_dead_code = _later("jax.interpreters.partial_eval:dce_jaxpr")
 _own_sharding = _later("jax:ShapeDtypeStruct._sharding")
 
 
@@ -199,6 +200,12 @@ def host_primitives() -> tuple[Primitive, ...]:
 def own_sharding(struct: object) -> Sharding | object | None:
     """What a ShapeDtypeStruct was given: its `sharding` resolves a bare PartitionSpec in a mesh."""
     return _own_sharding().__get__(struct)
+
+
+def used_inputs(jaxpr: Any) -> list[bool]:
+    """For each argument of a jaxpr, whether its results hang on it."""
+    found: list[bool] = _without_dead_code()(jaxpr, [True] * len(jaxpr.outvars))[1]
+    return found
 
 
 # running scripts ------------------------------------------------------------------------------

@@ -407,6 +407,20 @@ def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[s
     )
 
 
+def ranking_notes(setting: Setting) -> tuple[str, ...]:
+    """Of a setting's notes those that say how far to trust a comparison, without any work in time.
+
+    They are on constants that another chip or network lends, groups larger than was measured, and kernels
+    compiled for another chip.
+    """
+    programs = setting.kernels.programs
+    return (
+        *lent_notes(programs, setting.placement),
+        *compiler_notes(setting.workload, setting.cluster.chip.name),
+        *extrapolation_notes(programs, setting.placement),
+    )
+
+
 def _flops(workload: Workload, kernels: Workload) -> Sequence[ProductFlops]:
     """The flops of products of each program, and of those of the kernels that became of it."""
     if workload.measured_by:  # kernels that ran: what they did again is known by their phase

@@ -82,7 +82,10 @@ class Outputs:
         return against(Study.load(self.against), found.study, found.ranking.objectives)
 
     def write(self, found: Answer, *, quiet: bool) -> list[SimulatedPoint]:
-        """Write the files that were asked for; give the points that were simulated."""
+        """Write the files that were asked for; give the points that were simulated.
+
+        Raises FlintError FL872 where the model is not what the estimates are of.
+        """
         from flint.io.files import cannot_write, write_atomically
 
         texts = []
@@ -121,7 +124,10 @@ class Outputs:
         if self.simulate is None or self.traces is None:
             return []
         from flint.exploring.evaluation.simulated import simulate_best
+        from flint.exploring.study.current import require_current
 
+        if self.study is not None:
+            require_current(self.study, found.ranking.results[: self.simulate])
         with signals().unwinding():
             return list(
                 simulate_best(

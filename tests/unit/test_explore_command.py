@@ -162,6 +162,21 @@ def test_the_first_rows_are_simulated(
     assert point["rules_ns"] > 0 and (tmp_path / "traces" / "1").is_dir()
 
 
+def test_a_model_that_changed_since_is_not_simulated_beside_old_estimates(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "mlp.py").write_text(MODEL.replace("4 * width", "8 * width"))
+    try:
+        code, _, err = _flint(
+            "explore", "--study", "s.study", "--simulate", "1", "-o", str(tmp_path / "t")
+        )
+    finally:
+        (folder / "mlp.py").write_text(MODEL)
+    assert code == 2 and "FL872" in err and "mlp.py changed" in err
+    assert not (tmp_path / "t").exists()
+
+
 def test_an_answer_is_printed_before_what_may_fail(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,8 @@ def _beside(study: Study, ranking: Ranking, verbose: bool) -> Iterator[str]:
     rest = sum(r.count for r in rejected[len(told) :])
     if rest:
         yield f"  {rest:,} for {len(rejected) - len(told)} other reasons (-v shows all)"
+    if ranking.best is not None:
+        yield from (f"the first: {note}" for note in ranking.best.notes)
     if study.not_explored:
         yield f"{study.not_explored:,} points were not looked at (--budget)"
     if study.reused:

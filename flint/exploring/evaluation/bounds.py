@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flint.ir.mesh import Mesh
+from flint.passes import jax_private
 from flint.steps.pipeline import Layers, Pipeline
 from flint.steps.step import AnyStep, Step, TorchStep
 
@@ -116,13 +117,12 @@ def _local_bytes(leaf: Any) -> int:
 def _of_used(step: Step) -> Bound | None:
     """The bound over the arguments that the step's results hang on."""
     import jax
-    from jax.interpreters import partial_eval
 
     try:
         traced = jax.make_jaxpr(step.fn)(*step.args, **step.kwargs)
     except Exception:  # noqa: BLE001  the capture says what is wrong with it
         return None
-    _, used = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    used = jax_private.used_inputs(traced.jaxpr)
     leaves, tree = jax.tree_util.tree_flatten(_arguments(step))
     if len(leaves) != len(used):
         return None

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flint.backends.cost.estimate import estimate_of
+from flint.backends.cost.estimate import estimate_of, ranking_notes
 from flint.backends.cost.setting import Setting, setting_of
 from flint.capturing import CaptureOptions, Check, captured, captured_from
 from flint.cluster.models import load_cluster
@@ -157,9 +157,8 @@ class Evaluator:
         if not (self.subject.keep_infeasible or all(m.fits for m in memory)):
             return replace(too_large(point, setting, memory), tokens=tokens)
         timed = setting.timed()
-        return result_of(
-            point, estimate_of(setting, timed, memory, parts_of(setting, timed)), tokens
-        )
+        found = estimate_of(setting, timed, memory, parts_of(setting, timed))
+        return result_of(point, replace(found, notes=ranking_notes(setting)), tokens)
 
     def _taken(self, point: Point, machines: Iterable[Cluster] = ()) -> _Taken:
         """The capture of a point, that of the last time if it is the same."""

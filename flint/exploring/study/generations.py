@@ -35,6 +35,12 @@ def generation_of(
     return current, reasons
 
 
+def why_not(connection: sqlite3.Connection, number: int, shared: Mapping[str, str]) -> str:
+    """Why a generation does not hold any more; "" if it does."""
+    (text,) = connection.execute("SELECT shared FROM generations WHERE id=?", (number,)).fetchone()
+    return _why_not(connection, number, json.loads(text), shared)
+
+
 def _why_not(
     connection: sqlite3.Connection, number: int, then: Mapping[str, str], now: Mapping[str, str]
 ) -> str:

@@ -18,7 +18,7 @@ from flint.errors import FlintError, nearest
 from flint.exploring.study.fingerprint import versions
 from flint.exploring.workers.local import processors
 from flint.exploring.workers.schedule import KILLED_TWICE, failed
-from flint.exploring.workers.work import Done, Group, Work, evaluate_group
+from flint.exploring.workers.work import Done, Group, Work, evaluate_group, limit_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -85,7 +85,8 @@ class DaskExecutor:
         try:
             done: Done = future.result()
         except KilledWorker:
-            return failed(group, KILLED_TWICE)
+            limit = limit_of(self._work, group)  # a worker that passes it ends itself
+            return failed(group, f"{KILLED_TWICE}, from outside or at its limit of {limit:g} s")
         except (CancelledError, OSError, TimeoutError) as error:
             raise _lost(self._client) from error
         return done

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from flint.exploring.evaluation.evaluate import Evaluator
 from flint.exploring.point import Point
@@ -96,7 +96,8 @@ def limit_of(work: Work, group: Group) -> float:
 def evaluate_group(work: Work, group: Group) -> Done:
     """Evaluate a group in this process, which keeps the evaluator for the next one.
 
-    A group that takes longer than its limit ends the process, and leaves a file `late_file`.
+    A group that takes longer than its limit ends the process, and leaves a file `late_file` in the
+    folder of the work; without one the stacks are in the process's own log.
     """
     with _turn():  # captures change what belongs to the process: one at a time
         record = _record(work.folder, work.root, work.run)
@@ -113,17 +114,34 @@ def late_file(folder: str, group: Group) -> Path:
 @contextlib.contextmanager
 def _limited(work: Work, group: Group) -> Iterator[None]:
     """A watch that Python's own lock cannot keep waiting."""
-    if not work.folder:
-        yield  # no file to say why: the scheduler's own limits hold
+    if not work.folder:  # of a scheduler's worker: its own log has the stacks
+        with _stacks_to_stderr() as file, _ends_late(work, group, file):
+            yield
         return
     path = late_file(work.folder, group)
-    with path.open("w") as file:
-        faulthandler.dump_traceback_later(limit_of(work, group), exit=True, file=file)
-        try:
-            yield
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+    with path.open("w") as file, _ends_late(work, group, file):
+        yield
     path.unlink()
+
+
+@contextlib.contextmanager
+def _ends_late(work: Work, group: Group, file: TextIO) -> Iterator[None]:
+    faulthandler.dump_traceback_later(limit_of(work, group), exit=True, file=file)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def _stacks_to_stderr() -> Iterator[TextIO]:
+    """A file of the process's own stderr, or of nothing if that is closed."""
+    try:
+        own = os.dup(2)
+    except OSError:
+        own = os.open(os.devnull, os.O_WRONLY)
+    with os.fdopen(own, "w") as file:
+        yield file
 
 
 @cache
