@@ -209,6 +209,7 @@ def test_an_answer_is_printed_before_what_may_fail(
         (["--study", "mlp.py"], "FL864"),
         ([], "FL860"),
         (["mlp.py", "--devices", "8"], "FL860"),
+        (["mlp.py", "--devices", "8", "-c", "h100,h100-dgx"], "FL860"),
         (["mlp.py", "--devices", "eight", "-c", "h100-dgx"], "FL863"),
     ],
 )  # fmt: skip

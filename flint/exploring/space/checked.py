@@ -19,6 +19,7 @@ def check_values(dimensions: Sequence[Dimension]) -> None:
         if check is not None:
             for value in dimension.values:
                 check(dimension.name, value)
+    _refuse_same_clusters(dimensions)
     _check_changes(dimensions)
 
 
@@ -66,6 +67,22 @@ def _routing(name: str, value: str) -> None:
 
     if value:
         find_routing(value)
+
+
+def _refuse_same_clusters(dimensions: Sequence[Dimension]) -> None:
+    """Raise FlintError FL860 for two names of one cluster: its points would count twice."""
+    from flint.cluster.models import load_cluster
+
+    names: dict[str, str] = {}
+    for name in (v for d in dimensions if d.field is Field.CLUSTER for v in d.values):
+        content = load_cluster(name).model_dump_json()
+        if content in names:
+            raise FlintError(
+                "FL860",
+                f"{names[content]} and {name} are the same cluster",
+                help="give one of them",
+            )
+        names[content] = name
 
 
 def _check_changes(dimensions: Sequence[Dimension]) -> None:
