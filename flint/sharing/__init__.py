@@ -1,0 +1,1 @@
+"""Workloads that may be shown to others: anonymised, resized and made up."""

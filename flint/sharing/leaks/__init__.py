@@ -1,0 +1,1 @@
+"""What still identifies in a workload that is to be shared."""
