@@ -1,0 +1,47 @@
+"""Labels of mesh axes: how totals and conditions name what a collective runs over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from flint.ir.mesh import Group, Route
+from flint.ir.program import Kind, Program
+from flint.passes.work.totals import total
+
+#: The label of groups and routes that list ranks instead of axes.
+LISTED = "ranks"
+#: Between axes of a label on the command line, where a comma is between conditions.
+BETWEEN = "+"
+
+
+def axis_label(over: Group | Route) -> str:
+    """Axes with commas between them, as summaries print them: `data`, `data,model`, `x:(2)4`."""
+    return ",".join(map(str, over.axes)) or LISTED
+
+
+def labels_of(program: Program) -> tuple[str, ...]:
+    """For each row, the label of the axes that it communicates over; empty of all other rows."""
+    groups = [axis_label(g) for g in program.groups]
+    routes = [axis_label(r) for r in program.routes]
+    communicates = program.kind >= Kind.COLLECTIVE
+    return tuple(
+        (groups[g] if g >= 0 else routes[r]) if c else ""
+        for c, g, r in zip(
+            communicates.tolist(), program.group.tolist(), program.route.tolist(), strict=True
+        )
+    )
+
+
+def comm_bytes_by_label(program: Program) -> Mapping[str, int]:
+    """Bytes that one device puts into communication in one step, by label.
+
+    Loops count as often as they run; a message counts where it is sent.
+    """
+    labels = np.array(labels_of(program), dtype=np.object_)
+    labels[program.kind == Kind.RECV] = ""
+    found = {}
+    for label in sorted(set(labels.tolist()) - {""}):
+        found[label] = total(program, np.where(labels == label, program.comm_bytes, 0))
+    return found
