@@ -20,7 +20,7 @@ def _words(text: str) -> frozenset[str]:
 #: Opcodes that Flint and its readers make themselves.
 FLINT_OPCODES: frozenset[str] = _words(
     """
-    parameter kernel
+    parameter kernel stack
     func.argument torch.argument while.carry while.yield case.join flint.identity
     implied.all_gather implied.all_reduce implied.collective_permute
     pipeline.accumulator pipeline.all_reduce pipeline.neighbour pipeline.recv
@@ -33,8 +33,11 @@ FLINT_OPCODES: frozenset[str] = _words(
     custom_call.flint.attention custom_call.flint.attention_backward
     """
 )
-#: What may follow an opcode of attention: its mask.
-_MASK = re.compile(r"\[(?:causal|window=\d{1,9})\]$")
+#: What may follow an opcode: the mask of attention, how a collective combines, parts of a kernel.
+_SUFFIX = re.compile(
+    r"\[(?:causal|window\?|window=\d{1,9}|max|maximum|min|minimum|mul|multiply|prod|product|select|avg|and|or|xor"
+    r"|band|bor|bxor|premul_sum|\d{1,9} of \d{1,9} blocks)\]$"
+)
 #: What `op_word` begins with.
 _CLASS_PREFIX = "op."
 _CLASS_WORDS = frozenset(_CLASS_PREFIX + c.name.lower() for c in OpClass)
@@ -109,7 +112,7 @@ def public_operators() -> frozenset[str]:
 
 def is_public_opcode(text: str) -> bool:
     """Whether an opcode is an operator of the public vocabulary, Flint's own, or an op class."""
-    name = _MASK.sub("", text)
+    name = _SUFFIX.sub("", text)
     return name in FLINT_OPCODES or name in _CLASS_WORDS or name in public_operators()
 
 

@@ -1,0 +1,164 @@
+"""Capture public models of examples/ on several meshes, into a folder for `known_models.py`.
+
+    python benchmarks/sharing/known_examples.py /tmp/known/examples
+
+Captures that are there already are kept. `index.json` lists them: file, family, model, mesh, options.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+from flint.capturing import CaptureOptions, captured
+from flint.errors import FlintError
+from flint.steps.options import PipelineOptions
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A row of `index.json`. `options` are those that are not usual, as the command has them."""
+
+    file: str
+    family: str
+    model: str
+    mesh: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An example on a mesh. A world job's settings are the arguments of a script."""
+
+    family: str
+    model: str
+    example: str
+    mesh: str
+    settings: tuple[str, ...] = ()
+    world: bool = False
+    schedule: str | None = None
+    microbatches: int | None = None
+
+    @property
+    def options(self) -> str:
+        """Framework, script and settings in one line."""
+        schedule = (self.schedule,) if self.schedule else ()
+        batches = (f"microbatches={self.microbatches}",) if self.microbatches else ()
+        shown = (s for s in self.settings if not s.startswith("model="))
+        return " ".join((self.example.partition("_jax")[0], *schedule, *batches, *shown))
+
+    @property
+    def file(self) -> str:
+        """A name that no other job has."""
+        words = f"{self.example} {self.mesh} {self.options} {' '.join(self.settings)}"
+        return "".join(c if c.isalnum() or c in ".-" else "_" for c in words) + ".flint"
+
+
+def jobs() -> Iterator[Job]:
+    """Every capture: model x mesh x options."""
+    yield from _llama()
+    yield from _served()
+    yield from _others()
+    yield from _pipelines()
+    yield from _torch()
+
+
+def _llama() -> Iterator[Job]:
+    sizes = {"8b": ("8x8", "64x8", "16x4", "128x8"), "70b": ("64x8", "32x8"), "405b": ("512x8",)}
+    for size, meshes in sizes.items():
+        for mesh, parallel in product(meshes, ("fsdp+tp", "fsdp+tp+sp", "fsdp")):
+            settings = (f"model={size}", f"parallel={parallel}")
+            yield Job("llama", f"Llama-3-{size.upper()}", "llama_jax.py", mesh, settings)
+        for mesh in meshes[:2]:
+            settings = (f"model={size}", "remat=none")
+            yield Job("llama", f"Llama-3-{size.upper()}", "llama_jax.py", mesh, settings)
+
+
+def _served() -> Iterator[Job]:
+    for size, mesh in product(("8b", "70b", "405b"), ("1x8", "8x8", "16x4")):
+        name = f"Llama-3-{size.upper()}"
+        yield Job("llama", name, "decode_jax.py", mesh, (f"model={size}",))
+        yield Job("llama", name, "decode_jax.py", mesh, (f"model={size}", "cache=int8"))
+    for size, mesh in product(("8b", "70b"), ("pool=4,data=1,model=8", "pool=4,data=2,model=8")):
+        yield Job(
+            "llama", f"Llama-3-{size.upper()}", "disaggregated_jax.py", mesh, (f"model={size}",)
+        )
+
+
+def _others() -> Iterator[Job]:
+    for mesh, dispatch in product(("8x8", "64x8", "32x4"), ("alltoall", "einsum")):
+        yield Job("mixtral", "Mixtral-8x7B", "mixtral_jax.py", mesh, (f"dispatch={dispatch}",))
+    for mesh, spatial in product(("8x1", "32x2", "64x4"), ("false", "true")):
+        yield Job("resnet", "ResNet-50", "resnet50_jax.py", mesh, (f"spatial={spatial}",))
+    for mesh in ("4x16", "2x8", "8x8"):
+        yield Job("ring attention", "ring-attention-4096", "ring_attention_jax.py", mesh)
+    for mesh in ("4x8", "8x4"):
+        yield Job("spmd pipeline", "spmd-pipeline-2560", "spmd_pipeline_jax.py", mesh)
+
+
+def _pipelines() -> Iterator[Job]:
+    meshes = ("pipe=8,data=1,model=8", "pipe=4,data=8,model=4")
+    for size, mesh in product(("6.7b", "13b", "175b"), meshes):
+        for schedule in ("1f1b", "zb-h1"):
+            yield Job(
+                *("gpt3", f"GPT-3-{size.upper()}", "gpt3_jax.py", mesh, (f"model={size}",)),
+                schedule=schedule,
+                microbatches=8,
+            )
+    for size, mesh in product(("8b", "70b"), ("pipe=4,data=8,model=8", "pipe=4,data=2,model=8")):
+        yield Job(
+            *("llama", f"Llama-3-{size.upper()}", "llama_jax.py:pipelined", mesh),
+            (f"model={size}",),
+            schedule="1f1b",
+            microbatches=16,
+        )
+
+
+def _torch() -> Iterator[Job]:
+    for size, mesh in product(("8b", "70b"), ("64x8", "8x8")):
+        for parallel in ("fsdp+tp", "fsdp+tp+sp"):
+            settings = (f"model={size}", f"parallel={parallel}")
+            yield Job("llama", f"Llama-3-{size.upper()}", "torch_llama.py", mesh, settings)
+    for mesh in ("8", "32"):
+        yield Job("resnet", "ResNet-50", "torch_resnet50_ddp.py", mesh, world=True)
+        yield Job("dlrm", "DLRM", "torch_dlrm.py", mesh, world=True)
+        yield Job("deepseek-moe", "DeepSeekMoE-16B", "torch_deepseek_moe.py", mesh, world=True)
+
+
+def capture(job: Job, folder: Path) -> Capture:
+    """Capture a job to its file, if it is not there."""
+    path = folder / job.file
+    if not path.exists():
+        name, _, entry = job.example.partition(":")
+        model = str(EXAMPLES / name) + (f":{entry}" if entry else "")
+        pipeline = PipelineOptions(schedule=job.schedule, microbatches=job.microbatches)
+        if job.world:
+            options = CaptureOptions(model, job.mesh, world=True, script_arguments=job.settings)
+        else:
+            options = CaptureOptions(model, job.mesh, settings=job.settings, pipeline=pipeline)
+        captured(options).workload.save(path)
+    return Capture(job.file, job.family, job.model, job.mesh, job.options)
+
+
+def main() -> None:
+    """Capture all jobs; those that fail are named and left out."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for job in jobs():
+        try:
+            found.append(asdict(capture(job, folder)))
+        except FlintError as error:
+            print(f"{job.file}: {error}", file=sys.stderr)
+        (folder / "index.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(found)} captures in {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Write the fingerprints of known public models that come with Flint.
+
+    python benchmarks/sharing/known_examples.py /tmp/known/examples
+    python benchmarks/sharing/known_models.py /tmp/known/examples
+
+Each folder has captures (`.flint`) and an `index.json` that says of each what it is. Equal captures
+give an equal file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from flint.ir.workload import Workload
+from flint.sharing.leaks.known import Entry, Known, known_of
+from flint.sharing.leaks.known_file import known_bytes
+
+TARGET = Path(__file__).parents[2] / "flint/sharing/leaks/known.npz"
+
+
+def captures(folders: list[Path]) -> Iterator[tuple[Entry, Workload]]:
+    """Every capture that the folders list, in order of family, model, mesh and options."""
+    rows = [(folder, row) for folder in folders for row in _index(folder)]
+    entries = [(_entry(row), folder / row["file"]) for folder, row in rows]
+    for entry, path in sorted(entries, key=lambda e: (e[0].family, e[0].model, str(e[0]))):
+        yield entry, Workload.load(path)
+
+
+def _index(folder: Path) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _entry(row: dict[str, str]) -> Entry:
+    return Entry(row["family"], row["model"], row["mesh"], row["options"])
+
+
+def summary(known: Known) -> Iterator[str]:
+    """What the file has, and how good attacks are on it."""
+    yield f"{len(known)} workloads, {len(known.models)} models, families {', '.join(known.families)}"
+    for view, measured in known.measured.families.items():
+        yield f"{view.value}: {measured}"
+    yield f"membership: {known.measured.members}"
+
+
+def main() -> None:
+    """Read folders, write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("-o", "--output", type=Path, default=TARGET)
+    options = parser.parse_args()
+    known = known_of(captures(options.folders))
+    options.output.write_bytes(known_bytes(known))
+    print("\n".join(summary(known)))
+    print(f"{options.output}: {options.output.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The leak report as plain text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from flint.sharing.leaks.anonymity import AnonymitySet
+from flint.sharing.leaks.attacks import FamilyGuess, Membership
+from flint.sharing.leaks.fingerprints import View
+from flint.sharing.leaks.strings import Survivor
+
+if TYPE_CHECKING:
+    from flint.sharing.leaks.report import Leaks
+
+#: Survivors, models and candidates that are named; the rest is counted.
+_MOST_SHOWN = 8
+#: Characters of a survivor that are shown.
+_MOST_TEXT = 60
+
+
+def text_of(leaks: Leaks) -> str:
+    """All parts, one below the other."""
+    lines = [
+        *_survivors(leaks.survivors),
+        "",
+        *_anonymity(leaks),
+        "",
+        *_attacks(leaks),
+        "",
+        *_bits(leaks),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _survivors(survivors: Sequence[Survivor]) -> Iterator[str]:
+    if not survivors:
+        yield "Strings: none but public operators, types and generated names"
+        return
+    counts = Counter(s.place.value for s in survivors)
+    yield f"Strings that may identify: {len(survivors)} ({_listed(counts)})"
+    for survivor in survivors[:_MOST_SHOWN]:
+        words = f" [of the original: {', '.join(survivor.words[:3])}]" if survivor.words else ""
+        yield f"  {survivor.place.value} ({survivor.where}): {_cut(survivor.text)}{words}"
+    if len(survivors) > _MOST_SHOWN:
+        yield f"  and {len(survivors) - _MOST_SHOWN} more"
+
+
+def _anonymity(leaks: Leaks) -> Iterator[str]:
+    known = leaks.known
+    yield (
+        f"Anonymity set among {known.workloads} known workloads of {known.models} public models, "
+        f"{known.families} families"
+    )
+    yield "(a closed world: a workload that none of them is like is not hidden, but unknown here)"
+    for found in leaks.anonymity:
+        yield f"  by {found.view.value:<34} {_set(found)}"
+    programs = leaks.programs
+    alike = sum(p.workloads[View.OPS] > 0 for p in programs)
+    yield f"  programs with a known one's topology and op classes: {alike} of {len(programs)}"
+
+
+def _set(found: AnonymitySet) -> str:
+    bits = found.identification_bits
+    if bits is None:
+        return "0: like none of them"
+    if found.size == 1:
+        return f"1: unique, {found.entries[0]} ({bits:.1f} bits)"
+    who = found.models if len(found.models) <= _MOST_SHOWN else found.families
+    named = ", ".join(who[:_MOST_SHOWN]) + (", ..." if len(who) > _MOST_SHOWN else "")
+    return f"{found.size}: {named} ({bits:.1f} bits)"
+
+
+def _attacks(leaks: Leaks) -> Iterator[str]:
+    yield "Attacks"
+    for guess in leaks.families:
+        yield from _family(guess)
+    yield from _member(leaks.membership)
+
+
+def _family(guess: FamilyGuess) -> Iterator[str]:
+    tied = f", tied with {', '.join(guess.tied)}" if guess.tied else ""
+    yield (
+        f"  nearest neighbour, {guess.view.value}: {guess.nearest.family}{tied} "
+        f"({guess.nearest}), {guess.distance:.1%} of rows differ;"
+    )
+    yield f"    next family {guess.second.family}, {guess.second_distance:.1%}"
+    measured = guess.accuracy
+    apart = measured.model_left_out
+    by_model = f", {apart:.0%} model by model" if apart is not None else ""
+    yield f"    right for {measured.one_left_out:.0%} of known workloads left out one by one{by_model};"
+    yield f"    always naming the largest family: {measured.largest_family:.0%}"
+
+
+def _member(found: Membership) -> Iterator[str]:
+    threshold = found.threshold
+    claim = f"yes, {found.candidates[0]}" if found.candidates else "none of the known workloads"
+    more = len(found.candidates) - 1
+    yield f"  membership: {claim}" + (f", or {more} more" if more > 0 else "")
+    yield (
+        f"    distance {found.distance:.4f}, threshold {threshold.distance:.4f} "
+        f"(wrong for {threshold.false_positive_rate:.1%} of known workloads left out)"
+    )
+
+
+def _bits(leaks: Leaks) -> Iterator[str]:
+    bits = leaks.bits
+    yield (
+        f"Shared at most: {bits.structure / 1000:,.1f} kbit of structure "
+        f"({bits.structure_per_row:.1f} a row), {bits.sizes / 1000:,.1f} kbit of sizes"
+    )
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{place} {count}" for place, count in counts.most_common())
+
+
+def _cut(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 3] + "..."

@@ -1,0 +1,118 @@
+"""Fingerprints: neither names nor tables change them, and structure and sizes do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from flint.ir.op_class import OpClass
+from flint.ir.program import Program
+from flint.sharing.leaks.fingerprints import (
+    View,
+    fingerprint_of,
+    fingerprint_of_workload,
+    together,
+)
+from tests.leak_workloads import looped_program, neutral_workload, renamed, small_program
+from tests.random_programs import QUICK, programs
+
+
+def _same(one: Program, other: Program, *views: View) -> None:
+    found, wanted = fingerprint_of(one), fingerprint_of(other)
+    different = {v for v in View if found.hashes[v] != wanted.hashes[v]}
+    assert different == set(View) - set(views)
+
+
+def test_renaming_changes_no_fingerprint():
+    """Axes, opcodes, strings, regions and classes have other names."""
+    before, after = neutral_workload(), renamed(neutral_workload(), ("acme", "falcon"))
+    found, wanted = fingerprint_of_workload(after), fingerprint_of_workload(before)
+    assert (found.hashes, found.wl) == (wanted.hashes, wanted.wl)
+    for view, histogram in wanted.histograms.items():
+        np.testing.assert_array_equal(found.histograms[view], histogram)
+
+
+@QUICK
+@given(programs())
+def test_order_of_tables_changes_no_fingerprint(program: Program):
+    """Shapes, types and opcodes are numbered from the end."""
+    turned = program.with_rows(
+        shape=(len(program.shapes) - 1 - program.shape).astype(np.int32),
+        shapes=program.shapes[::-1],
+        dtype=(len(program.dtypes) - 1 - program.dtype.astype(np.int64)).astype(np.uint8),
+        dtypes=program.dtypes[::-1],
+    )
+    _same(program, turned, *View)
+
+
+def test_other_sizes_keep_structure():
+    """Wider tensors: sizes differ, topology and op classes do not."""
+    _same(
+        small_program(width=8),
+        small_program(width=16),
+        *(View.TOPOLOGY, View.OPS, View.COLLECTIVES, View.ROWS),
+    )
+
+
+def test_other_classes_keep_topology():
+    """One product is an addition: nobody who sees edges alone can tell."""
+    program = small_program()
+    op = program.op.copy()
+    op[1] = OpClass.ADD
+    _same(
+        program,
+        program.with_rows(op=op),
+        *(View.TOPOLOGY, View.SIZES, View.COLLECTIVES, View.ROWS),
+    )
+
+
+def test_another_edge_changes_topology_alone():
+    """A product that also reads the parameter; sizes and numbers stay."""
+    program = small_program()
+    stops = program.dep_start.copy()
+    stops[4:] += 1
+    deps = np.insert(program.deps, program.dep_start[3], 0)
+    other = program.with_rows(dep_start=stops, deps=deps.astype(np.int32))
+    other.verify()
+    _same(program, other, View.SIZES, View.COLLECTIVES, View.ROWS)
+
+
+@pytest.mark.parametrize("trip_count", [4, 5])
+def test_trip_counts_are_sizes(trip_count: int):
+    """How often a loop runs is seen by who sees sizes."""
+    program = looped_program()
+    region = replace(program.regions[0], trip_count=trip_count)
+    same = [v for v in View if trip_count == 4 or v not in (View.SIZES, View.ALL)]
+    _same(program, program.with_rows(regions=(region,)), *same)
+
+
+def test_one_more_layer_is_another_program():
+    """Every view sees it."""
+    _same(small_program(layers=3), small_program(layers=4))
+
+
+def test_fingerprints_of_workloads_are_of_distinct_programs():
+    """Neither the order of programs nor copies of them count."""
+    one, other = fingerprint_of(small_program()), fingerprint_of(looped_program())
+    wanted = together([one, other])
+    assert together([other, one, other]).hashes == wanted.hashes
+    assert wanted.rows == one.rows + other.rows
+    assert together([one, one]) is one
+
+
+def test_fingerprints_are_the_same_on_every_machine():
+    """Stored fingerprints must be found again: these numbers never change."""
+    found = fingerprint_of(small_program())
+    assert found.hashes == {
+        View.TOPOLOGY: 0xE84C79227CAA0D9F,
+        View.OPS: 0xA6D6798CB2857398,
+        View.SIZES: 0xE381AA3958AE826A,
+        View.ALL: 0x6DE316BE82B5DB3E,
+        View.COLLECTIVES: 0x151C7D92D2CAEB4D,
+        View.ROWS: 8,
+    }
+    buckets = np.flatnonzero(found.histograms[View.OPS]).tolist()
+    assert buckets == [13, 133, 169, 186, 208, 296, 431, 449]
