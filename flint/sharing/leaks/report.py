@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from flint.ir.workload import Workload
 from flint.sharing.leaks.anonymity import AnonymitySet, anonymity_set
 from flint.sharing.leaks.attacks import FamilyGuess, Membership, guess_family, guess_membership
+from flint.sharing.leaks.files import surviving_in_files
 from flint.sharing.leaks.fingerprints import COUNTED, View, fingerprint_of, together
 from flint.sharing.leaks.known import Known, public_models
 from flint.sharing.leaks.program_lookup import ProgramLookup, look_up_programs
@@ -73,18 +75,24 @@ class Leaks:
 
 
 def leaks_of(
-    shared: Workload, original: Workload | None = None, *, known: Known | None = None
+    shared: Workload,
+    original: Workload | None = None,
+    *,
+    known: Known | None = None,
+    files: str | Path | None = None,
 ) -> Leaks:
     """Run every attack on a workload that is to be shared.
 
     With the original at hand survivors say which of its words they hold. `known` are the workloads
-    that an attacker has: by default the public models that come with Flint.
+    that an attacker has: by default the public models that come with Flint. `files` is the directory
+    of traces, or the `.flint` file, that is given away: its strings are searched in place of those
+    of `shared`. Raises FlintError FL932 if it cannot be read.
     """
     world = known or public_models()
     own = [fingerprint_of(p) for p in shared.programs]
     whole = together(own)
     return Leaks(
-        surviving_strings(shared, original),
+        surviving_in_files(files, original) if files else surviving_strings(shared, original),
         KnownWorld(len(world), len(world.models), len(world.families)),
         tuple(anonymity_set(whole, world, view) for view in View),
         look_up_programs(own, world),
