@@ -44,6 +44,17 @@ def preset_of_device(name: str) -> str | None:
     return found if found in preset_names() else None
 
 
+def neutral_device(name: str) -> str:
+    """A device's name without what tells installations apart: one that means the same preset, or ""."""
+    found = preset_of_device(name)
+    return next((begins for begins, preset in _PRESETS if preset == found), "")
+
+
+def public_devices() -> frozenset[str]:
+    """Every name that `neutral_device` gives."""
+    return frozenset(begins for begins, _ in _PRESETS)
+
+
 def cluster_of_device(name: str) -> Cluster | None:
     """The cluster of `preset_of_device`."""
     found = preset_of_device(name)

@@ -131,7 +131,7 @@ def named_kernels(program: Program, honoured: bool = True) -> Int64s:
 
     Rows of one phase and one scope up to `kernel.NAME` have one number. Not `honoured`: none has.
     """
-    names = [_kernel(text) for text in program.strings]
+    names = [kernel_prefix(text) for text in program.strings]
     if not honoured or not any(names):
         return np.zeros(len(program), dtype=np.int64)
     table = {name: 1 + i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
@@ -146,7 +146,8 @@ def compiled_apart(program: Program, compiled: bool) -> Int64s:
     return program.compiled.astype(np.int64)
 
 
-def _kernel(scope: str) -> str:
+def kernel_prefix(scope: str) -> str:
+    """A scope up to its first component that names a kernel; "" without one."""
     parts = scope.split("/")
     for at, part in enumerate(parts):
         if part.startswith(PREFIX):

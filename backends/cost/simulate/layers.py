@@ -234,14 +234,19 @@ def _origin(program: Program, row: int) -> int:
     return row
 
 
+def numbered_prefix(scope: str) -> str:
+    """A scope up to its first component that ends with a number, which names a layer; "" without one."""
+    match = _NUMBERED.search(scope)
+    return scope[: match.end()] if match else ""
+
+
 def _scope_numbers(program: Program) -> NDArray[np.int64]:
     """For each row the index of the first numbered component of its scope, or -1."""
     known: dict[str, int] = {}
     of_string = [-1] * len(program.strings)
     for at in np.unique(program.scope).tolist():
-        match = _NUMBERED.search(program.strings[at])
-        if match:
-            prefix = program.strings[at][: match.end()]
+        prefix = numbered_prefix(program.strings[at])
+        if prefix:
             of_string[at] = known.setdefault(prefix, len(known))
     return np.array(of_string, dtype=np.int64)[program.scope]
 

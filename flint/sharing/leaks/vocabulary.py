@@ -10,6 +10,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from flint.cluster.devices import public_devices
 from flint.ir.op_class import OpClass
 
 
@@ -63,7 +64,12 @@ NEUTRAL_WORDS: tuple[str, ...] = (
 )
 _NEUTRAL = re.compile(rf"(?:{'|'.join(NEUTRAL_WORDS)})[ _]?\d{{1,9}}(?: \(\d{{1,4}}\))?")
 #: Streams, classes and regions that Flint names the same in every workload.
-_FIXED_NAMES = re.compile(r"all|compute(?: \(\d{1,4}\))?|host|to host|from host|workload")
+_FIXED_NAMES = re.compile(
+    r"all|workload|(?:compute|counters|host|to host|from host)(?: \(\d{1,4}\))?"
+)
+#: Scopes and arguments as the level `names` writes them: numbers of layers, kernels and families.
+_NEUTRAL_PART = r"(?:scope\d{1,9}|kernel\.\d{1,9}_?)"
+_NEUTRAL_PATH = re.compile(rf"{_NEUTRAL_PART}(?:/{_NEUTRAL_PART})?|argument\d{{1,9}}\[\d{{1,9}}\]")
 #: Keys of a workload's metadata, at any depth.
 METADATA_KEYS: frozenset[str] = _words(
     """
@@ -130,7 +136,8 @@ def is_public_product(text: str) -> bool:
 
 def is_neutral_name(text: str) -> bool:
     """Whether it is empty, a generated word (`axis0`, `stream 3`), or the same in all workloads."""
-    return not text or bool(_NEUTRAL.fullmatch(text) or _FIXED_NAMES.fullmatch(text))
+    forms = (_NEUTRAL, _FIXED_NAMES, _NEUTRAL_PATH)
+    return not text or any(form.fullmatch(text) for form in forms)
 
 
 def is_public_key(text: str) -> bool:
@@ -140,4 +147,5 @@ def is_public_key(text: str) -> bool:
 
 def is_public_value(text: str) -> bool:
     """Whether a text in metadata says only how Flint made the workload, or is a number."""
-    return text in METADATA_VALUES or is_neutral_name(text) or bool(_NUMBERS.fullmatch(text))
+    known = text in METADATA_VALUES or text in public_devices()
+    return known or is_neutral_name(text) or bool(_NUMBERS.fullmatch(text))
