@@ -1,0 +1,190 @@
+"""A program as rules look at it: sizes of types, and what holds for operands of a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.ir.columns import bytes_of_type, carried, is_any, type_bytes, yielded
+from flint.ir.op_class import Classes, OpClass
+from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
+
+Mask: TypeAlias = NDArray[np.bool_]
+Shape: TypeAlias = tuple[int, ...]
+
+
+class View:
+    """Columns that rules share, each made when it is first asked for.
+
+    "Rows" are masks or numbers by row, "links" by dependency: entry i of `owner` reads entry i of
+    `read`. Dependencies that only order rows are no links (`_waits`). A link is `plain` if the row
+    that is read has one result, whose type is known.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        owner, read = program.dep_owner.astype(np.int64), program.deps.astype(np.int64)
+        reads = ~_waits(program, owner, read)
+        self.owner: Int64s = owner[reads]
+        self.read: Int64s = read[reads]
+
+    def __len__(self) -> int:
+        return len(self.program)
+
+    # rows -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def elements(self) -> Int64s:
+        """Elements of each first result, of shapes that fit."""
+        sizes = [min(math.prod(s), 1 << 62) for s in self.program.shapes]
+        return np.array(sizes, dtype=np.int64)[self.program.shape]
+
+    @cached_property
+    def rank(self) -> Int64s:
+        """Dimensions of each first result."""
+        return np.array([len(s) for s in self.program.shapes], dtype=np.int64)[self.program.shape]
+
+    @cached_property
+    def type_bytes(self) -> Int64s:
+        """Bytes of each first result by its type; 0 where the type is not known."""
+        return type_bytes(self.program)
+
+    @cached_property
+    def is_typed(self) -> Mask:
+        """Rows whose dtype is one that Flint knows the width of."""
+        widths = [bytes_of_type(d, (8,)) > 0 for d in self.program.dtypes]
+        return np.asarray(np.array([*widths, False], dtype=np.bool_)[self.program.dtype])
+
+    @cached_property
+    def is_plain(self) -> Mask:
+        """Rows with one result of a known type, whole or written in part."""
+        return self.is_typed & (self.program.result_bytes <= self.type_bytes)
+
+    @cached_property
+    def arity(self) -> Int64s:
+        """How many rows each row reads."""
+        return np.bincount(self.owner, minlength=len(self))
+
+    @cached_property
+    def works(self) -> Mask:
+        """Rows that compute."""
+        return np.asarray(self.program.kind == Kind.COMPUTE)
+
+    @cached_property
+    def is_carried(self) -> Mask:
+        """Rows that stand for values of a loop."""
+        return carried(self.program)
+
+    @cached_property
+    def is_yielded(self) -> Mask:
+        """Rows whose values a loop takes to its next iteration."""
+        return yielded(self.program)
+
+    @cached_property
+    def readers(self) -> Int64s:
+        """How many rows depend on each row."""
+        return np.bincount(self.program.deps, minlength=len(self))
+
+    def of(self, classes: Classes | OpClass) -> Mask:
+        """Rows of these classes that compute or are values: no collectives, which reduce."""
+        return np.asarray(is_any(self.program, classes) & (self.program.kind <= Kind.COMPUTE))
+
+    def flagged(self, flag: Flag) -> Mask:
+        """Rows with a flag."""
+        return np.asarray((self.program.flags & flag) != 0)
+
+    # links ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def plain(self) -> Mask:
+        """Links to rows with one result of a known type.
+
+        The program of a pipeline reads one microbatch of its batch at a time, without a row for it.
+        """
+        p = self.program
+        batch = (p.kind == Kind.PARAMETER) & (p.phase == Phase.UNKNOWN) & self.is_pipelined
+        return np.asarray((self.is_plain & ~batch)[self.read])
+
+    @cached_property
+    def is_pipelined(self) -> bool:
+        """Whether the program is that of pipeline stages: values of microbatches wait in stashes."""
+        return bool((self.program.op == OpClass.TURN).any())
+
+    @cached_property
+    def launched(self) -> Mask:
+        """Rows that a framework launched: dependencies order streams as well, and one row may be
+        a list of operations."""
+        return self.flagged(Flag.LAUNCHED)
+
+    @cached_property
+    def all_plain(self) -> Mask:
+        """Rows all of whose operands are plain."""
+        return self.every(self.plain)
+
+    def every(self, link: Mask) -> Mask:
+        """Rows all of whose links are as said; a row that reads nothing is."""
+        bad = np.zeros(len(self), dtype=np.bool_)
+        bad[self.owner[~link]] = True
+        return ~bad
+
+    def some(self, link: Mask) -> Mask:
+        """Rows of whose links one or more is as said."""
+        good = np.zeros(len(self), dtype=np.bool_)
+        good[self.owner[link]] = True
+        return good
+
+    def summed(self, values: Int64s) -> Int64s:
+        """For each row, the sum of what its operands have."""
+        found = np.zeros(len(self), dtype=np.int64)
+        np.add.at(found, self.owner, values[self.read])
+        return found
+
+    def largest(self, values: Int64s) -> Int64s:
+        """For each row, the largest of what its operands have; 0 without operands."""
+        found = np.zeros(len(self), dtype=np.int64)
+        np.maximum.at(found, self.owner, values[self.read])
+        return found
+
+    def related(self, holds: Callable[[Shape, Shape], bool], links: Mask) -> Mask:
+        """Of `links`, those for whose shapes (of the operand, of the result) the relation holds."""
+        shapes, width = self.program.shapes, len(self.program.shapes)
+        at = np.flatnonzero(links)
+        keys = self.program.shape[self.read[at]].astype(np.int64) * width
+        keys += self.program.shape[self.owner[at]]
+        pairs, which = np.unique(keys, return_inverse=True)
+        told = [holds(shapes[key // width], shapes[key % width]) for key in pairs.tolist()]
+        found = np.zeros(len(links), dtype=np.bool_)
+        found[at] = np.array(told, dtype=np.bool_)[which.reshape(-1)]
+        return found
+
+    @cached_property
+    def links(self) -> Mask:
+        """All links."""
+        return np.ones(len(self.read), dtype=np.bool_)
+
+    def links_of(self, rows: Mask) -> Mask:
+        """Links of rows."""
+        return rows[self.owner]
+
+
+def _waits(program: Program, owner: Int64s, read: Int64s) -> Mask:
+    """Dependencies that order rows and read nothing.
+
+    They are on rows without a value (ends of units of a pipeline), and on what was written into an
+    array that the row reads as well (a message that is received into it). Borders of a value that
+    neighbours send come beside the value, which is read as well.
+    """
+    empty = (program.op == OpClass.TURN) | (program.result_bytes == 0)
+    empty |= (program.kind == Kind.RECV) & ((program.flags & Flag.IN_PLACE) != 0)
+    moves = program.collective == Collective.PERMUTE
+    empty |= moves & (program.result_bytes < type_bytes(program))
+    keys = owner * max(len(program), 1) + read
+    alias = program.alias[read].astype(np.int64)
+    into = (program.flags[read] & Flag.IN_PLACE) != 0
+    again = np.isin(owner * max(len(program), 1) + alias, keys) & into & (alias >= 0)
+    return np.asarray(empty[read] | again)

@@ -1,0 +1,128 @@
+"""Strict rules: captured programs keep them all, and programs with one thing wrong do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import flint
+from benchmarks.sharing.program_mutants import CHANGES, mutants
+from flint.ir.mesh import AxisRef, Mesh, Route
+from flint.ir.program import Kind, Program
+from flint.ir.workload import RankClass, Workload
+from flint.sharing.rules import ALL_RULES, broken_rules, is_valid
+from tests.auto_mesh import auto_mesh
+from tests.program_rows import ProgramBuilder
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = sorted((ROOT / "benchmarks" / "compare_models").glob("*.flint"))
+
+
+@cache
+def captured() -> Workload:
+    """A small step with layers in a loop, sharded over two axes."""
+    mesh = auto_mesh((4, 2), ("data", "model"))
+
+    def shaped(shape, *spec, dtype=jnp.bfloat16):
+        sharding = NamedSharding(mesh, PartitionSpec(*spec))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def layer(x, weights):
+        up, down, scale = weights
+        x = x * scale / jnp.sqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True))
+        hidden = jax.nn.softmax(x @ up, axis=-1)
+        return x + hidden @ down, None
+
+    def loss(weights, tokens, table):
+        x, _ = jax.lax.scan(layer, table[tokens], weights)
+        return jnp.sum(jnp.concatenate([x, -x], axis=1).astype(jnp.float32))
+
+    def step(weights, tokens, table):
+        value, gradients = jax.value_and_grad(loss)(weights, tokens, table)
+        return value, jax.tree.map(lambda w, g: w - 0.1 * g.astype(w.dtype), weights, gradients)
+
+    weights = (
+        shaped((6, 64, 128), None, "data", "model"),
+        shaped((6, 128, 64), None, "model", "data"),
+        shaped((6, 64), None, None),
+    )
+    tokens = shaped((8, 32), "data", dtype=jnp.int32)
+    table = shaped((512, 64), "model")
+    return flint.trace(flint.Step(step, (weights, tokens, table)), mesh="data=4,model=2").workload
+
+
+@pytest.mark.parametrize("name", ["captured", *(p.stem for p in RECORDED)])
+def test_captured_programs_keep_every_rule(name):
+    # rules are those of real programs: of JAX with collectives in loops, and as PyTorch runs them
+    paths = {p.stem: p for p in RECORDED}
+    workload = captured() if name == "captured" else Workload.load(paths[name])
+    assert list(map(str, broken_rules(workload))) == []
+    assert is_valid(workload)
+
+
+def test_rules_are_about_rows():
+    # no rule holds because it is about nothing: a small training step has rows for most of them
+    from flint.sharing.rules.view import View
+
+    view = View(captured().programs[0])
+    silent = {rule.name for rule in ALL_RULES if not rule.tell(view).about.any()}
+    assert len(silent) < len(ALL_RULES) / 3, silent
+    assert len({rule.name for rule in ALL_RULES}) == len(ALL_RULES)
+
+
+def test_mutants_are_found():
+    # of programs with one thing wrong, nine tenths break a rule, and of each kind more than half
+    program = captured().programs[0]
+    made = mutants(program, 200, seed=7)
+    assert len(made) == 200
+    killed = Counter(m.kind for m in made if not is_valid(Workload.single(m.program)))
+    every = Counter(m.kind for m in made)
+    assert set(every) == set(CHANGES)
+    assert sum(killed.values()) >= 180
+    assert [kind for kind in every if killed[kind] < every[kind] / 2] == []
+
+
+def test_a_broken_row_is_named_with_the_rule():
+    # the message says which row, its type, and what rows of its class keep
+    program = captured().programs[0]
+    row = int(np.flatnonzero(program.flops > 0)[0])
+    flops = program.flops.copy()
+    flops[row] += 1
+    found = broken_rules(Workload.single(program.with_rows(flops=flops)))
+    assert [(b.row, b.program) for b in found] == [(row, 0)]
+    assert f"row {row} (" in str(found[0])
+    assert "FLOPs" in found[0].message
+
+
+def _stages(sent: int, received: int | None) -> Workload:
+    mesh = Mesh.parse("pipe=2")
+    route = Route((AxisRef("pipe"),), 1, wrap=False)
+    first, last = ProgramBuilder(mesh), ProgramBuilder(mesh)
+    x = first.add("parameter", Kind.PARAMETER, dtype="f32", shape=(sent,), result_bytes=4 * sent)
+    first.add("send", Kind.SEND, deps=[x], route=route, channel=3, comm_bytes=4 * sent)
+    if received is not None:
+        size = 4 * received
+        last.add(
+            "recv", Kind.RECV, route=route, channel=3, comm_bytes=size, dtype="f32",
+            shape=(received,), result_bytes=size,
+        )  # fmt: skip
+    classes = tuple(RankClass(f"stage{i}", i, {"pipe": (i,)}) for i in range(2))
+    programs: tuple[Program, ...] = (first.build(), last.build())
+    return Workload(mesh, programs, classes)
+
+
+@pytest.mark.parametrize(
+    ("received", "wrong"), [(8, ""), (16, "differ"), (None, "sent and never received")]
+)
+def test_messages_match_between_programs(received, wrong):
+    # what one program sends another one receives: as many bytes, along the same route
+    found = broken_rules(_stages(8, received))
+    assert bool(found) == bool(wrong)
+    assert all(wrong in str(b) and b.rule == "messages" for b in found)
