@@ -2,7 +2,8 @@
 
     python benchmarks/sharing/known_examples.py /tmp/known/examples
 
-Captures that are there already are kept. `index.json` lists them: file, family, model, mesh, options.
+Captures that are there already are kept. `index.json` lists them: file, family, model, mesh,
+options, code.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Capture:
     model: str
     mesh: str
     options: str
+    code: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,16 @@ class Job:
 
     @property
     def options(self) -> str:
-        """Framework, script and settings in one line."""
+        """Schedule and settings in one line."""
         schedule = (self.schedule,) if self.schedule else ()
         batches = (f"microbatches={self.microbatches}",) if self.microbatches else ()
         shown = (s for s in self.settings if not s.startswith("model="))
-        return " ".join((self.example.partition("_jax")[0], *schedule, *batches, *shown))
+        return " ".join((*schedule, *batches, *shown))
 
     @property
     def file(self) -> str:
         """A name that no other job has."""
-        words = f"{self.example} {self.mesh} {self.options} {' '.join(self.settings)}"
+        words = f"{self.example} {self.mesh} {self.options} {self.model}"
         return "".join(c if c.isalnum() or c in ".-" else "_" for c in words) + ".flint"
 
 
@@ -143,7 +145,8 @@ def capture(job: Job, folder: Path) -> Capture:
         else:
             options = CaptureOptions(model, job.mesh, settings=job.settings, pipeline=pipeline)
         captured(options).workload.save(path)
-    return Capture(job.file, job.family, job.model, job.mesh, job.options)
+    code = job.example.partition(".py")[0]
+    return Capture(job.file, job.family, job.model, job.mesh, job.options, code)
 
 
 def main() -> None:

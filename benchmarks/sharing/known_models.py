@@ -35,7 +35,7 @@ def _index(folder: Path) -> list[dict[str, str]]:
 
 
 def _entry(row: dict[str, str]) -> Entry:
-    return Entry(row["family"], row["model"], row["mesh"], row["options"])
+    return Entry(row["family"], row["model"], row["mesh"], row["options"], row["code"])
 
 
 def summary(known: Known) -> Iterator[str]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from flint.errors import FlintError
 from flint.ir.workload import Workload
-from flint.sharing.leaks.calibration import family_accuracy, member_threshold
+from flint.sharing.leaks.calibration import Share, family_accuracy, member_threshold
 from flint.sharing.leaks.distances import size_distances, structure_distances
 from flint.sharing.leaks.fingerprints import COUNTED, View
 from flint.sharing.leaks.known import Entry, Known, known_of, public_models
@@ -25,12 +25,12 @@ CHAINS = [(layers, width) for layers in (2, 3, 4) for width in (8, 16)]
 
 
 def _chain(layers: int, width: int) -> tuple[Entry, Workload]:
-    entry = Entry("chain", f"chain-{layers}-{width}", "2x4", f"width={width}")
+    entry = Entry("chain", f"chain-{layers}-{width}", "2x4", f"width={width}", f"chain{layers % 2}")
     return entry, Workload.single(small_program(layers=layers, width=width))
 
 
 def _world() -> Known:
-    loop = Entry("loop", "loop-4", "2x4", ""), Workload.single(looped_program())
+    loop = Entry("loop", "loop-4", "2x4", "", "loop"), Workload.single(looped_program())
     return known_of([*(_chain(*c) for c in CHAINS), loop])
 
 
@@ -90,7 +90,7 @@ def test_the_public_models_are_small_and_measured():
     assert (ROOT / "flint/sharing/leaks/known.npz").stat().st_size < 1 << 20
     for view in COUNTED:
         measured = public_models().measured.families[view]
-        assert measured.one_left_out > measured.largest_family
+        assert measured.one_left_out.right > measured.largest_family
 
 
 def test_stored_measurements_are_those_of_the_stored_models():
@@ -98,29 +98,31 @@ def test_stored_measurements_are_those_of_the_stored_models():
     known = public_models()
     families = [e.family for e in known.entries]
     models = [e.model for e in known.entries]
+    codes = [e.code for e in known.entries]
     for view in COUNTED:
-        found = family_accuracy(known.shares[view], families, models)
+        found = family_accuracy(known.shares[view], families, models, codes)
         assert known.measured.families[view] == found
     assert known.measured.members == member_threshold(known.shares[View.OPS], known.totals)
 
 
 def test_accuracy_by_hand():
-    """Three workloads on a line: ties count by half, the model left out has another neighbour."""
+    """Four workloads on a line; in the first case each is nearest to one of the other family."""
     shares = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.95, 0.05]])
-    found = family_accuracy(shares, ["a", "a", "b", "b"], ["a1", "a2", "b1", "b2"])
-    # a1: nearest is b2 (wrong). a2: b2 (wrong). b1: a2 (wrong). b2: a1 and a2 tie (wrong).
-    assert (found.one_left_out, found.model_left_out) == (0.0, 0.0)
-    found = family_accuracy(shares, ["a", "a", "b", "a"], ["a1", "a2", "b1", "a1"])
-    assert found.one_left_out == pytest.approx(3 / 4)
-    assert (found.model_left_out, found.models_apart) == (1.0, 3)
+    found = family_accuracy(shares, "aabb", ["a1", "a2", "b1", "b2"], "xxyy")
+    assert (found.one_left_out, found.model_left_out) == (Share(0.0, 4), Share(0.0, 4))
+    assert found.code_left_out == Share(None, 0)  # each family is of one code
+    found = family_accuracy(shares, "aaba", ["a1", "a2", "b1", "a1"], "xyyx")
+    assert found.one_left_out == Share(1.0, 3)  # the only b has no other
+    assert found.model_left_out == Share(1.0, 3)
+    assert found.code_left_out == Share(pytest.approx(1.0), 3)
     assert found.largest_family == 3 / 4
 
 
 def test_ties_count_by_their_share():
     """The nearest are one of either family."""
     shares = np.array([[1.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
-    found = family_accuracy(shares, ["a", "a", "b"], ["1", "2", "3"])
-    assert found.one_left_out == pytest.approx((0.5 + 0 + 0) / 3)
+    found = family_accuracy(shares, "aab", "123", "xxx")
+    assert found.one_left_out == Share(pytest.approx(0.25), 2)  # a half, and the twin is of b
 
 
 def test_distances_by_hand():

@@ -17,21 +17,31 @@ WANTED_FALSE_POSITIVES = 0.05
 EQUAL = 1e-9
 
 Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How often an attack is right, over so many workloads; None where it could not be tried."""
+
+    right: float | None
+    workloads: int
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyAccuracy:
     """How often the nearest neighbour is of the same family.
 
-    `one_left_out`: of all other known workloads; the same model on another mesh may be among them.
-    `model_left_out`: of those of other models, over the `models_apart` workloads whose family has
-    another model; None where there are none. Ties count by the share of tied neighbours that are right. `largest_family`: what
-    naming the largest family always would reach.
+    `one_left_out`: among all other known workloads; the same model on another mesh may be one of
+    them. `model_left_out`: among those of other models, over workloads whose family has another
+    model. `code_left_out`: among those of other source code, over workloads whose family somebody
+    else wrote too. Ties count by the share of tied neighbours that are right. `largest_family` is
+    what naming the largest family always would reach.
     """
 
-    one_left_out: float
-    model_left_out: float | None
-    models_apart: int
+    one_left_out: Share
+    model_left_out: Share
+    code_left_out: Share
     largest_family: float
 
 
@@ -44,24 +54,27 @@ class Threshold:
 
 
 def family_accuracy(
-    shares: Floats, families: Sequence[str], models: Sequence[str]
+    shares: Floats, families: Sequence[str], models: Sequence[str], codes: Sequence[str]
 ) -> FamilyAccuracy:
     """The accuracy of nearest neighbours among shares (workloads, buckets)."""
-    family, model = _numbered(families), _numbered(models)
-    alone, apart = [], []
-    for i in range(len(shares)):
-        distances = structure_distances(shares, shares[i])
-        others = np.arange(len(shares)) != i
-        alone.append(_right(distances, others, family == family[i]))
-        others = model != model[i]
-        if (others & (family == family[i])).any():
-            apart.append(_right(distances, others, family == family[i]))
+    family = _numbered(families)
+    distances = np.stack([structure_distances(shares, one) for one in shares])
     return FamilyAccuracy(
-        float(np.mean(alone)),
-        float(np.mean(apart)) if apart else None,
-        len(apart),
+        _left_out(distances, family, np.arange(len(shares))),
+        _left_out(distances, family, _numbered(models)),
+        _left_out(distances, family, _numbered(codes)),
         max(Counter(families).values()) / len(families),
     )
+
+
+def _left_out(distances: Floats, family: Int64s, groups: Int64s) -> Share:
+    """Workloads of the same group left out, over those whose family is in another group."""
+    found = []
+    for i, away in enumerate(distances):
+        others, same = groups != groups[i], family == family[i]
+        if (others & same).any():
+            found.append(_right(away, others, same))
+    return Share(float(np.mean(found)) if found else None, len(found))
 
 
 def member_distances(shares: Floats, totals: Floats, one: Floats, of_one: Floats) -> Floats:
@@ -91,6 +104,6 @@ def _right(distances: Floats, others: Bools, same: Bools) -> float:
     return float(same[tied].mean())
 
 
-def _numbered(names: Sequence[str]) -> NDArray[np.int64]:
+def _numbered(names: Sequence[str]) -> Int64s:
     numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[n] for n in names], dtype=np.int64)

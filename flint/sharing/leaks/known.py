@@ -29,15 +29,22 @@ LEAST_FAMILIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A known workload: a public model, its mesh, and the options of the capture."""
+    """A known workload: a public model, its mesh, options of the capture, and the code of the model.
+
+    `code` tells apart who wrote it: the same model in other code is another program.
+    """
 
     family: str
     model: str
     mesh: str
     options: str
+    code: str
 
     def __str__(self) -> str:
-        return f"{self.model} on {self.mesh}" + (f" ({self.options})" if self.options else "")
+        return (
+            f"{self.model} on {self.mesh}"
+            + f" ({' '.join(filter(None, (self.code, self.options)))})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +124,9 @@ def known_of(captures: Iterable[tuple[Entry, Workload]]) -> Known:
 def _measured(
     entries: Sequence[Entry], histograms: Mapping[View, NDArray[np.int64]], totals: Floats
 ) -> Measured:
-    families, models = [e.family for e in entries], [e.model for e in entries]
+    names = [[e.family for e in entries], [e.model for e in entries], [e.code for e in entries]]
     found = {view: shares(counts) for view, counts in histograms.items()}
-    accuracy = {v: family_accuracy(s, families, models) for v, s in found.items()}
+    accuracy = {v: family_accuracy(s, *names) for v, s in found.items()}
     return Measured(accuracy, member_threshold(found[View.OPS], totals))
 
 

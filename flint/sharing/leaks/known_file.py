@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,22 @@ from numpy.typing import NDArray
 
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
-from flint.sharing.leaks.calibration import FamilyAccuracy, Threshold
+from flint.sharing.leaks.calibration import FamilyAccuracy, Share, Threshold
 from flint.sharing.leaks.fingerprints import BUCKETS, COUNTED, View
 from flint.sharing.leaks.known import Entry, Known, Measured
 from flint.sharing.leaks.sizes import TOTALS
 
 #: Version of the columns, and of what fingerprints are made of.
 SCHEMA = "flint.known/1"
+#: Shares of `FamilyAccuracy`, as they are stored.
+_SHARES = ("one_left_out", "model_left_out", "code_left_out")
 #: Most bytes of columns that a file may unpack to.
 MOST_BYTES = 256 << 20
 
 
 def known_bytes(known: Known) -> bytes:
     """The file. Equal known models give equal bytes."""
-    entries = np.array([(e.family, e.model, e.mesh, e.options) for e in known.entries])
+    entries = np.array([astuple(e) for e in known.entries])
     columns = {
         "schema": np.array(SCHEMA),
         "entries": entries,
@@ -35,7 +37,7 @@ def known_bytes(known: Known) -> bytes:
         "program_hashes": np.stack([known.program_hashes[v] for v in View], axis=1),
         "histograms": np.stack([known.histograms[v] for v in COUNTED]).astype(np.uint32),
         "totals": known.totals,
-        "families": np.array([astuple(known.measured.families[v]) for v in COUNTED], dtype=float),
+        "families": np.array([_row(known.measured.families[v]) for v in COUNTED], dtype=float),
         "members": np.array(astuple(known.measured.members)),
     }
     file = io.BytesIO()
@@ -71,14 +73,21 @@ def read_known(data: bytes, source: str) -> Known:
     )
 
 
+def _row(found: FamilyAccuracy) -> list[float | None]:
+    """Right and workloads of each share, then the baseline. None is stored as NaN."""
+    shares = [getattr(found, name) for name in _SHARES]
+    return [*(number for s in shares for number in astuple(s)), found.largest_family]
+
+
 def _measured(families: NDArray[Any], members: NDArray[Any]) -> Measured:
-    found = {
-        view: FamilyAccuracy(
-            float(one), float(model) if apart else None, int(apart), float(largest)
-        )
-        for view, (one, model, apart, largest) in zip(COUNTED, families, strict=True)
-    }
+    found = {view: _accuracy(row.tolist()) for view, row in zip(COUNTED, families, strict=True)}
     return Measured(found, Threshold(*map(float, members)))
+
+
+def _accuracy(row: list[float]) -> FamilyAccuracy:
+    pairs = zip(row[:-1:2], row[1::2], strict=True)
+    one, model, code = (Share(right if count else None, int(count)) for right, count in pairs)
+    return FamilyAccuracy(one, model, code, largest_family=row[-1])
 
 
 def _columns(data: bytes) -> dict[str, NDArray[Any]]:
@@ -92,13 +101,13 @@ def _columns(data: bytes) -> dict[str, NDArray[Any]]:
         raise ValueError(f"its schema is not {SCHEMA}")
     count, programs = len(columns["entries"]), len(columns["program_entry"])
     shapes = {
-        "entries": (count, 4),
+        "entries": (count, len(fields(Entry))),
         "hashes": (count, len(View)),
         "program_entry": (programs,),
         "program_hashes": (programs, len(View)),
         "histograms": (len(COUNTED), count, BUCKETS),
         "totals": (count, len(TOTALS)),
-        "families": (len(COUNTED), 4),
+        "families": (len(COUNTED), 2 * len(_SHARES) + 1),
         "members": (2,),
     }
     for name, shape in shapes.items():

@@ -10,7 +10,6 @@ from typing import Any
 from flint.ir.workload import Workload
 from flint.sharing.leaks.anonymity import AnonymitySet, anonymity_set
 from flint.sharing.leaks.attacks import FamilyGuess, Membership, guess_family, guess_membership
-from flint.sharing.leaks.files import surviving_in_files
 from flint.sharing.leaks.fingerprints import COUNTED, View, fingerprint_of, together
 from flint.sharing.leaks.known import Known, public_models
 from flint.sharing.leaks.program_lookup import ProgramLookup, look_up_programs
@@ -92,7 +91,7 @@ def leaks_of(
     own = [fingerprint_of(p) for p in shared.programs]
     whole = together(own)
     return Leaks(
-        surviving_in_files(files, original) if files else surviving_strings(shared, original),
+        _survivors(shared, original, files),
         KnownWorld(len(world), len(world.models), len(world.families)),
         tuple(anonymity_set(whole, world, view) for view in View),
         look_up_programs(own, world),
@@ -100,3 +99,13 @@ def leaks_of(
         guess_membership(whole, log_totals(shared), world),
         shared_bits(shared),
     )
+
+
+def _survivors(
+    shared: Workload, original: Workload | None, files: str | Path | None
+) -> tuple[Survivor, ...]:
+    if files is None:
+        return surviving_strings(shared, original)
+    from flint.sharing.leaks.files import surviving_in_files  # its readers take 0.1 s to import
+
+    return surviving_in_files(files, original)

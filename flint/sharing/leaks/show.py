@@ -87,9 +87,15 @@ def _family(guess: FamilyGuess) -> Iterator[str]:
     )
     yield f"    next family {guess.second.family}, {guess.second_distance:.1%}"
     measured = guess.accuracy
-    apart = measured.model_left_out
-    by_model = f", {apart:.0%} model by model" if apart is not None else ""
-    yield f"    right for {measured.one_left_out:.0%} of known workloads left out one by one{by_model};"
+    shares = (
+        ("one by one", measured.one_left_out),
+        ("model by model", measured.model_left_out),
+        ("code by code", measured.code_left_out),
+    )
+    told = ", ".join(
+        f"{s.right:.0%} {how} (of {s.workloads})" for how, s in shares if s.right is not None
+    )
+    yield f"    right for known workloads left out: {told};"
     yield f"    always naming the largest family: {measured.largest_family:.0%}"
 
 

@@ -1,0 +1,72 @@
+"""Write the measured part of docs/leaks.md: how much the known models tell, and how attacks do.
+
+python benchmarks/sharing/leak_accuracy.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from flint.sharing.leaks.fingerprints import COUNTED, View
+from flint.sharing.leaks.known import Known, public_models
+
+PAGE = Path(__file__).parents[2] / "docs/leaks.md"
+_BEGIN, _END = "<!-- measured -->", "<!-- end of measured -->"
+
+
+def measured(known: Known) -> Iterator[str]:
+    """The lines between the marks."""
+    families = Counter(e.family for e in known.entries)
+    counts = ", ".join(f"{name} {count}" for name, count in families.most_common())
+    yield f"{len(known)} workloads of {len(known.models)} models: {counts}.\n"
+    yield "| an observer sees | workloads alone | with others of its model only | of its family only |"
+    yield "|---|--:|--:|--:|"
+    for view in View:
+        unique, model, family = alone(known, view)
+        yield f"| {view.value} | {unique:.0%} | {model:.0%} | {family:.0%} |"
+    yield (
+        "\n| nearest neighbour on | left out one by one | model by model | code by code "
+        "| largest family always |"
+    )
+    yield "|---|--:|--:|--:|--:|"
+    for view in COUNTED:
+        found = known.measured.families[view]
+        shares = (found.one_left_out, found.model_left_out, found.code_left_out)
+        told = " | ".join(
+            "" if s.right is None else f"{s.right:.0%} of {s.workloads}" for s in shares
+        )
+        yield f"| {view.value} | {told} | {found.largest_family:.0%} |"
+    members = known.measured.members
+    yield (
+        f"\nMembership: threshold {members.distance:.4f}; {members.false_positive_rate:.1%} of known "
+        "workloads that are left out pass for another."
+    )
+
+
+def alone(known: Known, view: View) -> tuple[float, float, float]:
+    """Shares of known workloads whose anonymity set is themselves, one model, and one family."""
+    hashes = known.hashes[view]
+    unique, model, family = 0, 0, 0
+    for i in range(len(known)):
+        alike = [known.entries[j] for j in np.flatnonzero(hashes == hashes[i]).tolist()]
+        unique += len(alike) == 1
+        model += len({e.model for e in alike}) == 1
+        family += len({e.family for e in alike}) == 1
+    return unique / len(known), model / len(known), family / len(known)
+
+
+def main() -> None:
+    """Replace what is between the marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    table = "\n".join(measured(public_models()))
+    PAGE.write_text(f"{before}{_BEGIN}\n\n{table}\n\n{_END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
