@@ -43,7 +43,7 @@ def summary(known: Known) -> Iterator[str]:
     yield f"{len(known)} workloads, {len(known.models)} models, families {', '.join(known.families)}"
     for view, measured in known.measured.families.items():
         yield f"{view.value}: {measured}"
-    yield f"membership: {known.measured.members}"
+    yield f"membership: {known.measured.workloads} of workloads, {known.measured.models} of models"
 
 
 def main() -> None:

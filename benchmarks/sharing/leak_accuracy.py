@@ -40,11 +40,13 @@ def measured(known: Known) -> Iterator[str]:
             "" if s.right is None else f"{s.right:.0%} of {s.workloads}" for s in shares
         )
         yield f"| {view.value} | {told} | {found.largest_family:.0%} |"
-    members = known.measured.members
-    yield (
-        f"\nMembership: threshold {members.distance:.4f}; {members.false_positive_rate:.1%} of known "
-        "workloads that are left out pass for another."
-    )
+    yield "\n| membership of | threshold | known ones, left out, that pass for another |"
+    yield "|---|--:|--:|"
+    for name, threshold in (
+        ("a model", known.measured.models),
+        ("a workload", known.measured.workloads),
+    ):
+        yield f"| {name} | {threshold.distance:.4f} | {threshold.false_positive_rate:.1%} |"
 
 
 def alone(known: Known, view: View) -> tuple[float, float, float]:

@@ -44,8 +44,8 @@ def test_a_known_workload_is_found_under_other_names(layers: int, width: int):
     assert leaks.anonymity_of(View.ALL).entries == (entry,)
     assert leaks.anonymity_of(View.SIZES).entries == (entry,)
     assert leaks.anonymity_of(View.ALL).identification_bits == pytest.approx(np.log2(7))
-    assert leaks.membership.is_member
-    assert leaks.membership.candidates[0] == entry
+    assert leaks.membership.workload.candidates[0] == entry
+    assert leaks.membership.model.models[0] == entry.model
     assert [g.nearest.family for g in leaks.families] == ["chain", "chain"]
 
 
@@ -55,7 +55,8 @@ def test_an_unknown_size_is_of_the_family_but_no_member():
     leaks = leaks_of(workload, known=_world())
     assert leaks.anonymity_of(View.OPS).size == 0
     assert leaks.anonymity_of(View.OPS).identification_bits is None
-    assert not leaks.membership.is_member
+    assert not leaks.membership.workload.is_member
+    assert not leaks.membership.model.is_member
     assert {g.nearest.family for g in leaks.families} == {"chain"}
     assert all(g.distance < g.second_distance for g in leaks.families)
 
@@ -73,7 +74,8 @@ def test_a_program_of_a_known_workload_is_found_in_another():
 def test_a_random_program_is_no_member(program):
     """Of the models that come with Flint."""
     leaks = leaks_of(Workload.single(program))
-    assert not leaks.membership.is_member
+    assert not leaks.membership.workload.is_member
+    assert not leaks.membership.model.is_member
     assert leaks.anonymity_of(View.ALL).size == 0
 
 
@@ -102,7 +104,7 @@ def test_stored_measurements_are_those_of_the_stored_models():
     for view in COUNTED:
         found = family_accuracy(known.shares[view], families, models, codes)
         assert known.measured.families[view] == found
-    assert known.measured.members == member_threshold(known.shares[View.OPS], known.totals)
+    assert known.measured.models == member_threshold(known.shares[View.OPS], known.totals, models)
 
 
 def test_accuracy_by_hand():
@@ -137,7 +139,7 @@ def test_the_threshold_keeps_to_the_rate_of_false_positives():
     """Of 40 workloads at growing distances two may pass for others, no more."""
     gaps = np.linspace(0.001, 0.01, 40).cumsum()
     shares = np.stack([gaps, 1 - gaps], axis=1)
-    threshold = member_threshold(shares, np.zeros((40, 1)))
+    threshold = member_threshold(shares, np.zeros((40, 1)), range(40))
     assert threshold.false_positive_rate == pytest.approx(2 / 40)
     assert threshold.distance == pytest.approx(gaps[1] - gaps[0], rel=0.5)
 
@@ -145,8 +147,15 @@ def test_the_threshold_keeps_to_the_rate_of_false_positives():
 def test_the_rate_of_twins_is_told():
     """Where half of the workloads have twins no threshold keeps to the rate: it is 0 then."""
     shares = np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
-    threshold = member_threshold(shares, np.zeros((4, 1)))
+    threshold = member_threshold(shares, np.zeros((4, 1)), range(4))
     assert (threshold.distance, threshold.false_positive_rate) == (0.0, 0.5)
+
+
+def test_twins_of_the_same_model_are_no_false_positives():
+    """Two meshes of one model: for models the next one is of another."""
+    shares = np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
+    threshold = member_threshold(shares, np.zeros((4, 1)), ["a", "a", "b", "c"])
+    assert (threshold.distance, threshold.false_positive_rate) == (0.0, 0.0)
 
 
 def test_known_models_are_read_as_they_were_written(tmp_path: Path):
@@ -199,7 +208,7 @@ def test_the_report_names_what_was_found():
     assert {a["view"]: a["size"] for a in found["anonymity"]} == {
         View.TOPOLOGY: 2, View.OPS: 2, View.SIZES: 1, View.ALL: 1, View.COLLECTIVES: 2, View.ROWS: 2,
     }  # fmt: skip
-    assert found["membership"]["is_member"]
+    assert found["membership"]["workload"]["is_member"]
 
 
 def test_shared_bits_bound_what_is_shared():
@@ -215,4 +224,5 @@ def test_meshes_are_sizes():
     leaks = leaks_of(Workload.single(small_program(mesh)), known=_world())
     assert leaks.anonymity_of(View.OPS).size == 2
     assert leaks.anonymity_of(View.ALL).size == 0
-    assert not leaks.membership.is_member
+    assert not leaks.membership.workload.is_member
+    assert not leaks.membership.model.is_member

@@ -35,7 +35,7 @@ class FamilyGuess:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Whether the workload is one of the known ones: same model, mesh and options.
+    """Whether the workload is one of the known ones: of the same model, or mesh and options too.
 
     The distance is that of op-class neighbourhoods (0 to 1) and of totals (powers of two, at most
     1), summed. `candidates` are the known workloads within the threshold, nearest first.
@@ -47,8 +47,21 @@ class Membership:
 
     @property
     def is_member(self) -> bool:
-        """Whether the attack claims that the workload is a known one."""
+        """Whether the attack claims it."""
         return bool(self.candidates)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Distinct models of the candidates, nearest first."""
+        return tuple(dict.fromkeys(e.model for e in self.candidates))
+
+
+@dataclass(frozen=True, slots=True)
+class Memberships:
+    """The claims that it is a known workload, and that it is of a known model."""
+
+    workload: Membership
+    model: Membership
 
 
 def guess_family(of: Fingerprint, known: Known, view: View) -> FamilyGuess:
@@ -70,15 +83,19 @@ def guess_family(of: Fingerprint, known: Known, view: View) -> FamilyGuess:
     )
 
 
-def guess_membership(of: Fingerprint, totals: Floats, known: Known) -> Membership:
-    """The distance to the nearest known workload against the threshold of `known`."""
+def guess_membership(of: Fingerprint, totals: Floats, known: Known) -> Memberships:
+    """The distance to the nearest known workload against the thresholds of `known`."""
     own = shares(of.histograms[View.OPS])
     distances = member_distances(known.shares[View.OPS], known.totals, own, totals)
-    threshold = known.measured.members
+    measured = known.measured
+    return Memberships(
+        _membership(distances, known.entries, measured.workloads),
+        _membership(distances, known.entries, measured.models),
+    )
+
+
+def _membership(distances: Floats, entries: Sequence[Entry], threshold: Threshold) -> Membership:
     inside = np.flatnonzero(distances <= threshold.distance + EQUAL)
     order = inside[np.argsort(distances[inside], kind="stable")]
-    return Membership(float(distances.min()), threshold, _entries(known, order.tolist()))
-
-
-def _entries(known: Known, rows: Sequence[int]) -> tuple[Entry, ...]:
-    return tuple(known.entries[i] for i in rows)
+    found = tuple(entries[i] for i in order.tolist())
+    return Membership(float(distances.min()), threshold, found)

@@ -82,16 +82,18 @@ def member_distances(shares: Floats, totals: Floats, one: Floats, of_one: Floats
     return structure_distances(shares, one) + size_distances(totals, of_one)
 
 
-def member_threshold(shares: Floats, totals: Floats) -> Threshold:
-    """The largest distance at which few known workloads pass for another known one.
+def member_threshold(shares: Floats, totals: Floats, groups: Sequence[object]) -> Threshold:
+    """The largest distance at which few known workloads pass for one of another group.
 
-    Of each the nearest other is taken. Where more than `WANTED_FALSE_POSITIVES` have a twin the
-    threshold is 0, and the rate that it has is told.
+    Of each the nearest of another group is taken: groups are workloads themselves, or models. Where
+    more than `WANTED_FALSE_POSITIVES` have a twin the threshold is 0, and the rate that it has is
+    told.
     """
+    group = _numbered(groups)
     nearest = []
     for i in range(len(shares)):
         distances = member_distances(shares, totals, shares[i], totals[i])
-        nearest.append(float(np.delete(distances, i).min()))
+        nearest.append(float(distances[group != group[i]].min()))
     ordered = np.sort(nearest)
     allowed = [d for d in ordered if np.mean(ordered <= d + EQUAL) <= WANTED_FALSE_POSITIVES]
     distance = float(max(allowed, default=0.0))
@@ -104,6 +106,6 @@ def _right(distances: Floats, others: Bools, same: Bools) -> float:
     return float(same[tied].mean())
 
 
-def _numbered(names: Sequence[str]) -> Int64s:
+def _numbered(names: Sequence[object]) -> Int64s:
     numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[n] for n in names], dtype=np.int64)

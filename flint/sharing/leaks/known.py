@@ -49,10 +49,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How good attacks are among the known workloads: by view, and of membership."""
+    """How good attacks are among the known workloads: by view, and of membership.
+
+    `workloads` says when something is a known workload, `models` when it is of a known model.
+    """
 
     families: Mapping[View, FamilyAccuracy]
-    members: Threshold
+    workloads: Threshold
+    models: Threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +131,12 @@ def _measured(
     names = [[e.family for e in entries], [e.model for e in entries], [e.code for e in entries]]
     found = {view: shares(counts) for view, counts in histograms.items()}
     accuracy = {v: family_accuracy(s, *names) for v, s in found.items()}
-    return Measured(accuracy, member_threshold(found[View.OPS], totals))
+    seen = found[View.OPS]
+    return Measured(
+        accuracy,
+        member_threshold(seen, totals, range(len(entries))),
+        member_threshold(seen, totals, names[1]),
+    )
 
 
 @cache

@@ -28,6 +28,7 @@ MOST_BYTES = 256 << 20
 
 def known_bytes(known: Known) -> bytes:
     """The file. Equal known models give equal bytes."""
+    measured = known.measured
     entries = np.array([astuple(e) for e in known.entries])
     columns = {
         "schema": np.array(SCHEMA),
@@ -37,8 +38,8 @@ def known_bytes(known: Known) -> bytes:
         "program_hashes": np.stack([known.program_hashes[v] for v in View], axis=1),
         "histograms": np.stack([known.histograms[v] for v in COUNTED]).astype(np.uint32),
         "totals": known.totals,
-        "families": np.array([_row(known.measured.families[v]) for v in COUNTED], dtype=float),
-        "members": np.array(astuple(known.measured.members)),
+        "families": np.array([_row(measured.families[v]) for v in COUNTED], dtype=float),
+        "members": np.array([astuple(t) for t in (measured.workloads, measured.models)]),
     }
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **columns)
@@ -81,7 +82,8 @@ def _row(found: FamilyAccuracy) -> list[float | None]:
 
 def _measured(families: NDArray[Any], members: NDArray[Any]) -> Measured:
     found = {view: _accuracy(row.tolist()) for view, row in zip(COUNTED, families, strict=True)}
-    return Measured(found, Threshold(*map(float, members)))
+    workloads, models = (Threshold(*row) for row in members.tolist())
+    return Measured(found, workloads, models)
 
 
 def _accuracy(row: list[float]) -> FamilyAccuracy:
@@ -108,7 +110,7 @@ def _columns(data: bytes) -> dict[str, NDArray[Any]]:
         "histograms": (len(COUNTED), count, BUCKETS),
         "totals": (count, len(TOTALS)),
         "families": (len(COUNTED), 2 * len(_SHARES) + 1),
-        "members": (2,),
+        "members": (2, 2),
     }
     for name, shape in shapes.items():
         if columns[name].shape != shape:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flint.ir.workload import Workload
 from flint.sharing.leaks.anonymity import AnonymitySet, anonymity_set
-from flint.sharing.leaks.attacks import FamilyGuess, Membership, guess_family, guess_membership
+from flint.sharing.leaks.attacks import FamilyGuess, Memberships, guess_family, guess_membership
 from flint.sharing.leaks.fingerprints import COUNTED, View, fingerprint_of, together
 from flint.sharing.leaks.known import Known, public_models
 from flint.sharing.leaks.program_lookup import ProgramLookup, look_up_programs
@@ -36,7 +36,7 @@ class Leaks:
     anonymity: tuple[AnonymitySet, ...]
     programs: tuple[ProgramLookup, ...]
     families: tuple[FamilyGuess, ...]
-    membership: Membership
+    membership: Memberships
     bits: SharedBits
 
     @property
@@ -68,7 +68,8 @@ class Leaks:
             }
             for a in self.anonymity
         ]
-        found["membership"]["is_member"] = self.membership.is_member
+        found["membership"]["workload"]["is_member"] = self.membership.workload.is_member
+        found["membership"]["model"]["is_member"] = self.membership.model.is_member
         found["survivors_by_place"] = dict(Counter(s.place.value for s in self.survivors))
         return found
 

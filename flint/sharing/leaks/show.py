@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from flint.sharing.leaks.anonymity import AnonymitySet
-from flint.sharing.leaks.attacks import FamilyGuess, Membership
+from flint.sharing.leaks.attacks import FamilyGuess, Membership, Memberships
 from flint.sharing.leaks.fingerprints import View
 from flint.sharing.leaks.strings import Survivor
 
@@ -99,14 +99,20 @@ def _family(guess: FamilyGuess) -> Iterator[str]:
     yield f"    always naming the largest family: {measured.largest_family:.0%}"
 
 
-def _member(found: Membership) -> Iterator[str]:
+def _member(found: Memberships) -> Iterator[str]:
+    model = ", or ".join(found.model.models[:_MOST_SHOWN]) or "none of the known"
+    yield f"  membership of a model: {model}; {_distance(found.model)}"
+    exact = found.workload.candidates
+    more = f", or {len(exact) - 1} more" if len(exact) > 1 else ""
+    workload = f"{exact[0]}{more}" if exact else "none of the known"
+    yield f"  membership of a workload: {workload}; {_distance(found.workload)}"
+
+
+def _distance(found: Membership) -> str:
     threshold = found.threshold
-    claim = f"yes, {found.candidates[0]}" if found.candidates else "none of the known workloads"
-    more = len(found.candidates) - 1
-    yield f"  membership: {claim}" + (f", or {more} more" if more > 0 else "")
-    yield (
-        f"    distance {found.distance:.4f}, threshold {threshold.distance:.4f} "
-        f"(wrong for {threshold.false_positive_rate:.1%} of known workloads left out)"
+    return (
+        f"distance {found.distance:.4f}, threshold {threshold.distance:.4f} "
+        f"(wrong for {threshold.false_positive_rate:.1%} of known left out)"
     )
 
 
