@@ -1,8 +1,8 @@
-"""Capture public models of examples/ on several meshes, into a folder for `known_models.py`.
+"""Capture public models of examples/ and benchmarks/models/ on several meshes.
 
     python benchmarks/sharing/known_examples.py /tmp/known/examples
 
-Captures that are there already are kept. `index.json` lists them: file, family, model, mesh,
+The folder is for `known_models.py`. Captures that are there already are kept. `index.json` lists them: file, family, model, mesh,
 options, code.
 """
 
@@ -19,7 +19,8 @@ from flint.capturing import CaptureOptions, captured
 from flint.errors import FlintError
 from flint.steps.options import PipelineOptions
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+FOLDERS = (ROOT / "examples", ROOT / "benchmarks/models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ def jobs() -> Iterator[Job]:
     yield from _others()
     yield from _pipelines()
     yield from _torch()
+    yield from _of_trainers()
 
 
 def _llama() -> Iterator[Job]:
@@ -133,12 +135,32 @@ def _torch() -> Iterator[Job]:
         yield Job("deepseek-moe", "DeepSeekMoE-16B", "torch_deepseek_moe.py", mesh, world=True)
 
 
+def _of_trainers() -> Iterator[Job]:
+    """The same models as Megatron, torchtitan, MaxText and LLM Foundry run them: other code."""
+    for mesh, kept in product(("8", "256"), ("titan", "maxtext")):
+        settings = (f"kept={kept}", f"scan={str(kept == 'maxtext').lower()}")
+        yield Job("llama", "Llama-3-8B", "llama_fsdp.py", mesh, settings)
+    meshes = ("pipe=1,data=1,model=8", "pipe=4,data=2,model=8")
+    for size, mesh in product(("8b", "70b"), meshes):
+        settings = (f"model=llama3-{size}",)
+        yield Job("llama", f"Llama-3-{size.upper()}", "llama_megatron.py", mesh, settings)
+    gpt3 = {"6.7B": (4096, 32, 32), "13B": (5120, 40, 40), "175B": (12_288, 96, 96)}
+    for (size, (hidden, layers, heads)), mesh in product(gpt3.items(), meshes):
+        settings = (f"hidden={hidden}", f"num_layers={layers}", f"heads={heads}")
+        yield Job("gpt3", f"GPT-3-{size}", "gpt_megatron.py", mesh, settings)
+    for size, mesh in product(("1b", "7b", "30b"), ("8", "64")):
+        yield Job("mpt", f"MPT-{size.upper()}", "mpt_fsdp.py", mesh, (f"model={size}",))
+    for mesh in ("data=8,context=1,model=1", "data=4,context=1,model=2"):
+        yield Job("llama", "Llama-3-8B", "llama_titan.py", mesh)
+
+
 def capture(job: Job, folder: Path) -> Capture:
     """Capture a job to its file, if it is not there."""
     path = folder / job.file
     if not path.exists():
         name, _, entry = job.example.partition(":")
-        model = str(EXAMPLES / name) + (f":{entry}" if entry else "")
+        source = next(folder / name for folder in FOLDERS if (folder / name).exists())
+        model = str(source) + (f":{entry}" if entry else "")
         pipeline = PipelineOptions(schedule=job.schedule, microbatches=job.microbatches)
         if job.world:
             options = CaptureOptions(model, job.mesh, world=True, script_arguments=job.settings)
