@@ -22,6 +22,8 @@ if _TYPE_CHECKING:
     from flint.passes.work.declared import CostEstimate as CostEstimate
     from flint.passes.work.declared import KernelCall as KernelCall
     from flint.passes.work.declared import cost_of as cost_of
+    from flint.sharing.anonymize import Anonymized as Anonymized
+    from flint.sharing.anonymize import anonymize as anonymize
     from flint.steps.pipeline import Layers as Layers
     from flint.steps.pipeline import Pipeline as Pipeline
     from flint.steps.pipeline import Stage as Stage
@@ -38,6 +40,7 @@ if _TYPE_CHECKING:
 # Public names and the modules that define them: `import flint` loads none of them. There is no
 # __version__ here on purpose, see docs/decisions/0002-name-and-version.md.
 _PUBLIC = {
+    "Anonymized": "flint.sharing.anonymize",
     "Answer": "flint.exploring.api",
     "Calibration": "flint.calibration.calibrate",
     "Cluster": "flint.cluster.models",
@@ -56,6 +59,7 @@ _PUBLIC = {
     "Trace": "flint.tracing",
     "Workload": "flint.ir.workload",
     "WorldStep": "flint.steps.step",
+    "anonymize": "flint.sharing.anonymize",
     "calibrate": "flint.calibration.calibrate",
     "cost_of": "flint.passes.work.declared",
     "entry": "flint.steps.step",

@@ -11,8 +11,6 @@ class Level(StrEnum):
     """How much of a workload is changed before it is shown."""
 
     NAMES = "names"  #: no names and no sources; everything else as it is
-    SHAPES = "shapes"  #: also other dimensions, with totals within a bound
-    STRUCTURE = "structure"  #: also other bodies, with the same totals
 
 
 def find_level(name: str) -> Level:

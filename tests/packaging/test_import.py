@@ -13,6 +13,7 @@ import flint
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "jaxlib", "torch", "numpy", "pydantic", "networkx", "google.protobuf")
 PUBLIC = [
+    "Anonymized",
     "Answer",
     "Calibration",
     "Cluster",
@@ -31,6 +32,7 @@ PUBLIC = [
     "Trace",
     "Workload",
     "WorldStep",
+    "anonymize",
     "calibrate",
     "cost_of",
     "entry",

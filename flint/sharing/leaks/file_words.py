@@ -6,6 +6,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from flint.backends.chakra.schema import NodeType
 from flint.sharing.leaks import vocabulary
 from flint.sharing.leaks.words import runs
 
@@ -25,7 +26,7 @@ ATTRIBUTES = frozenset(
         *("comm_src", "comm_dst", "pg_name", "involved_dim", "mesh", "producer", "schema"),
     }
 )
-_NODES = frozenset({"COMP_NODE", "COMM_COLL_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE"})
+_NODES = frozenset(f"{kind.name}_NODE" for kind in NodeType)
 _MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
 _DIGEST = re.compile(r"(sha256:|crc32:)?[0-9a-f]{8,64}")
 #: Words of manifests and of networks that no file for a small mesh has.
@@ -50,7 +51,7 @@ def is_public_node(name: str) -> bool:
     opcode, _, scope = rest.partition(" ")
     if kind not in _NODES:
         return vocabulary.is_neutral_name(name)
-    return any(
+    return not rest or any(
         vocabulary.is_public_opcode(o) and vocabulary.is_neutral_name(s)
         for o, s in ((opcode, scope), (rest, ""))
     )

@@ -1,0 +1,171 @@
+"""`flint anonymize`: a workload, traces or a profile without what identifies them, and what still does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flint.cli.console import print_json, print_note, print_text
+from flint.cli.exits import FOUND
+from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.progress import stages_shown
+from flint.cli.signals import signals
+from flint.text import format_bytes
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.anonymize import AnonymizeDocument
+    from flint.sharing.anonymize import Anonymized
+    from flint.sharing.inputs import Source
+    from flint.sharing.leaks.strings import Survivor
+
+#: What each level promises, in one line.
+_PROMISES = {"names": "no names or sources, no more: structure and sizes identify as before"}
+
+
+def anonymize(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN",
+            help="A .flint file, a directory of traces, or a profile of a step that ran.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE.flint|DIR", help="Where to write the result."),
+    ],
+    level: Annotated[
+        str,
+        typer.Option(
+            "--level", metavar="NAME", help="What is given up: names (names and sources)."
+        ),
+    ] = "names",
+    leaks: Annotated[
+        Path | None,
+        typer.Option(
+            "--leaks",
+            metavar="FILE.json",
+            help="Write the leak report, which names what it finds: it is for you alone.",
+        ),
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Write a workload without what identifies it.
+
+    Says what still identifies it: surviving strings, which public models it is like, and what an attacker finds.
+    Exit status 1 if a string of the original survives.
+    """
+    from flint.sharing.inputs import SourceKind, read_source
+    from flint.sharing.level import find_level
+    from flint.sharing.output import refuse_place
+
+    find_level(level)
+    refuse_place(output, path)
+    _refuse_leaks_in(output, leaks)
+    with stages_shown(quiet=quiet or json_):
+        source = read_source(path)
+    if source.kind is SourceKind.TRACES:
+        document, text, survived = _traces(source, output, leaks)
+    else:
+        document, text, survived = _workload(source, output, level, leaks)
+    if json_:
+        print_json(document)
+    else:
+        print_text(text, end="")
+        print_note(f"wrote   {output}", quiet=quiet)
+    if survived:
+        raise typer.Exit(FOUND)
+
+
+def _workload(
+    source: Source, output: Path, level: str, leaks: Path | None
+) -> tuple[AnonymizeDocument, str, bool]:
+    from flint.sharing.anonymize import anonymized
+
+    found = anonymized(source, level)
+    with signals().unwinding():
+        files = found.save(output)
+        if leaks is not None:
+            _write_leaks(leaks, found.leaks.to_json())
+    document: AnonymizeDocument = {
+        "schema": "flint.anonymize/1",
+        "level": level,
+        "promise": _PROMISES[level],
+        "output": str(output),
+        "files": files,
+        "mesh": found.workload.mesh.shape,
+        "rows": [len(p) for p in found.workload.programs],
+        "survivors": _survivors(found.leaks.survivors),
+        "leaks": found.leaks.to_json(),
+    }
+    return document, _text(found), found.leaks.has_survivors
+
+
+def _text(found: Anonymized) -> str:
+    size = format_bytes(len(found.workload.to_bytes()))
+    rows = ", ".join(f"{len(p):,}" for p in found.workload.programs)
+    head = f"level   {found.level}: {_PROMISES[found.level]}\nmesh    {found.workload.mesh}\n"
+    return f"{head}rows    {rows} ({size})\n\n{found.leaks.text()}"
+
+
+def _traces(
+    source: Source, output: Path, leaks: Path | None
+) -> tuple[AnonymizeDocument, str, bool]:
+    """Traces without a workload: names go node by node, and only strings can be looked for."""
+    from flint.sharing.leaks.files import surviving_in_files
+    from flint.sharing.traces import redact_traces
+
+    with signals().unwinding():
+        ranks = redact_traces(source.path, output)
+        survivors = surviving_in_files(output)
+        if leaks is not None:
+            _write_leaks(leaks, {"survivors": _survivors(survivors)})
+    document: AnonymizeDocument = {
+        "schema": "flint.anonymize/1",
+        "level": "names",
+        "promise": _PROMISES["names"],
+        "output": str(output),
+        "files": ranks + 1,
+        "mesh": {},
+        "rows": [],
+        "survivors": _survivors(survivors),
+        "leaks": None,
+    }
+    strings = f"{len(survivors)} strings that may identify" if survivors else "no string survives"
+    text = (
+        f"level   names: {_PROMISES['names']}\ntraces  {ranks:,} ranks, node by node: {strings}\n"
+    )
+    return document, text, bool(survivors)
+
+
+def _survivors(found: tuple[Survivor, ...]) -> list[Any]:
+    return [{"place": s.place.value, "where": s.where, "text": s.text} for s in found]
+
+
+def _write_leaks(path: Path, document: dict[str, Any]) -> None:
+    import json
+
+    from flint.io.files import cannot_write, write_atomically
+
+    try:
+        write_atomically(path, (json.dumps(document, indent=1, default=str) + "\n").encode())
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _refuse_leaks_in(output: Path, leaks: Path | None) -> None:
+    """Raise FlintError FL903 for a report beside what is shared, FL502 for one that replaces an input."""
+    from flint.cli.inputs import keep_traces
+    from flint.errors import FlintError
+
+    keep_traces(leaks)
+    if leaks is not None and leaks.resolve().is_relative_to(output.resolve()):
+        raise FlintError(
+            "FL903",
+            f"the leak report {leaks} would be shared with {output}",
+            help="it names what it finds: give a place elsewhere",
+        )

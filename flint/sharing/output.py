@@ -1,0 +1,69 @@
+"""Writing what is shared: a `.flint` file, or a directory of traces as `flint capture -o` makes it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from flint.backends.chakra.keeping import refuse_to_replace
+from flint.backends.chakra.manifest import Manifest
+from flint.backends.chakra.writing.output import refuse_output
+from flint.cluster.load import preset_names
+from flint.errors import FlintError
+from flint.io.files import write_atomically
+from flint.ir.workload import Workload
+from flint.tracing import Trace
+
+
+def refuse_place(out: Path, source: Path | None) -> None:
+    """Raise FlintError before work whose result could not, or must not, be written.
+
+    FL903: `out` is the input, in it or around it; FL501 to FL506 as for any directory of traces; FL502 for
+    a file that is there.
+    """
+    if source is not None:
+        _refuse_input(out, source)
+    if out.suffix == ".flint":
+        refuse_to_replace(out)
+    else:
+        refuse_output(out)
+
+
+def _refuse_input(out: Path, source: Path) -> None:
+    there, here = os.path.realpath(out), os.path.realpath(source)
+    parts = os.path.commonpath([there, here])
+    if parts in (there, here) and (there == here or os.path.isdir(here)):
+        raise FlintError(
+            "FL903",
+            f"{out} would be written into {source}, which is read",
+            help="give a place beside it",
+        )
+
+
+def write_shared(workload: Workload, out: Path, like: Manifest | None = None) -> int:
+    """Write a workload to `out`; gives the number of files.
+
+    A directory has traces by the options of `like`: granularity, groups, ranks, durations of a preset.
+    Raises FlintError FL501 to FL506.
+    """
+    if out.suffix == ".flint":
+        write_atomically(out, workload.to_bytes())
+        return 1
+    return Trace(workload, {}).save(out, **_options(like)).files
+
+
+def is_timed_elsewhere(like: Manifest | None) -> bool:
+    """Whether durations of traces are those of a machine that only its owner can say again."""
+    return like is not None and like.options.cluster not in (None, *preset_names())
+
+
+def _options(like: Manifest | None) -> dict[str, Any]:
+    if like is None:
+        return {}
+    o = like.options
+    found: dict[str, Any] = {"groups": o.groups, "link": o.link, "ranks": o.ranks}
+    found |= {"granularity": o.granularity, "tensor_size": o.tensor_size}
+    if o.cluster in preset_names():
+        found["cluster"] = o.cluster
+    return found
