@@ -1,4 +1,4 @@
-"""Capture public models of examples/ and benchmarks/models/ on several meshes.
+"""Capture public models on several meshes: of examples/, benchmarks/models/ and of this folder.
 
     python benchmarks/sharing/known_examples.py /tmp/known/examples
 
@@ -9,6 +9,7 @@ options, code.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -17,10 +18,18 @@ from pathlib import Path
 
 from flint.capturing import CaptureOptions, captured
 from flint.errors import FlintError
+from flint.ir.workload import Workload
 from flint.steps.options import PipelineOptions
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (ROOT / "examples", ROOT / "benchmarks/models")
+FOLDERS = (ROOT / "examples", ROOT / "benchmarks/models", ROOT / "benchmarks/sharing")
+#: Captures of HuggingFace's and torchvision's models, one device each: model and family.
+COMPARED = {
+    "bert-small": ("BERT-small", "bert"),
+    "vit": ("ViT-B/16", "vit"),
+    "resnet-18": ("ResNet-18", "resnet"),
+    "qwen1.5-0.5b": ("Qwen1.5-0.5B", "qwen"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,7 @@ def jobs() -> Iterator[Job]:
     yield from _pipelines()
     yield from _torch()
     yield from _of_trainers()
+    yield from _encoders()
 
 
 def _llama() -> Iterator[Job]:
@@ -154,6 +164,34 @@ def _of_trainers() -> Iterator[Job]:
         yield Job("llama", "Llama-3-8B", "llama_titan.py", mesh)
 
 
+def _encoders() -> Iterator[Job]:
+    names = {
+        "bert": {"base": "BERT-base", "large": "BERT-large"},
+        "vit": {"b16": "ViT-B/16", "l16": "ViT-L/16", "h16": "ViT-H/16"},
+        "t5": {"base": "T5-base", "large": "T5-large", "11b": "T5-11B"},
+    }
+    for family, models in names.items():
+        for (size, name), mesh in product(models.items(), ("8x1", "8x4", "32x2")):
+            for training in ("true", "false"):
+                settings = (f"model={size}", f"training={training}")
+                yield Job(family, name, f"encoders_jax.py:{family}", mesh, settings)
+    for size, mesh in product(("7b", "13b", "70b"), ("8x8", "64x8", "32x4")):
+        for parallel in ("fsdp+tp", "fsdp"):
+            settings = (f"model={size}", f"parallel={parallel}")
+            yield Job("llama", f"Llama-2-{size.upper()}", "llama2_jax.py", mesh, settings)
+
+
+def compared(folder: Path) -> Iterator[Capture]:
+    """Copies of the captures that comparisons with measured steps have."""
+    for name, (model, family) in COMPARED.items():
+        source = ROOT / "benchmarks/compare_models" / f"{name}.flint"
+        shutil.copyfile(source, folder / source.name)
+        mesh = "x".join(map(str, Workload.load(source).mesh.sizes))
+        yield Capture(
+            source.name, family, model, mesh, "", "resnet_ddp" if "res" in name else "huggingface"
+        )
+
+
 def capture(job: Job, folder: Path) -> Capture:
     """Capture a job to its file, if it is not there."""
     path = folder / job.file
@@ -167,7 +205,7 @@ def capture(job: Job, folder: Path) -> Capture:
         else:
             options = CaptureOptions(model, job.mesh, settings=job.settings, pipeline=pipeline)
         captured(options).workload.save(path)
-    code = job.example.partition(".py")[0]
+    code = "llama_jax" if job.example == "llama2_jax.py" else job.example.partition(".py")[0]
     return Capture(job.file, job.family, job.model, job.mesh, job.options, code)
 
 
@@ -175,7 +213,7 @@ def main() -> None:
     """Capture all jobs; those that fail are named and left out."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    found = []
+    found = [asdict(one) for one in compared(folder)]
     for job in jobs():
         try:
             found.append(asdict(capture(job, folder)))
