@@ -45,6 +45,7 @@ class FileKind(Enum):
     ROUTING = ("a file of expert loads", 32 * MIB)
     ESTIMATE = ("a saved estimate", 256 * MIB)
     KNOWN = ("a file of known models", 64 * MIB)
+    ROWS = ("a row model", 64 * MIB)
 
     def __init__(self, text: str, most_bytes: int) -> None:
         self.text = text

@@ -1,0 +1,1 @@
+"""Workloads that never were: a generative model of programs, trained on captures."""
