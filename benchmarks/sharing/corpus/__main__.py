@@ -1,0 +1,110 @@
+"""Capture the corpus into a folder; see the package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.sharing.corpus.capture import workload_of
+from benchmarks.sharing.corpus.draw import Draw, draws
+from benchmarks.sharing.corpus.families import FAMILIES
+from flint.errors import FlintError
+from flint.ir.workload import Workload
+from flint.sharing.rules import broken_rules
+
+#: What models with options that do not fit each other raise, beside FlintError.
+_WRONG = (FlintError, ValueError, TypeError, AssertionError, NotImplementedError)
+#: Rows that a program of the corpus has: others are left out.
+FEWEST_ROWS, MOST_ROWS = 150, 2500
+#: More failures than captures in that share end the run: then something is wrong with all.
+MOST_FAILED = 0.25
+
+
+def main() -> None:
+    """Capture until there are `count`; what fails is named and left out."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sharing.corpus", description=__doc__
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--count", type=int, default=560)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", action="append", help="only of these families")
+    o = parser.parse_args()
+    o.folder.mkdir(parents=True, exist_ok=True)
+    families = tuple(f for f in FAMILIES if not o.family or f.name in o.family)
+    rows: dict[str, dict[str, str]] = {}
+    failed: list[str] = []
+    for draw in draws(families, o.seed):
+        if len(rows) >= o.count or len(failed) > 20 + MOST_FAILED * len(rows):
+            break
+        error = _captured(draw, o.folder)
+        if error:
+            failed.append(draw.file)
+            print(f"{draw.file} ({draw.mesh} {draw.words}): {error}", file=sys.stderr, flush=True)
+        else:
+            rows[draw.file] = row_of(draw)
+            _write_index(o.folder, rows)
+    counts = Counter(row["family"] for row in rows.values())
+    print(f"{len(rows)} captures of {len(counts)} families, {len(failed)} failed: {dict(counts)}")
+
+
+def row_of(draw: Draw) -> dict[str, str]:
+    """The row of `index.json`, in the form that `known_examples` has."""
+    code = draw.example.model.partition(".py")[0].rpartition("/")[2] if draw.example else "corpus"
+    name = draw.file.removesuffix(".flint")
+    return {
+        "file": draw.file,
+        "family": draw.family.name,
+        "model": name,
+        "mesh": draw.mesh,
+        "options": draw.words,
+        "code": code,
+    }
+
+
+def _captured(draw: Draw, folder: Path) -> str:
+    """Capture to its file, if it is not there; why it failed, or an empty text."""
+    path = folder / draw.file
+    if path.exists():
+        return ""
+    begin = time.perf_counter()
+    try:
+        workload = workload_of(draw)
+        workload.verify()
+    except _WRONG as error:
+        return f"{type(error).__name__}: {error}"
+    count = len(workload.programs[0])
+    if not FEWEST_ROWS <= count <= MOST_ROWS:
+        return f"{count} rows"
+    broken = broken_rules(workload)
+    if broken:
+        return "; ".join(str(one) for one in broken[:3])
+    _save(workload, path)
+    seconds = time.perf_counter() - begin
+    print(f"{draw.file} {draw.mesh} rows={count} {seconds:.2f} s", flush=True)
+    return ""
+
+
+def _save(workload: Workload, path: Path) -> None:
+    """Whole or not at all."""
+    part = path.with_name("." + path.name)
+    workload.save(part)
+    os.replace(part, path)
+
+
+def _write_index(folder: Path, rows: dict[str, dict[str, str]]) -> None:
+    """These rows, and those of captures that were there before and were not come by yet."""
+    path, part = folder / "index.json", folder / ".index.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    kept = {row["file"]: row for row in before if (folder / row["file"]).exists()}
+    part.write_text(json.dumps([*(kept | rows).values()], indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""Decoders of text: rotary with gated products and grouped heads, GPT's kind, and such with windows."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.sharing.corpus.family import LENGTH_STYLES, Example, Family
+from benchmarks.sharing.corpus.parts import (
+    Arrays,
+    attend,
+    attend_in_blocks,
+    attention_result,
+    attention_weights,
+    causal_mask,
+    cross_entropy,
+    embedded,
+    ffn,
+    ffn_weights,
+    norm,
+    norm_weights,
+    picked_entropy,
+    projected,
+    rms_norm,
+    rotary,
+    whole,
+)
+from benchmarks.sharing.corpus.run import Input, Model, Run, Weight
+from benchmarks.sharing.corpus.sizes import (
+    LENGTHS,
+    VOCABS,
+    Options,
+    divisor_at_most,
+    drawn_transformer,
+)
+
+
+def _tokens(o: Options, run: Run) -> Input:
+    return Input((run.plan.batch, o["length"]), ("batch", "length"), "int32")
+
+
+def _language_model(o: Options, run: Run, weights: Any, forward: Any) -> Model:
+    """A model of the next token, with its loss written out or indexed."""
+
+    def loss(params: Any, tokens: Any, targets: Any) -> Any:
+        logits = forward(params, tokens)
+        if o.get("loss") == "picked":
+            return picked_entropy(logits, targets)
+        return cross_entropy(run, logits, targets)
+
+    return Model(forward, loss, weights, (_tokens(o, run),), (_tokens(o, run),))
+
+
+def draw_rotary(rng: Random) -> Options:
+    o = drawn_transformer(rng)
+    groups = [n for n in (1, 2, 4, 5, 8, 10) if o["heads"] % n == 0] + [o["heads"]]
+    return {
+        **o,
+        "kv_heads": rng.choice(groups),
+        "vocab": rng.choice(VOCABS),
+        "length": rng.choice(LENGTHS),
+        "activation": rng.choice(("silu", "silu", "gelu")),
+        "parallel_block": rng.random() < 0.2,
+        "qk_norm": rng.random() < 0.3,
+        "sandwich": rng.random() < 0.2,
+        "tied": rng.random() < 0.3,
+        "cap": rng.choice((0, 0, 0, 50)),
+        "blocks": rng.random() < 0.2,
+        "scaled_embed": rng.random() < 0.2,
+    }
+
+
+def _rotary_weights(o: Options, run: Run) -> Any:
+    dim = o["dim"]
+    layer = attention_weights(dim, o["heads"], o["head_dim"], o["kv_heads"])
+    layer |= ffn_weights(dim, o["ffn"], gated=True) | norm_weights("rms", dim, "in")
+    layer |= {} if o["parallel_block"] else norm_weights("rms", dim, "mid")
+    if o["sandwich"]:
+        layer |= norm_weights("rms", dim, "after") | norm_weights("rms", dim, "end")
+    if o["qk_norm"]:
+        layer |= {"q_norm": Weight((o["head_dim"],)), "k_norm": Weight((o["head_dim"],))}
+    top = {
+        "embed": Weight((o["vocab"], dim), ("vocab", "embed")),
+        "layers": run.stack(o["layers"], layer),
+        **norm_weights("rms", dim, "out"),
+    }
+    return top if o["tied"] else {**top, "head": Weight((dim, o["vocab"]), ("embed", "vocab"))}
+
+
+def _rotary_attention(o: Options, run: Run, x: Any, p: Arrays, mask: Any) -> Any:
+    q, k, v = (projected(run, x, p, name) for name in "qkv")
+    if o["qk_norm"]:
+        q, k = rms_norm(q, p["q_norm"]), rms_norm(k, p["k_norm"])
+    q, k = rotary(q, 10_000.0), rotary(k, 10_000.0)
+    if o["blocks"]:
+        return attention_result(run, attend_in_blocks(q, k, v, min(o["length"], 512)), p)
+    return attention_result(run, attend(q, k, v, mask, cap=o["cap"]), p)
+
+
+def build_rotary(o: Options, run: Run) -> Model:
+    """Llama's, Gemma's and PaLM's kinds."""
+
+    def block(x: Any, p: Arrays) -> Any:
+        mask = causal_mask(o["length"])
+        y = whole(run, rms_norm(x, p["in_scale"]))
+        a = _rotary_attention(o, run, y, p, mask)
+        if o["parallel_block"]:
+            return x + a + ffn(run, y, p, o["activation"])
+        x = x + (rms_norm(a, p["after_scale"]) if o["sandwich"] else a)
+        f = ffn(run, whole(run, rms_norm(x, p["mid_scale"])), p, o["activation"])
+        return x + (rms_norm(f, p["end_scale"]) if o["sandwich"] else f)
+
+    def forward(params: Any, tokens: Any) -> Any:
+        x = embedded(run, params["embed"], tokens)
+        x = x * o["dim"] ** 0.5 if o["scaled_embed"] else x
+        x = whole(run, rms_norm(run.layers(block, x, params["layers"]), params["out_scale"]))
+        head = params["embed"].T if o["tied"] else params["head"]
+        return run.pin(x @ head, "batch", "length", "vocab")
+
+    return _language_model(o, run, _rotary_weights(o, run), forward)
+
+
+def draw_gpt(rng: Random) -> Options:
+    return {
+        **drawn_transformer(rng),
+        "vocab": rng.choice(VOCABS),
+        "length": rng.choice(LENGTHS[:12]),
+        "activation": rng.choice(("gelu", "gelu", "erf", "relu", "relu2")),
+        "bias": rng.random() < 0.75,
+        "fused": rng.random() < 0.4,
+        "library": rng.random() < 0.25,
+        "tied": rng.random() < 0.6,
+        "loss": rng.choice(("whole", "picked")),
+    }
+
+
+def _gpt_weights(o: Options, run: Run) -> Any:
+    dim, kind = o["dim"], "layer" if o["bias"] else "scale"
+    layer = attention_weights(dim, o["heads"], o["head_dim"], bias=o["bias"])
+    if o["fused"]:
+        layer = {n: w for n, w in layer.items() if n[0] == "o"}
+        layer["qkv"] = Weight((dim, 3, o["heads"], o["head_dim"]), ("embed", "", "heads", ""))
+    layer |= ffn_weights(dim, o["ffn"], bias=o["bias"])
+    layer |= norm_weights(kind, dim, "in") | norm_weights(kind, dim, "mid")
+    top = {
+        "embed": Weight((o["vocab"], dim), ("vocab", "embed")),
+        "positions": Weight((o["length"], dim), ("", "embed")),
+        "layers": run.stack(o["layers"], layer),
+        **norm_weights(kind, dim, "out"),
+    }
+    return top if o["tied"] else {**top, "head": Weight((dim, o["vocab"]), ("embed", "vocab"))}
+
+
+def _gpt_attention(o: Options, run: Run, x: Any, p: Arrays) -> Any:
+    if o["fused"]:
+        qkv = run.pin(
+            jnp.einsum("bsd,dnhk->nbshk", x, p["qkv"]), "", "batch", "length", "heads", ""
+        )
+        q, k, v = qkv[0], qkv[1], qkv[2]
+    else:
+        q, k, v = (projected(run, x, p, name) for name in "qkv")
+    if o["library"]:
+        y = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="xla")
+    else:
+        y = attend(q, k, v, causal_mask(o["length"]))
+    return attention_result(run, y, p)
+
+
+def build_gpt(o: Options, run: Run) -> Model:
+    """GPT-2's kind: learned positions, norms before sublayers."""
+    kind = "layer" if o["bias"] else "scale"
+
+    def block(x: Any, p: Arrays) -> Any:
+        x = x + _gpt_attention(o, run, whole(run, norm(kind, x, p, "in")), p)
+        return x + ffn(run, whole(run, norm(kind, x, p, "mid")), p, o["activation"])
+
+    def forward(params: Any, tokens: Any) -> Any:
+        x = embedded(run, params["embed"], tokens) + run.gathered(params["positions"], "", "embed")
+        x = whole(run, norm(kind, run.layers(block, x, params["layers"]), params, "out"))
+        head = params["embed"].T if o["tied"] else params["head"]
+        return run.pin(x @ head, "batch", "length", "vocab")
+
+    return _language_model(o, run, _gpt_weights(o, run), forward)
+
+
+def draw_local(rng: Random) -> Options:
+    o = drawn_transformer(rng)
+    return {
+        **o,
+        "layers": o["layers"] // 2 * 2,
+        "kv_heads": rng.choice((1, divisor_at_most(o["heads"], 4), o["heads"])),
+        "vocab": rng.choice(VOCABS),
+        "length": rng.choice((2048, 4096, 8192, 16_384, 32_768)),
+        "window": rng.choice((128, 256, 512, 1024)),
+        "form": rng.choice(("chunks", "chunks", "mask", "alternating")),
+        "gated": rng.random() < 0.5,
+        "norm": rng.choice(("rms", "layer")),
+    }
+
+
+def _with_chunk_before(x: Any) -> Any:
+    """(b, chunks, w, h, k) with the chunk before: (b, chunks, 2 w, h, k), zeros before the first."""
+    before = jnp.pad(x, ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))[:, :-1]
+    return jnp.concatenate([before, x], axis=2)
+
+
+def _chunked_attention(q: Any, k: Any, v: Any, window: int) -> Any:
+    """Each query sees the last `window` keys: scores of chunks to themselves and to the one before."""
+    batch, length, heads, size = q.shape
+    k, v = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (k, v))
+    q, k, v = (x.reshape(batch, length // window, window, heads, size) for x in (q, k, v))
+    k, v = _with_chunk_before(k), _with_chunk_before(v)
+    scores = jnp.einsum("bcshk,bcthk->bchst", q, k).astype(jnp.float32) * size**-0.5
+    away = jnp.arange(window)[:, None] + window - jnp.arange(2 * window)
+    seen = (away >= 0) & (away < window)
+    first = jnp.arange(length // window)[:, None, None] > 0
+    seen = seen & (first | (jnp.arange(2 * window) >= window))
+    weights = jax.nn.softmax(jnp.where(seen[:, None], scores, -1e30), axis=-1).astype(q.dtype)
+    return jnp.einsum("bchst,bcthk->bcshk", weights, v).reshape(batch, length, heads, size)
+
+
+def _local_weights(o: Options, run: Run) -> Any:
+    dim = o["dim"]
+    layer = attention_weights(dim, o["heads"], o["head_dim"], o["kv_heads"])
+    layer |= ffn_weights(dim, o["ffn"], gated=o["gated"])
+    layer |= norm_weights(o["norm"], dim, "in") | norm_weights(o["norm"], dim, "mid")
+    two = o["form"] == "alternating"
+    layers = run.stack(o["layers"] // 2, {"near": layer, "far": layer}) if two else None
+    return {
+        "embed": Weight((o["vocab"], dim), ("vocab", "embed")),
+        "layers": layers if two else run.stack(o["layers"], layer),
+        **norm_weights(o["norm"], dim, "out"),
+        "head": Weight((dim, o["vocab"]), ("embed", "vocab")),
+    }
+
+
+def build_local(o: Options, run: Run) -> Model:
+    """Windows in chunks, by a mask, or in every other layer."""
+
+    def one(x: Any, p: Arrays, near: bool) -> Any:
+        y = whole(run, norm(o["norm"], x, p, "in"))
+        q, k, v = (projected(run, y, p, name) for name in "qkv")
+        q, k = rotary(q, 1e4), rotary(k, 1e4)
+        if near and o["form"] != "mask":
+            out = _chunked_attention(q, k, v, o["window"])
+        else:
+            out = attend(q, k, v, causal_mask(o["length"], o["window"] if near else 0))
+        x = x + attention_result(run, out, p)
+        return x + ffn(run, whole(run, norm(o["norm"], x, p, "mid")), p, "gelu")
+
+    def block(x: Any, p: Arrays) -> Any:
+        if o["form"] == "alternating":
+            return one(one(x, p["near"], True), p["far"], False)
+        return one(x, p, True)
+
+    def forward(params: Any, tokens: Any) -> Any:
+        x = embedded(run, params["embed"], tokens)
+        x = whole(run, norm(o["norm"], run.layers(block, x, params["layers"]), params, "out"))
+        return run.pin(x @ params["head"], "batch", "length", "vocab")
+
+    return _language_model(o, run, _local_weights(o, run), forward)
+
+
+def _llama_settings(rng: Random) -> dict[str, str]:
+    return {
+        "model": rng.choice(("8b", "70b", "405b")),
+        "parallel": rng.choice(("fsdp+tp", "fsdp+tp+sp", "tp", "tp+sp", "fsdp")),
+        "remat": rng.choice(("full", "none")),
+        "seq": str(rng.choice(LENGTHS)),
+        "num_layers": str(rng.choice((0, 4, 16))),
+        "optimizer": rng.choice(("", "", "sharded")),
+    }
+
+
+FAMILIES = (
+    Family(
+        "rotary decoder",
+        draw_rotary,
+        build_rotary,
+        LENGTH_STYLES,
+        0.15,
+        Example("examples/llama_jax.py", (2, 4, 8), _llama_settings),
+    ),
+    Family("gpt", draw_gpt, build_gpt, LENGTH_STYLES, 0.15),
+    Family("local attention", draw_local, build_local, LENGTH_STYLES, 0.2),
+)
