@@ -1,0 +1,129 @@
+"""Templates: what a step is, apart from which earlier steps it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+from flint.ir.op_class import OpClass
+from flint.ir.program import Collective, Kind, Phase
+
+#: Numbers and words that a rule of shapes takes; nested, and hashable.
+Arguments: TypeAlias = tuple[Any, ...]
+
+
+class StepKind(IntEnum):
+    """What a step does to the program that is written."""
+
+    UNKNOWN = 0  #: a row that no rule explains; it is read while learning, and never generated
+    ROW = 1
+    OPEN = 2  #: a loop begins
+    YIELD = 3  #: the next value that the loop carries goes on as an earlier row
+    CLOSE = 4  #: the loop ends
+    END = 5  #: the program ends: what nobody has read is what the step returns
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A kind of step. Rows of programs of every size share it: sizes follow from what is read.
+
+    `rule` with its `arguments` says how the shape of the result follows (`flint.sharing.synth.codec.shapes`),
+    `arity` how many rows are read, `pointers` how many further steps only lend their dimensions.
+    `alias` is the number of the operand whose storage the result shares, or -1. `rate` is FLOPs for
+    each element of the result, of reductions for each element of the operand. `axes` are
+    numbers of mesh axes of a group or route, `route` the offset and whether it wraps. `sizes`: of
+    look-ups the numbers that an index is of; of convolutions (groups, dimension of features, operand and
+    its dimension that k is made without). `several` is the bytes of all results in hundredths of those of the first. `changes` says
+    of a value that a loop carries that another one goes on.
+    """
+
+    step: StepKind
+    opcode: str = ""
+    op: OpClass = OpClass.VALUE
+    kind: Kind = Kind.VALUE
+    collective: Collective = Collective.NONE
+    axes: tuple[int, ...] = ()
+    route: tuple[int, ...] = ()
+    dtype: str = ""
+    phase: Phase = Phase.UNKNOWN
+    flags: int = 0
+    rule: str = ""
+    arguments: Arguments = ()
+    arity: int = 0
+    pointers: int = 0
+    alias: int = -1
+    rate: int = 0
+    product: str = ""
+    sizes: tuple[int, ...] = ()
+    several: int = 100
+    changes: bool = False
+
+    @property
+    def slots(self) -> int:
+        """How many earlier steps are chosen: those that are read, then those that lend dimensions."""
+        return self.arity + self.pointers
+
+    @property
+    def is_carry(self) -> bool:
+        """Whether the row stands for a value that a loop carries."""
+        return self.opcode == CARRY
+
+    def to_json(self) -> list[Any]:
+        """Its fields in order."""
+        return list(astuple(self))
+
+    @classmethod
+    def from_json(cls, data: Iterable[Any]) -> Template:
+        """What `to_json` gave, also through a file."""
+        values = dict(zip((f.name for f in fields(cls)), data, strict=True))
+        for name, member in _MEMBERS.items():
+            values[name] = member(values[name])
+        values |= {name: _nested(values[name]) for name in ("axes", "route", "arguments", "sizes")}
+        return cls(**values)
+
+
+#: The opcode of values that loops carry, whichever reader wrote it.
+CARRY = "while.carry"
+_MEMBERS: dict[str, type[IntEnum]] = {
+    "step": StepKind,
+    "op": OpClass,
+    "kind": Kind,
+    "collective": Collective,
+    "phase": Phase,
+}
+UNKNOWN = Template(StepKind.UNKNOWN)
+YIELD = Template(StepKind.YIELD, arity=1)
+CLOSE = Template(StepKind.CLOSE)
+END = Template(StepKind.END)
+#: Templates that every vocabulary has, in this order.
+FIXED = (UNKNOWN, YIELD, CLOSE, END)
+
+
+def _nested(value: Any) -> Any:
+    return tuple(map(_nested, value)) if isinstance(value, list | tuple) else value
+
+
+class Vocabulary:
+    """Templates by number; number 0 is UNKNOWN, which is never generated."""
+
+    def __init__(self, templates: Iterable[Template] = ()) -> None:
+        self.templates: tuple[Template, ...] = tuple(dict.fromkeys((*FIXED, *templates)))
+        self._numbers = {t: n for n, t in enumerate(self.templates)}
+
+    def __len__(self) -> int:
+        return len(self.templates)
+
+    def number(self, template: Template) -> int:
+        """The number of a template; 0 for one that the vocabulary lacks."""
+        return self._numbers.get(template, 0)
+
+    def to_json(self) -> list[list[Any]]:
+        """Templates as lists."""
+        return [t.to_json() for t in self.templates]
+
+    @classmethod
+    def from_json(cls, data: Iterable[Iterable[Any]]) -> Vocabulary:
+        """What `to_json` gave."""
+        return cls(Template.from_json(one) for one in data)
