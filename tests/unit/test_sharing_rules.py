@@ -67,6 +67,45 @@ def test_captured_programs_keep_every_rule(name):
     assert is_valid(workload)
 
 
+def _halves(x):
+    a, b = jnp.split(x, 2, axis=-1)  # every device reads the whole shard of another one
+    return a * b
+
+
+def _first(x):
+    # the gradient of one row is padded over a dimension that is cut: one of one element is gathered
+    return jax.grad(lambda y: jnp.sum(jnp.tanh(y[..., 0])))(x)
+
+
+def _cut(x):
+    # the gradient of a shift pads at one end and cuts at the other
+    return jax.grad(lambda y: jnp.sum(jnp.tanh(jnp.pad(y, ((1, 0), (0, 0)))[:-1])))(x)
+
+
+def _real(x):
+    return jnp.fft.ifft(jnp.fft.fft(x, axis=0) * 2, axis=0).real
+
+
+@pytest.mark.parametrize(
+    ("function", "needed"),
+    [
+        (_halves, "implied.collective_permute"),
+        (_first, "stablehlo.pad"),
+        (_cut, "stablehlo.pad"),
+        (_real, "stablehlo.real"),
+    ],
+)
+def test_rows_that_few_models_have_keep_every_rule(function, needed):
+    # values beside what other devices send of them, padding that cuts, parts of complex numbers
+    mesh = auto_mesh((8,), ("x",))
+    x = jax.ShapeDtypeStruct(
+        (16, 64), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(None, "x"))
+    )
+    workload = flint.trace(flint.Step(function, (x,)), mesh="x=8").workload
+    assert needed in workload.programs[0].opcodes
+    assert list(map(str, broken_rules(workload))) == []
+
+
 def test_rules_are_about_rows():
     # no rule holds because it is about nothing: a small training step has rows for most of them
     from flint.sharing.rules.view import View

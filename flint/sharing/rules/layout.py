@@ -11,10 +11,10 @@ from flint.ir.op_class import DATA_MOVEMENT, LAYOUT, OpClass
 from flint.sharing.rules.rule import Rule, Told
 from flint.sharing.rules.shapes import (
     has_equal_elements,
-    is_around,
     is_broadcast,
     is_equal,
     is_joined,
+    is_padded,
     is_permuted,
     is_within,
 )
@@ -160,7 +160,7 @@ RULES = (
         "a dynamic slice is inside of an operand",
         _some(OpClass.DYNAMIC_SLICE, is_within),
     ),
-    Rule("pad", "a pad is around an operand", _some(OpClass.PAD, is_around)),
+    Rule("pad", "a pad is around an operand, or cuts it", _some(OpClass.PAD, is_padded)),
     Rule("concatenate", "parts of a concatenation sum to it along one dimension", _concatenates),
     Rule("copied-types", "what copies elements keeps their type", _types),
     Rule("parts-read", "a slice reads what it returns", _parts_read),

@@ -47,6 +47,11 @@ def is_around(operand: Shape, result: Shape) -> bool:
     return is_within(result, operand)
 
 
+def is_padded(operand: Shape, result: Shape) -> bool:
+    """As many dimensions: all at least the operand's, or, where padding is negative, at most."""
+    return is_around(operand, result) or is_within(operand, result)
+
+
 def is_joined(operand: Shape, result: Shape) -> bool:
     """As many dimensions; all but one are equal, and that one is not longer than the result's."""
     if len(operand) != len(result):
@@ -56,6 +61,11 @@ def is_joined(operand: Shape, result: Shape) -> bool:
 
 
 def is_split(whole: Shape, part: Shape, size: int) -> bool:
-    """One dimension of the part is that of the whole over `size`, rounded up; others are equal."""
+    """One dimension of the part is that of the whole over `size`, rounded up; others are equal.
+
+    A dimension of 1 stays 1.
+    """
+    if whole == part:
+        return 1 in whole
     other = [(w, p) for w, p in zip(whole, part, strict=True) if w != p]
     return len(other) == 1 and other[0][1] == -(-other[0][0] // size)

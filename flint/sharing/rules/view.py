@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.ir.columns import bytes_of_type, carried, is_any, type_bytes, yielded
-from flint.ir.op_class import Classes, OpClass
+from flint.ir.op_class import ELEMENTWISE, Classes, OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -176,8 +176,9 @@ def _waits(program: Program, owner: Int64s, read: Int64s) -> Mask:
     """Dependencies that order rows and read nothing.
 
     They are on rows without a value (ends of units of a pipeline), and on what was written into an
-    array that the row reads as well (a message that is received into it). Borders of a value that
-    neighbours send come beside the value, which is read as well.
+    array that the row reads as well (a message that is received into it). What a partitioned
+    operation needs of other devices (borders of a value, or all of it) comes beside the value, which
+    is read as well.
     """
     empty = (program.op == OpClass.TURN) | (program.result_bytes == 0)
     empty |= (program.kind == Kind.RECV) & ((program.flags & Flag.IN_PLACE) != 0)
@@ -187,4 +188,18 @@ def _waits(program: Program, owner: Int64s, read: Int64s) -> Mask:
     alias = program.alias[read].astype(np.int64)
     into = (program.flags[read] & Flag.IN_PLACE) != 0
     again = np.isin(owner * max(len(program), 1) + alias, keys) & into & (alias >= 0)
-    return np.asarray(empty[read] | again)
+    return np.asarray(empty[read] | again | _comes_beside(program, owner, read, keys))
+
+
+def _comes_beside(program: Program, owner: Int64s, read: Int64s, keys: Int64s) -> Mask:
+    """Links to what other devices send of a value that the row reads as well: border or whole.
+
+    Of element by element operations and concatenations both are operands.
+    """
+    sent = np.isin(program.collective, (Collective.PERMUTE, Collective.ALL_GATHER))
+    sent &= (np.diff(program.dep_start) > 0) & (program.kind == Kind.COLLECTIVE)
+    both = is_any(program, ELEMENTWISE | {OpClass.CONCATENATE}) | (program.kind > Kind.COMPUTE)
+    source = np.zeros(len(program), dtype=np.int64)
+    source[sent] = program.deps[program.dep_start[:-1][sent]]
+    beside = np.isin(owner * max(len(program), 1) + source[read], keys)
+    return np.asarray(sent[read] & beside & ~both[owner])
