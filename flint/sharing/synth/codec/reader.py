@@ -137,7 +137,7 @@ class _Reader:
         self._steps.add(template, pointers)
 
     def _close(self, number: int) -> None:
-        for carried, produced in self._program.regions[number].carries:
+        for carried, produced in sorted(self._program.regions[number].carries):
             if carried != produced and carried in self._at and produced in self._at:
                 self._steps.add(YIELD, (self._at[produced],))
         self._steps.add(CLOSE)

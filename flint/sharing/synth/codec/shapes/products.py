@@ -64,9 +64,7 @@ class Dot:
     def allows(self, t: Template, chosen: Sequence[ValueType], candidate: ValueType) -> bool:
         first, second = (Side(*side) for side in t.arguments)
         if not chosen:
-            if t.arity == 1 and not _fits(first, second, candidate, candidate):
-                return False
-            return candidate.rank == first.rank
+            return candidate.rank == first.rank and (t.arity == 2 or _is_square(t, candidate))
         return candidate.rank == second.rank and _fits(first, second, chosen[0], candidate)
 
     def shape(self, t: Template, chosen: Sequence[ValueType], scene: Scene) -> Shape | None:
@@ -86,6 +84,15 @@ def sizes_of(t: Template, chosen: Sequence[ValueType]) -> DotSizes:
         math.prod(b[i] for i in second.free),
         math.prod(a[i] for i in first.summed),
     )
+
+
+def _is_square(t: Template, candidate: ValueType) -> bool:
+    """Whether a value can be both operands: the product with itself has as many rows as columns."""
+    first, second = (Side(*side) for side in t.arguments)
+    if candidate.rank != second.rank or not _fits(first, second, candidate, candidate):
+        return False
+    sizes = sizes_of(t, (candidate,))
+    return sizes.m == sizes.n
 
 
 def _fits(first: Side, second: Side, a: ValueType, b: ValueType) -> bool:
