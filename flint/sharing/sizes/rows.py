@@ -1,0 +1,123 @@
+"""Rows of a program with the terms of their dimensions, as relations between them read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+
+import numpy as np
+
+from flint.ir.mesh import AxisRef
+from flint.ir.program import Program, RegionKind
+from flint.sharing.rules.view import Shape, View
+from flint.sharing.sizes.symbols import Symbols, Term, joined
+
+
+class Outcome(Enum):
+    """What a relation found out of a row."""
+
+    DONE = auto()
+    AMBIGUOUS = auto()  #: several readings fit: what is known of other rows will tell
+    UNKNOWN = auto()  #: no reading fits
+
+
+class Rows:
+    """One program: `dims` holds the terms of each row's shape, `trips` that of each region.
+
+    `work` are terms of a row's four dims where a relation found them. `within` are pairs of terms of
+    which the second is no longer than the first, for what nobody says more of.
+    """
+
+    def __init__(self, program: Program, symbols: Symbols) -> None:
+        self.program = program
+        self.symbols = symbols
+        self.view = View(program)
+        self.shapes: list[Shape] = [program.shapes[s] for s in program.shape.tolist()]
+        self.dims = [tuple(symbols.new(d) for d in shape) for shape in self.shapes]
+        self.reads = _reads(self.view)
+        self.trips = [
+            symbols.new(r.trip_count) if r.kind is RegionKind.LOOP else (r.trip_count, ())
+            for r in program.regions
+        ]
+        self.work: dict[int, tuple[Term, Term, Term, Term]] = {}
+        self.within: list[tuple[Term, Term]] = []
+        self.is_last_try = False
+
+    def long(self, row: int) -> list[int]:
+        """Places of dimensions longer than 1."""
+        return [i for i, d in enumerate(self.shapes[row]) if d != 1]
+
+    def long_shape(self, row: int) -> Shape:
+        """The shape without dimensions of 1."""
+        return tuple(d for d in self.shapes[row] if d != 1)
+
+    def long_dims(self, row: int) -> list[Term]:
+        """Terms of dimensions longer than 1."""
+        pairs = zip(self.dims[row], self.shapes[row], strict=True)
+        return [t for t, d in pairs if d != 1]
+
+    def elements(self, row: int) -> Term:
+        """How many elements a row has."""
+        return joined(self.dims[row])
+
+    def bytes(self, row: int) -> Term | None:
+        """Bytes of the first result; None where elements of less than a byte do not fill bytes."""
+        bits = 8 * int(self.view.type_bytes[row])
+        coefficient, symbols = self.symbols.expand(self.elements(row))
+        elements = self.symbols.value((coefficient, symbols))
+        each, rest = divmod(bits, elements) if elements else (0, 0)
+        if rest or coefficient * each % 8:
+            return None
+        return coefficient * each // 8, symbols
+
+    def equate_all(self, one: Sequence[Term], other: Sequence[Term]) -> None:
+        """Equate terms pairwise."""
+        for a, b in zip(one, other, strict=True):
+            self.symbols.equate(a, b)
+
+    def equate_rows(self, one: int, other: int) -> None:
+        """Equate dimensions of two rows of one shape."""
+        self.equate_all(self.dims[one], self.dims[other])
+
+    def freeze(self, row: int) -> None:
+        """Make the dimensions of a row and of what it reads constant."""
+        for at in (row, *self.reads[row]):
+            for term in self.dims[at]:
+                self.symbols.freeze(term)
+
+    def loop_of(self, row: int, trips: int) -> Term | None:
+        """The trip count of the innermost loop around a row that runs so often."""
+        region = int(self.program.region[row])
+        while region >= 0:
+            if self.program.regions[region].trip_count == trips and trips > 1:
+                return self.trips[region]
+            region = self.program.regions[region].parent
+        return None
+
+    def group_factor(self, row: int) -> Term:
+        """Devices in the group of a row: sizes of axes, or a number where ranks are listed."""
+        p = self.program
+        group = p.groups[int(p.group[row])]
+        if group.is_listed:
+            self.symbols.pinned |= {AxisRef(name) for name in p.mesh.names}
+            return group.size(p.mesh), ()
+        return joined(self.symbols.axis(a, p.mesh.axis_size(a)) for a in group.axes)
+
+    def choose(self, row: int, options: Sequence[Sequence[tuple[Term, Term]]]) -> Outcome:
+        """Equate the pairs of one option: the only one, or on the last try the one known best."""
+        if not options:
+            return Outcome.UNKNOWN
+        if len(options) > 1 and not self.is_last_try:
+            return Outcome.AMBIGUOUS
+        same = self.symbols.is_same
+        best = max(options, key=lambda pairs: sum(same(a, b) for a, b in pairs))
+        for a, b in best:
+            self.symbols.equate(a, b)
+        return Outcome.DONE
+
+
+def _reads(view: View) -> list[list[int]]:
+    """What each row reads, without what it only waits for."""
+    start = np.searchsorted(view.owner, np.arange(len(view) + 1)).tolist()
+    read = view.read.tolist()
+    return [read[a:b] for a, b in zip(start, start[1:], strict=False)]
