@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.ir.program import Int64s, Kind, Phase
+from flint.ir.program import Flag, Int64s, Kind, Phase
 from flint.sharing.synth.codec.reader import Steps
 from flint.sharing.synth.codec.scene import Scene
 from flint.sharing.synth.codec.shapes import RULE_NAMED
@@ -55,6 +55,8 @@ class Draft:
         self._phase = np.zeros(capacity, dtype=np.int64)
         self._plain = np.zeros(capacity, dtype=np.bool_)
         self._unread = np.zeros(capacity, dtype=np.bool_)
+        #: Of steps that write into an earlier one, which.
+        self._into = np.full(capacity, _NO_TYPE, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -95,12 +97,19 @@ class Draft:
         if len(chosen) < t.arity:
             found &= self._may_read(t, n)
         for step in chosen[: t.arity] if len(chosen) < t.arity else ():
-            found[step] = False
+            self._leave_out(found, step)
         return np.flatnonzero(found)
 
     def unread(self, steps: Int64s) -> Mask:
         """For each of these steps, whether nothing has read it yet."""
         return np.asarray(self._unread[steps])
+
+    def _leave_out(self, found: Mask, step: int) -> None:
+        """Nothing is read twice, nor beside what was written into it: that would be order alone."""
+        found[step] = False
+        found[self._into[: len(found)] == step] = False
+        if self._into[step] >= 0:
+            found[self._into[step]] = False
 
     def _may_read(self, t: Template, n: int) -> Mask:
         """No phase reads what a later one makes; carried values come from before their loop."""
@@ -164,6 +173,8 @@ class Draft:
         self._unread[step] = works
         self._plain[step] = t.several == 100
         self._phase[step] = t.phase if works else Phase.UNKNOWN
+        in_place = t.flags & Flag.IN_PLACE and t.alias >= 0
+        self._into[step] = self.steps.operands[step][t.alias] if in_place else _NO_TYPE
         if loop is None:
             return
         if t.is_carry and not loop.has_rows:
@@ -184,7 +195,7 @@ class Draft:
     def _grow(self, size: int) -> None:
         if size <= len(self._type):
             return
-        for name in ("_type", "_phase", "_plain", "_unread"):
+        for name in ("_type", "_phase", "_plain", "_unread", "_into"):
             old = getattr(self, name)
             new = np.zeros(2 * len(old), dtype=old.dtype)
             new[: len(old)] = old

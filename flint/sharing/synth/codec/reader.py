@@ -225,7 +225,8 @@ class _Reader:
         for rule in RULES:
             reading = rule.read(seen)
             if reading is not None:
-                return rule.name, reading
+                gathers = row.collective is Collective.ALL_GATHER and rule.name == "same"
+                return ("", None) if gathers else (rule.name, reading)
         order = _by_role(seen)
         probe = Template(StepKind.ROW, op=row.op, kind=row.kind, dtype=row.dtype)
         operands = [r.type for r in order]

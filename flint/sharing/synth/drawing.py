@@ -1,0 +1,139 @@
+"""Drawing a program: step after step from the row model, among what the grammar allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.sharing.synth.codec.draft import Draft
+from flint.sharing.synth.codec.reader import Steps
+from flint.sharing.synth.codec.scene import Scene
+from flint.sharing.synth.codec.template import StepKind, Template, Vocabulary
+from flint.sharing.synth.codec.value_type import ValueType
+from flint.sharing.synth.codec.writer import new_sizes, shape_of
+from flint.sharing.synth.model.row_model import RowModel
+from flint.sharing.synth.model.state import State
+
+#: Templates that are tried for one step; then the program is given up.
+_MOST_TRIES = 40
+#: The program may end at this share of the rows that are asked for, and is made to end at the other.
+_MAY_END, _MUST_END = 0.9, 1.1
+#: Sizes of one octave: its first number times these eighths.
+_EIGHTHS = np.array([8, 9, 10, 11, 12, 13, 14, 15])
+_CHANCES = np.array([0.55, 0.02, 0.12, 0.03, 0.16, 0.03, 0.07, 0.02])
+#: Most bytes of one value: more is on no device.
+_MOST_BYTES = 1 << 42
+
+
+@dataclass(frozen=True)
+class Pen:
+    """Who writes: a model, its vocabulary, how boldly it draws (1: as it has learned), and chance."""
+
+    model: RowModel
+    vocabulary: Vocabulary
+    random: np.random.Generator
+    temperature: float = 1.0
+
+
+def draw(
+    pen: Pen, scene: Scene, conditions: NDArray[np.float32], rows: int | None
+) -> Steps | None:
+    """A program of about `rows` rows; None where it came to a point from which nothing follows."""
+    draft = Draft(scene, pen.vocabulary)
+    state = pen.model.start(conditions, rows)
+    most = int((rows or 1500) * 1.5) + 100
+    while not (draft.steps.templates and draft.steps.templates[-1].step is StepKind.END):
+        if len(draft) > most or not _draw_step(pen, draft, state, rows):
+            return None
+    return draft.steps
+
+
+def _draw_step(pen: Pen, draft: Draft, state: State, rows: int | None) -> bool:
+    scores = state.template_log_probs() / pen.temperature
+    scores[~draft.allowed()] = -np.inf
+    _bound_length(pen.vocabulary, draft, scores, rows)
+    for _ in range(_MOST_TRIES):
+        if np.isneginf(scores).all():
+            return False
+        number = _choice(pen.random, scores)
+        template = pen.vocabulary.templates[number]
+        operands = _draw_operands(pen, draft, state, number, template)
+        type_, sizes = _type(pen, draft, template, operands)
+        if operands is None or (template.step is StepKind.ROW and type_ is None):
+            scores[number] = -np.inf
+            continue
+        draft.append(template, operands, type_)
+        draft.steps.symbols.taken.extend(sizes)
+        state.advance(number, operands, draft.features())
+        return True
+    return False
+
+
+def _draw_operands(
+    pen: Pen, draft: Draft, state: State, number: int, template: Template
+) -> list[int] | None:
+    """Steps for each slot; None if one has no candidates."""
+    chosen: list[int] = []
+    for slot in range(template.slots):
+        candidates = draft.candidates(template, chosen)
+        if not len(candidates):
+            return None
+        unread = draft.unread(candidates)
+        scores = state.pointer_log_probs(number, slot, chosen, candidates, unread)
+        chosen.append(int(candidates[_choice(pen.random, scores / pen.temperature)]))
+    return chosen
+
+
+def _type(
+    pen: Pen, draft: Draft, template: Template, operands: Sequence[int] | None
+) -> tuple[ValueType | None, list[int]]:
+    """The type that follows, and the new sizes that it took; no type if none follows."""
+    if operands is None or template.step not in (StepKind.ROW, StepKind.OPEN):
+        return None, []
+    sizes = [size_of_octave(octave, pen.random) for octave in new_sizes(template)]
+    if template.step is StepKind.OPEN:
+        return None, sizes
+    types = [draft.steps.types[o] for o in operands]
+    chosen = [t for t in types if t is not None]
+    shape = shape_of(template, chosen, draft.steps.scene, sizes)
+    if shape is None:
+        return None, []
+    found = ValueType(template.dtype, shape)
+    return (found, sizes) if 0 < found.num_bytes <= _MOST_BYTES else (None, [])
+
+
+def size_of_octave(octave: int, random: np.random.Generator) -> int:
+    """A size from 2^octave up to twice that: mostly round numbers, as people choose them."""
+    if octave < 3:
+        return 1 << octave
+    return int(random.choice(_EIGHTHS, p=_CHANCES / _CHANCES.sum())) << (octave - 3)
+
+
+def _bound_length(
+    vocabulary: Vocabulary, draft: Draft, scores: NDArray[np.float64], rows: int | None
+) -> None:
+    """No end before the rows that are asked for are nearly there, and no new loops beyond them."""
+    if rows is None:
+        return
+    done = len(draft) / rows
+    end = vocabulary.number(Template(StepKind.END))
+    if done < _MAY_END:
+        scores[end] = -np.inf
+        return
+    if done <= _MUST_END:
+        return
+    for number, template in enumerate(vocabulary.templates):
+        if template.step is StepKind.OPEN:
+            scores[number] = -np.inf
+    closing = vocabulary.number(Template(StepKind.YIELD, arity=1))
+    wanted = closing if draft.loops else end
+    if not np.isneginf(scores[wanted]):
+        scores[np.arange(len(scores)) != wanted] = -np.inf
+
+
+def _choice(random: np.random.Generator, scores: NDArray[np.float64]) -> int:
+    powers = np.exp(scores - scores.max())
+    return int(random.choice(len(powers), p=powers / powers.sum()))
