@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from benchmarks.sharing.corpus.draw import Draw
@@ -19,11 +18,9 @@ def workload_of(draw: Draw) -> Workload:
     """Capture a draw. Raises FlintError, and what a model with such options raises."""
     if draw.example is not None:
         settings = tuple(f"{name}={value}" for name, value in draw.options.items())
-        model = str(ROOT / draw.example.model)
-        return captured(CaptureOptions(model, draw.mesh, settings=settings)).workload
+        file = str(ROOT / draw.example.model)
+        return captured(CaptureOptions(file, draw.mesh, settings=settings)).workload
     assert draw.plan is not None
     run = Run(draw.plan)
-    model_of = draw.family.build(draw.options, run)
-    if not model_of.divisible and draw.plan.micro > 1:
-        run.plan = dataclasses.replace(draw.plan, micro=1)
-    return trace(step_of(model_of, run, draw.family.name), draw.mesh).workload
+    model = draw.family.build(draw.options, run)
+    return trace(step_of(model, run, draw.family.name), draw.mesh).workload

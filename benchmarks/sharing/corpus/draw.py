@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from random import Random
 
 from benchmarks.sharing.corpus.family import Example, Family
@@ -52,10 +50,3 @@ def drawn(family: Family, number: int, seed: int) -> Draw:
         return Draw(family, number, dict(family.example.settings(rng)), None, family.example, mesh)
     plan = drawn_plan(rng, family.styles, family.inference)
     return Draw(family, number, family.draw(rng), plan, None, plan.mesh)
-
-
-def draws(families: tuple[Family, ...], seed: int) -> Iterator[Draw]:
-    """One of each family, again and again, without end."""
-    for number in count():
-        for family in families:
-            yield drawn(family, number, seed)

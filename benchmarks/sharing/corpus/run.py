@@ -50,15 +50,16 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`forward(params, *inputs)`, and `loss(params, *inputs, *targets)` for training."""
+    """`forward(params, *inputs)`, and `loss(params, *inputs, *targets)` for training.
+
+    Inputs are `Input`s; of models that only serve also dictionaries of them.
+    """
 
     forward: Callable[..., Any]
     loss: Callable[..., Any]
     weights: Any
-    inputs: tuple[Input, ...]
+    inputs: tuple[Any, ...]
     targets: tuple[Input, ...] = ()
-    #: Whether a step can run over parts of the batch one after the other.
-    divisible: bool = True
 
 
 #: What the backward pass keeps. What a constraint lays out is not kept but laid out again.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 import flint
-from benchmarks.sharing.corpus.run import Input, Model, Run, Weight
+from benchmarks.sharing.corpus.run import Model, Run, Weight
 
 #: A leaf's update: from gradient, parameter, state and step to the new parameter and state.
 Update = Callable[[Any, Any, tuple[Any, ...], Any], tuple[Any, tuple[Any, ...]]]
@@ -42,10 +42,16 @@ def _params(model: Model, run: Run) -> Any:
     return jax.tree.map(lambda w: run.abstract(w, dtype), model.weights, is_leaf=_is_weight)
 
 
-def _inputs(inputs: tuple[Input, ...], run: Run) -> list[Any]:
-    """Inputs of the whole mesh; with microbatches these are their first dimension."""
-    found = []
+def _inputs(inputs: tuple[Any, ...], run: Run) -> list[Any]:
+    """Inputs of the whole mesh; with microbatches these are their first dimension.
+
+    A dictionary is one input of several arrays, for a step that does not train.
+    """
+    found: list[Any] = []
     for one in inputs:
+        if isinstance(one, dict):
+            found.append(dict(zip(one, _inputs(tuple(one.values()), run), strict=True)))
+            continue
         whole = run.positions("batch") if one.names[:1] == ("batch",) else 1
         shape = (one.shape[0] * whole, *one.shape[1:]) if one.shape else ()
         if run.plan.micro > 1:
