@@ -1,0 +1,197 @@
+"""Which axes of the mesh split a variable: its size on one device is the whole one over theirs.
+
+Three things tell it, the first that does: shardings of arguments as Flint writes them (`[{"model"}, {"data"}]`);
+collectives that put a dimension together or take it apart; and sums over a dimension whose result is summed
+over an axis too. What none tells is whole on each device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flint.ir.mesh import AxisRef
+from flint.sharing.growing.structure import Structure, Sum
+from flint.sharing.sizes import Expression
+
+#: Flint's own form of a sharding: axes of each dimension, in quotes.
+_SHARDING = re.compile(r"\[(?:\{[^{}]*\}(?:, \{[^{}]*\})*)?\]")
+_DIMENSION = re.compile(r"\{([^{}]*)\}")
+_AXIS = re.compile(r'"([^"]+)"')
+
+
+class How(StrEnum):
+    """What told that axes split a variable."""
+
+    SAID = "as said"
+    SHARDING = "shardings of arguments"
+    COLLECTIVE = "collectives that gather or scatter it"
+    SUM = "sums over it that go on over the axis"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Axes, in the order of the mesh, that split a variable; and what told."""
+
+    axes: tuple[str, ...]
+    how: How
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Splits of variables by number; others are whole.
+
+    `fixed` are dimensions of arguments that axes split, and that no variable can change: (row, dimension, size,
+    axes). `unexplained` are axes over which weights' dimensions are summed, and something that has no variable as well.
+    """
+
+    of: Mapping[int, Split]
+    fixed: tuple[tuple[int, int, int, tuple[str, ...]], ...]
+    unexplained: frozenset[str]
+
+    def axes(self, variable: int) -> tuple[str, ...]:
+        """Axes that split a variable."""
+        found = self.of.get(variable)
+        return found.axes if found else ()
+
+
+def sharding_of(text: str) -> tuple[tuple[str, ...], ...] | None:
+    """Axes by dimension; None for a text of any other form, and for parts of axes."""
+    if not _SHARDING.fullmatch(text) or ":(" in text:
+        return None
+    return tuple(tuple(_AXIS.findall(inner)) for inner in _DIMENSION.findall(text))
+
+
+def splits_of(structure: Structure, said: Mapping[int, tuple[str, ...]]) -> Splits:
+    """Splits of all variables; `said` are those that the user gives."""
+    finder = _Finder(structure)
+    for number, axes in said.items():
+        finder.add({number}, axes, How.SAID)
+    finder.by_sharding()
+    finder.by_collectives()
+    finder.by_sums()
+    finder.decide()
+    order = structure.workload.mesh.names
+    found = {
+        number: Split(tuple(sorted(axes, key=order.index)), finder.how[number])
+        for number, axes in sorted(finder.axes.items())
+        if axes
+    }
+    return Splits(found, tuple(finder.fixed), finder.unexplained())
+
+
+class _Finder:
+    def __init__(self, structure: Structure) -> None:
+        self.structure = structure
+        self.mesh = structure.workload.mesh
+        self.axes: dict[int, set[str]] = {}
+        self.how: dict[int, How] = {}
+        self.fixed: list[tuple[int, int, int, tuple[str, ...]]] = []
+        self._summed: list[tuple[frozenset[int], str]] = []
+        self._waiting: list[tuple[frozenset[int], tuple[str, ...], How]] = []
+        self._whole = _whole_somewhere(structure.sums, self.mesh.names)
+
+    def add(self, variables: Iterable[int], axes: Iterable[str], how: How) -> None:
+        """Axes split one of the variables."""
+        variables = frozenset(variables)
+        axes = tuple(a for a in axes if self.mesh.axis_size(a) > 1)
+        if not axes or not variables:
+            return
+        if len(variables) > 1:
+            self._waiting.append((variables, axes, how))
+            return
+        (number,) = variables
+        if self.how.get(number) is How.SAID and how is not How.SAID:
+            return
+        self.axes.setdefault(number, set()).update(axes)
+        self.how.setdefault(number, how)
+
+    def by_sharding(self) -> None:
+        """Arguments say it."""
+        p = self.structure.program
+        for row in self.structure.parameters:
+            sharding = sharding_of(p.strings[int(p.cause[row])])
+            dims = self.structure.dims(row)
+            if sharding is None or len(sharding) != len(dims):
+                continue
+            shape = p.shapes[int(p.shape[row])]
+            for place, (axes, dim) in enumerate(zip(sharding, dims, strict=True)):
+                self._of_dimension(row, place, axes, dim, shape[place])
+
+    def _of_dimension(
+        self, row: int, place: int, axes: tuple[str, ...], dim: Expression, size: int
+    ) -> None:
+        long = tuple(a for a in axes if self.mesh.axis_size(a) > 1)
+        if not long:
+            return
+        if not dim.variables:
+            self.fixed.append((row, place, size, long))
+        for monomial, _ in dim.terms:
+            self.add({f for f in monomial if isinstance(f, int)}, long, How.SHARDING)
+
+    def by_collectives(self) -> None:
+        """A dimension that is a variable times an axis is whole: the variable is its part."""
+        for monomial in self.structure.monomials:
+            axes = [f.name for f in monomial if isinstance(f, AxisRef)]
+            self.add({f for f in monomial if isinstance(f, int)}, axes, How.COLLECTIVE)
+
+    def by_sums(self) -> None:
+        """What is summed over on a device, and then over an axis, is split over it."""
+        for one in self.structure.sums:
+            contracted = one.contracted
+            for axis in sorted(one.over):
+                if any(isinstance(f, AxisRef) and f.name == axis for f in contracted):
+                    continue
+                inner = {f for f in contracted if isinstance(f, int)}
+                if one.is_product:
+                    self._summed.append((frozenset(inner), axis))
+                self.add(self._candidates(inner, axis), (axis,), How.SUM)
+
+    def _candidates(self, variables: set[int], axis: str) -> set[int]:
+        """Those that may be split over the axis: not summed over anywhere without a sum over it.
+
+        None where one is known to be: that explains the sum.
+        """
+        if any(axis in self.axes.get(v, ()) for v in variables):
+            return set()
+        return {v for v in variables if axis not in self._whole.get(v, ())}
+
+    def unexplained(self) -> frozenset[str]:
+        """Axes that split variables of which sums tell alone, and over which other products are summed too.
+
+        With shardings that is the batch, of which each device has one sequence.
+        """
+        if How.SHARDING in self.how.values():
+            return frozenset()
+        told = {a for v, axes in self.axes.items() if self.how[v] is How.SUM for a in axes}
+        return frozenset(
+            axis
+            for variables, axis in self._summed
+            if axis in told and not any(axis in self.axes.get(v, ()) for v in variables)
+        )
+
+    def decide(self) -> None:
+        """Of several variables one is split: one that is known to be, else the only one that can be."""
+        for variables, axes, how in self._waiting:
+            for axis in axes:
+                if any(axis in self.axes.get(v, ()) for v in variables):
+                    continue
+                possible = {v for v in variables if axis not in self._whole.get(v, ())}
+                if len(possible) == 1:
+                    self.add(possible, (axis,), how)
+        self._waiting = []
+
+
+def _whole_somewhere(sums: Iterable[Sum], names: tuple[str, ...]) -> dict[int, set[str]]:
+    """Axes that cannot split a variable, as a sum over it is complete on one device."""
+    found: dict[int, set[str]] = {}
+    for one in sums:
+        gathered = {f.name for f in one.contracted if isinstance(f, AxisRef)}
+        if not one.is_product:
+            continue
+        for factor in one.contracted:
+            if isinstance(factor, int):
+                found.setdefault(factor, set()).update(set(names) - one.over - gathered)
+    return found
