@@ -88,7 +88,8 @@ def _cut(x):
 
 
 def _real(x):
-    return jnp.fft.ifft(jnp.fft.fft(x, axis=0) * 2, axis=0).real
+    spectrum = jnp.fft.fft(x, axis=0)
+    return jnp.fft.ifft(spectrum @ spectrum.T @ spectrum, axis=0).real
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,7 @@ def _chosen(view: View) -> Told:
     p = view.program
     same = p.dtype[view.read] == p.dtype[view.owner]
     about = view.of(MORE) & view.all_plain & ~view.launched & (view.arity > 0) & ~_is_bool(view)
-    is_complex = _has_type(view, "complex64", "complex128", "c64", "c128")
-    about &= ~is_complex & ~view.some(is_complex[view.read])
+    about &= ~view.is_complex & ~view.some(view.is_complex[view.read])
     return Told(about, view.every(same | _is_bool(view)[view.read]) & view.some(same))
 
 
@@ -90,11 +89,7 @@ def _compared(view: View) -> Told:
 
 
 def _is_bool(view: View) -> Mask:
-    return _has_type(view, "bool", "pred", "i1")
-
-
-def _has_type(view: View, *dtypes: str) -> Mask:
-    names = [d in dtypes for d in view.program.dtypes]
+    names = [d in ("bool", "pred", "i1") for d in view.program.dtypes]
     return np.asarray(np.array(names, dtype=np.bool_)[view.program.dtype])
 
 

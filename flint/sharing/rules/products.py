@@ -72,9 +72,9 @@ def _product_bytes(view: View) -> Told:
 
 
 def _product_type(view: View) -> Told:
-    """The type in which a product multiplies is that of an operand, or an algorithm's."""
+    """The type in which a product multiplies is that of an operand; complex ones name none."""
     p = view.program
-    about = view.of(OpClass.MATMUL) & view.works & (view.elements > 0)
+    about = view.of(OpClass.MATMUL) & view.works & (view.elements > 0) & ~view.is_complex
     named = np.array([bool(n) for n in p.products], dtype=np.bool_)[p.product]
     base = [re.split("[:,]", name)[0] for name in p.products]
     is_of = np.array([[d == b for d in p.dtypes] for b in base], dtype=np.bool_)

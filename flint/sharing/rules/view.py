@@ -61,6 +61,12 @@ class View:
         return np.asarray(np.array([*widths, False], dtype=np.bool_)[self.program.dtype])
 
     @cached_property
+    def is_complex(self) -> Mask:
+        """Rows of complex numbers, as any producer names their type."""
+        names = [d in ("complex64", "complex128", "c64", "c128") for d in self.program.dtypes]
+        return np.asarray(np.array([*names, False], dtype=np.bool_)[self.program.dtype])
+
+    @cached_property
     def is_plain(self) -> Mask:
         """Rows with one result of a known type, whole or written in part."""
         return self.is_typed & (self.program.result_bytes <= self.type_bytes)
