@@ -72,9 +72,7 @@ class Columns:
     def of(cls, rows: Rows, works: Iterable[Work], table: Table) -> Columns:
         """Columns of rows whose numbers come about as `works` say."""
         shapes: dict[tuple[int, ...], int] = {}
-        shape = [
-            shapes.setdefault(tuple(map(table.term, dims)), len(shapes)) for dims in rows.dims
-        ]
+        shape = [shapes.setdefault(tuple(map(table.term, dims)), len(shapes)) for dims in rows.dims]
         found: dict[str, list[int]] = {name: [] for name in NUMBERS}
         dims_found = []
         for work in works:

@@ -63,7 +63,7 @@ def transpose(rows: Rows, row: int) -> Outcome:
     read = rows.reads[row][0]
     dims = rows.long_dims(read)
     ways = permutations(rows.long_shape(read), rows.long_shape(row))
-    if len(dims) != len(rows.long_dims(row)):
+    if len(dims) != len(rows.long_dims(row)) and rows.view.is_plain[read]:
         return Outcome.UNKNOWN
     return rows.choose(
         row, [list(zip([dims[p] for p in w], rows.long_dims(row), strict=True)) for w in ways]
@@ -83,6 +83,17 @@ def reshape(rows: Rows, row: int) -> Outcome:
     return Outcome.DONE
 
 
+def among(rows: Rows, row: int, read: int) -> Outcome:
+    """Dimensions of what is read, some of them, in their order: a part, or another of its results."""
+    places = embeddings(rows.long_shape(row), rows.long_shape(read))
+    dims = rows.long_dims(read)
+    own = rows.long_dims(row)
+    return rows.choose(
+        row,
+        [list(zip(own, [dims[p] for p in where], strict=True)) for where in reversed(places)],
+    )
+
+
 def slice_(rows: Rows, row: int) -> Outcome:
     """A part of the operand: equal dimensions are equal, others no longer."""
     if len(rows.reads[row]) != 1:
@@ -94,13 +105,21 @@ def part_of(rows: Rows, part: int, whole: int) -> Outcome:
     """The dimensions of a part and of a whole, of equally many."""
     if len(rows.shapes[part]) != len(rows.shapes[whole]):
         return Outcome.UNKNOWN
-    sizes = list(zip(rows.shapes[part], rows.shapes[whole], strict=True))
+    return ends_in(rows, part, whole)
+
+
+def ends_in(rows: Rows, part: int, whole: int) -> Outcome:
+    """A part has the last dimensions of a whole, each no longer; of the others it is one."""
+    tail = len(rows.shapes[whole]) - len(rows.shapes[part])
+    if tail < 0:
+        return Outcome.UNKNOWN
+    sizes = list(zip(rows.shapes[part], rows.shapes[whole][tail:], strict=True))
     if any(p > w for p, w in sizes):
         return Outcome.UNKNOWN
-    for (p, w), a, b in zip(sizes, rows.dims[part], rows.dims[whole], strict=True):
+    for (p, w), a, b in zip(sizes, rows.dims[part], rows.dims[whole][tail:], strict=True):
         if p == w:
             rows.symbols.equate(a, b)
-        else:
+        elif p != 1:
             rows.within.append((b, a))
     return Outcome.DONE
 
@@ -117,7 +136,10 @@ def concatenate(rows: Rows, row: int) -> Outcome:
     if not reads or any(len(rows.shapes[r]) != len(shape) for r in reads):
         return Outcome.UNKNOWN
     differing = {
-        i for r in reads for i, (a, b) in enumerate(zip(rows.shapes[r], shape, strict=True)) if a != b
+        i
+        for r in reads
+        for i, (a, b) in enumerate(zip(rows.shapes[r], shape, strict=True))
+        if a != b
     }
     if len(differing) > 1:
         return Outcome.UNKNOWN
@@ -137,27 +159,60 @@ def concatenate(rows: Rows, row: int) -> Outcome:
 
 def dynamic_slice(rows: Rows, row: int) -> Outcome:
     """A part of an operand, where scalars say; one of the loop's iterations, or so many."""
-    wholes = [r for r in rows.reads[row] if _may_hold(rows, r, row)]
-    if len(wholes) != 1:
-        return Outcome.UNKNOWN
-    return _stacked(rows, row, row, wholes[0])
+    reads = rows.reads[row]
+    wholes = [r for r in reads if _may_hold(rows, r, row)]
+    if len(wholes) == 1:
+        return _stacked(rows, row, row, wholes[0])
+    if len(reads) == 1 and rows.shapes[reads[0]][1:] == rows.shapes[row]:
+        return _one_of(rows, row, row, reads[0])
+    return Outcome.UNKNOWN
+
+
+def _one_of(rows: Rows, row: int, part: int, stack: int) -> Outcome:
+    """One of a stack, without the dimension that they are stacked along, in the loop of `row`."""
+    first, *others = rows.dims[stack]
+    rows.equate_all(others, rows.dims[part])
+    loop = rows.loop_of(row, rows.shapes[stack][0])
+    if loop is not None:
+        rows.symbols.equate(loop, first)
+    return Outcome.DONE
 
 
 def update_slice(rows: Rows, row: int) -> Outcome:
     """A part is written into an array of the result's shape."""
-    p, view = rows.program, rows.view
+    p = rows.program
     reads = rows.reads[row]
     wholes = [r for r in reads if rows.shapes[r] == rows.shapes[row]]
     parts = [
-        r for r in reads if view.type_bytes[r] == p.result_bytes[row] and _may_hold(rows, row, r)
+        r for r in reads if rows.type_bytes(r) == p.result_bytes[row] and _may_hold(rows, row, r)
     ]
+    parts += [r for r in reads if not parts and rows.shapes[r] == rows.shapes[row][1:]]
     if not wholes or not parts:
         return Outcome.UNKNOWN
     alias = int(p.alias[row])
     whole = alias if alias in wholes else wholes[0]
     parts = [r for r in parts if r != whole] or parts
     rows.equate_rows(whole, row)
+    if len(rows.shapes[parts[0]]) < len(rows.shapes[row]):
+        return _one_of(rows, row, parts[0], row)
     return _stacked(rows, row, parts[0], row)
+
+
+def ranked(rows: Rows, row: int) -> Outcome:
+    """Sorted along one dimension, or the largest k of it. Work is by its logarithm: it is constant."""
+    arrays = [r for r in rows.reads[row] if len(rows.shapes[r]) == len(rows.shapes[row])]
+    length = int(rows.program.dims[row][3])
+    if not arrays or length < 1:
+        return Outcome.UNKNOWN
+    for read in arrays:
+        sizes = zip(rows.shapes[read], rows.shapes[row], strict=True)
+        for i, (a, b) in enumerate(sizes):
+            if a == b:
+                rows.symbols.equate(rows.dims[read][i], rows.dims[row][i])
+            if a != b or a == length:
+                rows.symbols.freeze(rows.dims[read][i])
+                rows.symbols.freeze(rows.dims[row][i])
+    return Outcome.DONE
 
 
 def _may_hold(rows: Rows, whole: int, part: int) -> bool:

@@ -6,6 +6,7 @@ import math
 
 from flint.ir.op_class import Collective
 from flint.ir.program import Kind
+from flint.sharing.sizes.copies import among, ends_in
 from flint.sharing.sizes.rows import Outcome, Rows
 from flint.sharing.sizes.symbols import Term, joined
 
@@ -18,7 +19,7 @@ def collective(rows: Rows, row: int) -> Outcome:
     if not reads or kind is Collective.PERMUTE and p.result_bytes[row] != rows.view.type_bytes[row]:
         return Outcome.UNKNOWN
     read = reads[0]
-    if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+    if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and not _is_as_sent(rows, row):
         whole, part = (row, read) if kind is Collective.ALL_GATHER else (read, row)
         return split(rows, row, whole, part)
     if kind is Collective.ALL_TO_ALL and rows.shapes[read] != rows.shapes[row]:
@@ -32,12 +33,18 @@ def collective(rows: Rows, row: int) -> Outcome:
 def _payload(rows: Rows, row: int, kind: Collective) -> int:
     """How many elements are read."""
     elements, p = math.prod(rows.shapes[row]), rows.program
-    if kind not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+    if kind not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) or _is_as_sent(rows, row):
         return elements
     size = p.groups[int(p.group[row])].size(p.mesh)
     if kind is Collective.ALL_GATHER:
         return elements // size if elements % size == 0 else -1
     return elements * size
+
+
+def _is_as_sent(rows: Rows, row: int) -> bool:
+    """Whether what is gathered is reduced again by those who read it: the shape stays."""
+    p = rows.program
+    return bool(p.result_bytes[row] == p.comm_bytes[row])
 
 
 def all_slice(rows: Rows, row: int) -> Outcome:
@@ -106,10 +113,8 @@ def message(rows: Rows, row: int) -> Outcome:
     """What is sent is an operand; what is received comes from the other program."""
     p = rows.program
     if p.kind[row] == Kind.RECV:
-        return Outcome.DONE
-    reads = [r for r in rows.reads[row] if rows.shapes[r] == rows.shapes[row]]
-    if not reads:
+        alias = int(p.alias[row])
+        return ends_in(rows, row, alias) if alias >= 0 else Outcome.DONE
+    if len(rows.reads[row]) != 1:
         return Outcome.UNKNOWN
-    for read in reads[:1]:
-        rows.equate_rows(read, row)
-    return Outcome.DONE
+    return among(rows, row, rows.reads[row][0])

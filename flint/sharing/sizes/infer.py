@@ -6,13 +6,14 @@ nothing by themselves. What no relation explains becomes constant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
-from flint.ir.op_class import ELEMENTWISE, OpClass
+from flint.ir.op_class import ATTENTION, ELEMENTWISE, OpClass
 from flint.ir.program import Kind, RegionKind
 from flint.ir.workload import Workload
+from flint.sharing.sizes.attention import attention
 from flint.sharing.sizes.copies import (
     broadcast,
     concatenate,
@@ -20,6 +21,7 @@ from flint.sharing.sizes.copies import (
     elementwise,
     fresh,
     pad,
+    ranked,
     reshape,
     same,
     slice_,
@@ -56,6 +58,10 @@ _OF_CLASS: Mapping[OpClass, Relation] = {
     OpClass.ALL_SLICE: all_slice,
     OpClass.MATMUL: matmul,
     OpClass.REDUCE: reduce,
+    OpClass.NORM: elementwise,
+    OpClass.TOP_K: ranked,
+    OpClass.SORT: ranked,
+    **dict.fromkeys(ATTENTION, attention),
 }
 #: Rows that have dimensions of their own, or none.
 _SOURCES = frozenset(
@@ -74,7 +80,9 @@ _SOURCES = frozenset(
 def inferred(workload: Workload) -> tuple[Symbols, list[Rows]]:
     """All programs of a workload, read."""
     symbols = Symbols()
-    programs = [Rows(p, symbols) for p in workload.programs]
+    about = workload.metadata.get("pipeline") or {}
+    microbatches = int(about.get("microbatches", 1))
+    programs = [Rows(p, symbols, microbatches) for p in workload.programs]
     for rows in programs:
         _equate_loops(rows)
         _equate_parts(rows)
@@ -82,7 +90,7 @@ def inferred(workload: Workload) -> tuple[Symbols, list[Rows]]:
     for rows in programs:
         equate_saved(rows)
     _equate_messages(programs)
-    _freeze_crossing(workload, programs)
+    _equate_crossing(workload, programs)
     for rows, left in zip(programs, ambiguous, strict=True):
         rows.is_last_try = True
         _read(rows, left)
@@ -157,6 +165,8 @@ def _equate_parts(rows: Rows) -> None:
         if sum(rows.shapes[r][along] for r in parts) == rows.shapes[read][along]:
             whole = rows.symbols.sum([rows.dims[r][along] for r in parts])
             rows.symbols.equate(rows.dims[read][along], whole)
+        elif len(parts) > 1 and all(rows.shapes[r][along] == 1 for r in parts):
+            rows.symbols.freeze(rows.dims[read][along])
 
 
 def _settle_parts(rows: Rows) -> None:
@@ -170,7 +180,8 @@ def _settle_parts(rows: Rows) -> None:
         if symbols.is_free(whole) and not symbols.free_symbols(whole) & symbols.free_symbols(part):
             times, rest = divmod(*more)
             other: Term = (part[0] * times, part[1])
-            symbols.equate(whole, other if not rest else symbols.sum([part, (rest, ())]))
+            beyond = symbols.sum([part, (more[0] - more[1], ())])
+            symbols.equate(whole, beyond if rest else other)
             continue
         symbols.freeze(whole)
         symbols.freeze(part)
@@ -188,25 +199,44 @@ def _equate_messages(programs: Sequence[Rows]) -> None:
         for rows, row in others:
             if rows.shapes[row] == first.shapes[at]:
                 first.equate_all(first.dims[at], rows.dims[row])
+                first.symbols.equate(first.trips_around(at), rows.trips_around(row))
             else:
                 first.freeze(at)
                 rows.freeze(row)
 
 
-def _freeze_crossing(workload: Workload, programs: Sequence[Rows]) -> None:
-    """Collectives between ranks of several programs stay as they are: all members agree on them."""
+def _equate_crossing(workload: Workload, programs: Sequence[Rows]) -> None:
+    """Collectives between ranks of several programs: the n-th of a kind is one for all members.
+
+    Where programs do not have as many of them they stay as they are.
+    """
     if len(programs) == 1:
         return
     split = {axis for c in workload.classes for axis in c.where}
     listed = any(c.ranks for c in workload.classes)
-    for rows in programs:
+    found: dict[Hashable, dict[int, list[int]]] = {}
+    for number, rows in enumerate(programs):
         p = rows.program
-        crossing = [
-            listed or g.is_listed or any(a.name in split for a in g.axes) for g in p.groups
-        ]
+        crossing = [listed or g.is_listed or any(a.name in split for a in g.axes) for g in p.groups]
         for row in np.flatnonzero((p.kind == Kind.COLLECTIVE) & (p.group >= 0)).tolist():
-            if crossing[int(p.group[row])]:
-                rows.freeze(row)
+            group = int(p.group[row])
+            if crossing[group]:
+                key = (p.groups[group], int(p.collective[row]), p.dtypes[int(p.dtype[row])])
+                of_key = found.setdefault((*key, rows.shapes[row]), {})
+                of_key.setdefault(number, []).append(row)
+    for members in found.values():
+        _equate_members([[(programs[n], row) for row in at] for n, at in members.items()])
+
+
+def _equate_members(members: Sequence[Sequence[tuple[Rows, int]]]) -> None:
+    if len({len(of_program) for of_program in members}) > 1:
+        for rows, row in (end for of_program in members for end in of_program):
+            rows.freeze(row)
+        return
+    for (first, at), *others in zip(*members, strict=True):
+        for rows, row in others:
+            first.equate_all(first.dims[at], rows.dims[row])
+            first.symbols.equate(first.trips_around(at), rows.trips_around(row))
 
 
 def freeze_other_trips(programs: Sequence[Rows]) -> None:
@@ -220,4 +250,3 @@ def freeze_other_trips(programs: Sequence[Rows]) -> None:
         for region, trips in zip(rows.program.regions, rows.trips, strict=True):
             if region.kind is RegionKind.LOOP and not symbols.free_symbols(trips) <= used:
                 symbols.freeze(trips)
-

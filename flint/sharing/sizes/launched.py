@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from flint.sharing.sizes.copies import part_of, reshape, transpose
+from flint.ir.program import Flag
+from flint.sharing.sizes.copies import among, part_of, reshape, transpose, update_slice
 from flint.sharing.sizes.rows import Outcome, Rows
 
 
@@ -17,8 +18,13 @@ def view_of(rows: Rows, row: int) -> Outcome:
         for read in reads:
             rows.equate_rows(read, row)
         return Outcome.DONE
+    if rows.program.flags[row] & Flag.IN_PLACE and len(reads) > 1:
+        return update_slice(rows, row)
     if len(reads) != 1:
         return Outcome.UNKNOWN
+    alike = math.prod(rows.shapes[reads[0]]) == math.prod(rows.shapes[row])
+    if not (alike or rows.view.is_plain[reads[0]]):
+        return among(rows, row, reads[0])
     return _other_shape(rows, row, reads[0])
 
 

@@ -11,9 +11,9 @@ from flint.sharing.sizes.symbols import ONE, Term, joined
 
 def gather(rows: Rows, row: int) -> Outcome:
     """Rows of a table: the result is indices times the last dimensions of the table."""
-    p, view = rows.program, rows.view
+    p = rows.program
     wanted = int(p.operand_bytes[row] - p.result_bytes[row])
-    indices = [r for r in rows.reads[row] if view.type_bytes[r] == wanted]
+    indices = [r for r in rows.reads[row] if rows.type_bytes(r) == wanted]
     tables = [r for r in rows.reads[row] if p.dtype[r] == p.dtype[row] and r not in indices[-1:]]
     if not indices or len(tables) != 1:
         return Outcome.UNKNOWN
@@ -22,15 +22,15 @@ def gather(rows: Rows, row: int) -> Outcome:
 
 def scatter(rows: Rows, row: int) -> Outcome:
     """Rows of elements are written into an array of the result's shape."""
-    p, view = rows.program, rows.view
+    p = rows.program
     wanted = int(p.operand_bytes[row] - 2 * p.result_bytes[row])
     reads = rows.reads[row]
     wholes = [r for r in reads if rows.shapes[r] == rows.shapes[row] and p.dtype[r] == p.dtype[row]]
-    indices = [r for r in reads if view.type_bytes[r] == wanted and r not in wholes]
+    indices = [r for r in reads if rows.type_bytes(r) == wanted and r not in wholes]
     parts = [
         r
         for r in reads
-        if view.type_bytes[r] == p.result_bytes[row] and r not in (*wholes[:1], *indices[:1])
+        if rows.type_bytes(r) == p.result_bytes[row] and r not in (*wholes[:1], *indices[:1])
     ]
     if not (wholes and indices and parts):
         return Outcome.UNKNOWN
@@ -45,7 +45,11 @@ def _looked_up(rows: Rows, row: int, part: int, indices: int, table: int) -> Out
     shape, dims = rows.long_shape(part), rows.long_dims(part)
     ends = cut(shape, number, size)
     own = rows.long_shape(table)
-    if number * size == 0 or ends is None or own[len(own) - ends[1] + ends[0] :] != shape[ends[0] :]:
+    if (
+        number * size == 0
+        or ends is None
+        or own[len(own) - ends[1] + ends[0] :] != shape[ends[0] :]
+    ):
         return Outcome.UNKNOWN
     index_dims, count = rows.long_dims(indices), ends[0]
     each = math.prod(rows.long_shape(indices)) // number

@@ -88,7 +88,9 @@ def reduce(rows: Rows, row: int) -> Outcome:
     _, kept, _, reduced = p.dims[row].tolist()
     elements = math.prod(rows.shapes[row])
     arrays = [
-        r for r in rows.reads[row] if math.prod(rows.shapes[r]) == kept * reduced and kept == elements
+        r
+        for r in rows.reads[row]
+        if math.prod(rows.shapes[r]) == kept * reduced and kept == elements
     ]
     if not arrays or kept * reduced == 0:
         return Outcome.UNKNOWN

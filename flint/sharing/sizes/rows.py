@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum, auto
 
 import numpy as np
 
+from flint.ir.columns import bytes_of_type
 from flint.ir.mesh import AxisRef
-from flint.ir.program import Program, RegionKind
+from flint.ir.program import Kind, Phase, Program, RegionKind
 from flint.sharing.rules.view import Shape, View
 from flint.sharing.sizes.symbols import Symbols, Term, joined
 
@@ -24,15 +26,23 @@ class Outcome(Enum):
 class Rows:
     """One program: `dims` holds the terms of each row's shape, `trips` that of each region.
 
+    Batches of a pipeline (`batches`) are here as their readers see them: one microbatch of `microbatches`.
+
     `work` are terms of a row's four dims where a relation found them. `within` are pairs of terms of
     which the second is no longer than the first, for what nobody says more of.
     """
 
-    def __init__(self, program: Program, symbols: Symbols) -> None:
+    def __init__(self, program: Program, symbols: Symbols, microbatches: int = 1) -> None:
         self.program = program
         self.symbols = symbols
         self.view = View(program)
         self.shapes: list[Shape] = [program.shapes[s] for s in program.shape.tolist()]
+        self.bits = [bytes_of_type(d, (8,)) for d in program.dtypes] + [0]
+        self.batches = _batches(self.view, microbatches)
+        for row in self.batches:
+            own = self.shapes[row]
+            self.shapes[row] = (own[0] // microbatches, *own[1:])
+        self.microbatches = microbatches
         self.dims = [tuple(symbols.new(d) for d in shape) for shape in self.shapes]
         self.reads = _reads(self.view)
         self.trips = [
@@ -62,13 +72,22 @@ class Rows:
 
     def bytes(self, row: int) -> Term | None:
         """Bytes of the first result; None where elements of less than a byte do not fill bytes."""
-        bits = 8 * int(self.view.type_bytes[row])
+        bits = self.bits[int(self.program.dtype[row])]
         coefficient, symbols = self.symbols.expand(self.elements(row))
-        elements = self.symbols.value((coefficient, symbols))
-        each, rest = divmod(bits, elements) if elements else (0, 0)
-        if rest or coefficient * each % 8:
+        if coefficient * bits % 8:
             return None
-        return coefficient * each // 8, symbols
+        return coefficient * bits // 8, symbols
+
+    def type_bytes(self, row: int) -> int:
+        """Bytes of the first result, by its type."""
+        return -(-math.prod(self.shapes[row]) * self.bits[int(self.program.dtype[row])] // 8)
+
+    def end_microbatches(self) -> None:
+        """Let batches be whole again, when all that reads them was read."""
+        for row in self.batches:
+            first, *others = self.dims[row]
+            self.dims[row] = ((first[0] * self.microbatches, first[1]), *others)
+            self.shapes[row] = (self.shapes[row][0] * self.microbatches, *self.shapes[row][1:])
 
     def equate_all(self, one: Sequence[Term], other: Sequence[Term]) -> None:
         """Equate terms pairwise."""
@@ -94,6 +113,14 @@ class Rows:
             region = self.program.regions[region].parent
         return None
 
+    def trips_around(self, row: int) -> Term:
+        """How often a row runs: the product of the loops around it."""
+        found, region = [], int(self.program.region[row])
+        while region >= 0:
+            found.append(self.trips[region])
+            region = self.program.regions[region].parent
+        return joined(found)
+
     def group_factor(self, row: int) -> Term:
         """Devices in the group of a row: sizes of axes, or a number where ranks are listed."""
         p = self.program
@@ -114,6 +141,16 @@ class Rows:
         for a, b in best:
             self.symbols.equate(a, b)
         return Outcome.DONE
+
+
+def _batches(view: View, microbatches: int) -> list[int]:
+    """Arguments of a pipeline's stage that it reads a microbatch of at a time."""
+    p = view.program
+    if not view.is_pipelined or microbatches < 2:
+        return []
+    given = np.flatnonzero((p.kind == Kind.PARAMETER) & (p.phase == Phase.UNKNOWN)).tolist()
+    shapes = {row: p.shapes[int(p.shape[row])] for row in given}
+    return [row for row, shape in shapes.items() if shape and shape[0] % microbatches == 0]
 
 
 def _reads(view: View) -> list[list[int]]:

@@ -55,6 +55,8 @@ class Sizes:
         symbols, programs = inferred(workload)
         works = [[work_of(rows, row) for row in range(len(rows.program))] for rows in programs]
         freeze_other_trips(programs)
+        for rows in programs:
+            rows.end_microbatches()
         numbers = _numbers(symbols, programs)
         table = Table(symbols, numbers)
         columns = tuple(
@@ -82,9 +84,7 @@ class Sizes:
         return tuple(
             number
             for number, columns in enumerate(self.columns)
-            if not any(
-                self.table.entries[e].variables for shape in columns.shapes for e in shape
-            )
+            if not any(self.table.entries[e].variables for shape in columns.shapes for e in shape)
         )
 
     def values(
@@ -99,7 +99,9 @@ class Sizes:
             if number not in found:
                 raise FlintError("FL905", f"the workload has no variable {number}")
             if value < 1:
-                raise FlintError("FL905", f"variable {number} cannot be {value}: sizes are 1 or more")
+                raise FlintError(
+                    "FL905", f"variable {number} cannot be {value}: sizes are 1 or more"
+                )
             found[number] = int(value)
         shape = mesh or self.workload.mesh
         axes = {f for e in self.table.entries for f in e.factors if isinstance(f, AxisRef)}
@@ -127,12 +129,18 @@ class Sizes:
     def _require_mesh(self, mesh: Mesh) -> None:
         own = self.workload.mesh
         if mesh.names != own.names:
-            raise FlintError("FL905", f"a mesh of axes {', '.join(own.names)} is needed, not {mesh}")
+            raise FlintError(
+                "FL905", f"a mesh of axes {', '.join(own.names)} is needed, not {mesh}"
+            )
         changed = {n for n, a, b in zip(own.names, own.sizes, mesh.sizes, strict=True) if a != b}
         if len(self.workload.classes) != 1 or self.workload.classes[0].ranks:
-            raise FlintError("FL905", "the mesh of a workload with several rank classes stays as it is")
+            raise FlintError(
+                "FL905", "the mesh of a workload with several rank classes stays as it is"
+            )
         if any(size == 1 for n, size in mesh.shape.items() if n in changed):
-            raise FlintError("FL905", "an axis cannot become 1: its collectives would have no members")
+            raise FlintError(
+                "FL905", "an axis cannot become 1: its collectives would have no members"
+            )
         held = {ref.name for ref in self.pinned} | {
             name for p in self.workload.programs for name in _held_axes(p)
         }
@@ -143,9 +151,7 @@ class Sizes:
 
 def _held_axes(program: Program) -> set[str]:
     """Axes that groups have in part or list ranks of, and those that permutations and messages run over."""
-    found = {
-        a.name for g in program.groups for a in g.axes if a.size is not None or g.is_listed
-    }
+    found = {a.name for g in program.groups for a in g.axes if a.size is not None or g.is_listed}
     if any(g.is_listed for g in program.groups):
         found |= set(program.mesh.names)
     if (program.collective == Collective.PERMUTE).any() or (program.kind >= Kind.SEND).any():

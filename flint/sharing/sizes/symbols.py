@@ -107,9 +107,7 @@ class Symbols:
         return found
 
     def _is_free(self, symbol: int) -> bool:
-        return (
-            self._made[symbol] is None and symbol not in self._sums and symbol not in self._axes
-        )
+        return self._made[symbol] is None and symbol not in self._sums and symbol not in self._axes
 
     def _is_in(self, symbol: int, term: Term) -> bool:
         return symbol in self.free_symbols(term) or symbol in self.expand(term)[1]
@@ -180,14 +178,60 @@ class Symbols:
             self._waiting = []
             for one, other in waiting:
                 self.equate(one, other)
-        for one, other in self._waiting:
-            if not self._is_equal_sum(one, other):
-                self.freeze(one)
-                self.freeze(other)
-        self._waiting = []
+        waiting, self._waiting = self._waiting, []
+        for one, other in waiting:
+            if self._match_products(one, other) or self._share_out(one, other):
+                continue
+            self.freeze(one)
+            self.freeze(other)
 
-    def _is_equal_sum(self, one: Term, other: Term) -> bool:
-        return self.difference(one, other).terms == ()
+    def _share_out(self, one: Term, other: Term) -> bool:
+        """A sum that is a multiple of a rigid factor: each of its terms is, so far as they divide."""
+        one, other = self._apart(one, other)
+        if len(one[1]) != 1 or one[1][0] not in self._sums:
+            one, other = other, one
+        if one[0] != 1 or len(one[1]) != 1 or one[1][0] not in self._sums:
+            return False
+        free = tuple(s for s in other[1] if self._is_free(s))
+        factor = (other[0], tuple(s for s in other[1] if not self._is_free(s)))
+        if not free or any(s in self._sums for s in factor[1]):
+            return False
+        parts = [self._over(term, factor) for term in self._sums[one[1][0]]]
+        shared = [p for p in parts if p is not None]
+        if len(shared) < len(parts):
+            return False
+        self.equate(self.sum(shared), (1, free))
+        return True
+
+    def _over(self, term: Term, factor: Term) -> Term | None:
+        """A term divided by a factor of it, which is carved out of its free symbols."""
+        term, left = self._apart(term, factor)
+        if not left[1] and left[0] == 1:
+            return term
+        if self.value(term) % self.value(left):
+            return None
+        if not self._carve_all(left[0], left[1], [s for s in term[1] if self._is_free(s)]):
+            return None
+        term, left = self._apart(term, left)
+        return term if not left[1] and left[0] == 1 else None
+
+    def _match_products(self, one: Term, other: Term) -> bool:
+        """Multiplied out, equally large products of both are equal."""
+        terms = self.difference(one, other).terms
+        sides = [
+            sorted((self._term(m, abs(c)) for m, c in terms if c * sign > 0), key=self.value)
+            for sign in (1, -1)
+        ]
+        if list(map(self.value, sides[0])) != list(map(self.value, sides[1])):
+            return False
+        for a, b in zip(*sides, strict=True):
+            self.equate(a, b)
+        return True
+
+    def _term(self, monomial: Sequence[Factor], coefficient: int) -> Term:
+        return coefficient, tuple(
+            f if isinstance(f, int) else self._axis_symbols[f] for f in monomial
+        )
 
     def difference(self, one: Term, other: Term) -> Expression:
         """One minus the other, in the symbols as they are known now."""

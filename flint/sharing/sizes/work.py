@@ -8,7 +8,7 @@ what it reads become constant, and so is the number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from itertools import combinations, product
 from typing import NamedTuple, TypeAlias
 
 from flint.ir.op_class import ATTENTION, ELEMENTWISE, REDUCTION, OpClass
@@ -23,10 +23,22 @@ Sum: TypeAlias = tuple[Term, ...]
 MOST_PER_ELEMENT = 64
 #: Operands beyond which none is taken to be read twice.
 _MOST_OPERANDS = 4
+#: Bytes that a kernel returns beside arrays: states of random numbers.
+_MOST_BESIDE = 64
 _PER_ELEMENT = (
     ELEMENTWISE
     | (REDUCTION - {OpClass.REDUCE})
-    | frozenset({OpClass.RANDOM, OpClass.DROPOUT, OpClass.FILL, OpClass.SCAN, OpClass.OPTIMIZER})
+    | frozenset(
+        {
+            OpClass.RANDOM,
+            OpClass.DROPOUT,
+            OpClass.FILL,
+            OpClass.SCAN,
+            OpClass.OPTIMIZER,
+            OpClass.SORT,
+            OpClass.TOP_K,
+        }
+    )
 )
 
 
@@ -98,7 +110,22 @@ class _Finder:
         reads = self._rows.reads[self._row]
         yield from ((t,) for r, t in zip(reads, self._read, strict=True) if r != alias)
         yield self._read
+        work = self._rows.work.get(self._row)
+        if work is not None and self._op in ATTENTION:
+            yield from self._of_attention(joined(work[:2]))
+        if work is not None and self._op is OpClass.NORM:
+            yield from ((self._own, (width * work[1][0], work[1][1])) for width in (4, 8))
         yield from self._multiples(int(self._program.result_bytes[self._row]), self._own)
+
+    def _of_attention(self, scores: Term) -> Iterator[Sequence[Term | None]]:
+        """The result and a number for each query; or gradients of the operands."""
+        own = self._rows.type_bytes(self._row)
+        for width in (4, 8):
+            each = width * scores[0], scores[1]
+            more = int(self._program.result_bytes[self._row]) - own - self._rows.symbols.value(each)
+            if 0 <= more <= _MOST_BESIDE:
+                yield self._own, each, (more, ())
+        yield from (list(some) for some in combinations(self._read, 3))
 
     def _operands(self) -> Iterator[Sequence[Term | None]]:
         """All operands once; what slices, look-ups and updates read; some operands once or twice."""
@@ -164,7 +191,11 @@ class _Finder:
 
     def _reduction(self, numbers: list[int]) -> tuple[Sum, Sum, Sum, Sum] | None:
         rows = self._rows
-        if self._op not in REDUCTION or numbers[0] != 1 or numbers[2] != 1:
+        if (
+            self._op not in REDUCTION | {OpClass.SORT, OpClass.TOP_K, OpClass.NORM}
+            or numbers[0] != 1
+            or numbers[2] != 1
+        ):
             return None
         for at in (self._row, *rows.reads[self._row]):
             ends = cut(rows.long_shape(at), numbers[1], numbers[3])
