@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from flint.ir.columns import bytes_of_type
+from flint.ir.op_class import OpClass
 from flint.sharing.sizes.placing import embeddings, permutations
 from flint.sharing.sizes.rows import Outcome, Rows
-from flint.sharing.sizes.symbols import Term
+from flint.sharing.sizes.symbols import ONE, Term, joined
 
 
 def elementwise(rows: Rows, row: int) -> Outcome:
@@ -61,8 +62,13 @@ def transpose(rows: Rows, row: int) -> Outcome:
     if len(rows.reads[row]) != 1:
         return Outcome.UNKNOWN
     read = rows.reads[row][0]
-    dims = rows.long_dims(read)
     ways = permutations(rows.long_shape(read), rows.long_shape(row))
+    if not ways and OpClass(int(rows.program.op[read])) is OpClass.ATTENTION_BACKWARD:
+        for other in rows.reads[read]:  # another of its results, the gradient of what it reads
+            if ways := permutations(rows.long_shape(other), rows.long_shape(row)):
+                read = other
+                break
+    dims = rows.long_dims(read)
     if len(dims) != len(rows.long_dims(row)) and rows.view.is_plain[read]:
         return Outcome.UNKNOWN
     return rows.choose(
@@ -199,11 +205,13 @@ def update_slice(rows: Rows, row: int) -> Outcome:
 
 
 def ranked(rows: Rows, row: int) -> Outcome:
-    """Sorted along one dimension, or the largest k of it. Work is by its logarithm: it is constant."""
+    """Sorted along one dimension, or the largest k of it. Work is by the logarithm of what is kept: it is constant."""
     arrays = [r for r in rows.reads[row] if len(rows.shapes[r]) == len(rows.shapes[row])]
     length = int(rows.program.dims[row][3])
     if not arrays or length < 1:
         return Outcome.UNKNOWN
+    if rows.program.op[row] == OpClass.TOP_K and len(arrays) == 1:
+        return _largest(rows, row, arrays[0])
     for read in arrays:
         sizes = zip(rows.shapes[read], rows.shapes[row], strict=True)
         for i, (a, b) in enumerate(sizes):
@@ -212,6 +220,20 @@ def ranked(rows: Rows, row: int) -> Outcome:
             if a != b or a == length:
                 rows.symbols.freeze(rows.dims[read][i])
                 rows.symbols.freeze(rows.dims[row][i])
+    return Outcome.DONE
+
+
+def _largest(rows: Rows, row: int, read: int) -> Outcome:
+    """The largest k of one dimension, whose length may be another one."""
+    own = rows.shapes[row]
+    cut = [i for i, (a, b) in enumerate(zip(rows.shapes[read], own, strict=True)) if a != b]
+    if len(cut) != 1:
+        return Outcome.UNKNOWN
+    (along,) = cut
+    outer = [d for i, d in enumerate(rows.dims[read]) if i != along]
+    rows.equate_all(outer, [d for i, d in enumerate(rows.dims[row]) if i != along])
+    rows.symbols.freeze(rows.dims[row][along])
+    rows.work[row] = (ONE, joined(outer), ONE, rows.dims[read][along])
     return Outcome.DONE
 
 

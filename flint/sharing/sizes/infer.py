@@ -99,6 +99,8 @@ def inferred(workload: Workload) -> tuple[Symbols, list[Rows]]:
         _settle_parts(rows)
         equate_stash(rows)
     symbols.settle()
+    if workload.compiled_by or workload.measured_by:
+        _freeze_all(programs)
     return symbols, programs
 
 
@@ -133,6 +135,13 @@ def _own(rows: Rows, row: int) -> Outcome:
 
 def _unknown(rows: Rows, row: int) -> Outcome:
     return Outcome.UNKNOWN
+
+
+def _freeze_all(programs: Sequence[Rows]) -> None:
+    """What a compiler or a profile says of a step holds for its sizes alone."""
+    for rows in programs:
+        for term in (t for dims in rows.dims for t in dims):
+            rows.symbols.freeze(term)
 
 
 def _equate_loops(rows: Rows) -> None:

@@ -51,17 +51,23 @@ def equate_stash(rows: Rows) -> None:
     if held is not None:
         rows.symbols.equate(rows.elements(stashes[0]), held)
         return
-    for row in np.flatnonzero(np.isin(p.op, (OpClass.STASH, OpClass.SAVED))).tolist():
+    freeze_saved(rows)
+
+
+def freeze_saved(rows: Rows) -> None:
+    """Leave what is saved and read again as it is."""
+    for row in np.flatnonzero(np.isin(rows.program.op, (OpClass.STASH, OpClass.SAVED))).tolist():
         _freeze(rows, row)
 
 
-def saved_terms(rows: Rows) -> list[Term] | None:
-    """Bytes of each value that passes save for one microbatch; None where a type is too narrow."""
+def saved_terms(rows: Rows, chunk: int) -> list[Term] | None:
+    """Bytes of each value of a chunk that is saved for a microbatch; None for types of few bits."""
     first = {
         key[:3]: rows.bytes(row)
         for unit in _units(rows)
         if not _is_numbered_anew(rows, unit)
         for key, row in _told(rows, unit)
+        if key[1] == chunk
     }
     terms = [t for t in first.values() if t is not None]
     return terms if len(terms) == len(first) else None

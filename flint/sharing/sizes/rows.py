@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum, auto
+from itertools import pairwise
 
 import numpy as np
 
@@ -157,4 +158,4 @@ def _reads(view: View) -> list[list[int]]:
     """What each row reads, without what it only waits for."""
     start = np.searchsorted(view.owner, np.arange(len(view) + 1)).tolist()
     read = view.read.tolist()
-    return [read[a:b] for a, b in zip(start, start[1:], strict=False)]
+    return [read[a:b] for a, b in pairwise(start)]

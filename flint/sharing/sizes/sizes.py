@@ -16,6 +16,7 @@ from flint.ir.workload import Workload
 from flint.sharing.sizes.columns import Columns, Table
 from flint.sharing.sizes.expression import Expression, Factor
 from flint.sharing.sizes.infer import freeze_other_trips, inferred
+from flint.sharing.sizes.metadata import resized_metadata, saved_sums
 from flint.sharing.sizes.rows import Rows
 from flint.sharing.sizes.symbols import Symbols
 from flint.sharing.sizes.work import work_of
@@ -40,7 +41,9 @@ class Sizes:
     """Of which variables the sizes of a workload are made, as far as its columns tell.
 
     What rows do not explain is constant. So any values of the variables make a workload that is as
-    consistent as the original, but not every one that its source could make.
+    consistent as the original, but not every one that its source could make. `table` and `columns` say how each
+    number of each row follows; `pinned` are axes whose size is in a constant, `saved` the entries of what stages
+    of a pipeline save.
     """
 
     workload: Workload
@@ -48,11 +51,13 @@ class Sizes:
     table: Table
     columns: tuple[Columns, ...]
     pinned: frozenset[AxisRef]
+    saved: Mapping[tuple[int, int], int]
 
     @classmethod
     def of(cls, workload: Workload) -> Sizes:
         """Read a workload: about 0.1 ms a row."""
         symbols, programs = inferred(workload)
+        saved = saved_sums(workload, programs)
         works = [[work_of(rows, row) for row in range(len(rows.program))] for rows in programs]
         freeze_other_trips(programs)
         for rows in programs:
@@ -69,6 +74,7 @@ class Sizes:
             table,
             columns,
             frozenset(symbols.pinned),
+            {where: table.sum(terms) for where, terms in saved.items()},
         )
 
     # reading --------------------------------------------------------------------------------------
@@ -121,10 +127,9 @@ class Sizes:
             self._require_mesh(chosen)
         entries = self.table.values(self.values(values, chosen))
         programs = tuple(c.resized(entries, chosen) for c in self.columns)
-        from flint.sharing.sizes.metadata import resized_metadata
-
-        found = replace(self.workload, mesh=chosen, programs=programs)
-        return replace(found, metadata=resized_metadata(self.workload, found))
+        saved = {where: entries[e] for where, e in self.saved.items()}
+        metadata = resized_metadata(self.workload.metadata, saved)
+        return replace(self.workload, mesh=chosen, programs=programs, metadata=metadata)
 
     def _require_mesh(self, mesh: Mesh) -> None:
         own = self.workload.mesh

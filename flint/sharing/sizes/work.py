@@ -41,6 +41,9 @@ _PER_ELEMENT = (
     )
 )
 
+#: So many operations for each element of what is reduced, written or searched.
+_OF_WHOLE = frozenset({OpClass.REDUCE, OpClass.SCATTER, OpClass.NORM, OpClass.TOP_K})
+
 
 class Work(NamedTuple):
     """Numbers of a row, each as a sum of terms."""
@@ -160,7 +163,7 @@ class _Finder:
             more, rest = divmod(flops - value(double), max(value(elements), 1))
             if not rest and 0 < more <= MOST_PER_ELEMENT:
                 yield double, (more * elements[0], elements[1])
-        elif self._op in ATTENTION or self._op in (OpClass.REDUCE, OpClass.SCATTER, OpClass.NORM):
+        elif self._op in ATTENTION | _OF_WHOLE:
             yield from self._multiples(flops, whole)
 
     def _multiples(self, number: int, term: Term | None) -> Iterator[Sequence[Term]]:
