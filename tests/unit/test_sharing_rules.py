@@ -92,6 +92,12 @@ def _real(x):
     return jnp.fft.ifft(spectrum @ spectrum.T @ spectrum, axis=0).real
 
 
+def _bits(x):
+    # a generator of random bits sees its key as half as many numbers of 64 bits
+    key = jax.lax.bitcast_convert_type(x[0, :4], jnp.uint32)
+    return x + jax.lax.rng_bit_generator(key, x.shape, jnp.uint32)[1].astype(jnp.float32)
+
+
 @pytest.mark.parametrize(
     ("function", "needed"),
     [
@@ -99,6 +105,7 @@ def _real(x):
         (_first, "stablehlo.pad"),
         (_cut, "stablehlo.pad"),
         (_real, "stablehlo.real"),
+        (_bits, "stablehlo.bitcast_convert"),
     ],
 )
 def test_rows_that_few_models_have_keep_every_rule(function, needed):

@@ -40,6 +40,7 @@ def main() -> None:
     o = parser.parse_args()
     o.folder.mkdir(parents=True, exist_ok=True)
     families = tuple(f for f in FAMILIES if not o.family or f.name in o.family)
+    known = {row["file"]: row for row in _index(o.folder)}
     rows: dict[str, dict[str, str]] = {}
     failed: list[str] = []
     numbers = {family.name: count() for family in families}
@@ -48,7 +49,8 @@ def main() -> None:
             break
         for number in islice(numbers[family.name], TRIES):
             draw = drawn(family, number, o.seed)
-            error = _captured(draw, o.folder)
+            kept = known.get(draw.file) == row_of(draw) and (o.folder / draw.file).exists()
+            error = "" if kept else _captured(draw, o.folder)
             if not error:
                 rows[draw.file] = row_of(draw)
                 _write_index(o.folder, rows)
@@ -74,10 +76,7 @@ def row_of(draw: Draw) -> dict[str, str]:
 
 
 def _captured(draw: Draw, folder: Path) -> str:
-    """Capture to its file, if it is not there; why it failed, or an empty text."""
-    path = folder / draw.file
-    if path.exists():
-        return ""
+    """Capture to its file; why it failed, or an empty text."""
     begin = time.perf_counter()
     try:
         workload = workload_of(draw)
@@ -90,7 +89,7 @@ def _captured(draw: Draw, folder: Path) -> str:
     broken = broken_rules(workload)
     if broken:
         return "; ".join(str(one) for one in broken[:3])
-    _save(workload, path)
+    _save(workload, folder / draw.file)
     seconds = time.perf_counter() - begin
     print(f"{draw.file} {draw.mesh} rows={size} {seconds:.2f} s", flush=True)
     return ""
@@ -103,13 +102,19 @@ def _save(workload: Workload, path: Path) -> None:
     os.replace(part, path)
 
 
+def _index(folder: Path) -> list[dict[str, str]]:
+    """Rows of the index that is there; captures that it tells of in the same words are kept."""
+    path = folder / "index.json"
+    found: list[dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else []
+    return found
+
+
 def _write_index(folder: Path, rows: dict[str, dict[str, str]]) -> None:
     """These rows, and those of captures that were there before and were not come by yet."""
-    path, part = folder / "index.json", folder / ".index.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    kept = {row["file"]: row for row in before if (folder / row["file"]).exists()}
+    part = folder / ".index.json"
+    kept = {row["file"]: row for row in _index(folder) if (folder / row["file"]).exists()}
     part.write_text(json.dumps([*(kept | rows).values()], indent=1) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    os.replace(part, folder / "index.json")
 
 
 if __name__ == "__main__":

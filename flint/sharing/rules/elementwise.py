@@ -50,11 +50,19 @@ def _shapes(view: View) -> Told:
     exact = view.program.operand_bytes == view.summed(view.type_bytes)
     about = view.of(ELEMENTWISE) & view.all_plain & (view.arity > 0) & (~view.launched | exact)
     about &= ~view.launched | (view.is_plain & ~view.flagged(Flag.IN_PLACE))
+    about &= ~_takes_bits(view)
     links = view.links_of(about)
     fits = ~links | view.related(spreads, links)
     fits |= view.launched[view.owner] & view.related(has_equal_elements, links)
     whole = view.launched | view.some(view.related(is_equal, links))
     return Told(about, view.every(fits) & whole)
+
+
+def _takes_bits(view: View) -> Mask:
+    """Views of the same bytes as another type, of which there may be more or fewer elements."""
+    other = view.program.dtype[view.read] != view.program.dtype[view.owner]
+    same = view.type_bytes[view.read] == view.type_bytes[view.owner]
+    return ~view.works & view.flagged(Flag.VIEW) & (view.arity == 1) & view.every(other & same)
 
 
 def _dtypes(view: View) -> Told:
@@ -75,7 +83,7 @@ def _chosen(view: View) -> Told:
     p = view.program
     same = p.dtype[view.read] == p.dtype[view.owner]
     about = view.of(MORE) & view.all_plain & ~view.launched & (view.arity > 0) & ~_is_bool(view)
-    about &= ~view.is_complex & ~view.some(view.is_complex[view.read])
+    about &= ~_takes_bits(view) & ~view.is_complex & ~view.some(view.is_complex[view.read])
     return Told(about, view.every(same | _is_bool(view)[view.read]) & view.some(same))
 
 

@@ -43,13 +43,10 @@ def _tokens(o: Options, run: Run) -> Input:
 
 
 def _language_model(o: Options, run: Run, weights: Any, forward: Any) -> Model:
-    """A model of the next token, with its loss written out or indexed."""
+    """A model of the next token."""
 
     def loss(params: Any, tokens: Any, targets: Any) -> Any:
-        logits = forward(params, tokens)
-        if o.get("loss") == "picked":
-            return picked_entropy(logits, targets)
-        return cross_entropy(run, logits, targets)
+        return cross_entropy(run, forward(params, tokens), targets)
 
     return Model(forward, loss, weights, (_tokens(o, run),), (_tokens(o, run),))
 
@@ -134,6 +131,7 @@ def draw_gpt(rng: Random) -> Options:
         "library": rng.random() < 0.25,
         "tied": rng.random() < 0.6,
         "loss": rng.choice(("whole", "picked")),
+        "dropout": rng.random() < 0.3,
     }
 
 
@@ -169,21 +167,48 @@ def _gpt_attention(o: Options, run: Run, x: Any, p: Arrays) -> Any:
     return attention_result(run, y, p)
 
 
+def _dropped(x: Any, key: Any, share: float = 0.1) -> tuple[Any, Any]:
+    """x without a share of its elements, by the random bits of a key, and the next key."""
+    key, bits = jax.lax.rng_bit_generator(key, x.shape, jnp.uint32)
+    kept = bits < jnp.uint32(int((1 - share) * 2**32))
+    return jnp.where(kept, x / (1 - share), 0).astype(x.dtype), key
+
+
 def build_gpt(o: Options, run: Run) -> Model:
     """GPT-2's kind: learned positions, norms before sublayers."""
     kind = "layer" if o["bias"] else "scale"
+    drops = o["dropout"] and run.plan.training
 
-    def block(x: Any, p: Arrays) -> Any:
-        x = x + _gpt_attention(o, run, whole(run, norm(kind, x, p, "in")), p)
-        return x + ffn(run, whole(run, norm(kind, x, p, "mid")), p, o["activation"])
+    def block(held: Any, p: Arrays) -> Any:
+        x, key = held
+        a = _gpt_attention(o, run, whole(run, norm(kind, x, p, "in")), p)
+        a, key = _dropped(a, key) if drops else (a, key)
+        x = x + a
+        f = ffn(run, whole(run, norm(kind, x, p, "mid")), p, o["activation"])
+        f, key = _dropped(f, key) if drops else (f, key)
+        return x + f, key
 
-    def forward(params: Any, tokens: Any) -> Any:
+    def logits(params: Any, tokens: Any, key: Any) -> Any:
         x = embedded(run, params["embed"], tokens) + run.gathered(params["positions"], "", "embed")
-        x = whole(run, norm(kind, run.layers(block, x, params["layers"]), params, "out"))
+        x, _ = run.layers(block, (x, key), params["layers"])
+        x = whole(run, norm(kind, x, params, "out"))
         head = params["embed"].T if o["tied"] else params["head"]
         return run.pin(x @ head, "batch", "length", "vocab")
 
-    return _language_model(o, run, _gpt_weights(o, run), forward)
+    def loss(params: Any, tokens: Any, targets: Any, *key: Any) -> Any:
+        found = logits(params, tokens, key[0] if key else None)
+        return (
+            picked_entropy(found, targets)
+            if o["loss"] == "picked"
+            else cross_entropy(run, found, targets)
+        )
+
+    def forward(params: Any, tokens: Any) -> Any:
+        return logits(params, tokens, None)
+
+    words = _tokens(o, run)
+    key = (Input((4,), ("",), "uint32"),) if drops else ()
+    return Model(forward, loss, _gpt_weights(o, run), (words,), (words, *key))
 
 
 def draw_local(rng: Random) -> Options:

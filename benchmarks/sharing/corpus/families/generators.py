@@ -30,7 +30,7 @@ def draw_denoiser(rng: Random) -> Options:
         "image": rng.choice((16, 32, 32, 64, 64, 128)),
         "channels": rng.choice((3, 4, 4, 16)),
         "width": width,
-        "factors": rng.choice(([1], [1, 2], [1, 2], [2, 1], [1, 1])),
+        "factors": rng.choice(([1], [1], [1, 2])),
         "blocks": 1,
         "middle": rng.choice((1, 2, 4, 8, 12)),
         "attention": rng.choice(("none", "middle", "middle", "inner")),
