@@ -42,7 +42,7 @@ def _readings(rows: Rows, row: int, ends: list[int], k: int) -> list[tuple[_Pair
     shape = rows.long_shape(row)
     batch, first, last = shape[: ends[0]], shape[ends[0] : ends[1]], shape[ends[1] :]
     pairs = [(reads[0], reads[0])] if len(reads) == 1 else list(orders(reads, 2))
-    found = []
+    found, laid_out = [], []
     for one, other in pairs:
         ways = product(
             sides(rows.long_shape(one), batch, first, k),
@@ -52,10 +52,28 @@ def _readings(rows: Rows, row: int, ends: list[int], k: int) -> list[tuple[_Pair
             reading = _reading(rows, row, (one, *left), (other, *right))
             if reading is not None:
                 found.append(reading)
-    return found
+                if _is_laid_out(rows, row, (one, *left), (other, *right)):
+                    laid_out.append(reading)
+    return laid_out or found
 
 
 _Side = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def _is_laid_out(rows: Rows, row: int, left: _Side, right: _Side) -> bool:
+    """Whether free dimensions, those of 1 too, are the result's in their order: told if one operand has none of 1."""
+    shapes = [rows.shapes[operand] for operand, *_ in (left, right)]
+    if left[1] or right[1] or all(1 in shape for shape in shapes):
+        return False
+    kept = [
+        _without(shape, [rows.long(operand)[p] for p in contracted])
+        for (operand, _, _, contracted), shape in zip((left, right), shapes, strict=True)
+    ]
+    return (*kept[0], *kept[1]) == rows.shapes[row]
+
+
+def _without(shape: Shape, places: list[int]) -> Shape:
+    return tuple(size for i, size in enumerate(shape) if i not in places)
 
 
 def _reading(rows: Rows, row: int, left: _Side, right: _Side) -> tuple[_Pairs, list[Term]] | None:

@@ -266,8 +266,22 @@ class Symbols:
         self._made[one[1][0]] = other
         return True
 
+    def _gather_sums(self, term: Term) -> bool:
+        """Let sums of terms that have become multiples of one be a multiple of it. Whether there were any."""
+        found = False
+        for symbol in self.expand(term)[1]:
+            terms = [self.expand(t) for t in self._sums.get(symbol, ())]
+            if terms and len({t[1] for t in terms}) == 1:
+                self._made[symbol] = sum(t[0] for t in terms), terms[0][1]
+                del self._sums[symbol]
+                found = True
+        return found
+
     def _refine(self, one: Term, other: Term) -> None:
         """Split symbols of two products of equal value until both are made of the same ones."""
+        if self._gather_sums(one) | self._gather_sums(other):
+            self.equate(one, other)
+            return
         if self._match_sums(one, other):
             return
         free = [[s for s in t[1] if self._is_free(s)] for t in (one, other)]
@@ -297,7 +311,10 @@ class Symbols:
         fitting = [s for s in free if self._values[s] % value == 0 and not self._is_in(s, factor)]
         if not fitting:
             return False
-        chosen = max(fitting, key=lambda s: (self._values[s] == value, self._values[s]))
+        is_axis = any(s in self._axes for s in factor[1])  # as long by chance: nothing makes them equal
+        chosen = max(
+            fitting, key=lambda s: (self._values[s] == value and not is_axis, self._values[s])
+        )
         rest = self.new(self._values[chosen] // value)
         self._made[chosen] = (factor[0] * rest[0], factor[1] + rest[1])
         free.remove(chosen)

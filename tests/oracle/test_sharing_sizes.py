@@ -1,0 +1,123 @@
+"""Resizing a captured workload gives what capturing the model with those sizes gives, column by column."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flint.capturing import CaptureOptions, captured
+from flint.ir.mesh import AxisRef, Mesh
+from flint.ir.program import COLUMNS
+from flint.ir.workload import Workload
+from flint.passes.work.totals import totals
+from flint.sharing.axis_labels import comm_bytes_by_label
+from flint.sharing.rules import broken_rules
+from flint.sharing.sizes import Expression, Sizes
+from flint.steps.options import PipelineOptions
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SMALL = ("model=8b", "seq=1024", "num_layers=4")
+#: Another width, number of heads, inner size, sequence and depth.
+OTHER = ("model=70b", "seq=512", "num_layers=6")
+_TABLES = {"shape": "shapes"}
+
+
+@cache
+def capture(mesh: str, settings: tuple[str, ...], example: str = "llama_jax.py") -> Workload:
+    pipeline = (
+        PipelineOptions(schedule="1f1b", microbatches=4) if "pipe" in mesh else PipelineOptions()
+    )
+    options = CaptureOptions(str(EXAMPLES / example), mesh, settings=settings, pipeline=pipeline)
+    return captured(options).workload
+
+
+def sizes_seen(sizes: Sizes, other: Workload) -> dict[int, int]:
+    """Values of variables in a capture whose rows are the same: where a dimension is a variable alone."""
+    found: dict[int, int] = {}
+    for number, program in enumerate(other.programs):
+        for row, shape in enumerate(program.shape.tolist()):
+            for expression, size in zip(
+                sizes.dimension(number, row), program.shapes[shape], strict=True
+            ):
+                value = variable_of(expression, size, other.mesh)
+                if value is not None:
+                    found.setdefault(*value)
+    return found
+
+
+def variable_of(expression: Expression, size: int, mesh: Mesh) -> tuple[int, int] | None:
+    if len(expression.terms) != 1:
+        return None
+    (factors, coefficient), *_ = expression.terms
+    variables = [f for f in factors if isinstance(f, int)]
+    if len(variables) != 1:
+        return None
+    axes = [mesh.axis_size(f) for f in factors if isinstance(f, AxisRef)]
+    return variables[0], size // (coefficient * int(np.prod(axes)))
+
+
+def different(one: Workload, other: Workload) -> list[str]:
+    """Columns that differ, shapes by what they are; names and scopes are not sizes."""
+    found = []
+    for number, (a, b) in enumerate(zip(one.programs, other.programs, strict=True)):
+        for column in COLUMNS:
+            x, y = getattr(a, column), getattr(b, column)
+            if column in _TABLES:
+                entries = [getattr(p, _TABLES[column]) for p in (a, b)]
+                if [entries[0][i] for i in x.tolist()] == [entries[1][i] for i in y.tolist()]:
+                    continue
+            if not np.array_equal(x, y):
+                rows = np.flatnonzero((x != y).reshape(len(a), -1).any(axis=1))[:3]
+                found.append(f"{number} {column}: {[str(a.row(r)) for r in rows]}")
+        if [r.trip_count for r in a.regions] != [r.trip_count for r in b.regions]:
+            found.append(f"{number} trips")
+    return found
+
+
+@pytest.mark.parametrize("parallel", ["parallel=fsdp+tp", "parallel=fsdp+tp+sp"])
+def test_other_sizes_are_what_is_captured_with_them(parallel: str) -> None:
+    sizes = Sizes.of(capture("4x4", (*SMALL, parallel)))
+    other = capture("4x4", (*OTHER, parallel))
+    found = sizes.resized(sizes_seen(sizes, other))
+    assert different(found, other) == []
+    for one, two in zip(found.programs, other.programs, strict=True):
+        assert totals(one) == totals(two)
+        assert comm_bytes_by_label(one) == comm_bytes_by_label(two)
+
+
+def test_another_mesh_is_what_is_captured_on_it() -> None:
+    sizes = Sizes.of(capture("4x4", SMALL))
+    other = capture("8x2", OTHER)
+    found = sizes.resized(sizes_seen(sizes, other), mesh=other.mesh)
+    assert different(found, other) == []
+
+
+def test_stages_of_a_pipeline_too() -> None:
+    mesh = "pipe=2,data=2,model=4"
+    sizes = Sizes.of(capture(mesh, SMALL, "llama_jax.py:pipelined"))
+    other = capture(mesh, OTHER, "llama_jax.py:pipelined")
+    found = sizes.resized(sizes_seen(sizes, other))
+    assert different(found, other) == []
+    assert found.metadata["pipeline"] == other.metadata["pipeline"] | {
+        "positions": found.metadata["pipeline"]["positions"]
+    }
+    saved = [
+        [
+            stage["saved_bytes_per_microbatch"]
+            for p in w.metadata["pipeline"]["positions"]
+            for stage in p
+        ]
+        for w in (found, other)
+    ]
+    assert saved[0] == saved[1]
+
+
+def test_a_resized_workload_keeps_the_rules() -> None:
+    sizes = Sizes.of(capture("4x4", SMALL))
+    values = {v.number: v.value + 1 + v.number for v in sizes.variables}
+    found = sizes.resized(values)
+    found.verify()
+    assert broken_rules(found) == broken_rules(sizes.workload) == ()
