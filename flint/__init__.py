@@ -24,6 +24,9 @@ if _TYPE_CHECKING:
     from flint.passes.work.declared import cost_of as cost_of
     from flint.sharing.anonymize import Anonymized as Anonymized
     from flint.sharing.anonymize import anonymize as anonymize
+    from flint.sharing.synthesize import Synthetic as Synthetic
+    from flint.sharing.synthesize import learn as learn
+    from flint.sharing.synthesize import synth as synth
     from flint.steps.pipeline import Layers as Layers
     from flint.steps.pipeline import Pipeline as Pipeline
     from flint.steps.pipeline import Stage as Stage
@@ -55,6 +58,7 @@ _PUBLIC = {
     "Program": "flint.ir.program",
     "Stage": "flint.steps.pipeline",
     "Step": "flint.steps.step",
+    "Synthetic": "flint.sharing.synthesize",
     "TorchStep": "flint.steps.step",
     "Trace": "flint.tracing",
     "Workload": "flint.ir.workload",
@@ -65,6 +69,8 @@ _PUBLIC = {
     "entry": "flint.steps.step",
     "explore": "flint.exploring.api",
     "import_profiles": "flint.tracing",
+    "learn": "flint.sharing.synthesize",
+    "synth": "flint.sharing.synthesize",
     "torch_op": "flint.frontends.torch_ops.registry",
     "trace": "flint.tracing",
     "trace_distributed": "flint.tracing",

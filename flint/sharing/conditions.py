@@ -170,12 +170,11 @@ def _require_room(asked: Conditions) -> None:
 
     The operands and the result of (m, k) x (k, n) need mk + kn + mn bytes or more, so that in M
     bytes m * n * k is at most (M / 3)^1.5 (inequality of arithmetic and geometric means); in one
-    step at most each row runs once a layer.
+    step at most each row runs once a layer, also where loops are no layers.
     """
     if asked.flops is None or asked.memory_bytes is None:
         return
-    runs = (asked.rows or MOST_ROWS) * (asked.depth or MOST_LAYERS)
-    most = runs * 2 * (asked.memory_bytes / 3) ** 1.5
+    most = MOST_ROWS * MOST_LAYERS * 2 * (asked.memory_bytes / 3) ** 1.5
     if asked.flops > most:
         raise FlintError(
             "FL953",

@@ -38,9 +38,7 @@ class Pen:
     temperature: float = 1.0
 
 
-def draw(
-    pen: Pen, scene: Scene, conditions: NDArray[np.float32], rows: int | None
-) -> Steps | None:
+def draw(pen: Pen, scene: Scene, conditions: NDArray[np.float32], rows: int | None) -> Steps | None:
     """A program of about `rows` rows; None where it came to a point from which nothing follows."""
     draft = Draft(scene, pen.vocabulary)
     state = pen.model.start(conditions, rows)
@@ -135,5 +133,5 @@ def _bound_length(
 
 
 def _choice(random: np.random.Generator, scores: NDArray[np.float64]) -> int:
-    powers = np.exp(scores - scores.max())
-    return int(random.choice(len(powers), p=powers / powers.sum()))
+    sums = np.cumsum(np.exp(scores - scores.max()))
+    return min(int(np.searchsorted(sums, random.random() * sums[-1], "right")), len(sums) - 1)

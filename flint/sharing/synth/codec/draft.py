@@ -50,7 +50,7 @@ class Draft:
         self._vocabulary = vocabulary
         self._types: list[ValueType] = []
         self._type_numbers: dict[ValueType, int] = {}
-        self._fits: dict[tuple[Template, tuple[int, ...]], list[bool]] = {}
+        self._fits: dict[tuple[int, tuple[int, ...]], tuple[Template, list[bool]]] = {}
         self._type = np.full(capacity, _NO_TYPE, dtype=np.int64)
         self._phase = np.zeros(capacity, dtype=np.int64)
         self._plain = np.zeros(capacity, dtype=np.bool_)
@@ -135,8 +135,8 @@ class Draft:
 
     def _type_fits(self, t: Template, chosen: tuple[int, ...]) -> list[bool]:
         """For each type so far, whether it fits the next slot."""
-        key = (t, chosen)
-        known = self._fits.setdefault(key, [])
+        key = (id(t), chosen)  # the template is kept beside: nothing else gets its id
+        _, known = self._fits.setdefault(key, (t, []))
         if len(known) < len(self._types):
             before = [self._types[c] for c in chosen]
             rule = RULE_NAMED[t.rule]
@@ -240,7 +240,9 @@ class _Static:
         known = vocabulary.templates
         on_mesh = [_is_on(t, scene) for t in known]
         kinds = [t.step for t in known]
-        rows = [k in (StepKind.ROW, StepKind.OPEN) and m for k, m in zip(kinds, on_mesh, strict=True)]
+        rows = [
+            k in (StepKind.ROW, StepKind.OPEN) and m for k, m in zip(kinds, on_mesh, strict=True)
+        ]
         return cls(
             np.array(rows, dtype=np.bool_),
             np.array([t.is_carry for t in known], dtype=np.bool_) & np.array(rows, dtype=np.bool_),

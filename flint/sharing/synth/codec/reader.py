@@ -46,6 +46,7 @@ class Steps:
     operands: list[tuple[int, ...]] = field(default_factory=list)
     types: list[ValueType | None] = field(default_factory=list)
     symbols: Symbols = field(default_factory=Symbols)
+    _known: dict[Template, Template] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.templates)
@@ -53,8 +54,8 @@ class Steps:
     def add(
         self, template: Template, operands: Sequence[int] = (), type_: ValueType | None = None
     ) -> int:
-        """Append a step; gives its number."""
-        self.templates.append(template)
+        """Append a step; gives its number. Equal templates are kept as one object."""
+        self.templates.append(self._known.setdefault(template, template))
         self.operands.append(tuple(operands))
         self.types.append(type_)
         return len(self.templates) - 1

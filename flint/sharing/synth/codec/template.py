@@ -60,6 +60,10 @@ class Template:
     several: int = 100
     changes: bool = False
 
+    def __hash__(self) -> int:
+        """That of a few fields: programs look templates up for every row."""
+        return hash((self.opcode, self.dtype, self.phase, self.rule, self.arity, self.arguments))
+
     @property
     def slots(self) -> int:
         """How many earlier steps are chosen: those that are read, then those that lend dimensions."""

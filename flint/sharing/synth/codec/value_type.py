@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from flint.ir.columns import bytes_of_type
@@ -29,9 +30,15 @@ class ValueType(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Bytes of all elements."""
-        return bytes_of_type(self.dtype, self.shape)
+        return -(-math.prod(self.shape) * _eighths(self.dtype) // 8)
 
     @property
     def is_index(self) -> bool:
         """Whether it can say where something is: one whole number."""
         return self.elements == 1 and self.dtype.lstrip("us").startswith("int")
+
+
+@lru_cache(maxsize=256)
+def _eighths(dtype: str) -> int:
+    """Bits of an element."""
+    return bytes_of_type(dtype, (8,))

@@ -148,14 +148,12 @@ class _Writer:
         left = []
         for step, t in enumerate(self._steps.templates):
             depth += (t.step is StepKind.OPEN) - (t.step is StepKind.CLOSE)
-            if t.step is StepKind.ROW and depth == 0 and step not in read:
-                if t.kind in (Kind.COMPUTE, Kind.COLLECTIVE):
-                    left.append(self._row[step])
+            works = t.step is StepKind.ROW and t.kind in (Kind.COMPUTE, Kind.COLLECTIVE)
+            if works and depth == 0 and step not in read:
+                left.append(self._row[step])
         phase = Phase.OPTIMIZER if self._is_training else Phase.FORWARD
         if left:
-            self._builder.add(
-                "func.return", Kind.VALUE, op=OpClass.RESULT, deps=left, phase=phase
-            )
+            self._builder.add("func.return", Kind.VALUE, op=OpClass.RESULT, deps=left, phase=phase)
 
     @property
     def _is_training(self) -> bool:

@@ -13,7 +13,6 @@ from flint.sharing.synth.codec.shapes.rule import Read, Reading, Seen, first_the
 from flint.sharing.synth.codec.template import Template
 from flint.sharing.synth.codec.value_type import Shape, ValueType
 
-
 #: Classes whose rows may have the shape of what they read.
 _LIKE_OPERANDS = ELEMENTWISE | {
     *(OpClass.VALUE, OpClass.REVERSE, OpClass.COPY, OpClass.BROADCAST, OpClass.SORT),

@@ -1,0 +1,81 @@
+"""`flint learn`: a generator of workloads, trained on captures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_note, print_text
+from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.progress import stages_shown
+from flint.cli.signals import signals
+from flint.text import format_bytes
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.synth import LearnDocument
+
+
+def learn(
+    captures: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="Captures: .flint files, directories of traces, or folders of them.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.npz", help="Where to write the model.")
+    ],
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", help="Steps of training.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the training.")] = 0,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Train a generator of workloads on captures.
+
+    The model keeps templates and counts of what it has seen, and totals with two digits, no names: what
+    it gives away of its captures, docs/synth.md says. Needs PyTorch.
+    """
+    from flint.backends.chakra.keeping import refuse_to_replace
+    from flint.io.files import write_atomically
+    from flint.sharing.captures import captures_of
+    from flint.sharing.synthesize import TRAINING_STEPS, examples_of, learned
+
+    refuse_to_replace(output)
+    chosen = TRAINING_STEPS if steps is None else steps
+    with stages_shown(quiet=quiet or json_), signals().unwinding():
+        found = list(captures_of(captures))
+        examples = examples_of(found)
+        generator = learned(examples, seed=seed, steps=chosen)
+        data = generator.to_bytes()
+        write_atomically(output, data)
+    document: LearnDocument = {
+        "schema": "flint.learn/1",
+        "output": str(output),
+        "captures": len(examples),
+        "left_out": len(found) - len(examples),
+        "templates": len(generator.vocabulary),
+        "steps": chosen,
+        "seed": seed,
+        "num_bytes": len(data),
+    }
+    if json_:
+        print_json(document)
+        return
+    print_text(_text(document), end="")
+    print_note(f"wrote   {output}", quiet=quiet)
+
+
+def _text(document: LearnDocument) -> str:
+    left_out = f", {document['left_out']} left out" if document["left_out"] else ""
+    return (
+        f"captures   {document['captures']}{left_out}\n"
+        f"templates  {document['templates']:,}\n"
+        f"steps      {document['steps']:,}\n"
+        f"model      {format_bytes(document['num_bytes'])}\n"
+    )

@@ -1,0 +1,176 @@
+"""`flint synth`: workloads that nobody has, like captures or with totals that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flint.cli.console import print_json, print_note, print_text
+from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.progress import stages_shown
+from flint.cli.signals import signals
+from flint.text import Column, format_bytes, format_flops, text_table
+
+if TYPE_CHECKING:
+    from flint.schemas.documents.synth import SampleDocument, SynthDocument
+    from flint.sharing.conditions import Conditions
+    from flint.sharing.synthesize import Synthetic
+
+
+def synth(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Where to write; it must not be there, or be empty.",
+        ),
+    ],
+    count: Annotated[
+        int, typer.Option("--count", "-n", metavar="N", help="How many workloads to make.")
+    ] = 1,
+    like: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--like",
+            metavar="PATH",
+            help="Captures whose totals samples are to have, in turn: .flint files, traces, folders.",
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="FILE.npz", help="A model that flint learn wrote, not Flint's own."
+        ),
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="MESH", help="The mesh: 64x8, data=64,model=8.")
+    ] = None,
+    flops: Annotated[
+        str | None,
+        typer.Option("--flops", metavar="N", help="FLOPs of one device: 1e15, 1.2PFLOP."),
+    ] = None,
+    bytes_: Annotated[
+        str | None,
+        typer.Option(
+            "--bytes",
+            metavar="AXIS=N,...",
+            help="Bytes that one device sends over axes: data=2GiB,data+model=100MB.",
+        ),
+    ] = None,
+    layers: Annotated[int | None, typer.Option("--layers", metavar="N", help="Layers.")] = None,
+    phases: Annotated[
+        str | None,
+        typer.Option(
+            "--phases", metavar="PHASE=SHARE,...", help="Shares: forward=0.33,backward=0.67."
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="N", help="Peak memory: 40GiB.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", metavar="N", help="Rows of the program.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the first sample; the next has one more.")
+    ] = 0,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            "--temperature", metavar="T", help="Below 1: what is usual; above: what is rare."
+        ),
+    ] = 1.0,
+    traces: Annotated[
+        bool, typer.Option("--traces", help="Write directories of traces, not .flint files.")
+    ] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Make workloads that never were.
+
+    Each is a whole step that follows the rules of captured ones, with totals near those that are asked for; equal
+    options give equal files.
+    """
+    from flint.sharing.condition_values import conditions_from_text
+    from flint.sharing.synth_output import refuse_folder, written
+    from flint.sharing.synthesize import synth
+
+    refuse_folder(output, like or [])
+    asked = conditions_from_text(
+        mesh=mesh,
+        flops=flops,
+        bytes_=bytes_,
+        layers=layers,
+        phases=phases,
+        memory=memory,
+        rows=rows,
+    )
+    with stages_shown(quiet=quiet or json_), signals().unwinding():
+        samples = synth(
+            count, asked=asked, like=like or [], model=model, seed=seed, temperature=temperature
+        )
+        found = list(written(samples, output, traces=traces))
+    if json_:
+        document: SynthDocument = {
+            "schema": "flint.synth/1",
+            "output": str(output),
+            "model": str(model) if model else "default",
+            "samples": [_sample(path, sample) for path, sample in found],
+        }
+        print_json(document)
+    else:
+        print_text(_table(found), end="")
+        print_note(f"wrote   {len(found)} workloads: {output}", quiet=quiet)
+
+
+def _sample(path: Path, sample: Synthetic) -> SampleDocument:
+    return {
+        "path": str(path),
+        "seed": sample.seed,
+        "asked": sample.asked.to_json(),
+        "found": sample.found.to_json(),
+    }
+
+
+_COLUMNS = (
+    Column("sample"),
+    Column("mesh"),
+    Column("layers", right=True),
+    Column("rows", right=True),
+    Column("FLOPs", right=True),
+    Column("asked", right=True),
+    Column("sent", right=True),
+    Column("asked", right=True),
+    Column("memory", right=True),
+    Column("asked", right=True),
+)
+
+
+def _table(found: list[tuple[Path, Synthetic]]) -> str:
+    return text_table(_COLUMNS, [_line(path, sample) for path, sample in found]) + "\n"
+
+
+def _line(path: Path, sample: Synthetic) -> list[str]:
+    has, asked = sample.found, sample.asked
+    return [
+        path.name,
+        str(has.mesh),
+        str(has.depth),
+        f"{has.rows:,}",
+        *_pair(has.flops, asked.flops, format_flops),
+        *_pair(_sent(has), _sent(asked), format_bytes),
+        *_pair(has.memory_bytes, asked.memory_bytes, format_bytes),
+    ]
+
+
+def _sent(totals: Conditions) -> float | None:
+    return sum(totals.axis_bytes.values()) if totals.axis_bytes else None
+
+
+def _pair(has: float | None, asked: float | None, text: Callable[[int], str]) -> tuple[str, str]:
+    return text(round(has or 0)), "" if asked is None else text(round(asked))

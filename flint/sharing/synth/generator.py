@@ -1,0 +1,205 @@
+"""The generator: a row model with its vocabulary, which makes workloads of given totals."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.ir.mesh import Mesh
+from flint.ir.program import Phase
+from flint.ir.workload import Workload
+from flint.sharing.conditions import Conditions
+from flint.sharing.rules import broken_rules
+from flint.sharing.synth.asked import condition_vector
+from flint.sharing.synth.codec.pruning import pruned
+from flint.sharing.synth.codec.reader import Steps
+from flint.sharing.synth.codec.scene import Scene
+from flint.sharing.synth.codec.template import Vocabulary
+from flint.sharing.synth.codec.writer import write_program
+from flint.sharing.synth.drawing import Pen, draw
+from flint.sharing.synth.fitting import fitted
+from flint.sharing.synth.model.row_model import RowModel
+
+#: Programs that are drawn for one sample until one follows all rules.
+MOST_TRIES = 12
+#: Bits (base 2) by which totals of profiles are moved before they are used again.
+_JITTER_BITS = 0.5
+_DEFAULT = "default.npz"
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Makes workloads: `profiles` are totals that real ones have, for what nobody asks for."""
+
+    model: RowModel
+    vocabulary: Vocabulary
+    profiles: tuple[Conditions, ...]
+
+    @classmethod
+    def load(cls, source: str | Path | bytes | None = None) -> Generator:
+        """The generator of a file that `flint learn` wrote; None: the one that comes with Flint.
+
+        Raises FlintError FL959 for another file.
+        """
+        if source is None:
+            return _default()
+        model = RowModel.load(source)
+        try:
+            codec = json.loads(model.codec)
+            vocabulary = Vocabulary.from_json(codec["vocabulary"])
+            profiles = tuple(_profile(p) for p in codec["profiles"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise FlintError("FL959", f"{source!s:.200} has no templates: {error}") from error
+        if len(vocabulary) != model.sizes.vocabulary:
+            raise FlintError("FL959", f"{source!s:.200} has templates of another model")
+        return cls(model, vocabulary, profiles)
+
+    @classmethod
+    def of(
+        cls, model: RowModel, vocabulary: Vocabulary, profiles: Iterable[Conditions]
+    ) -> Generator:
+        """A generator of what was learned; the model gets the text that `load` reads."""
+        kept = tuple(profiles)
+        codec = {"vocabulary": vocabulary.to_json(), "profiles": [_profile_json(p) for p in kept]}
+        text = json.dumps(codec, separators=(",", ":"), sort_keys=True)
+        return cls(replace(model, codec=text), vocabulary, kept)
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        return self.model.to_bytes()
+
+    def sample(
+        self, asked: Conditions | None = None, seed: int = 0, *, temperature: float = 1.0
+    ) -> Workload:
+        """One workload: valid by all strict rules, equal for equal arguments.
+
+        What is not asked for is as in one of the profiles, moved a little. Raises FlintError FL956 where
+        `MOST_TRIES` programs in a row did not follow the rules or came to no end.
+        """
+        random = np.random.default_rng([seed, 0x5EED])
+        complete = self.completed(asked or Conditions(), random)
+        for _ in range(MOST_TRIES):
+            pen = Pen(self.model, self.vocabulary, random, temperature)
+            found = _drawn(pen, complete)
+            if found is not None:
+                return found
+        raise FlintError(
+            "FL956",
+            f"none of {MOST_TRIES} programs that were drawn came to an end within the rules",
+            help="ask for fewer rows or another mesh, or learn from more captures",
+        )
+
+    def completed(self, asked: Conditions, random: np.random.Generator) -> Conditions:
+        """The conditions with what is missing taken from a profile that is near in what is given."""
+        near = sorted(range(len(self.profiles)), key=lambda i: _far(self.profiles[i], asked))
+        few = max(len(near) // 10, 1)
+        profile = self.profiles[near[int(random.integers(few))]] if near else Conditions()
+        moved = _moved(profile, random)
+        given = {name: value for name, value in vars(asked).items() if value}
+        if "mesh" in given and given["mesh"] != moved.mesh:
+            moved = replace(moved, axis_bytes={})
+        # Shares and bytes that belong to other numbers are left out where those are given.
+        return replace(moved, **given)
+
+
+def _drawn(pen: Pen, asked: Conditions) -> Workload | None:
+    """A workload, or None for one that breaks a rule."""
+    assert asked.mesh is not None, "a profile has a mesh"
+    scene = Scene(asked.mesh, asked.depth or 1)
+    steps = draw(pen, scene, condition_vector(asked), asked.rows)
+    if steps is None:
+        return None
+    return _checked(pruned(fitted(steps, asked)))
+
+
+def _checked(steps: Steps) -> Workload | None:
+    workload = Workload.single(write_program(steps), {"producer": "flint", "name": "synthetic"})
+    try:
+        workload.verify()
+    except AssertionError:
+        return None
+    return None if broken_rules(workload) else workload
+
+
+def _far(profile: Conditions, asked: Conditions) -> float:
+    """Bits between totals that both have."""
+    found = 0.0
+    for name in ("flops", "depth", "memory_bytes", "rows"):
+        one, other = getattr(profile, name), getattr(asked, name)
+        if one and other:
+            found += abs(math.log2(one / other))
+    if asked.mesh is not None and profile.mesh is not None:
+        found += abs(math.log2(profile.mesh.size / asked.mesh.size))
+        found += 4 * abs(len(profile.mesh.sizes) - len(asked.mesh.sizes))
+    for phase, share in asked.phases.items():
+        found += 4 * abs(share - profile.phases.get(phase, 0.0))
+    return found
+
+
+def _moved(profile: Conditions, random: np.random.Generator) -> Conditions:
+    """Totals moved at random by up to half a bit each; depth and mesh stay."""
+
+    def near(value: float | None) -> float | None:
+        return value and float(value * 2 ** random.uniform(-_JITTER_BITS, _JITTER_BITS))
+
+    rows = near(profile.rows)
+    return replace(
+        profile,
+        flops=near(profile.flops),
+        axis_bytes={k: near(v) or 0.0 for k, v in profile.axis_bytes.items()},
+        memory_bytes=near(profile.memory_bytes),
+        rows=max(round(rows), 8) if rows else None,
+    )
+
+
+def _profile_json(profile: Conditions) -> dict[str, Any]:
+    """A profile without names: axes by their number, totals with two digits."""
+    assert profile.mesh is not None
+    numbers = {name: f"axis{n}" for n, name in enumerate(profile.mesh.names)}
+
+    def label(text: str) -> str:
+        return ",".join(numbers.get(part, part) for part in text.split(","))
+
+    return {
+        "mesh": list(profile.mesh.sizes),
+        "flops": _two_digits(profile.flops),
+        "axis_bytes": {label(k): _two_digits(v) for k, v in profile.axis_bytes.items()},
+        "depth": profile.depth,
+        "phases": {p.name: round(s, 2) for p, s in profile.phases.items()},
+        "memory_bytes": _two_digits(profile.memory_bytes),
+        "rows": int(_two_digits(profile.rows) or 0) or None,
+    }
+
+
+def _two_digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.1e}")
+
+
+def _profile(data: Mapping[str, Any]) -> Conditions:
+    sizes: Sequence[int] = data["mesh"]
+    mesh = Mesh(tuple(f"axis{n}" for n in range(len(sizes))), tuple(sizes))
+    shares = {Phase[name]: share for name, share in data["phases"].items()}
+    whole = sum(shares.values())
+    return Conditions(
+        mesh,
+        data["flops"],
+        {k: v for k, v in data["axis_bytes"].items() if ":" not in k and k != "ranks"},
+        data["depth"],
+        {p: s / whole for p, s in shares.items()} if whole else {},
+        data["memory_bytes"],
+        data["rows"],
+    )
+
+
+@lru_cache(maxsize=1)
+def _default() -> Generator:
+    return Generator.load((files("flint.sharing.synth") / _DEFAULT).read_bytes())
