@@ -92,6 +92,10 @@ def _real(x):
     return jnp.fft.ifft(spectrum @ spectrum.T @ spectrum, axis=0).real
 
 
+def _turned(x):
+    return jnp.roll(x, 3, axis=1)  # slices of a part of the shards are as long as one, rounded up
+
+
 def _bits(x):
     # a generator of random bits sees its key as half as many numbers of 64 bits
     key = jax.lax.bitcast_convert_type(x[0, :4], jnp.uint32)
@@ -106,6 +110,7 @@ def _bits(x):
         (_cut, "stablehlo.pad"),
         (_real, "stablehlo.real"),
         (_bits, "stablehlo.bitcast_convert"),
+        (_turned, "stablehlo.concatenate"),
     ],
 )
 def test_rows_that_few_models_have_keep_every_rule(function, needed):

@@ -62,7 +62,8 @@ def _takes_bits(view: View) -> Mask:
     """Views of the same bytes as another type, of which there may be more or fewer elements."""
     other = view.program.dtype[view.read] != view.program.dtype[view.owner]
     same = view.type_bytes[view.read] == view.type_bytes[view.owner]
-    return ~view.works & view.flagged(Flag.VIEW) & (view.arity == 1) & view.every(other & same)
+    is_view = view.flagged(Flag.VIEW) & (view.arity == 1) & view.every(other & same)
+    return np.asarray(~view.works & is_view)
 
 
 def _dtypes(view: View) -> Told:

@@ -55,9 +55,13 @@ def _some(op: OpClass, holds: Callable[[Shape, Shape], bool]) -> Callable[[View]
 
 
 def _concatenates(view: View) -> Told:
-    """An operand that is there twice is one link: then the bytes that are read tell."""
+    """An operand that is there twice is one link: then the bytes that are read tell.
+
+    A rotation over several devices is one as well: there parts are rounded up.
+    """
     p = view.program
     about = view.of(OpClass.CONCATENATE) & view.all_plain & ~view.launched & (view.arity > 0)
+    about &= ~view.exchanges
     links = view.links_of(about)
     fits = view.every(~links | view.related(is_joined, links))
     whole = (view.summed(view.elements) == view.elements) | (p.operand_bytes == view.type_bytes)

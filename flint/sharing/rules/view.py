@@ -77,6 +77,13 @@ class View:
         return np.bincount(self.owner, minlength=len(self))
 
     @cached_property
+    def exchanges(self) -> Mask:
+        """Rows that read borders of a value that neighbours send."""
+        found = np.zeros(len(self), dtype=np.bool_)
+        found[self.program.dep_owner[_borders(self.program)[self.program.deps]]] = True
+        return found
+
+    @cached_property
     def works(self) -> Mask:
         """Rows that compute."""
         return np.asarray(self.program.kind == Kind.COMPUTE)
@@ -188,13 +195,18 @@ def _waits(program: Program, owner: Int64s, read: Int64s) -> Mask:
     """
     empty = (program.op == OpClass.TURN) | (program.result_bytes == 0)
     empty |= (program.kind == Kind.RECV) & ((program.flags & Flag.IN_PLACE) != 0)
-    moves = program.collective == Collective.PERMUTE
-    empty |= moves & (program.result_bytes < type_bytes(program))
+    empty |= _borders(program)
     keys = owner * max(len(program), 1) + read
     alias = program.alias[read].astype(np.int64)
     into = (program.flags[read] & Flag.IN_PLACE) != 0
     again = np.isin(owner * max(len(program), 1) + alias, keys) & into & (alias >= 0)
     return np.asarray(empty[read] | again | _comes_beside(program, owner, read, keys))
+
+
+def _borders(program: Program) -> Mask:
+    """Permutations of a part of a value: what neighbours send of it."""
+    moves = program.collective == Collective.PERMUTE
+    return np.asarray(moves & (program.result_bytes < type_bytes(program)))
 
 
 def _comes_beside(program: Program, owner: Int64s, read: Int64s, keys: Int64s) -> Mask:
