@@ -13,6 +13,8 @@ from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 from flint.sharing.change import Change
 from flint.sharing.growing.amounts import Amount
+from flint.sharing.growing.entries import Entry, entries_of
+from flint.sharing.growing.held import require_shardings
 from flint.sharing.growing.known import Known
 from flint.sharing.growing.plan import Asked, plan, require_variables
 from flint.sharing.growing.refuse import refuse_source, refuse_workload
@@ -30,11 +32,13 @@ Size = int | str
 class Grown:
     """A workload that was grown, what it was made of, and what was taken for granted.
 
-    `source` is what was read, None for a workload of this process.
+    `variables` are those of the original, with their new sizes. `source` is what was read, None for a workload of
+    this process.
     """
 
     workload: Workload
     original: Workload
+    variables: tuple[Entry, ...]
     assumed: tuple[str, ...]
     source: Source | None = None
 
@@ -77,8 +81,8 @@ def grow(
 
     `source` is a workload, a `.flint` file, or a directory that `flint capture` or `flint anonymize` wrote. Sizes
     are whole ones, over all devices, or factors ("2x"). `mesh` has the same axes. `values` sets variables by name
-    (`{"d7": 4096}`), as `variables_of` lists them; `split` says which axes split one (`{"d7": "data+model"}`). Nothing
-    is known of how the model is used: width, ffn and heads each change alone.
+    (`{"d7": 4096}`): without any change the result lists them, `Grown.variables`. `split` says which axes split one
+    (`{"d7": "data+model"}`). Each size changes alone: a model twice as wide has its width, ffn and heads doubled.
 
     Raises FlintError FL920 (a size), FL921 (an axis of one device), FL922 (a size that does not fit), FL923 (a role that
     the program has not), FL924 (a variable), FL925 (a mesh), FL926 (what cannot be grown).
@@ -118,6 +122,11 @@ class Wish:
     split: Mapping[str, str]
     keep_global_batch: bool = False
 
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to be another than it is."""
+        return self.mesh is not None or bool(self.roles) or bool(self.values)
+
 
 def grown(workload: Workload, wish: Wish, source: Source | None = None) -> Grown:
     """The same of a workload that was read."""
@@ -126,11 +135,14 @@ def grown(workload: Workload, wish: Wish, source: Source | None = None) -> Grown
     asked, unrolled = _asked(known, wish)
     planned = plan(known, asked)
     found = known.sizes.resized(planned.values, asked.mesh)
+    require_shardings(known, planned, found)
     if unrolled is not None:
         found = replace(found, programs=(with_layers(found.programs[0], unrolled),))
-    found = replace(found, metadata=_metadata(workload, found, wish))
-    _require_whole(workload, found)
-    return Grown(found, workload, planned.assumed, source)
+    if wish.changes:
+        found = replace(found, metadata=_metadata(workload, found, wish))
+        _require_whole(workload, found)
+    entries = entries_of(known, planned.values, asked.mesh, unrolled)
+    return Grown(found, workload, entries, planned.assumed, source)
 
 
 def known_of(workload: Workload, split: Mapping[str, str] | None = None) -> Known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,22 @@ class Known:
         structure = Structure(workload, sizes)
         numbers = {f"d{v.number}": v.number for v in sizes.variables}
         given = {numbers[name]: axes for name, axes in (said or {}).items() if name in numbers}
-        return cls(workload, sizes, structure, splits_of(structure, given), roles_of(structure))
+        found = cls(workload, sizes, structure, splits_of(structure, given), roles_of(structure))
+        return replace(found, roles=found._with_all_experts())
+
+    def _with_all_experts(self) -> Mapping[str, Role]:
+        """Roles in which the experts are also what is as long and is nothing else.
+
+        A router's result and counts of tokens by expert are made equal to experts by no row.
+        """
+        if "experts" not in self.roles:
+            return self.roles
+        experts = self.roles["experts"]
+        length = self.whole(experts.variables[0])
+        taken = {v for role in self.roles.values() for v in role.variables}
+        others = [v for v in self.value if v not in taken and self.whole(v) == length]
+        variables = (*experts.variables, *others)
+        return {**self.roles, "experts": replace(experts, variables=variables, equal=True)}
 
     @cached_property
     def value(self) -> Mapping[int, int]:
@@ -44,6 +59,20 @@ class Known:
         """The size over all devices."""
         mesh = self.workload.mesh
         return self.value[number] * math.prod(mesh.shape[a] for a in self.splits.axes(number))
+
+    def merged_with_weights(self, role: str) -> bool:
+        """Whether a length of activations is the same variable as a dimension of weights: they were as long by chance.
+
+        A table of positions has the sequence too; so it is many weights, of those that products read.
+        """
+        variables = set(self.variables_of(role))
+        if role not in ("sequence", "batch") or not self.structure.inputs:
+            return False
+        rows = [r for r in self.structure.parameters if not self.structure.is_whole(r)]
+        dims = [self.structure.dims(r) for r in rows]
+        long = [d for d in dims if len(d) > 1]
+        has = [d for d in long if any(variables & e.variables for e in d)]
+        return 4 * len(has) > len(long)
 
     def variables_of(self, role: str) -> tuple[int, ...]:
         """Variables of a role; none if there is no such role."""

@@ -38,9 +38,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """New sizes on one device by variable, those that change alone; and what was taken for granted."""
+    """New sizes on one device by variable, those that change alone; and what was taken for granted.
+
+    `ratios` say how many times as large the whole of a variable is.
+    """
 
     values: Mapping[int, int]
+    ratios: Mapping[int, Fraction]
     assumed: tuple[str, ...]
 
 
@@ -51,7 +55,8 @@ def plan(known: Known, asked: Asked) -> Plan:
     planner.set_values()
     planner.set_roles()
     planner.set_slots()
-    return Plan(planner.local(), tuple(planner.assumed))
+    values = planner.local()
+    return Plan(values, planner.ratios(), tuple(planner.assumed))
 
 
 class _Planner:
@@ -83,6 +88,14 @@ class _Planner:
                     f"axis '{name}' cannot change: results are summed over it, and it splits a dimension "
                     "of which one device has 1, so that nothing shows which",
                     help="capture it with fewer devices along that axis",
+                )
+        for variables, axis in self.known.splits.undecided:
+            if axis in self.changed:
+                names = " or ".join(f"d{v}" for v in variables)
+                raise FlintError(
+                    "FL921",
+                    f"axis '{axis}' splits {names}, and nothing tells which",
+                    help=f"say it: --split d{variables[0]}={axis}",
                 )
         for row, place, size, axes in self.known.splits.fixed:
             if not self.changed & set(axes):
@@ -125,6 +138,14 @@ class _Planner:
         for name in self.asked.roles:
             if name not in roles:
                 raise _no_role(name, self.known)
+        for name in self.asked.roles:
+            if self.known.merged_with_weights(name):
+                raise FlintError(
+                    "FL922",
+                    f"{name} cannot change alone: it is as long as a dimension of weights, and rows do not tell "
+                    "them apart",
+                    help=f"capture the model with another {name}",
+                )
         order = sorted(self.asked.roles, key=lambda n: _is_product(roles[n]))
         for name in order:
             self._set_role(roles[name], self.asked.roles[name])
@@ -234,14 +255,13 @@ class _Planner:
             size = math.ceil(local * ratio)
             self.whole[number] = size * self._devices(number, self.new)
             self._assume(
-                f"d{number}, the slots of an expert, go from {local:,} to {size:,} as tokens for each "
-                "expert do"
+                f"slots of an expert go from {local:,} to {size:,}, as tokens for each expert do"
             )
 
     def _ratio(self, name: str) -> Fraction:
         """How much more there is of a role: of experts in all, of others on one device."""
         found = Fraction(1)
-        for number in self.known.variables_of(name):
+        for number in self.known.variables_of(name)[: 1 if name == "experts" else None]:
             new = self.whole.get(number, self._kept(number))
             if name in ("experts", "sequence"):
                 found *= Fraction(new, self._old_whole(number))
@@ -265,6 +285,13 @@ class _Planner:
         self._tell_batch()
         self._tell_unsplit()
         return found
+
+    def ratios(self) -> dict[int, Fraction]:
+        """How many times as large the whole of each variable becomes."""
+        return {
+            v: Fraction(self.whole.get(v, self._kept(v)), self._old_whole(v))
+            for v in self.known.value
+        }
 
     def _not_divided(self, number: int, whole: int) -> FlintError:
         axes = self.known.splits.axes(number)

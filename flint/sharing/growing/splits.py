@@ -1,19 +1,21 @@
 """Which axes of the mesh split a variable: its size on one device is the whole one over theirs.
 
-Three things tell it, the first that does: shardings of arguments as Flint writes them (`[{"model"}, {"data"}]`);
-collectives that put a dimension together or take it apart; and sums over a dimension whose result is summed
-over an axis too. What none tells is whole on each device.
+Three things tell it: shardings of arguments as Flint writes them (`[{"model"}, {"data"}]`); collectives that put a
+dimension together or take it apart; and, without shardings, sums over a dimension whose result is summed over an
+axis too. What none tells is whole on each device. Others say what is whole: an argument's dimension without axes, and
+sums that are complete on one device.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from flint.ir.mesh import AxisRef
-from flint.sharing.growing.structure import Structure, Sum
+from flint.sharing.growing.structure import Powers, Structure, axes_of, variables_of
 from flint.sharing.sizes import Expression
 
 #: Flint's own form of a sharding: axes of each dimension, in quotes.
@@ -45,11 +47,13 @@ class Splits:
 
     `fixed` are dimensions of arguments that axes split, and that no variable can change: (row, dimension, size,
     axes). `unexplained` are axes over which weights' dimensions are summed, and something that has no variable as well.
+    `undecided` are variables of which an axis splits one, and nothing tells which.
     """
 
     of: Mapping[int, Split]
     fixed: tuple[tuple[int, int, int, tuple[str, ...]], ...]
     unexplained: frozenset[str]
+    undecided: tuple[tuple[tuple[int, ...], str], ...] = ()
 
     def axes(self, variable: int) -> tuple[str, ...]:
         """Axes that split a variable."""
@@ -71,15 +75,16 @@ def splits_of(structure: Structure, said: Mapping[int, tuple[str, ...]]) -> Spli
         finder.add({number}, axes, How.SAID)
     finder.by_sharding()
     finder.by_collectives()
-    finder.by_sums()
-    finder.decide()
+    if How.SHARDING not in finder.how.values():
+        finder.by_sums()
+    undecided = finder.decide()
     order = structure.workload.mesh.names
     found = {
         number: Split(tuple(sorted(axes, key=order.index)), finder.how[number])
         for number, axes in sorted(finder.axes.items())
         if axes
     }
-    return Splits(found, tuple(finder.fixed), finder.unexplained())
+    return Splits(found, tuple(finder.fixed), finder.unexplained(), undecided)
 
 
 class _Finder:
@@ -91,7 +96,7 @@ class _Finder:
         self.fixed: list[tuple[int, int, int, tuple[str, ...]]] = []
         self._summed: list[tuple[frozenset[int], str]] = []
         self._waiting: list[tuple[frozenset[int], tuple[str, ...], How]] = []
-        self._whole = _whole_somewhere(structure.sums, self.mesh.names)
+        self._whole = _whole_somewhere(structure)
 
     def add(self, variables: Iterable[int], axes: Iterable[str], how: How) -> None:
         """Axes split one of the variables."""
@@ -129,7 +134,9 @@ class _Finder:
         if not dim.variables:
             self.fixed.append((row, place, size, long))
         for monomial, _ in dim.terms:
-            self.add({f for f in monomial if isinstance(f, int)}, long, How.SHARDING)
+            known = {f.name for f in monomial if isinstance(f, AxisRef)}
+            inner = {f for f in monomial if isinstance(f, int)}
+            self.add(inner, [a for a in long if a not in known], How.SHARDING)
 
     def by_collectives(self) -> None:
         """A dimension that is a variable times an axis is whole: the variable is its part."""
@@ -172,8 +179,12 @@ class _Finder:
             if axis in told and not any(axis in self.axes.get(v, ()) for v in variables)
         )
 
-    def decide(self) -> None:
-        """Of several variables one is split: one that is known to be, else the only one that can be."""
+    def decide(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Of several variables one is split: one that is known to be, else the only one that can be.
+
+        Gives those of which neither tells.
+        """
+        left = []
         for variables, axes, how in self._waiting:
             for axis in axes:
                 if any(axis in self.axes.get(v, ()) for v in variables):
@@ -181,17 +192,37 @@ class _Finder:
                 possible = {v for v in variables if axis not in self._whole.get(v, ())}
                 if len(possible) == 1:
                     self.add(possible, (axis,), how)
-        self._waiting = []
+                else:
+                    left.append((tuple(sorted(variables)), axis))
+        return tuple(
+            (variables, axis)
+            for variables, axis in dict.fromkeys(left)
+            if not any(axis in self.axes.get(v, ()) for v in variables)
+        )
 
 
-def _whole_somewhere(sums: Iterable[Sum], names: tuple[str, ...]) -> dict[int, set[str]]:
-    """Axes that cannot split a variable, as a sum over it is complete on one device."""
+def _whole_somewhere(structure: Structure) -> dict[int, set[str]]:
+    """Axes that cannot split a variable: it is whole in an argument, or a sum over it is complete on one device."""
     found: dict[int, set[str]] = {}
-    for one in sums:
-        gathered = {f.name for f in one.contracted if isinstance(f, AxisRef)}
-        if not one.is_product:
-            continue
-        for factor in one.contracted:
-            if isinstance(factor, int):
-                found.setdefault(factor, set()).update(set(names) - one.over - gathered)
+    names = set(structure.workload.mesh.names)
+    for one in structure.sums:
+        if one.is_product:
+            _note(found, one.contracted, names - one.over)
+    for factors in structure.within_kernels:
+        _note(found, factors, names)
+    p = structure.program
+    for row in structure.parameters:
+        sharding = sharding_of(p.strings[int(p.cause[row])])
+        dims = structure.dims(row)
+        if sharding is not None and len(sharding) == len(dims):
+            for axes, dim in zip(sharding, dims, strict=True):
+                if len(dim.terms) == 1 and not axes:
+                    _note(found, Counter(dim.terms[0][0]), names)
     return found
+
+
+def _note(found: dict[int, set[str]], factors: Powers, whole: set[str]) -> None:
+    """Variables of factors are not split by axes that are no factors beside them."""
+    beside = axes_of(factors)
+    for number in variables_of(factors):
+        found.setdefault(number, set()).update(whole - beside)

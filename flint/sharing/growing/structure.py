@@ -12,7 +12,7 @@ import numpy as np
 
 from flint.ir.columns import consumers, is_any
 from flint.ir.mesh import AxisRef
-from flint.ir.op_class import LAYOUT, OpClass
+from flint.ir.op_class import ATTENTION, LAYOUT, OpClass
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import Workload
 from flint.sharing.conditions import flops_of
@@ -180,6 +180,26 @@ class Structure:
             right = found[2] if is_product else Counter()
             assert result is not None and left is not None and right is not None
             yield Sum(row, left, right, result, self._summed_over(row))
+
+    @cached_property
+    def within_kernels(self) -> tuple[Powers, ...]:
+        """What attention in one kernel sums over: positions, and the size of a head."""
+        p = self.program
+        found = []
+        for row in np.flatnonzero(is_any(p, ATTENTION) & (p.kind == Kind.COMPUTE)).tolist():
+            dims, shape = self.dims(row), p.shapes[int(p.shape[row])]
+            for place, size in self._kernel_places(row, shape):
+                if size and (factors := powers((dims[place],))) is not None:
+                    found.append(factors)
+        return tuple(found)
+
+    def _kernel_places(self, row: int, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
+        """Places of positions and of the size of a head in a kernel's result."""
+        _, queries, _, size = self.program.dims[row].tolist()
+        if len(shape) != 4 or shape[3] != size:
+            return []
+        at = [i for i in (2, 1) if shape[i] == queries][:1]
+        return [(i, True) for i in (*at, 3)]
 
     @cached_property
     def _readers(self) -> tuple[list[int], list[int]]:

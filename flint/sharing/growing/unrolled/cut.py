@@ -6,24 +6,24 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.ir.program import Int64s
-from flint.sharing.growing.unrolled.alignment import Layers
+from flint.sharing.growing.unrolled.alignment import Layers, Placed
 
 
 def cut_of(layers: Layers, more: int) -> int:
-    """The layer after which layers come, or go: one whose neighbours are alike. The middle is tried first."""
+    """The layer after which layers come, or go: one that is like its neighbours. The middle is tried first.
+
+    Layers come as copies of it, so it has to read what the one before or after it reads. Layers go between
+    two that are alike.
+    """
     codes, common = _codes(layers), layers.common
     last = common.stop - 2 if more > 0 else common.stop - 2 + more
-    choices = sorted(
-        range(common.start + (more > 0), last + 1),
-        key=lambda m: abs(2 * m - _twice_the_middle(common)),
-    )
-    for m in choices:
-        ends = (m - 1, m, m + 1) if more > 0 else (m, m + 1, m - more, m - more + 1)
-        if _are_alike(layers, codes, ends) and _crossings_fit(layers, m, max(-more, 0)):
+    choices = range(common.start + (more > 0), last + 1)
+    for m in sorted(choices, key=lambda m: abs(2 * m - _twice_the_middle(common))):
+        ends = ((m - 1, m), (m, m + 1)) if more > 0 else ((m, m + 1, m - more, m - more + 1),)
+        alike = [any(_are_alike(layers, p, codes, e) for e in ends) for p in layers.placed]
+        if all(alike) and _crossings_fit(layers, m, max(-more, 0)):
             return m
-    raise not_alike(
-        f"no {'three' if more > 0 else 'two'} layers of {len(common)} read the same of their neighbours"
-    )
+    raise not_alike(f"no two layers of {len(common)} read the same of their neighbours")
 
 
 def _twice_the_middle(common: range) -> int:
@@ -50,23 +50,23 @@ def _coded(layers: Layers, owner: Int64s, read: Int64s) -> Int64s:
     return np.where(inside, (away + rows) * rows + place, -1 - read)
 
 
-def _are_alike(layers: Layers, codes: Int64s, which: tuple[int, ...]) -> bool:
+def _are_alike(layers: Layers, placed: Placed, codes: Int64s, which: tuple[int, ...]) -> bool:
     """Whether rows of these layers read the same, as seen from the layer, and share the same storage."""
+    told = [_told(layers, placed, codes, layer) for layer in which]
+    return all(len(t) == len(told[0]) and (t == told[0]).all() for t in told[1:])
+
+
+def _told(layers: Layers, placed: Placed, codes: Int64s, layer: int) -> Int64s:
+    """All that rows of a block read, and the storage that they share, in one row of numbers."""
     p = layers.program
-    for placed in layers.placed:
-        told = []
-        for layer in which:
-            start = placed.segment.start + placed.block(layer) * placed.segment.period
-            rows = np.arange(start, start + placed.segment.period)
-            links = slice(int(p.dep_start[start]), int(p.dep_start[rows[-1] + 1]))
-            owner = p.dep_owner[links] - start
-            order = np.lexsort([codes[links], owner])
-            alias = p.alias[rows].astype(np.int64)
-            shared = np.where(alias >= 0, _coded(layers, rows, np.maximum(alias, 0)), -len(p) - 2)
-            told.append(np.concatenate([owner, codes[links][order], shared]))
-        if any(len(t) != len(told[0]) or (t != told[0]).any() for t in told[1:]):
-            return False
-    return True
+    start = placed.segment.start + placed.block(layer) * placed.segment.period
+    rows = np.arange(start, start + placed.segment.period)
+    links = slice(int(p.dep_start[start]), int(p.dep_start[rows[-1] + 1]))
+    owner = p.dep_owner[links] - start
+    order = np.lexsort([codes[links], owner])
+    alias = p.alias[rows].astype(np.int64)
+    shared = np.where(alias >= 0, _coded(layers, rows, np.maximum(alias, 0)), -len(p) - 2)
+    return np.concatenate([owner, codes[links][order], shared])
 
 
 def _crossings_fit(layers: Layers, cut: int, removed: int) -> bool:

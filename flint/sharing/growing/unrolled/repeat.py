@@ -1,8 +1,8 @@
 """Layers that are rows of their own, more or fewer of them.
 
 A row of a layer reads rows of its own layer, of the layer before or after, and rows outside of all layers.
-Where that is the same for three layers that follow each other, a copy of the middle one goes between
-it and the next as often as wanted, or layers between two alike ones go. Rows that read all layers (the sum of
+Where that is the same for two layers that follow each other, copies of one go between it and the next as
+often as wanted, or layers between two alike ones go. Rows that read all layers (the sum of
 all gradients, what the step returns) read the new ones too.
 """
 
