@@ -1,0 +1,1 @@
+"""What is measured of one workload, real or made."""

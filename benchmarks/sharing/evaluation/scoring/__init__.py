@@ -1,0 +1,1 @@
+"""What is said of a set of workloads: distances, novelty, use, leakage."""
