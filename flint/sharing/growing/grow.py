@@ -16,6 +16,7 @@ from flint.sharing.growing.amounts import Amount
 from flint.sharing.growing.entries import Entry, entries_of
 from flint.sharing.growing.held import require_shardings
 from flint.sharing.growing.known import Known
+from flint.sharing.growing.loops import ring_axes, with_rings
 from flint.sharing.growing.plan import Asked, plan, require_variables
 from flint.sharing.growing.refuse import refuse_source, refuse_workload
 from flint.sharing.growing.totals import changes_of
@@ -134,7 +135,9 @@ def grown(workload: Workload, wish: Wish, source: Source | None = None) -> Grown
     known = known_of(workload, wish.split)
     asked, unrolled = _asked(known, wish)
     planned = plan(known, asked)
-    found = known.sizes.resized(planned.values, asked.mesh)
+    around = ring_axes(known.structure.program)
+    found = known.sizes.resized(planned.values, asked.mesh, around)
+    found = with_rings(workload, found)
     require_shardings(known, planned, found)
     if unrolled is not None:
         found = replace(found, programs=(with_layers(found.programs[0], unrolled),))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from flint.ir.op_class import Collective
 from flint.ir.program import Program, Region, RegionKind
+from flint.ir.workload import Workload
 from flint.sharing.growing.structure import Structure
 
 
@@ -54,6 +57,31 @@ def rings_of(program: Program) -> dict[int, tuple[str, int]]:
         if less in (0, 1):
             found[number] = route.axes[0].name, less
     return found
+
+
+def ring_axes(program: Program) -> frozenset[str]:
+    """Axes around which all permutations go in loops, one step each time: how often follows from their size."""
+    rings = rings_of(program)
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for row in np.flatnonzero(program.collective == Collective.PERMUTE).tolist():
+        route = program.routes[int(program.route[row])]
+        axes = {a.name for a in route.axes}
+        is_ring = int(program.region[row]) in rings and route.wrap and not route.pairs
+        (inside if is_ring and abs(route.offset) == 1 else outside).update(axes)
+    return frozenset(inside - outside)
+
+
+def with_rings(before: Workload, after: Workload) -> Workload:
+    """The workload with trip counts of loops around axes, where nothing else is as long as they run."""
+    programs = []
+    for one, other in zip(before.programs, after.programs, strict=True):
+        regions = list(other.regions)
+        for number, (axis, less) in rings_of(one).items():
+            trips = after.mesh.axis_size(axis) - less
+            regions[number] = replace(regions[number], trip_count=trips)
+        programs.append(replace(other, regions=tuple(regions)))
+    return replace(after, programs=tuple(programs))
 
 
 def _around(regions: tuple[Region, ...], number: int) -> list[int]:

@@ -16,6 +16,7 @@ from flint.errors import FlintError, nearest
 from flint.ir.mesh import Mesh
 from flint.sharing.growing.amounts import Amount
 from flint.sharing.growing.known import Known
+from flint.sharing.growing.loops import rings_of
 from flint.sharing.growing.roles import Role
 from flint.sharing.growing.structure import variables_of
 
@@ -55,6 +56,7 @@ def plan(known: Known, asked: Asked) -> Plan:
     planner.set_values()
     planner.set_roles()
     planner.set_slots()
+    planner.set_rings()
     values = planner.local()
     return Plan(values, planner.ratios(), tuple(planner.assumed))
 
@@ -269,6 +271,22 @@ class _Planner:
                 local = Fraction(new, self._devices(number, self.new))
                 found *= local / self.known.value[number]
         return found
+
+    # rings ------------------------------------------------------------------------------------------
+
+    def set_rings(self) -> None:
+        """Loops that pass something around an axis run as often as it is long, or once less."""
+        structure = self.known.structure
+        trips = self.known.sizes.columns[structure.number].trips
+        for region, (axis, less) in rings_of(structure.program).items():
+            if axis not in self.changed:
+                continue
+            for number in self.known.sizes.table.entries[trips[region]].variables:
+                self._set(number, self.new.shape[axis] - less)
+            self._assume(
+                f"the loop around '{axis}' runs {self.new.shape[axis] - less:,} times, for each device along it"
+                + (" but the first" if less else "")
+            )
 
     # the result -------------------------------------------------------------------------------------
 

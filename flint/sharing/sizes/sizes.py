@@ -115,23 +115,29 @@ class Sizes:
 
     # changing -------------------------------------------------------------------------------------
 
-    def resized(self, values: Mapping[int, int], mesh: Mesh | None = None) -> Workload:
+    def resized(
+        self,
+        values: Mapping[int, int],
+        mesh: Mesh | None = None,
+        around: frozenset[str] = frozenset(),
+    ) -> Workload:
         """The workload with other values of variables, by number, and sizes of axes.
 
         Shapes, bytes, FLOPs, dims, payloads and trip counts follow; structure and names stay. A mesh
-        has the same axes with other sizes. Raises FlintError FL905 for values that do not fit, and for
-        a mesh that the workload cannot be told for.
+        has the same axes with other sizes; of axes `around` which permutations go, the caller knows how
+        often they do. Raises FlintError FL905 for values that do not fit, and for a mesh that the workload
+        cannot be told for.
         """
         chosen = mesh or self.workload.mesh
         if chosen != self.workload.mesh:
-            self._require_mesh(chosen)
+            self._require_mesh(chosen, around)
         entries = self.table.values(self.values(values, chosen))
         programs = tuple(c.resized(entries, chosen) for c in self.columns)
         saved = {where: entries[e] for where, e in self.saved.items()}
         metadata = resized_metadata(self.workload.metadata, saved)
         return replace(self.workload, mesh=chosen, programs=programs, metadata=metadata)
 
-    def _require_mesh(self, mesh: Mesh) -> None:
+    def _require_mesh(self, mesh: Mesh, around: frozenset[str]) -> None:
         own = self.workload.mesh
         if mesh.names != own.names:
             raise FlintError(
@@ -146,22 +152,30 @@ class Sizes:
             raise FlintError(
                 "FL905", "an axis cannot become 1: its collectives would have no members"
             )
-        held = {ref.name for ref in self.pinned} | {
-            name for p in self.workload.programs for name in _held_axes(p)
-        }
+        held = {ref.name for ref in self.pinned}
+        for p in self.workload.programs:
+            held |= _listed_axes(p) | (_moved_axes(p) - around)
         if held & changed:
             axes = ", ".join(sorted(held & changed))
             raise FlintError("FL905", f"axes whose size is in constants cannot change: {axes}")
 
 
-def _held_axes(program: Program) -> set[str]:
-    """Axes that groups have in part or list ranks of, and those that permutations and messages run over."""
+def _listed_axes(program: Program) -> set[str]:
+    """Axes that groups have in part or list ranks of, and those of routes that list pairs."""
     found = {a.name for g in program.groups for a in g.axes if a.size is not None or g.is_listed}
-    if any(g.is_listed for g in program.groups):
-        found |= set(program.mesh.names)
-    if (program.collective == Collective.PERMUTE).any() or (program.kind >= Kind.SEND).any():
-        found |= {a.name for r in program.routes for a in r.axes} or set(program.mesh.names)
-    return found
+    found |= {a.name for r in program.routes for a in r.axes if a.size is not None or r.pairs}
+    listed = any(g.is_listed for g in program.groups) or any(not r.axes for r in program.routes)
+    return found | set(program.mesh.names) if listed else found
+
+
+def _moved_axes(program: Program) -> set[str]:
+    """Axes along which permutations and messages run: how often they do may follow from their size."""
+    if (
+        not (program.collective == Collective.PERMUTE).any()
+        and not (program.kind >= Kind.SEND).any()
+    ):
+        return set()
+    return {a.name for r in program.routes for a in r.axes}
 
 
 def _numbers(symbols: Symbols, programs: Iterable[Rows]) -> dict[int, int]:
