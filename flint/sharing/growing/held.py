@@ -38,9 +38,14 @@ def require_shardings(known: Known, planned: Plan, found: Workload) -> None:
 
 
 def _require_simple(known: Known, new: Mesh) -> None:
-    """No dimension has an axis that changes twice as a factor."""
+    """No dimension has an axis that changes twice as a factor; without shardings no weight has a constant."""
     old = known.workload.mesh
     changed = {n for n, size in new.shape.items() if old.shape[n] != size}
+    if changed and not known.has_shardings:
+        for row in known.structure.weights:
+            for dim, size in zip(known.structure.dims(row), known.shape(row), strict=True):
+                if size > 1 and not dim.variables:
+                    raise _unclear(known.name(row), size)
     for monomial in known.structure.monomials:
         axes = [f.name for f in monomial if isinstance(f, AxisRef)]
         if twice := [a for a in axes if axes.count(a) > 1 and a in changed]:
@@ -62,6 +67,15 @@ def _ratio(dim: Expression, planned: Plan) -> Fraction:
             if isinstance(factor, int):
                 found *= planned.ratios[factor]
     return found
+
+
+def _unclear(name: str, size: int) -> FlintError:
+    return FlintError(
+        "FL922",
+        f"the mesh cannot change: a dimension of {size:,} of {name} is of no variable, and without shardings nothing "
+        "tells whether an axis splits it",
+        help="grow the workload before flint anonymize, which drops shardings",
+    )
 
 
 def _inconsistent(name: str, size: int) -> FlintError:

@@ -33,7 +33,19 @@ class Known:
         structure = Structure(workload, sizes)
         numbers = {f"d{v.number}": v.number for v in sizes.variables}
         given = {numbers[name]: axes for name, axes in (said or {}).items() if name in numbers}
-        found = cls(workload, sizes, structure, splits_of(structure, given), roles_of(structure))
+        roles = roles_of(structure)
+        heads = roles.get("kv_heads") or roles.get("heads")
+        sequence = roles.get("sequence")
+        splits = splits_of(
+            structure,
+            given,
+            heads.variables if heads else (),
+            sequence.variables if sequence else (),
+        )
+        found = cls(workload, sizes, structure, splits, roles)
+        if "vocabulary" in roles and not found.has_shardings:
+            splits = splits.with_equal(roles["vocabulary"].variables)
+            found = replace(found, splits=splits)
         return replace(found, roles=found._with_all_experts())
 
     def _with_all_experts(self) -> Mapping[str, Role]:
@@ -83,6 +95,11 @@ class Known:
         """A variable by its role and number."""
         names = [n.replace("_", " ") for n, r in self.roles.items() if number in r.variables]
         return f"d{number} ({', '.join(names)})" if names else f"d{number}"
+
+    def shape(self, row: int) -> tuple[int, ...]:
+        """The shape of a row on one device."""
+        p = self.structure.program
+        return p.shapes[int(p.shape[row])]
 
     def name(self, row: int) -> str:
         """An argument by its name."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from flint.ir.mesh import AxisRef
+from flint.sharing.growing.loops import ring_axes
 from flint.sharing.growing.structure import Powers, Structure, axes_of, variables_of
 from flint.sharing.sizes import Expression
 
@@ -31,6 +32,9 @@ class How(StrEnum):
     SHARDING = "shardings of arguments"
     COLLECTIVE = "collectives that gather or scatter it"
     SUM = "sums over it that go on over the axis"
+    HEADS = "sums over heads that go on over the axis: key-value heads are taken to be split"
+    EQUAL = "the other vocabulary, which is as long on one device"
+    RING = "loops around the axis: the sequence is taken to be split"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,14 @@ class Splits:
     unexplained: frozenset[str]
     undecided: tuple[tuple[tuple[int, ...], str], ...] = ()
 
+    def with_equal(self, variables: Iterable[int]) -> Splits:
+        """Splits in which variables that nothing tells of are split as the others of these are."""
+        told = [self.of[v] for v in variables if v in self.of]
+        if not told:
+            return self
+        new = {v: Split(told[0].axes, How.EQUAL) for v in variables if v not in self.of}
+        return replace(self, of={**self.of, **new})
+
     def axes(self, variable: int) -> tuple[str, ...]:
         """Axes that split a variable."""
         found = self.of.get(variable)
@@ -68,8 +80,17 @@ def sharding_of(text: str) -> tuple[tuple[str, ...], ...] | None:
     return tuple(tuple(_AXIS.findall(inner)) for inner in _DIMENSION.findall(text))
 
 
-def splits_of(structure: Structure, said: Mapping[int, tuple[str, ...]]) -> Splits:
-    """Splits of all variables; `said` are those that the user gives."""
+def splits_of(
+    structure: Structure,
+    said: Mapping[int, tuple[str, ...]],
+    heads: Iterable[int] = (),
+    sequence: Iterable[int] = (),
+) -> Splits:
+    """Splits of all variables; `said` are those that the user gives.
+
+    Without shardings, heads are split rather than queries of each or numbers of a head, and a loop around an axis
+    passes parts of a sequence.
+    """
     finder = _Finder(structure)
     for number, axes in said.items():
         finder.add({number}, axes, How.SAID)
@@ -77,7 +98,9 @@ def splits_of(structure: Structure, said: Mapping[int, tuple[str, ...]]) -> Spli
     finder.by_collectives()
     if How.SHARDING not in finder.how.values():
         finder.by_sums()
-    undecided = finder.decide()
+        if len(tuple(sequence)) == 1:
+            finder.add(sequence, ring_axes(structure.program), How.RING)
+    undecided = finder.decide(frozenset(heads))
     order = structure.workload.mesh.names
     found = {
         number: Split(tuple(sorted(axes, key=order.index)), finder.how[number])
@@ -172,14 +195,15 @@ class _Finder:
         """
         if How.SHARDING in self.how.values():
             return frozenset()
-        told = {a for v, axes in self.axes.items() if self.how[v] is How.SUM for a in axes}
+        by_sums = (How.SUM, How.HEADS)
+        told = {a for v, axes in self.axes.items() if self.how[v] in by_sums for a in axes}
         return frozenset(
             axis
             for variables, axis in self._summed
             if axis in told and not any(axis in self.axes.get(v, ()) for v in variables)
         )
 
-    def decide(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+    def decide(self, heads: frozenset[int]) -> tuple[tuple[tuple[int, ...], str], ...]:
         """Of several variables one is split: one that is known to be, else the only one that can be.
 
         Gives those of which neither tells.
@@ -192,6 +216,8 @@ class _Finder:
                 possible = {v for v in variables if axis not in self._whole.get(v, ())}
                 if len(possible) == 1:
                     self.add(possible, (axis,), how)
+                elif len(possible & heads) == 1:
+                    self.add(possible & heads, (axis,), How.HEADS)
                 else:
                     left.append((tuple(sorted(variables)), axis))
         return tuple(
