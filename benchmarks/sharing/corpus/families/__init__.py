@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from benchmarks.sharing.corpus.families import (
+    cells,
     convolutions,
     decoders,
+    denoisers,
     encoders,
     experts,
+    fields,
     generators,
+    graphs,
+    linear_attention,
     ranking,
-    recurrent,
     serving,
-    structures,
+    state_spaces,
+    towers,
     vision,
 )
 from benchmarks.sharing.corpus.family import Family
@@ -22,9 +27,14 @@ FAMILIES: tuple[Family, ...] = (
     *experts.FAMILIES,
     *vision.FAMILIES,
     *convolutions.FAMILIES,
+    *denoisers.FAMILIES,
     *generators.FAMILIES,
-    *recurrent.FAMILIES,
-    *structures.FAMILIES,
+    *state_spaces.FAMILIES,
+    *linear_attention.FAMILIES,
+    *cells.FAMILIES,
+    *graphs.FAMILIES,
+    *towers.FAMILIES,
+    *fields.FAMILIES,
     *serving.FAMILIES,
     *ranking.FAMILIES,
 )

@@ -61,6 +61,7 @@ def _normed(o: Options, x: Any, p: Arrays, name: str) -> Any:
 
 
 def draw_residual(rng: Random) -> Options:
+    """Stages, kinds of blocks, norms over the batch or over groups."""
     stages = rng.choice((2, 3, 3, 4))
     return {
         "image": rng.choice((32, 64, 128, 224, 224, 256)),
@@ -166,6 +167,7 @@ def _classifier(o: Options, run: Run, forward: Any, weights: Any) -> Model:
 
 
 def draw_depthwise(rng: Random) -> Options:
+    """Stages, sizes of filters, response normalisation."""
     return {
         "image": rng.choice((128, 224, 224, 256, 384)),
         "stages": [rng.choice((2, 3, 4, 9, 27)) for _ in range(rng.choice((1, 2, 3, 4)))],

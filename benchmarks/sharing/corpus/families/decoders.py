@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.sharing.corpus.family import LENGTH_STYLES, Example, Family
+from benchmarks.sharing.corpus.language import language_model, token_input
 from benchmarks.sharing.corpus.parts import (
     Arrays,
     attend,
@@ -38,20 +39,8 @@ from benchmarks.sharing.corpus.sizes import (
 )
 
 
-def _tokens(o: Options, run: Run) -> Input:
-    return Input((run.plan.batch, o["length"]), ("batch", "length"), "int32")
-
-
-def _language_model(o: Options, run: Run, weights: Any, forward: Any) -> Model:
-    """A model of the next token."""
-
-    def loss(params: Any, tokens: Any, targets: Any) -> Any:
-        return cross_entropy(run, forward(params, tokens), targets)
-
-    return Model(forward, loss, weights, (_tokens(o, run),), (_tokens(o, run),))
-
-
 def draw_rotary(rng: Random) -> Options:
+    """Heads that share keys, norms in several places, tied tables, attention in blocks."""
     o = drawn_transformer(rng)
     groups = [n for n in (1, 2, 4, 5, 8, 10) if o["heads"] % n == 0] + [o["heads"]]
     return {
@@ -117,10 +106,11 @@ def build_rotary(o: Options, run: Run) -> Model:
         head = params["embed"].T if o["tied"] else params["head"]
         return run.pin(x @ head, "batch", "length", "vocab")
 
-    return _language_model(o, run, _rotary_weights(o, run), forward)
+    return language_model(o, run, _rotary_weights(o, run), forward)
 
 
 def draw_gpt(rng: Random) -> Options:
+    """With or without bias, one product for queries, keys and values, random dropping."""
     return {
         **drawn_transformer(rng),
         "vocab": rng.choice(VOCABS),
@@ -206,12 +196,13 @@ def build_gpt(o: Options, run: Run) -> Model:
     def forward(params: Any, tokens: Any) -> Any:
         return logits(params, tokens, None)
 
-    words = _tokens(o, run)
+    words = token_input(o, run)
     key = (Input((4,), ("",), "uint32"),) if drops else ()
     return Model(forward, loss, _gpt_weights(o, run), (words,), (words, *key))
 
 
 def draw_local(rng: Random) -> Options:
+    """Windows of several sizes, in chunks, by a mask or in every other layer."""
     o = drawn_transformer(rng)
     return {
         **o,
@@ -286,7 +277,7 @@ def build_local(o: Options, run: Run) -> Model:
         x = whole(run, norm(o["norm"], run.layers(block, x, params["layers"]), params, "out"))
         return run.pin(x @ params["head"], "batch", "length", "vocab")
 
-    return _language_model(o, run, _local_weights(o, run), forward)
+    return language_model(o, run, _local_weights(o, run), forward)
 
 
 def _llama_settings(rng: Random) -> dict[str, str]:

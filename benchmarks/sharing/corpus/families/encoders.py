@@ -36,6 +36,7 @@ from benchmarks.sharing.corpus.sizes import LAYERS, VOCABS, Options, drawn_trans
 
 
 def draw_encoder(rng: Random) -> Options:
+    """Norms before or after, shared layers, padding, three tasks."""
     return {
         **drawn_transformer(rng, 8192),
         "vocab": rng.choice(VOCABS),
@@ -129,6 +130,7 @@ def _repeated(block: Any, x: Any, count: int) -> Any:
 
 
 def draw_pair(rng: Random) -> Options:
+    """Depths of both stacks, how places are told, texts or spectra in front."""
     return {
         **drawn_transformer(rng, 8192),
         "decoder_layers": rng.choice(LAYERS[:12]),

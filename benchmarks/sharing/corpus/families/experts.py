@@ -37,6 +37,7 @@ from benchmarks.sharing.corpus.sizes import (
 
 
 def draw_experts(rng: Random) -> Options:
+    """How many experts, how many of them a token sees, and how tokens get there."""
     o = drawn_transformer(rng, 8192)
     experts = rng.choice((8, 8, 16, 32, 64, 128))
     return {

@@ -16,6 +16,7 @@ from benchmarks.sharing.corpus.sizes import WIDTHS, Options
 
 
 def draw_recommender(rng: Random) -> Options:
+    """Tables, networks, and what crosses fields."""
     dim = rng.choice((16, 32, 64, 96, 128, 256))
     return {
         "dim": dim,
@@ -130,6 +131,7 @@ def build_recommender(o: Options, run: Run) -> Model:
 
 
 def draw_plain(rng: Random) -> Options:
+    """Widths and kinds of layers, ensembles."""
     return {
         "inputs": rng.choice((16, 64, 100, 784, 1024, 4096)),
         "width": rng.choice((*WIDTHS, 12_288, 16_384)),

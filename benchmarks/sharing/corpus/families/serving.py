@@ -26,6 +26,7 @@ from benchmarks.sharing.corpus.sizes import VOCABS, Options, divisor_at_most, dr
 
 
 def draw_served(rng: Random) -> Options:
+    """Kinds of caches, new tokens, how the next one is chosen."""
     o = drawn_transformer(rng)
     return {
         **o,

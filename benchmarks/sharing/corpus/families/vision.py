@@ -54,6 +54,7 @@ def first_tokens(o: Options, run: Run, params: Arrays, images: Any) -> Any:
 
 
 def draw_vit(rng: Random) -> Options:
+    """Windows, how the image's vector is made, layers side by side."""
     return {
         **drawn_transformer(rng, 6144),
         **drawn_image(rng),
@@ -151,6 +152,7 @@ def label_input(run: Run) -> Input:
 
 
 def draw_mixer(rng: Random) -> Options:
+    """How tokens are mixed: products, gates, means, Fourier transforms."""
     dim = rng.choice(WIDTHS[1:15])
     return {
         **drawn_image(rng),
