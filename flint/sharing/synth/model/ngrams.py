@@ -135,6 +135,7 @@ def _level(context: Ints, words: Ints, times: Doubles, vocabulary: int) -> Level
     both: Ints = np.unique(pairs)
     inverse = np.searchsorted(both, pairs)
     counts = np.bincount(inverse, times, len(both))
-    contexts, starts = np.unique(both // vocabulary, return_index=True)
+    before: Ints = both // vocabulary
+    contexts, starts = np.unique(before, return_index=True)
     rounded = np.minimum(counts, 60_000).astype(np.float16).astype(np.float32)
     return Level(contexts, np.append(starts, len(both)), both % vocabulary, rounded)

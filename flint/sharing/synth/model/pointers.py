@@ -70,3 +70,10 @@ def candidate_codes(
 def slot_of(operand: int) -> int:
     """The slot of an operand by its number: those that are told apart, then the last for all."""
     return min(operand, SLOTS - 1)
+
+
+def near_codes(codes: Ints) -> Bools:
+    """Which candidates are among the last, the last unread, or those that an example reads."""
+    last = codes[:, 1] < _RANK_AT + _RANKS - 2
+    unread = (codes[:, 2] > _UNREAD_AT) & (codes[:, 2] < _UNREAD_AT + _UNREAD - 1)
+    return last | unread | (codes[:, 3] < CODES) | (codes[:, 4] < CODES)

@@ -59,7 +59,7 @@ class RowModel:
             "schema": np.array(SCHEMA),
             "about": _text(json.dumps(about, sort_keys=True)),
             "codec": _text(self.codec),
-            **{name: array.astype(np.float16) for name, array in self.weights.items()},
+            **{name: array.astype(np.float16) for name, array in sorted(self.weights.items())},
             **self.ngrams.arrays(),
         }
         file = io.BytesIO()

@@ -59,10 +59,21 @@ class State:
 
     def template_log_probs(self) -> Doubles:
         """(V,): log-probabilities of the next template, of network, counts and repeats mixed."""
-        network = self.network_probabilities()
-        follow = self._ngrams.follow(self._templates[-2:])
+        network, follow = self.network_probabilities(), self._ngrams.follow(self._templates[-2:])
         weights = shares(self._weights, evidence(network, follow, self._guess))
         return np.log(mixed(network, follow, self._guess, weights))
+
+    def judge(self, template: int) -> tuple[float, float, float, float]:
+        """Log-probabilities of a template: mixed, of the network, of counts, and of repeats.
+
+        Repeats are mixed with 1 % of the counts.
+        """
+        counted = float(self._ngrams.follow(self._templates[-2:]).probabilities[template])
+        copied = counted if self._guess is None else float(self._guess.probabilities[template])
+        alone = self.network_probabilities()[template], counted, 0.99 * copied + 0.01 * counted
+        mixture = float(self.template_log_probs()[template])
+        network, counts, repeats = (float(np.log(p)) for p in alone)
+        return mixture, network, counts, repeats
 
     def pointer_log_probs(
         self,
@@ -133,7 +144,7 @@ class State:
         w, guess = self._weights, self._guess
         copied = self._sizes.vocabulary if guess is None else guess.template
         alike = 0.0 if guess is None else guess.alike / LONGEST
-        past = [*progress(len(self), self._rows), alike]
+        past = [*progress(np.array(len(self)), self._rows), alike]
         parts = [template, operands, w["embedding"][copied], features, self._asked]
         inputs = np.concatenate([*parts, np.array(past, np.float32)])
         self._hidden = gru_step(w, inputs, self._hidden)
@@ -145,12 +156,13 @@ class State:
         self._keys[at] = self._weights["key_w"] @ inputs + self._weights["key_b"]
 
 
-def progress(step: int, rows: int | None) -> tuple[float, float, float, float]:
+def progress(step: NDArray[np.int64], rows: int | None) -> tuple[Doubles, ...]:
     """Whether a number of rows is asked for, the share of it done, and both on a log scale."""
-    done = float(np.log2(1 + step)) / 12
+    done, nothing = np.log2(1 + step) / 12, np.zeros(np.shape(step))
     if not rows:
-        return 0.0, 0.0, done, 0.0
-    return 1.0, min(step / rows, 1.5), done, float(np.log2(1 + rows)) / 12
+        return nothing, nothing, done, nothing
+    share = np.minimum(step / rows, 1.5)
+    return nothing + 1, share, done, nothing + np.log2(1 + rows) / 12
 
 
 def gru_step(w: Weights, inputs: Floats, hidden: Floats) -> Floats:

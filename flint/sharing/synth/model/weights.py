@@ -36,12 +36,12 @@ class Sizes:
     vocabulary: int
     features: int
     conditions: int
-    embedding: int = 96
-    hidden: int = 144
+    embedding: int = 64
+    hidden: int = 128
     asked: int = 24
     slot: int = 12
-    query: int = 96
-    key: int = 64
+    query: int = 64
+    key: int = 48
 
     @property
     def inputs(self) -> int:
