@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.sharing.change import Change
 from flint.sharing.inputs import Source, SourceKind, read_source
 from flint.sharing.leaks.report import Leaks, leaks_of
-from flint.sharing.level import Level, find_level
+from flint.sharing.level import Level, LevelOptions, options_of
 from flint.sharing.names.redact import redacted
 from flint.sharing.output import is_timed_elsewhere, refuse_place, write_shared
+
+if TYPE_CHECKING:
+    from flint.sharing.shapes.perturb import Moves
 
 
 @dataclass(frozen=True)
 class Anonymized:
     """What may be shown, what was promised (`level`), and what moved by how much.
 
-    `source` is what was read, None for a workload of this process. `changes` are empty for the level
-    `names`, which moves no number.
+    `source` is what was read, None for a workload of this process. `changes` are totals before and after, and
+    `moves` says how far sizes moved: nothing for the level `names`, which moves no number.
     """
 
     workload: Workload
@@ -29,6 +33,7 @@ class Anonymized:
     changes: tuple[Change, ...]
     original: Workload
     source: Source | None = None
+    moves: Moves | None = None
 
     @cached_property
     def leaks(self) -> Leaks:
@@ -60,26 +65,40 @@ def anonymize(
     source: Workload | str | Path,
     *,
     level: str = "names",
+    keep: float | str | None = None,
+    seed: int | None = None,
 ) -> Anonymized:
     """A workload without what identifies it, as far as `level` promises.
 
     `source` is a workload, a `.flint` file, a directory that `flint capture` wrote, or a profile. Levels:
-    "names" (no names or sources; estimates are equal to the last bit).
+    "names" (no names or sources; estimates are equal to the last bit) and "shapes" (and other dimensions:
+    totals and step times stay within `keep`, a share such as 0.02 or "2%", which is usual). Equal seeds give
+    equal results; without a seed the operating system draws one, which is kept nowhere.
 
-    Raises FlintError FL901 (level), FL904 (traces without a workload, which only the command redacts), and
-    what reading the source raises.
+    Raises FlintError FL901 (level), FL904 (traces without a workload, which only the command redacts), FL906
+    (too few sizes can change), FL907 (`keep`, or an option that the level does not have), FL908 (numbers that
+    a compiler or a profile made, at the level "shapes"), and what reading the source raises.
     """
     if isinstance(source, Workload):
-        return Anonymized(redacted(source), find_level(level), (), source)
-    return anonymized(read_source(source), level)
+        return _at_level(source, options_of(level, keep, seed))
+    return anonymized(read_source(source), options_of(level, keep, seed))
 
 
-def anonymized(source: Source, level: str) -> Anonymized:
+def anonymized(source: Source, options: LevelOptions) -> Anonymized:
     """The same of what was read already."""
-    chosen = find_level(level)
     if source.workload is None:
         raise _without_workload(source)
-    return Anonymized(redacted(source.workload), chosen, (), source.workload, source)
+    return replace(_at_level(source.workload, options), source=source)
+
+
+def _at_level(original: Workload, options: LevelOptions) -> Anonymized:
+    named = redacted(original)
+    if options.level is Level.NAMES:
+        return Anonymized(named, options.level, (), original)
+    from flint.sharing.shapes.perturb import perturbed  # estimates take 0.3 s to import
+
+    found = perturbed(named, options.keep, options.seed)
+    return Anonymized(found.workload, options.level, found.changes, original, moves=found.moves)
 
 
 def _without_workload(source: Source) -> FlintError:
@@ -87,5 +106,5 @@ def _without_workload(source: Source) -> FlintError:
     return FlintError(
         "FL904",
         f"{source.path} has traces, and no workload that they were written from",
-        help="flint anonymize writes such traces without names: the level `names` alone",
+        help="flint anonymize DIR -o OUT --level names writes such traces without names",
     )

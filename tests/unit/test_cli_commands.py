@@ -23,7 +23,7 @@ OPTIONS = {
     "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --step --steps "
     "--tensor-size --trip-count --unpriced --verbose --world "
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
-    "anonymize": "--json --leaks --level --output --quiet --verbose -o -q -v IN",
+    "anonymize": "--json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
     "check": "--groups --json --quiet --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters stacks": "--json --quiet --verbose -q -v",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
     from flint.sharing.anonymize import Anonymized
     from flint.sharing.inputs import Source
     from flint.sharing.leaks.strings import Survivor
+    from flint.sharing.level import LevelOptions
 
 #: What each level promises, in one line.
-_PROMISES = {"names": "no names or sources, no more: structure and sizes identify as before"}
+_PROMISES = {
+    "names": "no names or sources, no more: structure and sizes identify as before",
+    "shapes": "no names or sources, other sizes with totals within a bound: structure identifies as before",
+}
 
 
 def anonymize(
@@ -39,9 +44,27 @@ def anonymize(
     level: Annotated[
         str,
         typer.Option(
-            "--level", metavar="NAME", help="What is given up: names (names and sources)."
+            "--level",
+            metavar="NAME",
+            help="What is given up: names (names and sources), or shapes (sizes too).",
         ),
     ] = "names",
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            "--keep",
+            metavar="SHARE",
+            help="How far totals and step times may move at the level shapes: 2% unless given.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            help="Draw sizes as before; who knows it can draw them too. Without it nobody can.",
+        ),
+    ] = None,
     leaks: Annotated[
         Path | None,
         typer.Option(
@@ -60,18 +83,18 @@ def anonymize(
     Exit status 1 if a string of the original survives.
     """
     from flint.sharing.inputs import SourceKind, read_source
-    from flint.sharing.level import find_level
+    from flint.sharing.level import Level, options_of
     from flint.sharing.output import refuse_place
 
-    find_level(level)
+    options = options_of(level, keep, seed)
     refuse_place(output, path)
     _refuse_leaks_in(output, leaks)
     with stages_shown(quiet=quiet or json_):
         source = read_source(path)
-    if source.kind is SourceKind.TRACES:
+    if source.kind is SourceKind.TRACES and options.level is Level.NAMES:
         document, text, survived = _traces(source, output, leaks)
     else:
-        document, text, survived = _workload(source, output, level, leaks)
+        document, text, survived = _workload(source, output, options, leaks)
     if json_:
         print_json(document)
     else:
@@ -82,23 +105,25 @@ def anonymize(
 
 
 def _workload(
-    source: Source, output: Path, level: str, leaks: Path | None
+    source: Source, output: Path, options: LevelOptions, leaks: Path | None
 ) -> tuple[AnonymizeDocument, str, bool]:
     from flint.sharing.anonymize import anonymized
 
-    found = anonymized(source, level)
+    found = anonymized(source, options)
     with signals().unwinding():
         files = found.save(output)
         if leaks is not None:
             _write_leaks(leaks, found.leaks.to_json())
     document: AnonymizeDocument = {
         "schema": "flint.anonymize/1",
-        "level": level,
-        "promise": _PROMISES[level],
+        "level": found.level,
+        "promise": _PROMISES[found.level],
         "output": str(output),
         "files": files,
         "mesh": found.workload.mesh.shape,
         "rows": [len(p) for p in found.workload.programs],
+        "changes": [asdict(c) | {"share": c.share} for c in found.changes],
+        "moves": asdict(found.moves) if found.moves else None,
         "survivors": _survivors(found.leaks.survivors),
         "leaks": found.leaks.to_json(),
     }
@@ -109,7 +134,36 @@ def _text(found: Anonymized) -> str:
     size = format_bytes(len(found.workload.to_bytes()))
     rows = ", ".join(f"{len(p):,}" for p in found.workload.programs)
     head = f"level   {found.level}: {_PROMISES[found.level]}\nmesh    {found.workload.mesh}\n"
-    return f"{head}rows    {rows} ({size})\n\n{found.leaks.text()}"
+    return f"{head}rows    {rows} ({size})\n{_changes(found)}\n{found.leaks.text()}"
+
+
+def _changes(found: Anonymized) -> str:
+    """How far sizes moved, and a table of totals before and after."""
+    from flint.text import Column, text_table
+
+    if found.moves is None:
+        return ""
+    m = found.moves
+    rows = [
+        (c.name, _amount(c.name, c.before), _amount(c.name, c.after), f"{c.share:+.2%}")
+        for c in found.changes
+    ]
+    columns = [
+        Column("total"),
+        Column("before", True),
+        Column("after", True),
+        Column("change", True),
+    ]
+    head = f"sizes   {m.changed} of {m.variables} changed, by {m.least:.1%} or more, {m.median:.1%} in the median"
+    return f"{head}; {m.dimensions:.0%} of all dimensions\n\n{text_table(columns, rows)}\n"
+
+
+def _amount(name: str, value: float) -> str:
+    from flint.text import format_duration, format_flops
+
+    if name.startswith("step time"):
+        return format_duration(value)
+    return format_flops(int(value)) if name == "FLOPs" else format_bytes(int(value))
 
 
 def _traces(
@@ -132,6 +186,8 @@ def _traces(
         "files": ranks + 1,
         "mesh": {},
         "rows": [],
+        "changes": [],
+        "moves": None,
         "survivors": _survivors(survivors),
         "leaks": None,
     }

@@ -101,7 +101,8 @@ class Search:
         new = [w for w in order.tolist() if at[w].tobytes() not in self._tried]
         best = at[new[0] if new else int(order[0])]
         self._tried.add(best.tobytes())
-        return self._values(best[None, :])[0].astype(np.int64)
+        found: NDArray[np.int64] = self._values(best[None, :])[0].astype(np.int64)
+        return found
 
     def _moved(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """One, two or three variables of each way with other values."""

@@ -47,7 +47,9 @@ class Totals:
     @classmethod
     def of(cls, sizes: Sizes) -> Totals:
         """Compile the expressions of a workload."""
-        fixed = {f: v for f, v in sizes.values().items() if not isinstance(f, int)}
+        fixed: dict[Factor, int] = {
+            f: v for f, v in sizes.values().items() if not isinstance(f, int)
+        }
         compiler = _Compiler(fixed)
         totals: list[Expression] = []
         kernels: list[dict[_Kernel, int]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -98,15 +99,9 @@ class Columns:
             replace(r, trip_count=values[t]) for r, t in zip(p.regions, self.trips, strict=True)
         )
         shape, shapes = self._shapes(values)
-        return replace(
-            p,
-            mesh=mesh,
-            shape=shape,
-            shapes=shapes,
-            dims=entries[self.dims],
-            regions=regions,
-            **{name: entries[column] for name, column in self.numbers.items()},
-        )
+        columns: dict[str, Any] = {name: entries[c] for name, c in self.numbers.items()}
+        columns |= {"dims": entries[self.dims], "shape": shape, "shapes": shapes}
+        return replace(p, mesh=mesh, regions=regions, **columns)
 
     def _shapes(self, values: list[int]) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
         """The table of shapes in the order of the old one, without entries that no row uses.

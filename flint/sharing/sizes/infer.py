@@ -185,11 +185,11 @@ def _settle_parts(rows: Rows) -> None:
         whole, part = symbols.expand(whole), symbols.expand(part)
         if symbols.difference(whole, part).only_grows:
             continue
-        more = symbols.value(whole), symbols.value(part)
+        size, own = symbols.value(whole), symbols.value(part)
         if symbols.is_free(whole) and not symbols.free_symbols(whole) & symbols.free_symbols(part):
-            times, rest = divmod(*more)
+            times, rest = divmod(size, own)
             other: Term = (part[0] * times, part[1])
-            beyond = symbols.sum([part, (more[0] - more[1], ())])
+            beyond = symbols.sum([part, (size - own, ())])
             symbols.equate(whole, beyond if rest else other)
             continue
         symbols.freeze(whole)

@@ -311,7 +311,9 @@ class Symbols:
         fitting = [s for s in free if self._values[s] % value == 0 and not self._is_in(s, factor)]
         if not fitting:
             return False
-        is_axis = any(s in self._axes for s in factor[1])  # as long by chance: nothing makes them equal
+        is_axis = any(
+            s in self._axes for s in factor[1]
+        )  # as long by chance: nothing makes them equal
         chosen = max(
             fitting, key=lambda s: (self._values[s] == value and not is_axis, self._values[s])
         )
