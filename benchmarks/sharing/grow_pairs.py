@@ -83,7 +83,7 @@ def measured(workload: Workload, cluster: str = "h100-dgx") -> dict[str, float]:
         "FLOPs": found.flops,
         "parameter bytes": found.parameter_bytes,
         "peak memory": max(use.peak_bytes for use in step_memory(workload)),
-        "step time": estimate(workload, load_cluster(cluster)).step_ns,
+        "step time": estimate(workload, load_cluster(cluster)).step_time_ns,
         "collective bytes": found.comm_bytes,
     }
     for part in found.communication:

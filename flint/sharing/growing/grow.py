@@ -13,6 +13,7 @@ from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 from flint.sharing.change import Change
 from flint.sharing.growing.amounts import Amount
+from flint.sharing.growing.causes import without_sizes
 from flint.sharing.growing.entries import Entry, entries_of
 from flint.sharing.growing.held import require_shardings
 from flint.sharing.growing.known import Known
@@ -142,6 +143,7 @@ def grown(workload: Workload, wish: Wish, source: Source | None = None) -> Grown
     if unrolled is not None:
         found = replace(found, programs=(with_layers(found.programs[0], unrolled),))
     if wish.changes:
+        found = replace(found, programs=tuple(map(without_sizes, found.programs)))
         found = replace(found, metadata=_metadata(workload, found, wish))
         _require_whole(workload, found)
     entries = entries_of(known, planned.values, asked.mesh, unrolled)
