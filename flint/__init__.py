@@ -24,6 +24,8 @@ if _TYPE_CHECKING:
     from flint.passes.work.declared import cost_of as cost_of
     from flint.sharing.anonymize import Anonymized as Anonymized
     from flint.sharing.anonymize import anonymize as anonymize
+    from flint.sharing.growing.grow import Grown as Grown
+    from flint.sharing.growing.grow import grow as grow
     from flint.sharing.synthesize import Synthetic as Synthetic
     from flint.sharing.synthesize import learn as learn
     from flint.sharing.synthesize import synth as synth
@@ -50,6 +52,7 @@ _PUBLIC = {
     "CostEstimate": "flint.passes.work.declared",
     "Disaggregated": "flint.steps.pools",
     "FlintError": "flint.errors",
+    "Grown": "flint.sharing.growing.grow",
     "KernelCall": "flint.passes.work.declared",
     "Layers": "flint.steps.pipeline",
     "Mesh": "flint.ir.mesh",
@@ -68,6 +71,7 @@ _PUBLIC = {
     "cost_of": "flint.passes.work.declared",
     "entry": "flint.steps.step",
     "explore": "flint.exploring.api",
+    "grow": "flint.sharing.growing.grow",
     "import_profiles": "flint.tracing",
     "learn": "flint.sharing.synthesize",
     "synth": "flint.sharing.synthesize",

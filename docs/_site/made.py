@@ -32,7 +32,7 @@ _NAMES = {
     "Kernels and operators of your own": ("cost_of", "CostEstimate", "KernelCall", "torch_op"),
     "Exploring": ("explore", "Answer"),
     "Measurements": ("calibrate", "Calibration"),
-    "Sharing": ("anonymize", "Anonymized"),
+    "Sharing": ("anonymize", "Anonymized", "grow", "Grown"),
     "What comes out": ("Workload", "Program", "OpClass", "Mesh", "Cluster", "FlintError"),
 }
 

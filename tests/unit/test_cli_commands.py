@@ -42,6 +42,8 @@ OPTIONS = {
     "--partitioner --quiet --routing --schedule --scheduler --search --seed --set --simulate --stack --study --sweep --tokens --top "
     "--trip-count --verbose --where --world -c -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
     "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
+    "grow": "--batch --experts --ffn --head-size --heads --json --keep-global-batch --kv-heads --layers --list --mesh "
+    "--output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o -q -v IN",
     "import": "--json --output --quiet --step --verbose -o -q -v FILE...",
     "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",

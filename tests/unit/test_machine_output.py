@@ -74,6 +74,9 @@ def test_what_is_said_of_a_capture(captured: Path, name: str, tmp_path: Path) ->
     assert valid(flint("explain", trace, "--scope", "*", "--json"), "flint.explain/1")["scope"]
     valid(flint("opt", trace, "-p", "drop-dead-code", "--json"), "flint.opt/1")
     valid(flint("anonymize", trace, "-o", tmp_path / "a.flint", "--json"), "flint.anonymize/1")
+    if name == "jax":
+        more = ("--layers", 4, "--mesh", "4x2", "-o", tmp_path / "g.flint")
+        assert valid(flint("grow", trace, *more, "--json"), "flint.grow/1")["changes"]
     valid(flint("export", trace), "flint.graph/1")
     valid(flint("export", trace, "-o", tmp_path / "g.dot", "-f", "dot", "--json"), "flint.export/1")
 

@@ -7,7 +7,7 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 
-class VariableDocument(TypedDict):
+class GrownVariableDocument(TypedDict):
     """A size that dimensions of the workload are made of."""
 
     name: str
@@ -34,7 +34,7 @@ class VariableDocument(TypedDict):
     """Its whole size there."""
 
 
-class ChangeDocument(TypedDict):
+class GrownTotalDocument(TypedDict):
     """A total of one device in one step."""
 
     name: str
@@ -60,9 +60,9 @@ class GrowDocument(TypedDict):
     """Axes with sizes, of the original."""
     rows: list[int]
     """Rows of each program of the grown workload."""
-    variables: list[VariableDocument]
+    variables: list[GrownVariableDocument]
     """All variables of the original."""
-    changes: list[ChangeDocument]
+    changes: list[GrownTotalDocument]
     """Totals before and after; empty where nothing was asked for."""
     assumed: list[str]
     """What was taken for granted, in sentences."""
