@@ -133,6 +133,10 @@ def _bar() -> list[Pair]:
                  dispatch=dispatch)
         )  # fmt: skip
     found.append(
+        pair("torch llama fsdp+tp+sp 4x2", TORCH, "4x2", "4x2", deep, **_DEEP, parallel="fsdp+tp+sp",
+             seq=4096)
+    )  # fmt: skip
+    found.append(
         pair("torch llama fsdp+tp 4x2 -> 16x4", TORCH, "4x2", "16x4", deep, **_DEEP, seq=4096)
     )
     found.append(
