@@ -52,19 +52,19 @@ def candidate_codes(
     much as the steps are apart; that step itself; and how many steps before are alike (-1, -1, 0
     for none).
     """
-    codes = np.empty((len(candidates), 5), np.int64)
-    codes[:, 0] = _DISTANCES[np.minimum(steps[owner] - candidates, len(_DISTANCES) - 1)]
+    codes = np.empty((5, len(candidates)), np.int64)
+    codes[0] = _DISTANCES[np.minimum(steps[owner] - candidates, len(_DISTANCES) - 1)]
     later = ends[owner] - 1 - np.arange(len(candidates))
-    codes[:, 1] = _RANK[np.minimum(later, len(_RANK) - 1)]
+    codes[1] = _RANK[np.minimum(later, len(_RANK) - 1)]
     counts = np.concatenate([[0], np.cumsum(unread)])
     open_later = counts[ends][owner] - counts[1:]
-    codes[:, 2] = np.where(unread, _OPEN[np.minimum(open_later, len(_OPEN) - 1)], _UNREAD_AT)
+    codes[2] = np.where(unread, _OPEN[np.minimum(open_later, len(_OPEN) - 1)], _UNREAD_AT)
     level = _LEVEL[np.minimum(example[:, 2], len(_LEVEL) - 1)]
     moved = candidates == example[owner, 0]
-    codes[:, 3] = np.where(moved, (_MOVED_AT + level)[owner], CODES)
+    codes[3] = np.where(moved, (_MOVED_AT + level)[owner], CODES)
     same = candidates == example[owner, 1]
-    codes[:, 4] = np.where(same, (_SAME_AT + level)[owner], CODES)
-    return codes
+    codes[4] = np.where(same, (_SAME_AT + level)[owner], CODES)
+    return codes.T
 
 
 def slot_of(operand: int) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flint.sharing.synth.model.mixing import evidence, mixed, shares
 from flint.sharing.synth.model.ngrams import Ngrams
-from flint.sharing.synth.model.pointers import candidate_codes, slot_of
+from flint.sharing.synth.model.pointers import CODES, candidate_codes, slot_of
 from flint.sharing.synth.model.repeats import LONGEST, Guess, Repeats
 from flint.sharing.synth.model.sequence import SLOTS
 from flint.sharing.synth.model.weights import Floats, Sizes, Weights
@@ -53,8 +53,8 @@ class State:
         w = self._weights
         out = w["out_w"] @ np.concatenate([self._hidden, self._asked]) + w["out_b"]
         scores = w["embedding"][:-1] @ out + w["bias"]
-        powers = np.exp(scores - scores.max(), dtype=np.float64)
-        found: Doubles = powers / powers.sum()
+        powers = np.exp(scores - scores.max())
+        found: Doubles = powers / np.float64(powers.sum(dtype=np.float64))
         return found
 
     def template_log_probs(self) -> Doubles:
@@ -91,7 +91,8 @@ class State:
         w, slot = self._weights, slot_of(slot)
         earlier: NDArray[np.int64] = np.asarray(candidates, np.int64)
         query = self._query(template, slot, chosen)
-        codes = np.append(w["codes_w"] @ query + w["codes_b"], np.float32(0))
+        codes = np.zeros(CODES + 1, np.float32)
+        codes[:-1] = w["codes_w"] @ query + w["codes_b"]
         scores = self._keys[earlier] @ (w["point_w"] @ query)
         count = len(earlier)
         known = candidate_codes(
@@ -102,7 +103,7 @@ class State:
             np.zeros(count, np.int64),
             self._example(template, slot),
         )
-        scores = (scores + codes[known].sum(axis=1)).astype(np.float64)
+        scores = (scores + np.add.reduce(codes[known.T])).astype(np.float64)
         scores -= scores.max()
         found: Doubles = scores - np.log(np.exp(scores).sum())
         return found
@@ -118,7 +119,7 @@ class State:
         for number, operand in enumerate(operands):
             kept[slot_of(number)] = operand
         before = [self._templates[o] for o in operands]
-        mean = w["embedding"][before].mean(axis=0) if before else np.zeros_like(embedding)
+        mean = np.add.reduce(w["embedding"][before]) / max(len(before), 1)
         self._repeats.append(template, kept)
         self._templates.append(template)
         self._guess = self._repeats.guess()
@@ -127,8 +128,7 @@ class State:
 
     def _query(self, template: int, slot: int, chosen: Sequence[int]) -> Floats:
         w = self._weights
-        keys = self._keys[list(chosen)]
-        mean = keys.mean(axis=0) if len(keys) else np.zeros(self._sizes.key, np.float32)
+        mean = np.add.reduce(self._keys[list(chosen)]) / max(len(chosen), 1)
         parts = [self._hidden, w["embedding"][template], w["slots"][slot], mean]
         found: Floats = np.tanh(w["query_w"] @ np.concatenate(parts) + w["query_b"])
         return found

@@ -44,7 +44,7 @@ class Network:
         """The weights with the embedding summed up."""
         if not self._parts.shape[1]:
             return self.own
-        shared = self._shared[self._parts].sum(1)
+        shared = embedding_bag(self._parts, self._shared, mode="sum")
         none = torch.zeros(1, self.sizes.embedding)
         return self.own | {"embedding": self.own["embedding"] + torch.cat([shared, none])}
 
