@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from itertools import count, cycle, islice
 from pathlib import Path
+from typing import TypeAlias
 
 from benchmarks.sharing.corpus.capture import workload_of
 from benchmarks.sharing.corpus.draw import Draw, drawn
@@ -27,6 +28,9 @@ TRIES = 6
 #: More failures than captures in that share end the run: then something is wrong with all.
 MOST_FAILED = 0.5
 
+Row: TypeAlias = dict[str, str]
+Rows: TypeAlias = dict[str, Row]
+
 
 def main() -> None:
     """Capture until there are `count`; what fails is named and left out."""
@@ -37,31 +41,34 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=560)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", action="append", help="only of these families")
+    parser.add_argument("--retry", action="store_true", help="try again what failed before")
     o = parser.parse_args()
     o.folder.mkdir(parents=True, exist_ok=True)
     families = tuple(f for f in FAMILIES if not o.family or f.name in o.family)
-    known = {row["file"]: row for row in _index(o.folder)}
-    rows: dict[str, dict[str, str]] = {}
-    failed: list[str] = []
+    known = _rows(o.folder / "index.json")
+    kept = {file: row for file, row in known.items() if (o.folder / file).exists()}
+    before = {} if o.retry else _rows(o.folder / "failed.json")
+    rows: Rows = {}
+    failed: Rows = {}
     numbers = {family.name: count() for family in families}
     for family in cycle(families):
         if len(rows) >= o.count or len(failed) > 20 + MOST_FAILED * len(rows):
             break
         for number in islice(numbers[family.name], TRIES):
             draw = drawn(family, number, o.seed)
-            kept = known.get(draw.file) == row_of(draw) and (o.folder / draw.file).exists()
-            error = "" if kept else _captured(draw, o.folder)
+            row = row_of(draw)
+            error = _error(draw, row, o.folder, kept, before)
             if not error:
-                rows[draw.file] = row_of(draw)
-                _write_index(o.folder, rows)
+                rows[draw.file] = row
+                _write(o.folder / "index.json", kept | rows)
                 break
-            failed.append(draw.file)
-            print(f"{draw.file} ({draw.mesh} {draw.words}): {error}", file=sys.stderr, flush=True)
+            failed[draw.file] = {**row, "error": error}
+            _write(o.folder / "failed.json", before | failed)
     counts = Counter(row["family"] for row in rows.values())
     print(f"{len(rows)} captures of {len(counts)} families, {len(failed)} failed: {dict(counts)}")
 
 
-def row_of(draw: Draw) -> dict[str, str]:
+def row_of(draw: Draw) -> Row:
     """The row of `index.json`, in the form that `known_examples` has."""
     code = draw.example.model.partition(".py")[0].rpartition("/")[2] if draw.example else "corpus"
     name = draw.file.removesuffix(".flint")
@@ -73,6 +80,19 @@ def row_of(draw: Draw) -> dict[str, str]:
         "options": draw.words,
         "code": code,
     }
+
+
+def _error(draw: Draw, row: Row, folder: Path, kept: Rows, before: Rows) -> str:
+    """Why a draw is not in the corpus, or an empty text; it is captured unless that is known."""
+    if kept.get(draw.file) == row:
+        return ""
+    past = before.get(draw.file, {"error": ""})
+    if past == {**row, "error": past["error"]}:
+        return past["error"]
+    error = _captured(draw, folder)
+    if error:
+        print(f"{draw.file} ({draw.mesh} {draw.words}): {error}", file=sys.stderr, flush=True)
+    return error
 
 
 def _captured(draw: Draw, folder: Path) -> str:
@@ -102,19 +122,17 @@ def _save(workload: Workload, path: Path) -> None:
     os.replace(part, path)
 
 
-def _index(folder: Path) -> list[dict[str, str]]:
-    """Rows of the index that is there; captures that it tells of in the same words are kept."""
-    path = folder / "index.json"
-    found: list[dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else []
-    return found
+def _rows(path: Path) -> Rows:
+    """Rows of a list that is there, by file: what it tells of in the same words is not done again."""
+    found: list[Row] = json.loads(path.read_text("utf-8")) if path.exists() else []
+    return {row["file"]: row for row in found}
 
 
-def _write_index(folder: Path, rows: dict[str, dict[str, str]]) -> None:
-    """These rows, and those of captures that were there before and were not come by yet."""
-    part = folder / ".index.json"
-    kept = {row["file"]: row for row in _index(folder) if (folder / row["file"]).exists()}
-    part.write_text(json.dumps([*(kept | rows).values()], indent=1) + "\n", encoding="utf-8")
-    os.replace(part, folder / "index.json")
+def _write(path: Path, rows: Rows) -> None:
+    """A list of rows, whole or not at all."""
+    part = path.with_name("." + path.name)
+    part.write_text(json.dumps([*rows.values()], indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def _state_space_weights(o: Options) -> dict[str, Weight]:
     layer = {
         "scale": Weight((dim,)),
         "in": Weight((dim, inner), ("embed", "ffn")),
-        "gate": Weight((dim, inner), ("embed", "ffn")),
+        "gated": Weight((dim, inner), ("embed", "ffn")),
         "out": Weight((inner, dim), ("ffn", "embed")),
     }
     layer |= {"filter": Weight((o["filter"], 1, inner), ("", "", "ffn"))} if o["filter"] else {}
@@ -178,7 +178,7 @@ def build_state_space(o: Options, run: Run) -> Model:
                 feature_group_count=y.shape[-1],
             )  # fmt: skip
         y = run.pin(mixed(jax.nn.silu(y), normed, p), "batch", "", "ffn")
-        x = x + run.pin((y * jax.nn.silu(normed @ p["gate"])) @ p["out"], "batch")
+        x = x + run.pin((y * jax.nn.silu(normed @ p["gated"])) @ p["out"], "batch")
         return x + ffn(run, rms_norm(x, p["mid_scale"]), p, "gelu") if o["inner"] else x
 
     return layered_model(o, run, _state_space_weights(o), block)
