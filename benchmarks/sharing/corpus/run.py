@@ -119,7 +119,8 @@ class Run:
         """The block, or one whose parts the backward pass computes again."""
         if self.plan.remat == "none":
             return block
-        return jax.checkpoint(block, policy=POLICIES[self.plan.remat])
+        again: Callable[..., Any] = jax.checkpoint(block, policy=POLICIES[self.plan.remat])
+        return again
 
     def layers(self, block: Callable[..., Any], x: Any, weights: Any) -> Any:
         """`x = block(x, w)` for each layer's weights: stacked ones in a loop, a list written out."""

@@ -102,7 +102,8 @@ def _places(expert: Any, experts: int, slots: int) -> Any:
 
 
 def _slots(o: Options, tokens: int) -> int:
-    return max(math.ceil(tokens * o["chosen"] * o["capacity"] / o["experts"]), 1)
+    share: float = tokens * o["chosen"] * o["capacity"] / o["experts"]
+    return max(math.ceil(share), 1)
 
 
 def _by_one_hot(o: Options, run: Run, x: Any, weight: Any, expert: Any, p: Arrays) -> Any:
