@@ -96,6 +96,17 @@ def _turned(x):
     return jnp.roll(x, 3, axis=1)  # slices of a part of the shards are as long as one, rounded up
 
 
+def _turned_whole(x):
+    # each device has one element, and sends it
+    return jnp.roll(jax.lax.with_sharding_constraint(x[:, ::8], _on_axis()), 2, axis=1)
+
+
+def _by_algorithm(x):
+    return jax.lax.dot(x.astype(jnp.bfloat16), x.T.astype(jnp.bfloat16),
+                       precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32,
+                       preferred_element_type=jnp.float32)  # fmt: skip
+
+
 def _bits(x):
     # a generator of random bits sees its key as half as many numbers of 64 bits
     key = jax.lax.bitcast_convert_type(x[0, :4], jnp.uint32)
@@ -111,6 +122,8 @@ def _bits(x):
         (_real, "stablehlo.real"),
         (_bits, "stablehlo.bitcast_convert"),
         (_turned, "stablehlo.concatenate"),
+        (_turned_whole, "stablehlo.concatenate"),
+        (_by_algorithm, "stablehlo.dot_general"),
     ],
 )
 def test_rows_that_few_models_have_keep_every_rule(function, needed):

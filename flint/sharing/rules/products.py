@@ -13,6 +13,8 @@ from flint.ir.program import Int64s, Kind
 from flint.sharing.rules.rule import Rule, Told
 from flint.sharing.rules.view import Mask, View
 
+#: Algorithms of so many products of rounded numbers, as `flint.ir.product_types` names them.
+_ALGORITHM = re.compile(r"(bf16|tf32|f16|f32|f64):[0-9]+$")
 _SCORES = frozenset({OpClass.ATTENTION, OpClass.ATTENTION_BACKWARD})
 _REDUCED = frozenset({OpClass.REDUCE, OpClass.SORT, OpClass.TOP_K, OpClass.SOFTMAX, OpClass.NORM})
 
@@ -72,13 +74,19 @@ def _product_bytes(view: View) -> Told:
 
 
 def _product_type(view: View) -> Told:
-    """The type in which a product multiplies is that of an operand; complex ones name none."""
+    """The type in which a product multiplies is that of an operand, or an algorithm's.
+
+    Complex ones name none.
+    """
     p = view.program
     about = view.of(OpClass.MATMUL) & view.works & (view.elements > 0) & ~view.is_complex
     named = np.array([bool(n) for n in p.products], dtype=np.bool_)[p.product]
     base = [re.split("[:,]", name)[0] for name in p.products]
     is_of = np.array([[d == b for d in p.dtypes] for b in base], dtype=np.bool_)
     of_operand = view.some(is_of[p.product[view.owner], p.dtype[view.read]])
+    of_operand |= np.array([bool(_ALGORITHM.match(n)) for n in p.products], dtype=np.bool_)[
+        p.product
+    ]
     return Told(about, named & (of_operand | ~view.all_plain | view.launched))
 
 

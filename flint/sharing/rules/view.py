@@ -78,9 +78,13 @@ class View:
 
     @cached_property
     def exchanges(self) -> Mask:
-        """Rows that read borders of a value that neighbours send."""
+        """Rows that read what neighbours send of a value: a border, or all beside the value."""
+        p = self.program
+        sent = _borders(p)[p.deps] | _beside(
+            p, p.dep_owner.astype(np.int64), p.deps.astype(np.int64)
+        )
         found = np.zeros(len(self), dtype=np.bool_)
-        found[self.program.dep_owner[_borders(self.program)[self.program.deps]]] = True
+        found[p.dep_owner[sent]] = True
         return found
 
     @cached_property
@@ -200,7 +204,8 @@ def _waits(program: Program, owner: Int64s, read: Int64s) -> Mask:
     alias = program.alias[read].astype(np.int64)
     into = (program.flags[read] & Flag.IN_PLACE) != 0
     again = np.isin(owner * max(len(program), 1) + alias, keys) & into & (alias >= 0)
-    return np.asarray(empty[read] | again | _comes_beside(program, owner, read, keys))
+    both = is_any(program, ELEMENTWISE | {OpClass.CONCATENATE}) | (program.kind > Kind.COMPUTE)
+    return np.asarray(empty[read] | again | _beside(program, owner, read) & ~both[owner])
 
 
 def _borders(program: Program) -> Mask:
@@ -209,15 +214,15 @@ def _borders(program: Program) -> Mask:
     return np.asarray(moves & (program.result_bytes < type_bytes(program)))
 
 
-def _comes_beside(program: Program, owner: Int64s, read: Int64s, keys: Int64s) -> Mask:
+def _beside(program: Program, owner: Int64s, read: Int64s) -> Mask:
     """Links to what other devices send of a value that the row reads as well: border or whole.
 
-    Of element by element operations and concatenations both are operands.
+    Of element by element operations and concatenations both may be operands.
     """
     sent = np.isin(program.collective, (Collective.PERMUTE, Collective.ALL_GATHER))
     sent &= (np.diff(program.dep_start) > 0) & (program.kind == Kind.COLLECTIVE)
-    both = is_any(program, ELEMENTWISE | {OpClass.CONCATENATE}) | (program.kind > Kind.COMPUTE)
     source = np.zeros(len(program), dtype=np.int64)
     source[sent] = program.deps[program.dep_start[:-1][sent]]
+    keys = owner * max(len(program), 1) + read
     beside = np.isin(owner * max(len(program), 1) + source[read], keys)
-    return np.asarray(sent[read] & beside & ~both[owner])
+    return np.asarray(sent[read] & beside)
