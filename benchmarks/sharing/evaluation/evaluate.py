@@ -67,7 +67,11 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class FoldResult:
-    """One fold: floors, the real workloads as a method would be judged, and each method."""
+    """One fold: floors, the real workloads as a method would be judged, and each method.
+
+    `labelled` real workloads, or `all_labelled`, train surrogates, and `tested` test them: those that
+    have a step time.
+    """
 
     fold: Fold
     held: int
@@ -78,6 +82,8 @@ class FoldResult:
     surrogates: Mapping[str, Score]
     all_surrogates: Mapping[str, Score]
     labelled: int
+    all_labelled: int
+    tested: int
     methods: Mapping[str, Result]
 
 
@@ -159,9 +165,9 @@ class _Fold:
 
     def labelled(self, measured: Sequence[Measured], log_s: np.ndarray) -> Labelled:
         """Those that have a step time, as surrogates read them."""
-        known = np.flatnonzero(np.isfinite(log_s)) if len(log_s) else np.zeros(0, dtype=np.int64)
+        known: list[int] = np.flatnonzero(np.isfinite(log_s)).tolist()
         totals = np.stack([measured[i].totals for i in known]) if len(known) else np.zeros((0, 0))
-        return Labelled(totals, log_s[known] if len(known) else np.zeros(0))
+        return Labelled(totals, log_s[known])
 
     def real_labelled(self, of: Sequence[int]) -> Labelled:
         """Real workloads with a step time."""
@@ -180,7 +186,7 @@ def evaluate_fold(
     """All methods on one fold."""
     own = _Fold(real, fold, options, cache)
     held = real.some_measured(own.held)
-    train = own.real_labelled(own.chosen)
+    train, everything = own.real_labelled(own.chosen), own.real_labelled(fold.training)
     return FoldResult(
         fold,
         len(own.held),
@@ -189,8 +195,10 @@ def evaluate_fold(
         novelty(held, own.training),
         own.shared(held),
         own.scores(train),
-        own.scores(own.real_labelled(fold.training)),
+        own.scores(everything),
         len(train),
+        len(everything),
+        len(own.real_labelled(fold.held_out)),
         {name: own.result(trainer) for name, trainer in methods.items()},
     )
 

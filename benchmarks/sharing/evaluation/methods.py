@@ -20,7 +20,7 @@ class Made:
     """Workloads that a method made, in the order of the conditions.
 
     `of[i]` is the number of the conditions that workload i is for; what the method refused, or what
-    does not verify, is not among them but in `refused` by reason. `log_s` are step times, if asked for.
+    does not verify, is not among them but in `refused` by reason. `log_s` are step times, nan where none was asked for or there is none.
     `seconds` are CPU seconds of making alone.
     """
 
@@ -40,21 +40,19 @@ def make(
     timed: bool = False,
 ) -> Made:
     """One workload for each conditions; seeds count up from `seed`."""
-    found: list[Measured] = []
-    of: list[int] = []
-    times: list[float] = []
     refused: Counter[str] = Counter()
+    found: list[tuple[int, Measured, float]] = []
     spent = 0.0
     for number, conditions in enumerate(asked):
         start = time.process_time()
         workload = _sample(generator, conditions, seed + number, refused)
         spent += time.process_time() - start
-        if workload is None:
-            continue
-        found.append(measure(workload, cache))
-        of.append(number)
-        times += [step_time(workload, found[-1].digest, cache)] if timed else []
-    return Made(tuple(found), tuple(of), tuple(times), dict(refused), spent)
+        if workload is not None:
+            measured = measure(workload, cache)
+            log_s = step_time(workload, measured.digest, cache) if timed else float("nan")
+            found.append((number, measured, log_s))
+    of, measured_, times = zip(*found, strict=True) if found else ((), (), ())
+    return Made(measured_, of, times, dict(refused), spent)
 
 
 def _sample(

@@ -185,13 +185,29 @@ def _novelty_row(name: str, parts: Sequence[Novelty]) -> list[str]:
 
 def _surrogates(results: Results) -> Iterator[str]:
     yield "## Use: surrogates of step time"
-    tested = sum(len(r.fold.held_out) for r in results)
-    yield SURROGATES_TEXT.format(tested=tested)
+    yield SURROGATES_TEXT.format(tested=sum(r.tested for r in results))
+    names = list(results[0].surrogates)
+    rows = _surrogate_rows(results)
+    for title, field in (
+        ("Pearson", "pearson"),
+        ("Spearman", "spearman"),
+        ("mean error of the natural logarithm", "error"),
+    ):
+        yield f"### {title}"
+        table = [
+            [n, str(k), *(f"{getattr(s[p], field):.2f}" for p in names)]
+            for n, (s, k) in rows.items()
+        ]
+        yield markdown(["trained on", "workloads", *names], table)
+
+
+def _surrogate_rows(results: Results) -> dict[str, tuple[Mapping[str, Score], int]]:
+    """By what surrogates are trained on: scores of each, and how many workloads in all folds."""
     names = list(results[0].surrogates)
     rows: dict[str, tuple[Mapping[str, Score], int]] = {
         "real, all training": (
             {n: mean_score([r.all_surrogates[n] for r in results]) for n in names},
-            sum(len(r.fold.training) for r in results),
+            sum(r.all_labelled for r in results),
         ),
         "real, as many": (
             {n: mean_score([r.surrogates[n] for r in results]) for n in names},
@@ -201,14 +217,7 @@ def _surrogates(results: Results) -> Iterator[str]:
     for method in results[0].methods:
         own = sum(r.methods[method].labelled for r in results)
         rows[method] = mean_scores(results, method), own
-    for title, number in (
-        ("Pearson", lambda s: f"{s.pearson:.2f}"),
-        ("Spearman", lambda s: f"{s.spearman:.2f}"),
-        ("mean error of the natural logarithm", lambda s: f"{s.error:.2f}"),
-    ):
-        yield f"### {title}"
-        table = [[n, str(k), *(number(s[p]) for p in names)] for n, (s, k) in rows.items()]
-        yield markdown(["trained on", "workloads", *names], table)
+    return rows
 
 
 def _leakage(results: Results) -> Iterator[str]:

@@ -56,9 +56,9 @@ bodies*: of loops with 12 rows or more. *New rows*: rows whose neighbourhood of 
 
 SURROGATES_TEXT = """\
 The label is the logarithm of the step time that `flint estimate` gives on `h100-dgx` (operations without a
-price count nothing). Surrogates see neither that estimator nor the generator: they read totals (executions,
+price count nothing; steps of more than 500,000 operations on a device have no label). Surrogates see neither that estimator nor the generator: they read totals (executions,
 FLOPs and bytes by group of op classes, collectives by kind, rows, layers, phases), trained on made
-workloads and tested on all real held-out ones ({tested}). Here workloads are made for totals of *training*
+workloads and tested on all real held-out ones that have a label ({tested}). Here workloads are made for totals of *training*
 workloads, so that nothing of the test is known. *Real, as many* are those same training workloads.
 *Copy nearest* finds these themselves, and is no achievement. The mean and a line in log FLOPs need no graph.
 """

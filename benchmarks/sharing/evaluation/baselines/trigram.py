@@ -7,6 +7,7 @@ shape is that of what it reads first. Loops run as often as the layers that are 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ from flint.sharing.conditions import MOST_ROWS, Conditions
 
 Word = tuple[int, ...]
 #: Where loops begin and end.
-BEGIN, END = (-1,), (-2,)
+BEGIN: Word = (-1,)
+END: Word = (-2,)
 #: Training rows that are kept for one word, and loops in loops.
 MOST_EXAMPLES, MOST_LOOPS = 200, 3
 #: Rows where nothing is asked for.
@@ -180,10 +182,7 @@ class _Writer:
     def _typed(self, row: Row, deps: Sequence[int]) -> dict[str, Any]:
         """The type of the first operand; FLOPs for each element as of the training row."""
         dtype, shape, size = self.types[deps[0]]
-        elements, before = (
-            int(np.prod(shape, dtype=np.float64)),
-            int(np.prod(row.shape, dtype=np.float64)),
-        )
+        elements, before = math.prod(shape), math.prod(row.shape)
         found: dict[str, Any] = {"dtype": dtype, "shape": shape, "result_bytes": size}
         read = sum(self.types[d][2] for d in deps)
         found["operand_bytes"] = read if row.kind >= Kind.COMPUTE else 0

@@ -46,7 +46,7 @@ class Cache:
         path = self.folder / f"{VERSION}-{kind}" / f"{digest}.npz"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            found = {k: np.asarray(v) for k, v in make().items()}
+            found: dict[str, Any] = {k: np.asarray(v) for k, v in make().items()}
             part = path.with_suffix(".part.npz")
             np.savez_compressed(part, **found)
             part.replace(path)

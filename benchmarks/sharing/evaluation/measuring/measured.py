@@ -14,7 +14,7 @@ from benchmarks.sharing.evaluation.corpus import largest_program
 from benchmarks.sharing.evaluation.measuring.attributes import ATTRIBUTES, Floats, attributes_of
 from benchmarks.sharing.evaluation.measuring.cache import Arrays, Cache, digest_of
 from benchmarks.sharing.evaluation.measuring.neighbours import body_hashes, neighbour_hashes
-from benchmarks.sharing.evaluation.measuring.step_time import log_step_time
+from benchmarks.sharing.evaluation.measuring.step_time import has_label, log_step_time
 from benchmarks.sharing.evaluation.measuring.structure import structure_bytes
 from benchmarks.sharing.evaluation.measuring.totals import totals_of
 from flint.ir.mesh import Mesh
@@ -59,6 +59,8 @@ def measure(workload: Workload, cache: Cache) -> Measured:
 
 def step_time(workload: Workload, digest: str, cache: Cache) -> float:
     """The natural logarithm of the seconds of a step; nan where there is no estimate."""
+    if not has_label(workload):
+        return float("nan")
     found = cache.get("time", digest, lambda: {"log": log_step_time(_bare(workload))})
     return float(found["log"])
 

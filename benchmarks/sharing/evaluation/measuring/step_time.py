@@ -9,10 +9,19 @@ import numpy as np
 from flint.backends.cost.setting import setting_of
 from flint.cluster.models import Cluster, load_cluster
 from flint.errors import FlintError
+from flint.ir.program import Kind
 from flint.ir.workload import Workload
 
 #: Nodes of 8 GPUs; as many as the mesh needs.
 CLUSTER = "h100-dgx"
+#: Steps that execute more operations on a device have no label: the estimate writes each out.
+MOST_EXECUTED = 500_000
+
+
+def has_label(workload: Workload) -> bool:
+    """Whether a step is short enough to be estimated."""
+    executed = (float(p.trips[p.kind >= Kind.COMPUTE].sum()) for p in workload.programs)
+    return max(executed) <= MOST_EXECUTED
 
 
 def log_step_time(workload: Workload) -> float:

@@ -51,16 +51,20 @@ def totals_of(program: Program) -> Floats:
     sent = program.comm_bytes.astype(np.float64)
     sizes = group_sizes(program).astype(np.float64)
     for kind in _KINDS:
-        rows = program.collective == kind
-        found += _sums(rows, trips, sent, sizes * sent)
+        found += _sums(program.collective == kind, trips, sent, sizes * sent)
     parameters = program.kind == Kind.PARAMETER
     whole = [len(program), layers_of(program).max(), trips.max(), program.mesh.size]
-    whole += [float((trips * program.flops).sum()), float((trips * moved * work).sum())]
-    whole += [float((trips * sent).sum()), float(program.result_bytes[parameters].sum())]
-    phases = np.bincount(program.phase, weights=trips * work, minlength=len(Phase))
-    shares = phases / max(phases.sum(), 1.0)
-    logs = np.log2(1.0 + np.array([*found, *whole]))
-    return np.concatenate([logs, shares])
+    whole += [float((trips * c).sum()) for c in (program.flops, moved * work, sent)]
+    whole.append(float(program.result_bytes[parameters].sum()))
+    return np.concatenate(
+        [np.log2(1.0 + np.array([*found, *whole])), _phases(program, trips * work)]
+    )
+
+
+def _phases(program: Program, executions: Floats) -> Floats:
+    """Shares of executions that each phase has."""
+    sums = np.bincount(program.phase, weights=executions, minlength=len(Phase))
+    return np.asarray(sums / max(sums.sum(), 1.0))
 
 
 #: Where the vector has the FLOPs of a step: of its totals before the shares of phases the fourth last.

@@ -93,7 +93,7 @@ def _embedded(attribute: Attribute, sample: Sample) -> Floats:
     """Points whose distance the kernel takes: histograms, cumulated where their bins have an order."""
     values = sample.values[attribute.name]
     ordered = attribute.form is Form.ORDERED
-    return np.cumsum(values, axis=1) * np.sqrt(attribute.bin) if ordered else values
+    return np.asarray(np.cumsum(values, axis=1) * np.sqrt(attribute.bin) if ordered else values)
 
 
 def _kernel_mean(a: Floats, b: Floats, width: float, left: Floats, right: Floats) -> float:
