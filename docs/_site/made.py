@@ -32,7 +32,7 @@ _NAMES = {
     "Kernels and operators of your own": ("cost_of", "CostEstimate", "KernelCall", "torch_op"),
     "Exploring": ("explore", "Answer"),
     "Measurements": ("calibrate", "Calibration"),
-    "Sharing": ("anonymize", "Anonymized", "grow", "Grown"),
+    "Sharing": ("anonymize", "Anonymized", "grow", "Grown", "synth", "Synthetic", "learn"),
     "What comes out": ("Workload", "Program", "OpClass", "Mesh", "Cluster", "FlintError"),
 }
 

@@ -11,6 +11,7 @@ from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.sharing.captures import captures_of
 from flint.sharing.conditions import Conditions, conditions_of
+from flint.sharing.synth.asked import CONDITION_GROUPS
 from flint.sharing.synth.generator import Generator
 from flint.sharing.synth.learn import Example, example_of, lessons_of
 
@@ -69,7 +70,7 @@ def learn(
     families: Callable[[str], str] | None = None,
     seed: int = 0,
     steps: int = TRAINING_STEPS,
-    on_progress: Callable[[int, float], None] | None = None,
+    on_progress: Callable[[int, int, float, float], None] | None = None,
 ) -> Generator:
     """Train a generator on captures (needs the extra `torch`); equal arguments give an equal one.
 
@@ -106,7 +107,7 @@ def learned(
     *,
     seed: int = 0,
     steps: int = TRAINING_STEPS,
-    on_progress: Callable[[int, float], None] | None = None,
+    on_progress: Callable[[int, int, float, float], None] | None = None,
 ) -> Generator:
     """A generator of examples that were read already. Raises FlintError FL954, FL957 or FL958."""
     if not 1 <= steps <= MOST_STEPS:
@@ -114,7 +115,15 @@ def learned(
     from flint.sharing.synth.model.training import train
 
     lessons = lessons_of(examples)
-    model = train(lessons.sequences, seed=seed, steps=steps, on_progress=on_progress)
+    model = train(
+        lessons.sequences,
+        seed=seed,
+        steps=steps,
+        on_progress=on_progress,
+        vocabulary=len(lessons.vocabulary),
+        condition_groups=CONDITION_GROUPS,
+        parts=[t.parts for t in lessons.vocabulary.templates],
+    )
     return Generator.of(model, lessons.vocabulary, (e.asked for e in lessons.examples))
 
 

@@ -45,6 +45,7 @@ OPTIONS = {
     "grow": "--batch --experts --ffn --head-size --heads --json --keep-global-batch --kv-heads --layers --list --mesh "
     "--output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o -q -v IN",
     "import": "--json --output --quiet --step --verbose -o -q -v FILE...",
+    "learn": "--json --output --quiet --seed --steps --verbose -o -q -v PATH...",
     "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",
@@ -54,6 +55,8 @@ OPTIONS = {
     "schedules": "--chunks --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
     "simulate": "--binary --cluster --json --limit --map --memory --memory-limit --network --quiet --system --verbose --with "
     "-c -q -v DIR",
+    "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output --phases "
+    "--quiet --rows --seed --temperature --traces --verbose -n -o -q -v",
     "verify": "--comment --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
     "[NAME...]",
 }

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.program import Kind, Phase
+from flint.sharing.conditions import Conditions
+from flint.sharing.synth.asked import condition_vector
 from flint.sharing.synth.codec.draft import Draft
 from flint.sharing.synth.codec.reader import Steps
 from flint.sharing.synth.codec.scene import Scene
-from flint.sharing.synth.codec.template import StepKind, Template, Vocabulary
+from flint.sharing.synth.codec.template import END, YIELD, StepKind, Template, Vocabulary
 from flint.sharing.synth.codec.value_type import ValueType
 from flint.sharing.synth.codec.writer import new_sizes, shape_of
 from flint.sharing.synth.model.row_model import RowModel
@@ -38,21 +41,24 @@ class Pen:
     temperature: float = 1.0
 
 
-def draw(pen: Pen, scene: Scene, conditions: NDArray[np.float32], rows: int | None) -> Steps | None:
-    """A program of about `rows` rows; None where it came to a point from which nothing follows."""
-    draft = Draft(scene, pen.vocabulary)
-    state = pen.model.start(conditions, rows)
-    most = int((rows or 1500) * 1.5) + 100
+def draw(pen: Pen, asked: Conditions) -> Steps | None:
+    """A program on the mesh that is asked for, of about as many rows, with the phases and over the sets
+    of axes that are asked for alone; None where it came to a point from which nothing follows."""
+    assert asked.mesh is not None, "without a mesh there is no program"
+    draft = Draft(Scene(asked.mesh, asked.depth or 1), pen.vocabulary)
+    state = pen.model.start(condition_vector(asked), asked.rows)
+    bounds = _Bounds.of(pen.vocabulary, asked)
+    most = int((asked.rows or 1500) * 1.5) + 100
     while not (draft.steps.templates and draft.steps.templates[-1].step is StepKind.END):
-        if len(draft) > most or not _draw_step(pen, draft, state, rows):
+        if len(draft) > most or not _draw_step(pen, draft, state, bounds):
             return None
     return draft.steps
 
 
-def _draw_step(pen: Pen, draft: Draft, state: State, rows: int | None) -> bool:
+def _draw_step(pen: Pen, draft: Draft, state: State, bounds: _Bounds) -> bool:
     scores = state.template_log_probs() / pen.temperature
-    scores[~draft.allowed()] = -np.inf
-    _bound_length(pen.vocabulary, draft, scores, rows)
+    scores[~(draft.allowed() & bounds.wanted)] = -np.inf
+    bounds.apply(draft, scores)
     for _ in range(_MOST_TRIES):
         if np.isneginf(scores).all():
             return False
@@ -110,26 +116,51 @@ def size_of_octave(octave: int, random: np.random.Generator) -> int:
     return int(random.choice(_EIGHTHS, p=_CHANCES / _CHANCES.sum())) << (octave - 3)
 
 
-def _bound_length(
-    vocabulary: Vocabulary, draft: Draft, scores: NDArray[np.float64], rows: int | None
-) -> None:
-    """No end before the rows that are asked for are nearly there, and no new loops beyond them."""
-    if rows is None:
-        return
-    done = len(draft) / rows
-    end = vocabulary.number(Template(StepKind.END))
-    if done < _MAY_END:
-        scores[end] = -np.inf
-        return
-    if done <= _MUST_END:
-        return
-    for number, template in enumerate(vocabulary.templates):
-        if template.step is StepKind.OPEN:
-            scores[number] = -np.inf
-    closing = vocabulary.number(Template(StepKind.YIELD, arity=1))
-    wanted = closing if draft.loops else end
-    if not np.isneginf(scores[wanted]):
-        scores[np.arange(len(scores)) != wanted] = -np.inf
+@dataclass(frozen=True)
+class _Bounds:
+    """What is asked for, as far as single templates can keep it: phases, axes, and the number of rows."""
+
+    wanted: NDArray[np.bool_]
+    opens: NDArray[np.bool_]
+    end: int
+    yield_: int
+    rows: int | None
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, asked: Conditions) -> _Bounds:
+        known = vocabulary.templates
+        return cls(
+            np.array([_is_wanted(t, asked) for t in known], dtype=np.bool_),
+            np.array([t.step is StepKind.OPEN for t in known], dtype=np.bool_),
+            vocabulary.number(END),
+            vocabulary.number(YIELD),
+            asked.rows,
+        )
+
+    def apply(self, draft: Draft, scores: NDArray[np.float64]) -> None:
+        """No end before the rows that are asked for are nearly there, and no new loops beyond them."""
+        done = len(draft) / self.rows if self.rows else 1.0
+        if done < _MAY_END:
+            scores[self.end] = -np.inf
+        if done <= _MUST_END:
+            return
+        scores[self.opens] = -np.inf
+        wanted = self.yield_ if draft.loops else self.end
+        if not np.isneginf(scores[wanted]):
+            scores[np.arange(len(scores)) != wanted] = -np.inf
+
+
+def _is_wanted(t: Template, asked: Conditions) -> bool:
+    """Whether a template is of a phase, and over axes, that the program is to have."""
+    if asked.phases and t.phase is not Phase.UNKNOWN and t.phase not in asked.phases:
+        return False
+    if t.kind is not Kind.COLLECTIVE or not asked.axis_bytes:
+        return True
+    assert asked.mesh is not None
+    names = asked.mesh.names
+    return all(a < len(names) for a in t.axes) and (
+        ",".join(names[a] for a in t.axes) in asked.axis_bytes
+    )
 
 
 def _choice(random: np.random.Generator, scores: NDArray[np.float64]) -> int:

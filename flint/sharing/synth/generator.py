@@ -19,10 +19,8 @@ from flint.ir.program import Phase
 from flint.ir.workload import Workload
 from flint.sharing.conditions import Conditions
 from flint.sharing.rules import broken_rules
-from flint.sharing.synth.asked import condition_vector
 from flint.sharing.synth.codec.pruning import pruned
 from flint.sharing.synth.codec.reader import Steps
-from flint.sharing.synth.codec.scene import Scene
 from flint.sharing.synth.codec.template import Vocabulary
 from flint.sharing.synth.codec.writer import write_program
 from flint.sharing.synth.drawing import Pen, draw
@@ -113,9 +111,7 @@ class Generator:
 
 def _drawn(pen: Pen, asked: Conditions) -> Workload | None:
     """A workload, or None for one that breaks a rule."""
-    assert asked.mesh is not None, "a profile has a mesh"
-    scene = Scene(asked.mesh, asked.depth or 1)
-    steps = draw(pen, scene, condition_vector(asked), asked.rows)
+    steps = draw(pen, asked)
     if steps is None:
         return None
     return _checked(pruned(fitted(steps, asked)))

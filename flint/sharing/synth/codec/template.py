@@ -65,6 +65,15 @@ class Template:
         return hash((self.opcode, self.dtype, self.phase, self.rule, self.arity, self.arguments))
 
     @property
+    def parts(self) -> tuple[Any, ...]:
+        """What it consists of, for who learns from templates that share some of it."""
+        where = (self.collective, self.axes, self.route)
+        follows = (self.rule, self.arguments)
+        reads = (self.arity, self.pointers, self.alias)
+        kind = (self.step, self.kind, self.flags)
+        return self.opcode, self.op, kind, where, self.dtype, self.phase, self.rule, follows, reads
+
+    @property
     def slots(self) -> int:
         """How many earlier steps are chosen: those that are read, then those that lend dimensions."""
         return self.arity + self.pointers

@@ -112,8 +112,16 @@ def could_be(t: Template, operands: Sequence[ValueType], result: ValueType) -> b
     if t.op in _LOOKS_UP:
         return _looks_up(t, operands, result)
     if t.op is OpClass.CONVOLUTION:
-        return len(operands) >= 1 and operands[0].rank == result.rank
+        return _convolves(t, operands, result)
     return False
+
+
+def _convolves(t: Template, operands: Sequence[ValueType], result: ValueType) -> bool:
+    """Operands of as many dimensions, among them those that sizes are taken from."""
+    _, features_at, operand, without = t.sizes
+    ranks = [o.rank for o in operands]
+    there = features_at < result.rank and operand < len(ranks) and without < ranks[operand]
+    return there and all(rank == result.rank for rank in ranks)
 
 
 def _is_dynamic(t: Template) -> bool:
