@@ -50,8 +50,9 @@ def train(
             "PyTorch is not installed in this environment, and training needs it",
             help="install flint-ir[torch]; what was trained before needs numpy alone",
         ) from error
+    from flint.sharing.synth.model.training.batches import prepare
     from flint.sharing.synth.model.training.fit import Plan
-    from flint.sharing.synth.model.training.train import prepare, train_model
+    from flint.sharing.synth.model.training.train import train_model
 
     every = [*sequences, *(validation or ())]
     sizes = _sizes(every, vocabulary)

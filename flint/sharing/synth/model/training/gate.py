@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Several
 from typing import NamedTuple, TypeAlias
 
@@ -36,17 +37,15 @@ class Samples(NamedTuple):
 
 def samples(network: Network, ngrams: Ngrams, programs: Several[Prepared]) -> Samples:
     """Follow held-out programs, up to enough steps. Each family counts the same."""
-    families = [p.sequence.family for p in programs]
-    share = {f: 1 / sum(len(p.sequence) for p in programs if p.sequence.family == f)
-             for f in families}  # fmt: skip
-    found: list[tuple[Doubles, Doubles, Doubles]] = []
-    size = 0
-    for program, family in zip(programs, families, strict=True):
-        if size < _MOST_SAMPLES:
-            seen, given = _follow(network, ngrams, program)
-            found.append((seen, given, np.full(len(seen), share[family])))
-            size += len(seen)
-    return Samples(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    ends = np.cumsum([len(p.sequence) for p in programs])
+    few = programs[: 1 + int(np.searchsorted(ends, _MOST_SAMPLES))]
+    steps = Counter[int]()
+    for p in few:
+        steps[p.sequence.family] += len(p.sequence)
+    found = [_follow(network, ngrams, p) for p in few]
+    weights = [np.full(len(p.sequence), 1 / steps[p.sequence.family]) for p in few]
+    seen, given = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Samples(seen, given, np.concatenate(weights))
 
 
 def _follow(network: Network, ngrams: Ngrams, p: Prepared) -> tuple[Doubles, Doubles]:

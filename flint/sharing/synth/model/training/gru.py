@@ -26,15 +26,18 @@ class Gru(torch.autograd.Function):
         kept = torch.empty(steps, batch, 3 * width)
         outputs = torch.empty(steps + 1, batch, width)
         outputs[0] = hidden
-        turned = weights.T.contiguous()
-        for before, out, mine, old, now in zip(
-            outputs, outputs[1:], given, kept, gates, strict=False
+        turned, cuts = weights.T.contiguous(), (2 * width, width)
+        views = [outputs[:-1].unbind(), outputs[1:].unbind(), kept.unbind()]
+        for whole in (given, kept, gates):
+            views += [part.unbind() for part in whole.split(cuts, -1)]
+        resets, updates = (g.unbind() for g in gates[:, :, : 2 * width].chunk(2, -1))
+        for before, out, old, mine, my_new, olds, old_new, both, new, reset, update in zip(
+            *views, resets, updates, strict=True
         ):
             torch.addmm(bias, before, turned, out=old)
-            both, new = now[:, : 2 * width], now[:, 2 * width :]
-            torch.add(mine[:, : 2 * width], old[:, : 2 * width], out=both).sigmoid_()
-            torch.addcmul(mine[:, 2 * width :], both[:, :width], old[:, 2 * width :], out=new)
-            torch.lerp(new.tanh_(), before, both[:, width:], out=out)
+            torch.add(mine, olds, out=both).sigmoid_()
+            torch.addcmul(my_new, reset, old_new, out=new)
+            torch.lerp(new.tanh_(), before, update, out=out)
         ctx.save_for_backward(outputs, gates, kept[:, :, 2 * width :].clone(), weights)
         return outputs[1:]
 
@@ -48,13 +51,17 @@ class Gru(torch.autograd.Function):
         back = torch.empty_like(gates)  # of what the output before gives to each gate
         of_new = torch.empty_like(new)
         width, carried = new.shape[-1], torch.zeros_like(outputs[0])
-        for step in range(len(new) - 1, -1, -1):
-            slope = slopes[0][step] + carried
-            mine = torch.mul(slope, to_new[step], out=of_new[step])
-            torch.mul(mine, to_reset[step], out=back[step, :, :width])
-            torch.mul(slope, to_update[step], out=back[step, :, width : 2 * width])
-            torch.mul(mine, reset[step], out=back[step, :, 2 * width :])
-            carried = torch.addmm(slope.mul_(update[step]), back[step], weights)
+        columns = [to_new, to_reset, to_update, reset, update, slopes[0], of_new, back]
+        views = [c.unbind() for c in (*columns, *back.split(width, -1))]
+        for new_, reset_, update_, r, u, given, mine, whole, a, b, c in zip(
+            *(reversed(v) for v in views), strict=True
+        ):
+            slope = given + carried
+            torch.mul(slope, new_, out=mine)
+            torch.mul(mine, reset_, out=a)
+            torch.mul(slope, update_, out=b)
+            torch.mul(mine, r, out=c)
+            carried = torch.addmm(slope.mul_(u), whole, weights)
         flat = back.reshape(-1, 3 * width)
         of_weights = flat.T @ outputs[:-1].reshape(-1, width)
         of_given = torch.cat([back[:, :, : 2 * width], of_new], -1)

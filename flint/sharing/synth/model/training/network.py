@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, linear
 
 from flint.sharing.synth.model.training.batches import Piece
 from flint.sharing.synth.model.training.gru import Gru
@@ -73,17 +73,17 @@ class Run:
         """
         self._w = w = self._network.weights()
         count = len(piece.templates)
-        asked = torch.tanh(self._conditions[:count] @ w["asked_w"].T + w["asked_b"])
+        asked = torch.tanh(linear(self._conditions[:count], w["asked_w"], w["asked_b"]))
         hidden = self._start(asked, count)
-        given = self._drop(self._inputs(piece, asked)) @ w["gru_wi"].T + w["gru_bi"]
+        given = linear(self._drop(self._inputs(piece, asked)), w["gru_wi"], w["gru_bi"])
         turned = Gru.apply(given.transpose(0, 1).contiguous(), hidden, w["gru_wh"], w["gru_bh"])
         found = turned.transpose(0, 1)
         past = found if self._past is None else torch.cat([self._past[:count], found], 1)
         self._hidden, self._past = found[:, -1].detach(), past.detach()
         found, valid = self._drop(found), torch.tensor(piece.templates >= 0)
         wide = torch.cat([found, asked[:, None].expand(-1, found.shape[1], -1)], -1)
-        out = wide[valid] @ w["out_w"].T + w["out_b"]
-        scores = out @ w["embedding"][:-1].T + w["bias"]
+        out = linear(wide[valid], w["out_w"], w["out_b"])
+        scores = linear(out, w["embedding"][:-1], w["bias"])
         return scores, self._points(piece, found, past), valid
 
     def _start(self, asked: Tensor, count: int) -> Tensor:
@@ -126,7 +126,7 @@ class Run:
         owners = torch.tensor(piece.owners)
         flat = (batch * wide.shape[1] + place[1])[owners] * keys.shape[1]
         content = scores.reshape(-1)[flat + torch.tensor(piece.candidates)]
-        codes = query @ w["codes_w"].T + w["codes_b"]
+        codes = linear(query, w["codes_w"], w["codes_b"])
         codes = torch.cat([codes, torch.zeros(len(codes), 1)], 1)
         width = codes.shape[1]
         known = codes.reshape(-1)[owners[:, None] * width + torch.tensor(piece.codes)].sum(1)
@@ -138,7 +138,7 @@ class Run:
         following = past[:, 1:] if piece.stop > 1 else past
         embedding = w["embedding"][torch.tensor(piece.all_templates[:, :known])]
         parts = [following, embedding, torch.tensor(piece.all_features[:, :known])]
-        return torch.cat(parts, -1) @ w["key_w"].T + w["key_b"]
+        return linear(torch.cat(parts, -1), w["key_w"], w["key_b"])
 
     def _queries(self, piece: Piece, found: Tensor, keys: Tensor) -> Tensor:
         w, rows = self._w, torch.tensor(piece.rows)
@@ -159,7 +159,7 @@ class Run:
             w["slots"][torch.tensor(piece.slots)],
             mean.float(),
         ]
-        return torch.tanh(torch.cat(parts, -1) @ w["query_w"].T + w["query_b"])
+        return torch.tanh(linear(torch.cat(parts, -1), w["query_w"], w["query_b"]))
 
 
 def entry_log_probs(scores: Tensor, piece: Piece) -> Tensor:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flint.sharing.synth.model.ngrams import Ngrams, count_ngrams
 from flint.sharing.synth.model.row_model import RowModel, rounded
-from flint.sharing.synth.model.training.batches import Prepared, prepare
+from flint.sharing.synth.model.training.batches import Prepared
 from flint.sharing.synth.model.training.fit import Plan, Progress, fit
 from flint.sharing.synth.model.training.gate import fit_gate, samples
 from flint.sharing.synth.model.training.network import Network
@@ -54,8 +54,8 @@ def train_model(
     gate = fit_gate([samples(network, counts, h) for h in held if h], seed)
     if not validation:
         report.done = first
-        fit(network, programs, groups, steps=steps - first, seed=seed + 1, plan=plan,
-            on_progress=report)  # fmt: skip
+        rest = steps - first
+        fit(network, programs, groups, steps=rest, seed=seed + 1, plan=plan, on_progress=report)
         counts = counted(programs, sizes.vocabulary)
     about = {"seed": seed, "steps": steps, "programs": len(programs)}
     return RowModel(sizes, rounded(network.arrays() | gate), counts, about)
@@ -114,6 +114,3 @@ def _frequencies(programs: Several[Prepared], vocabulary: int) -> Floats:
     times = np.bincount(every, minlength=vocabulary) + 0.5
     found: Floats = np.log(times / times.sum()).astype(np.float32)
     return found
-
-
-__all__ = ["counted", "prepare", "train_model"]
