@@ -119,7 +119,7 @@ class Known:
             if (sharding := sharding_of(p.strings[int(p.cause[r])]))
         }
         own = sharding_of(p.strings[int(p.cause[row])])
-        return bool(own) and (not self.structure.inputs or own[0] in of_inputs)
+        return bool(own and (not self.structure.inputs or own[0] in of_inputs))
 
     @cached_property
     def has_shardings(self) -> bool:

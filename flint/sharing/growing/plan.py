@@ -18,7 +18,6 @@ from flint.sharing.growing.amounts import Amount
 from flint.sharing.growing.known import Known
 from flint.sharing.growing.loops import rings_of
 from flint.sharing.growing.roles import Role
-from flint.sharing.growing.structure import variables_of
 
 #: Roles whose variables change last where a role is a product: heads before the size of a head.
 _LAST = ("head_size", "kv_heads")
@@ -162,7 +161,7 @@ class _Planner:
             for number in role.variables:
                 self._set_one(role, number, amount)
             return
-        target = amount.of(self._size_of(role, self._old_whole), role.name)
+        target = amount.of(role.times * math.prod(map(self._old_whole, role.variables)), role.name)
         free = [v for v in role.variables if v not in self.whole]
         if not free:
             self._require_same(role, target)
@@ -218,10 +217,6 @@ class _Planner:
                 f"d{number} cannot be {self.whole[number]:,} and {whole:,}",
                 help="set it once",
             )
-
-    def _size_of(self, role: Role, size: object) -> int:
-        assert callable(size)
-        return role.times * math.prod(size(v) for v in role.variables)
 
     def _old_whole(self, number: int) -> int:
         return self.known.whole(number)
@@ -300,6 +295,11 @@ class _Planner:
                 raise self._not_divided(number, whole)
             if whole // devices != before:
                 found[number] = whole // devices
+                if 1 in (before, whole // devices):
+                    self._assume(
+                        f"{self.known.label(number)} becomes 1 on each device: what real programs leave out for "
+                        "dimensions of 1, as turning arrays, is still there"
+                    )
         self._tell_batch()
         self._tell_unsplit()
         return found
@@ -387,6 +387,3 @@ def require_variables(numbers: Iterable[str], known: Known) -> dict[str, int]:
             )
         found[name] = names[name]
     return found
-
-
-__all__ = ["Asked", "Plan", "plan", "require_variables", "variables_of"]

@@ -20,7 +20,7 @@ embedding and the last projection have a vocabulary each, which no row makes equ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -207,9 +207,8 @@ class _Finder:
         found = self._of_attention(lambda s: variables_of(s.batch)) + self._queries
         return Role("heads", found) if found else None
 
-    def _of_attention(self, tell: object) -> tuple[int, ...]:
+    def _of_attention(self, tell: Callable[[Sum], Iterable[int]]) -> tuple[int, ...]:
         found: Counter[int] = Counter()
-        assert callable(tell)
         for one in self._attention:
             found.update(tell(one))
         for other in (*self._sequence, *self._batch):

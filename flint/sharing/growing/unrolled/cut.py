@@ -63,7 +63,7 @@ def _told(layers: Layers, placed: Placed, codes: Int64s, layer: int) -> Int64s:
     rows = np.arange(start, start + placed.segment.period)
     links = slice(int(p.dep_start[start]), int(p.dep_start[rows[-1] + 1]))
     owner = p.dep_owner[links] - start
-    order = np.lexsort([codes[links], owner])
+    order = np.lexsort((codes[links], owner))
     alias = p.alias[rows].astype(np.int64)
     shared = np.where(alias >= 0, _coded(layers, rows, np.maximum(alias, 0)), -len(p) - 2)
     return np.concatenate([owner, codes[links][order], shared])
