@@ -1,0 +1,1 @@
+"""The level structure: bodies exchanged for generated ones with the same totals."""
