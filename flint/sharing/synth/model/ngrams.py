@@ -116,15 +116,14 @@ def count_ngrams(programs: Sequence[Ints], weights: Sequence[float], vocabulary:
     words = np.concatenate([np.zeros(0, np.int64), *programs])
     times = np.repeat(np.array(weights, float), [len(p) for p in programs])
     single = np.bincount(words, times, vocabulary) if len(words) else np.zeros(vocabulary)
-    kinds = np.count_nonzero(single)
-    single = (single + max(kinds, 1) / vocabulary) / (single.sum() + max(kinds, 1))
+    kinds = max(int(np.count_nonzero(single)), 1)
+    single = (single + kinds / vocabulary) / (single.sum() + kinds)
     levels = []
     context = np.zeros(len(words), np.int64)
     for back in range(1, ORDER):
         shifted = [np.concatenate([np.full(back, vocabulary), p])[: len(p)] for p in programs]
-        context += np.concatenate([np.zeros(0, np.int64), *shifted]) * (vocabulary + 1) ** (
-            back - 1
-        )
+        place = (vocabulary + 1) ** (back - 1)
+        context += place * np.concatenate([np.zeros(0, np.int64), *shifted])
         levels.append(_level(context, words, times, vocabulary))
     rounded = single.astype(np.float32).astype(np.float64)
     return Ngrams(vocabulary, rounded, tuple(levels))
