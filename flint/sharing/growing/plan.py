@@ -302,6 +302,7 @@ class _Planner:
                     )
         self._tell_batch()
         self._tell_unsplit()
+        self._tell_alike()
         return found
 
     def ratios(self) -> dict[int, Fraction]:
@@ -334,6 +335,25 @@ class _Planner:
                 self._assume(
                     f"each device still has {self.known.value[number]:,} of the batch: in all it goes from "
                     f"{self._old_whole(number):,} to {self._kept(number):,}"
+                )
+
+    def _tell_alike(self) -> None:
+        """Sizes without a role that were as long as one that changes: they may be the same to the source."""
+        taken = {v for role in self.known.roles.values() for v in role.variables}
+        for name in self.asked.roles:
+            role = self.known.roles[name]
+            lengths = (
+                {self._old_whole(v) for v in role.variables} if not _is_product(role) else set()
+            )
+            alike = [
+                v
+                for v in self.known.value
+                if v not in taken and v not in self.whole and self._old_whole(v) in lengths
+            ]
+            if alike:
+                names = ", ".join(f"d{v}" for v in alike)
+                self._assume(
+                    f"{names} had the length of {name} too, and stays: rows do not tie them"
                 )
 
     def _tell_unsplit(self) -> None:

@@ -9,7 +9,7 @@
 | kv_heads, heads | of scores, dimensions of both operands (other than the batch); with those of queries alone |
 | width | the dimension that most elements of weights have |
 | vocabulary | what look-ups with tokens go along, and what else is as long and shares no dimension with layers |
-| experts | of products with weights, the dimension of both operands that is of weights |
+| experts | of products with weights alone on one side, the dimension of both operands |
 | slots | of products with such weights, the dimension of the result that is of no weight, batch or sequence |
 | ffn | of weights of layers that have the width, the longest other dimension |
 
@@ -117,13 +117,16 @@ class _Finder:
 
     @cached_property
     def _scores(self) -> tuple[Sum, ...]:
-        """Products for which both operands have heads, and whose result has one length twice."""
-        return tuple(s for s in self.structure.sums if s.is_product and self._twice(s))
+        """Products for which both operands have heads, and whose result has one length twice.
+
+        One device may have one head of one sequence: then the length is of no weight.
+        """
+        products = [s for s in self.structure.sums if s.is_product and self._twice(s)]
+        with_heads = tuple(s for s in products if variables_of(s.batch))
+        return with_heads or tuple(s for s in products if self._twice(s) - self._weight_variables)
 
     def _twice(self, one: Sum) -> frozenset[int]:
         """Variables that the result of a product has from either operand, as queries and keys have a length."""
-        if not variables_of(one.batch):
-            return frozenset()
         return frozenset(
             f
             for f, n in one.result.items()
@@ -295,12 +298,17 @@ class _Finder:
         found: Counter[int] = Counter()
         known = self._batch | self._sequence | self._width | frozenset(self._of_heads)
         for one in self.structure.sums:
-            if one.is_product and one.row not in self._attention_rows:
+            if self._has_weight(one) and one.row not in self._attention_rows:
                 found.update(variables_of(one.batch) & self._weight_variables - known)
         if not found:
             return None
         best = max(found, key=lambda v: found[v])
         return Role("experts", (best,), is_certain=len(found) == 1)
+
+    def _has_weight(self, one: Sum) -> bool:
+        """Whether an operand of a product has dimensions of weights alone."""
+        sides = [variables_of(side) - self._loops for side in (one.left, one.right)]
+        return one.is_product and any(side and side <= self._weight_variables for side in sides)
 
     @cached_property
     def _attention_rows(self) -> frozenset[int]:
