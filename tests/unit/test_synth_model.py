@@ -58,7 +58,7 @@ def layered() -> list[Sequence]:
 @pytest.fixture(scope="module")
 def learned(layered: list[Sequence]) -> RowModel:
     pytest.importorskip("torch")
-    return train(layered, seed=3, steps=40, threads=1)
+    return train(layered, seed=3, steps=30, threads=1)
 
 
 def test_probabilities_of_templates_and_of_candidates_add_up_to_one() -> None:
@@ -135,11 +135,13 @@ def test_the_gru_has_the_outputs_and_gradients_of_pytorch() -> None:
     )
 
 
-def test_equal_training_gives_equal_bytes(layered: list[Sequence], learned: RowModel) -> None:
-    again = train(layered, seed=3, steps=40, threads=1)
-    other = train(layered, seed=4, steps=40, threads=1)
-    assert again.to_bytes() == learned.to_bytes()
-    assert other.to_bytes() != learned.to_bytes()
+def test_equal_training_gives_equal_bytes(layered: list[Sequence]) -> None:
+    pytest.importorskip("torch")
+    first, again, other = (
+        train(layered[:4], seed=seed, steps=4, threads=1).to_bytes() for seed in (3, 3, 4)
+    )
+    assert again == first
+    assert other != first
 
 
 def test_the_file_holds_the_whole_model(learned: RowModel) -> None:
@@ -162,8 +164,8 @@ def test_training_helps_on_programs_of_families_that_were_not_there(learned: Row
 def test_validation_decides_whom_to_trust(layered: list[Sequence]) -> None:
     pytest.importorskip("torch")
     # in programs of random steps nothing repeats; of layers, everything does
-    layers = train(layered, seed=3, steps=10, threads=1, validation=[_program(7, 80, layer=9)])
-    chance = train(layered, seed=3, steps=10, threads=1, validation=[_program(8, 80)])
+    layers = train(layered, seed=3, steps=4, threads=1, validation=[_program(7, 80, layer=9)])
+    chance = train(layered, seed=3, steps=4, threads=1, validation=[_program(8, 80)])
     stranger = [_program(9, 60, layer=8)]
     assert losses(layers, stranger).template < losses(chance, stranger).template - 0.5
 
