@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from flint.capturing import CaptureOptions, captured
 from flint.ir.mesh import AxisRef, Mesh
@@ -77,8 +76,8 @@ def different(one: Workload, other: Workload) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("parallel", ["parallel=fsdp+tp", "parallel=fsdp+tp+sp"])
-def test_other_sizes_are_what_is_captured_with_them(parallel: str) -> None:
+def test_other_sizes_are_what_is_captured_with_them() -> None:
+    parallel = "parallel=fsdp+tp+sp"
     sizes = Sizes.of(capture("4x4", (*SMALL, parallel)))
     other = capture("4x4", (*OTHER, parallel))
     found = sizes.resized(sizes_seen(sizes, other))

@@ -101,10 +101,11 @@ def measures_of(workload: Workload, machines: Sequence[str]) -> Measures:
     return Measures(totals_of(workload), found)
 
 
-def logs(before: Measures, after: Measures, words: str) -> list[float]:
-    """log of how far totals of machines moved whose name begins with `words`."""
-    return [
-        math.log(after.machines[name] / value)
-        for name, value in before.machines.items()
-        if name.startswith(words)
-    ]
+def is_systolic(machine: str) -> bool:
+    """Whether the chips of a preset multiply in systolic arrays, as TPUs do."""
+    return hasattr(load_cluster(machine).chip.family, "arrays")
+
+
+def logs(before: Measures, after: Measures, names: Sequence[str]) -> list[float]:
+    """log of how far what machines say moved."""
+    return [math.log(after.machines[n] / before.machines[n]) for n in names]

@@ -10,7 +10,7 @@ import numpy as np
 from flint.errors import FlintError
 from flint.ir.workload import Workload
 from flint.sharing.change import Change
-from flint.sharing.shapes.confirm import Measures, logs, machines_for, measures_of
+from flint.sharing.shapes.confirm import Measures, is_systolic, logs, machines_for, measures_of
 from flint.sharing.shapes.keep import MOST_KEEP
 from flint.sharing.shapes.search import Choices, Search
 from flint.sharing.shapes.totals import Floats, Totals
@@ -18,8 +18,8 @@ from flint.sharing.sizes import Sizes
 
 #: Workloads that are made and estimated before giving up.
 MOST_TRIES = 14
-#: Workloads within the bound after which the one with most changes is taken.
-ENOUGH = 2
+#: Workloads within the bound after which the one with most other dimensions is taken.
+ENOUGH = 3
 #: Of the variables such a part has to change.
 LEAST_CHANGED = 0.5
 
@@ -78,7 +78,7 @@ class _Perturbing:
         self._nearest = float("inf")
 
     def result(self) -> Perturbed:
-        """The workload within the bound that changed most. Raises FlintError FL906 for none."""
+        """The workload within the bound most of whose dimensions changed. Raises FlintError FL906 for none."""
         good: list[Perturbed] = []
         for _ in range(MOST_TRIES):
             values = self._search.next(self._beside)
@@ -92,7 +92,7 @@ class _Perturbing:
                 break
         if not good:
             raise self._refusal()
-        return max(good, key=lambda p: (p.moves.changed, p.moves.least))
+        return max(good, key=lambda p: (p.moves.dimensions, p.moves.changed))
 
     @property
     def _least(self) -> int:
@@ -110,12 +110,19 @@ class _Perturbing:
         return Perturbed(workload, self._before.changes(after), moves)
 
     def _learn(self, values: np.ndarray, after: Measures) -> None:
-        """Let the search see by how much step times moved that it does not know of."""
-        steps = logs(self._before, after, "step time")
-        if steps:
-            kernels = len(self._totals) - len(self._sizes.columns)
-            seen = self._totals.logs(values[None, :].astype(np.float64))[0, kernels:]
-            self._beside[kernels:] = (max(steps) + min(steps)) / 2 - float(np.mean(seen))
+        """Let the search see by how much steps and memory moved beyond what it knows of."""
+        seen = self._totals.logs(values[None, :].astype(np.float64))[0]
+        gpu, tpu = self._totals.times(0), self._totals.times(1)
+        parts = (
+            (gpu, [m for m in self._machines if not is_systolic(m)], "step time"),
+            (tpu, [m for m in self._machines if is_systolic(m)], "step time"),
+            (self._totals.memory, self._machines, "peak memory"),
+        )
+        for where, machines, words in parts:
+            found = logs(self._before, after, [f"{words} on {m}" for m in machines])
+            if found:
+                middle = (max(found) + min(found)) / 2
+                self._beside[where] = middle - float(np.max(seen[where]))
 
     def _refusal(self) -> FlintError:
         number = len(self._sizes.variables)

@@ -32,11 +32,14 @@ _SMALL_MOVE = 0.03
 class Choices:
     """Values that groups of variables may have, the first is their own; `group` is that of each variable.
 
+    `weight` says how much it is worth that a variable changes: more if more rows have it.
+
     Where there are many variables those of one value are a group: layers that are alike stay alike.
     """
 
     values: tuple[Floats, ...]
     group: NDArray[np.int64]
+    weight: Floats
 
     @classmethod
     def of(cls, variables: Sequence[Variable]) -> Choices:
@@ -49,7 +52,9 @@ class Choices:
         ]
         firsts = {g: v.value for v, g in reversed(list(zip(variables, group, strict=True)))}
         values = tuple(_values(firsts[g]) for g in range(len(groups)))
-        return cls(values, np.array(group, dtype=np.int64))
+        uses = np.array([float(v.uses) for v in variables])
+        weight = 0.5 + 1.5 * uses / max(float(uses.max(initial=1.0)), 1.0)
+        return cls(values, np.array(group, dtype=np.int64), weight)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -89,6 +94,7 @@ class Search:
 
     def next(self, beside: Floats) -> NDArray[np.int64]:
         """The best values that were not given before."""
+        self._at[::2] = 0  # other ways than before
         at, cost = self._at, self._cost(self._at, beside)
         for heat in np.geomspace(_HOT, _COLD, _STEPS):
             other = self._moved(at)
@@ -125,4 +131,4 @@ class Search:
         over = np.maximum(np.abs(logs) / (0.85 * self._bound) - 1.0, 0.0).sum(axis=1)
         moves = np.abs(np.log(values / self._totals.own))
         stay = 1.0 - np.minimum(moves / _SMALL_MOVE, 1.0)
-        return np.asarray(_BROKEN * over + stay.sum(axis=1))
+        return np.asarray(_BROKEN * over + (stay * self._choices.weight).sum(axis=1))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flint.ir.program import Kind
 from flint.sharing.axis_labels import labels_of
+from flint.sharing.shapes.peaks import peaks
 from flint.sharing.sizes import Expression, Sizes
 from flint.sharing.sizes.columns import Columns
 from flint.sharing.sizes.expression import Factor
@@ -21,27 +22,34 @@ from flint.sharing.sizes.expression import Factor
 Floats = NDArray[np.float64]
 #: FLOPs for each byte of memory traffic at which usual accelerators take as long for both.
 BALANCE = 200.0
+#: Sizes that units of GPUs, and of TPUs, multiply at once: m, n and k of a product are rounded up to them.
+TILES = ((128, 128, 32), (128, 128, 128))
 #: Kinds of kernels of a program that are looked at one by one.
 _MOST_KERNELS = 40
-#: Bytes and FLOPs of a kernel in all of its runs.
-_Kernel = tuple[Expression, Expression]
+#: Bytes and FLOPs of a kernel in all of its runs, and m, n and k of a product.
+_Kernel = tuple[Expression, Expression, tuple[Expression, ...]]
+_NO_PRODUCT = (Expression.constant(1),) * 3
 
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Totals of each program: FLOPs, bytes moved, parameters, payload by axes, and time of kernels.
+    """Totals of each program: FLOPs, bytes moved, parameters, payload by axes; time of kernels; memory.
 
     `exponents` are those of variables by monomial; `sums` are coefficients by total and monomial. Time
-    is no polynomial: kernels take as long as their bytes or their FLOPs (`BALANCE`), whichever is more;
-    `moved` and `flops` are coefficients by kernel and monomial, `number` is how many of a program (a
-    row each) are alike.
+    is no polynomial: kernels take as long as their bytes or their FLOPs (`BALANCE`), whichever is more, with
+    products rounded up to `TILES`; `moved`, `flops` and `dims` are coefficients by kernel and monomial,
+    `number` is how many of a program (a row each) are alike. Memory is the most of what is in use at some moments: `held` are coefficients by
+    moment and monomial, `moments` how many moments of each program there are.
     """
 
     exponents: Floats
     sums: Floats
     moved: Floats
     flops: Floats
+    dims: tuple[Floats, ...]
     number: Floats
+    held: Floats
+    moments: tuple[int, ...]
     own: Floats
 
     @classmethod
@@ -65,16 +73,38 @@ class Totals:
                 number[program, kinds[kernel]] = count
         tables = [compiler.add(totals)]
         tables += [compiler.add([kernel[i] for kernel in kinds]) for i in (0, 1)]
-        sums, moved, flops = (compiler.matrix(t) for t in tables)
+        tables += [compiler.add([kernel[2][i] for kernel in kinds]) for i in range(3)]
+        held = peaks(sizes)
+        tables.append(compiler.add([moment for of_program in held for moment in of_program]))
+        sums, moved, flops, m, n, k, at = (compiler.matrix(t) for t in tables)
         own = np.array([float(v.value) for v in sizes.variables])
-        return cls(compiler.exponents(len(own)), sums, moved, flops, number, own)
+        moments = tuple(map(len, held))
+        return cls(compiler.exponents(len(own)), sums, moved, flops, (m, n, k), number, at, moments, own)
 
     def __len__(self) -> int:
-        return len(self.sums) + len(self.number)
+        return self.memory.start + len(self.moments)
+
+    def times(self, tiles: int) -> slice:
+        """Which totals are times of kernels, with products rounded up to one of `TILES`."""
+        start = len(self.sums) + tiles * len(self.number)
+        return slice(start, start + len(self.number))
+
+    @property
+    def memory(self) -> slice:
+        """Which totals are memory in use."""
+        start = len(self.sums) + len(TILES) * len(self.number)
+        return slice(start, start + len(self.moments))
 
     def logs(self, values: Floats) -> Floats:
         """log of each total against the original's, for rows of values of the variables."""
         return np.asarray(self._logs(values) - self._own_logs)
+
+    def _most(self, held: Floats) -> Floats:
+        """The most of the moments of each program."""
+        ends = np.cumsum(self.moments).tolist()
+        parts = zip(self.moments, ends, strict=True)
+        each = [held[:, end - number : end].max(axis=1, initial=1.0) for number, end in parts]
+        return np.stack(each, axis=1)
 
     @cached_property
     def _own_logs(self) -> Floats:
@@ -82,10 +112,24 @@ class Totals:
 
     def _logs(self, values: Floats) -> Floats:
         products = np.exp(_times(np.log(values), self.exponents))
-        kernels = np.maximum(_times(products, self.moved), _times(products, self.flops) / BALANCE)
-        sums = _times(products, self.sums)
-        found = np.concatenate([sums, _times(kernels, self.number)], axis=1)
+        moved, flops = _times(products, self.moved), _times(products, self.flops) / BALANCE
+        dims = [_times(products, d) for d in self.dims]
+        times = [
+            _times(np.maximum(moved, flops * _rounded(dims, tiles)), self.number)
+            for tiles in TILES
+        ]
+        memory = self._most(_times(products, self.held))
+        found = np.concatenate([_times(products, self.sums), *times, memory], axis=1)
         return np.asarray(np.log(np.maximum(found, 1.0)))
+
+
+def _rounded(dims: Sequence[Floats], tiles: Sequence[int]) -> Floats:
+    """By how much products grow when their sizes are rounded up; a size below a tile is no tile's."""
+    found = np.ones_like(dims[0])
+    for size, tile in zip(dims, tiles, strict=True):
+        up = np.ceil(size / tile - 1e-6) * tile
+        found = found * np.where(size < tile / 2, 1.0, up / size)
+    return found
 
 
 def _times(one: Floats, other: Floats) -> Floats:
@@ -100,14 +144,14 @@ def _largest(
     found = []
     for of_program in kernels:
         cost = {
-            (moved, flops): number * max(moved.value(of), flops.value(of) / BALANCE)
-            for (moved, flops), number in of_program.items()
+            kernel: number * max(kernel[0].value(of), kernel[1].value(of) / BALANCE)
+            for kernel, number in of_program.items()
         }
         order = sorted(of_program, key=lambda kernel: -cost[kernel])[:_MOST_KERNELS]
         rest = [k[0].times(n) for k, n in of_program.items() if k not in set(order)]
         kept = {kernel: of_program[kernel] for kernel in order}
         if rest:
-            kept[Expression.sum(rest), Expression.constant(0)] = 1
+            kept[Expression.sum(rest), Expression.constant(0), _NO_PRODUCT] = 1
         found.append(kept)
     return found
 
@@ -149,14 +193,18 @@ class _Entries:
         p, numbers = self._columns.program, self._columns.numbers
         at = np.flatnonzero(p.kind == Kind.COMPUTE)
         columns = [numbers[n][at] for n in ("result_bytes", "operand_bytes", "flops")]
+        dims = self._columns.dims[at]
         table, count = np.unique(
-            np.stack([*columns, self._region[at]], axis=1), axis=0, return_counts=True
+            np.stack([*columns, self._region[at], *dims.T[1:]], axis=1), axis=0, return_counts=True
         )
         found: dict[_Kernel, int] = {}
-        for (a, b, flops, region), rows in zip(table.tolist(), count.tolist(), strict=True):
+        for row, number in zip(table.tolist(), count.tolist(), strict=True):
+            a, b, flops, region, *product = row
             moved = Expression.sum((self._times(a, region), self._times(b, region)))
-            kernel = (moved, self._times(flops, region))
-            found[kernel] = found.get(kernel, 0) + rows
+            sizes = tuple(self._entries[e] for e in product)
+            is_product = all(s.terms for s in sizes) and sizes[1] != Expression.constant(1)
+            kernel = (moved, self._times(flops, region), sizes if is_product else _NO_PRODUCT)
+            found[kernel] = found.get(kernel, 0) + number
         return found
 
     def _sum(self, rows: NDArray[np.bool_], column: NDArray[np.int64]) -> Expression:

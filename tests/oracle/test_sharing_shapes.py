@@ -1,0 +1,116 @@
+"""The level `shapes`: totals and step times within the bound, on workloads that it did not look at while searching."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flint
+from flint.backends.cost.estimate import estimate
+from flint.backends.cost.memory.memory import step_memory
+from flint.cluster.models import load_cluster
+from flint.ir.program import Kind
+from flint.ir.workload import Workload
+from flint.passes.work.totals import totals
+from flint.sharing.anonymize import Anonymized
+from flint.sharing.axis_labels import comm_bytes_by_label
+from flint.sharing.leaks.fingerprints import View
+from flint.sharing.leaks.report import leaks_of
+from flint.sharing.names.redact import redacted
+from flint.sharing.rules import broken_rules
+from flint.sharing.shapes.confirm import MACHINES
+from tests.oracle.test_sharing_sizes import SMALL, capture
+
+RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "compare_models"
+PUBLIC = ("model=8b", "parallel=fsdp+tp")
+KEEP = {"llama": 0.02, "stages": 0.05, "bert-small": 0.02, "vit": 0.03}
+
+
+def original(name: str) -> Workload:
+    if name == "llama":
+        return capture("8x8", PUBLIC)
+    if name == "stages":
+        return capture("pipe=2,data=2,model=4", SMALL, "llama_jax.py:pipelined")
+    return Workload.load(RECORDED / f"{name}.flint")
+
+
+@cache
+def shared(name: str) -> Anonymized:
+    return flint.anonymize(original(name), level="shapes", keep=KEEP[name], seed=7)
+
+
+@pytest.mark.parametrize("name", KEEP)
+def test_totals_of_every_program_stay_within_the_bound(name: str) -> None:
+    before, after = original(name), shared(name).workload
+    names = dict(zip(before.mesh.names, after.mesh.names, strict=True))
+    for a, b in zip(before.programs, after.programs, strict=True):
+        one, two = totals(a), totals(b)
+        assert within(one.flops, two.flops, KEEP[name])
+        assert within(one.parameter_bytes, two.parameter_bytes, KEEP[name])
+        labels = {
+            ",".join(names.get(x, x) for x in label.split(",")): v
+            for label, v in comm_bytes_by_label(a).items()
+        }
+        assert labels.keys() == comm_bytes_by_label(b).keys()
+        assert all(within(v, comm_bytes_by_label(b)[k], KEEP[name]) for k, v in labels.items())
+        assert one.executed_op_count > 0
+
+
+@pytest.mark.parametrize("name", KEEP)
+def test_steps_take_as_long_and_as_much_memory(name: str) -> None:
+    before, after = original(name), shared(name).workload
+    for machine in (MACHINES[0], MACHINES[-1]):
+        a, b = (estimate(w, load_cluster(machine), unpriced_is_zero=True) for w in (before, after))
+        assert within(a.step_time_ns, b.step_time_ns, KEEP[name])
+        peaks = [max(c.memory.total_bytes for c in e.classes) for e in (a, b)]
+        assert within(*peaks, KEEP[name])
+
+
+@pytest.mark.parametrize("name", KEEP)
+def test_sizes_change_and_rules_hold(name: str) -> None:
+    found, before = shared(name), redacted(original(name))
+    found.workload.verify()
+    known = {b.rule for b in broken_rules(before)}
+    assert {b.rule for b in broken_rules(found.workload)} <= known
+    assert found.moves is not None
+    assert 2 * found.moves.changed >= found.moves.variables
+    changed = [
+        a.shapes[i] != b.shapes[j]
+        for a, b in zip(before.programs, found.workload.programs, strict=True)
+        for i, j, kind in zip(a.shape.tolist(), b.shape.tolist(), a.kind.tolist(), strict=True)
+        if kind == Kind.COMPUTE
+    ]
+    assert np.mean(changed) > 0.25
+
+
+def test_it_is_drawn_again_with_its_seed() -> None:
+    again = flint.anonymize(original("bert-small"), level="shapes", keep="2 %", seed=7)
+    assert again.workload.to_bytes() == shared("bert-small").workload.to_bytes()
+    other = flint.anonymize(original("bert-small"), level="shapes", keep=0.02, seed=8)
+    assert other.workload.to_bytes() != again.workload.to_bytes()
+
+
+def test_a_public_model_is_not_found_by_its_sizes() -> None:
+    before, after = leaks_of(redacted(original("llama"))), leaks_of(shared("llama").workload)
+    for view in (View.SIZES, View.ALL):
+        assert before.anonymity_of(view).size == 1
+        assert after.anonymity_of(view).size == 0
+    # What is left: the structure names the family, and totals that stay the model.
+    assert after.anonymity_of(View.TOPOLOGY).families == ("llama",)
+
+
+def test_changes_are_of_what_was_written() -> None:
+    found = shared("llama")
+    changes = {c.name: c for c in found.changes}
+    program = found.workload.programs[0]
+    assert changes["FLOPs"].after == totals(program).flops
+    assert changes["bytes of parameters"].after == totals(program).parameter_bytes
+    assert all(abs(c.share) <= KEEP["llama"] for c in found.changes)
+    assert step_memory(found.workload)[0].peak_bytes > 0
+
+
+def within(before: float, after: float, keep: float) -> bool:
+    return abs(after - before) <= keep * before
