@@ -119,6 +119,7 @@ def learned(
         lessons.sequences,
         seed=seed,
         steps=steps,
+        threads=1,  # sums in one order, whatever the machine
         on_progress=on_progress,
         vocabulary=len(lessons.vocabulary),
         condition_groups=CONDITION_GROUPS,

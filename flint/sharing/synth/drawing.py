@@ -24,6 +24,8 @@ from flint.sharing.synth.model.state import State
 _MOST_TRIES = 40
 #: The program may end at this share of the rows that are asked for, and is made to end at the other.
 _MAY_END, _MUST_END = 0.9, 1.1
+#: Arguments are at most this share of the rows that are asked for.
+_MOST_ARGUMENTS = 0.2
 #: Sizes of one octave: its first number times these eighths.
 _EIGHTHS = np.array([8, 9, 10, 11, 12, 13, 14, 15])
 _CHANCES = np.array([0.55, 0.02, 0.12, 0.03, 0.16, 0.03, 0.07, 0.02])
@@ -122,6 +124,7 @@ class _Bounds:
 
     wanted: NDArray[np.bool_]
     opens: NDArray[np.bool_]
+    arguments: NDArray[np.bool_]
     end: int
     yield_: int
     rows: int | None
@@ -132,14 +135,18 @@ class _Bounds:
         return cls(
             np.array([_is_wanted(t, asked) for t in known], dtype=np.bool_),
             np.array([t.step is StepKind.OPEN for t in known], dtype=np.bool_),
+            np.array([t.kind is Kind.PARAMETER for t in known], dtype=np.bool_),
             vocabulary.number(END),
             vocabulary.number(YIELD),
             asked.rows,
         )
 
     def apply(self, draft: Draft, scores: NDArray[np.float64]) -> None:
-        """No end before the rows that are asked for are nearly there, and no new loops beyond them."""
+        """Not arguments alone, no end before the rows that are asked for are nearly there, and no new
+        loops beyond them."""
         done = len(draft) / self.rows if self.rows else 1.0
+        if not draft.works and self.rows and done > _MOST_ARGUMENTS:
+            scores[self.arguments] = -np.inf
         if done < _MAY_END:
             scores[self.end] = -np.inf
         if done <= _MUST_END:

@@ -18,7 +18,9 @@ from flint.sharing.synth.codec.value_type import ValueType
 
 Mask = NDArray[np.bool_]
 #: Numbers that a step is described by, see `Draft.features`.
-FEATURES = 8
+FEATURES = 14
+#: Optimizers keep at most so many arguments for each other one: moments, and a copy in more bits.
+_MOST_MOMENTS = 4
 #: Loops in loops.
 _MOST_DEPTH = 4
 _NO_TYPE = -1
@@ -46,6 +48,8 @@ class Draft:
         self.steps = Steps(scene)
         self.loops: list[OpenLoop] = []
         self.works = False
+        self._closed = 0
+        self._arguments = _Arguments()
         self._static = _Static.of(vocabulary, scene)
         self._vocabulary = vocabulary
         self._types: list[ValueType] = []
@@ -82,6 +86,8 @@ class Draft:
             found[s.yield_] = True
         if loop is not None or self.works:
             found &= ~s.parameters
+        if self._arguments.moments >= _MOST_MOMENTS * (self._arguments.others + 1):
+            found &= ~s.moments
         if len(self.loops) >= _MOST_DEPTH or (loop is not None and not loop.has_rows):
             found &= ~s.opens
         return found
@@ -154,11 +160,13 @@ class Draft:
         self._grow(step + 1)
         self._type[step] = self._number(type_)
         self._unread[list(operands[: t.arity])] = False
+        self._arguments.read(operands[: t.arity])
         loop = self.loops[-1] if self.loops else None
         if t.step is StepKind.OPEN:
             self.loops.append(OpenLoop(step))
         elif t.step is StepKind.CLOSE:
             self.loops.pop()
+            self._closed = step
         elif t.step is StepKind.YIELD and loop is not None:
             loop.yields = True
             if loop.changing:
@@ -170,6 +178,8 @@ class Draft:
     def _append_row(self, step: int, t: Template, loop: OpenLoop | None) -> None:
         works = t.kind >= Kind.COMPUTE
         self.works |= works
+        if t.kind is Kind.PARAMETER:
+            self._arguments.add(step, is_moment=t.phase is Phase.OPTIMIZER)
         self._unread[step] = works
         self._plain[step] = t.several == 100
         self._phase[step] = t.phase if works else Phase.UNKNOWN
@@ -202,25 +212,59 @@ class Draft:
             setattr(self, name, new)
 
     def features(self) -> NDArray[np.float32]:
-        """What is known of the last step: elements, dimensions, loops around it, how far the loop has come,
-        values that wait to be read and to go on, and whether it has a value and a last dimension of 1."""
+        """(FEATURES,): what is known of the last step, and of what waits.
+
+        Its elements, dimensions, whether it has a value and a last dimension of 1; loops around it, how far the
+        innermost has come and how many of its values still have to go on, how far the last one is; results that
+        nothing has read; arguments: how many, how many of the optimizer for each other one, and the shares that
+        nothing has read; whether anything works yet.
+        """
         type_ = self.steps.types[-1]
         loop = self.loops[-1] if self.loops else None
-        n = len(self.steps)
+        n, arguments = len(self.steps), self._arguments
         waiting = int(self._unread[max(n - 64, 0) : n].sum())
-        return np.array(
-            [
-                np.log2(type_.elements) / 40 if type_ else 0,
-                type_.rank / 8 if type_ else 0,
-                len(self.loops) / 4,
-                np.log2(n - loop.start + 1) / 12 if loop else 0,
-                min(waiting, 32) / 32,
-                min(len(loop.changing), 32) / 32 if loop else 0,
-                float(type_ is not None),
-                float(type_ is not None and type_.shape[-1:] == (1,)),
-            ],
-            dtype=np.float32,
+        found = (
+            np.log2(type_.elements) / 40 if type_ else 0,
+            type_.rank / 8 if type_ else 0,
+            float(type_ is not None),
+            float(type_ is not None and type_.shape[-1:] == (1,)),
+            len(self.loops) / 4,
+            np.log2(n - loop.start + 1) / 12 if loop else 0,
+            min(len(loop.changing), 32) / 32 if loop else 0,
+            np.log2(n - self._closed + 1) / 12 if self._closed else 0,
+            min(waiting, 32) / 32,
+            np.log2(arguments.others + 1) / 8,
+            arguments.moments / (arguments.others + 1) / 4,
+            arguments.unread_others / (arguments.others + 1),
+            arguments.unread_moments / (arguments.moments + 1),
+            float(self.works),
         )
+        return np.array(found, dtype=np.float32)
+
+
+@dataclass
+class _Arguments:
+    """Arguments of the step: those of the optimizer (moments) and others, and which nothing has read."""
+
+    others: int = 0
+    moments: int = 0
+    unread_others: int = 0
+    unread_moments: int = 0
+    _unread: dict[int, bool] = field(default_factory=dict)
+
+    def add(self, step: int, *, is_moment: bool) -> None:
+        self._unread[step] = is_moment
+        self.moments += is_moment
+        self.others += not is_moment
+        self.unread_moments += is_moment
+        self.unread_others += not is_moment
+
+    def read(self, steps: Sequence[int]) -> None:
+        for step in steps:
+            is_moment = self._unread.pop(step, None)
+            if is_moment is not None:
+                self.unread_moments -= is_moment
+                self.unread_others -= not is_moment
 
 
 @dataclass(frozen=True)
@@ -230,6 +274,7 @@ class _Static:
     rows: Mask
     carries: Mask
     parameters: Mask
+    moments: Mask
     opens: Mask
     yield_: int
     close: int
@@ -247,11 +292,16 @@ class _Static:
             np.array(rows, dtype=np.bool_),
             np.array([t.is_carry for t in known], dtype=np.bool_) & np.array(rows, dtype=np.bool_),
             np.array([t.kind is Kind.PARAMETER for t in known], dtype=np.bool_),
+            np.array([_is_moment(t) for t in known], dtype=np.bool_),
             np.array([k is StepKind.OPEN for k in kinds], dtype=np.bool_),
             kinds.index(StepKind.YIELD),
             kinds.index(StepKind.CLOSE),
             kinds.index(StepKind.END),
         )
+
+
+def _is_moment(t: Template) -> bool:
+    return t.kind is Kind.PARAMETER and t.phase is Phase.OPTIMIZER
 
 
 def _is_on(t: Template, scene: Scene) -> bool:
