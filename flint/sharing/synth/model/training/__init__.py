@@ -52,7 +52,7 @@ def train(
         ) from error
     from flint.sharing.synth.model.training.batches import prepare
     from flint.sharing.synth.model.training.fit import Plan
-    from flint.sharing.synth.model.training.train import train_model
+    from flint.sharing.synth.model.training.stages import train_model
 
     every = [*sequences, *(validation or ())]
     sizes = _sizes(every, vocabulary)
