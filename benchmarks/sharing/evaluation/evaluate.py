@@ -39,11 +39,12 @@ _HELD_SEED, _TRAIN_SEED = 1_000_000, 2_000_000
 @dataclass(frozen=True, slots=True)
 class Options:
     """`samples` held-out conditions of a fold at most; `train_samples` training workloads of a
-    surrogate in a fold; `seed` of all chance."""
+    surrogate in a fold; `seed` of all chance; `steps` of a training of Flint's generator."""
 
     samples: int
     train_samples: int
     seed: int
+    steps: int = 0
 
 
 @dataclass(frozen=True, eq=False)

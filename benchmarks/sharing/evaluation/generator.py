@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
 from typing import Protocol
 
 from benchmarks.sharing.evaluation.corpus import Capture
+from benchmarks.sharing.evaluation.measuring.cache import digest_of
+from flint.io.files import write_atomically
 from flint.ir.workload import Workload
 from flint.sharing.conditions import Conditions
 
@@ -25,11 +29,31 @@ class Generator(Protocol):
 Trainer = Callable[[Sequence[Capture], int], Generator]
 
 
-def flint_generator(budget: float) -> Trainer:
-    """The trainer of Flint's own generator; `budget` are the CPU seconds of its training."""
-    from flint.sharing.synth import train
+def flint_generator(steps: int, models: Path | None) -> Trainer:
+    """The trainer of Flint's own generator, `steps` steps long.
+
+    What it trains it writes into the folder `models`, and takes from there what is of the same captures,
+    steps and seed.
+    """
+    from flint.sharing.synth.generator import Generator as Synth
+    from flint.sharing.synthesize import examples_of, learned
 
     def trained(captures: Sequence[Capture], seed: int) -> Generator:
-        return train([c.workload for c in captures], seed, budget)
+        path = None if models is None else models / f"{_digest(captures, steps, seed)}.npz"
+        if path is not None and path.exists():
+            return Synth.load(path)
+        families = {c.file: c.family for c in captures}
+        named = [(c.file, c.workload) for c in captures]
+        found = learned(examples_of(named, families.__getitem__), seed=seed, steps=steps)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, found.to_bytes())
+        return found
 
     return trained
+
+
+def _digest(captures: Sequence[Capture], steps: int, seed: int) -> str:
+    """A name for a training: of what captures hold, their families, steps and seed."""
+    parts = [f"{steps} {seed}", *(f"{c.family} {digest_of(c.workload)}" for c in captures)]
+    return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

@@ -51,7 +51,7 @@ def page(real: Real, results: Results, options: Options, seconds: float) -> str:
         *_novelty(results),
         *_surrogates(results),
         *_leakage(results),
-        *_cost(results, seconds),
+        *_cost(results, options, seconds),
     ]
     return "\n\n".join(p.strip("\n") for p in parts) + "\n"
 
@@ -245,14 +245,19 @@ def _leakage_row(name: str, shared: Sequence[Shared], auc: str) -> list[str]:
     ]
 
 
-def _cost(results: Results, seconds: float) -> Iterator[str]:
+def _cost(results: Results, options: Options, seconds: float) -> Iterator[str]:
     yield "## How it was made"
     told = []
     for name in results[0].methods:
         own = [r.methods[name] for r in results]
         spent = [sum(getattr(m, k) for m in own) for k in ("train_seconds", "sample_seconds")]
         told.append([name, f"{spent[0]:.0f}", f"{spent[1]:.0f}"])
-    yield f"{seconds:.0f} CPU seconds of one thread, with what the cache had. Of these, making alone:"
+    steps = f" The generator was trained for {options.steps:,} steps in each fold."
+    yield (
+        f"{seconds:.0f} CPU seconds of one thread, with what the cache had."
+        + (steps if GENERATOR in results[0].methods else "")
+        + " Making alone, in CPU seconds (0 of what was trained beforehand):"
+    )
     yield markdown(["", "training", "sampling"], told)
     named = "; ".join(f"{a.name}: {a.says}" for a in ATTRIBUTES)
     forms = ", ".join(a.name for a in ATTRIBUTES if a.form is Form.NAMED)
