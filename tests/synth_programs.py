@@ -12,6 +12,7 @@ from flint.sharing.synth.asked import CONDITIONS
 from flint.sharing.synth.codec.draft import FEATURES
 from flint.sharing.synth.generator import Generator
 from flint.sharing.synth.learn import Example, example_of, lessons_of
+from flint.sharing.synth.memory import Memory
 from flint.sharing.synth.model.ngrams import count_ngrams
 from flint.sharing.synth.model.row_model import untrained
 from flint.sharing.synth.model.weights import Sizes
@@ -57,4 +58,5 @@ def counting_generator() -> Generator:
         len(lessons.vocabulary),
     )
     model = replace(untrained(sizes), ngrams=counts)
-    return Generator.of(model, lessons.vocabulary, (e.asked for e in examples()))
+    memory = Memory.of((e.steps for e in examples()), lessons.vocabulary)
+    return Generator(model, lessons.vocabulary, tuple(e.asked for e in examples()), memory)

@@ -32,14 +32,21 @@ def learn(
         int | None, typer.Option("--steps", metavar="N", help="Steps of training.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the training.")] = 0,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory/--no-memory",
+            help="Keep the steps of captures, which samples then follow, or weights and counts alone.",
+        ),
+    ] = True,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Train a generator of workloads on captures.
 
-    The model keeps templates and counts of what it has seen, and totals with two digits, no names: what
-    it gives away of its captures, docs/synth.md says. Needs PyTorch.
+    The model keeps the steps of its captures without names and sizes, and totals with two digits: what it gives away
+    of them, docs/synth.md says. Needs PyTorch.
     """
     from flint.backends.chakra.keeping import refuse_to_replace
     from flint.io.files import write_atomically
@@ -51,7 +58,7 @@ def learn(
     with stages_shown(quiet=quiet or json_), signals().unwinding():
         found = list(captures_of(captures))
         examples = examples_of(found)
-        generator = learned(examples, seed=seed, steps=chosen)
+        generator = learned(examples, seed=seed, steps=chosen, memory=memory)
         data = generator.to_bytes()
         write_atomically(output, data)
     document: LearnDocument = {

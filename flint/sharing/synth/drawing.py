@@ -17,6 +17,8 @@ from flint.sharing.synth.codec.scene import Scene
 from flint.sharing.synth.codec.template import END, YIELD, StepKind, Template, Vocabulary
 from flint.sharing.synth.codec.value_type import ValueType
 from flint.sharing.synth.codec.writer import new_sizes, shape_of
+from flint.sharing.synth.following import Follower, Proposal, weights_of
+from flint.sharing.synth.memory import Memory
 from flint.sharing.synth.model.row_model import RowModel
 from flint.sharing.synth.model.state import State
 
@@ -35,12 +37,15 @@ _MOST_BYTES = 1 << 42
 
 @dataclass(frozen=True)
 class Pen:
-    """Who writes: a model, its vocabulary, how boldly it draws (1: as it has learned), and chance."""
+    """Who writes: a model, its vocabulary, how boldly it draws (1: as it has learned), chance, and what is
+    remembered of programs with these profiles, if anything."""
 
     model: RowModel
     vocabulary: Vocabulary
     random: np.random.Generator
     temperature: float = 1.0
+    memory: Memory | None = None
+    profiles: Sequence[Conditions] = ()
 
 
 def draw(pen: Pen, asked: Conditions) -> Steps | None:
@@ -50,11 +55,72 @@ def draw(pen: Pen, asked: Conditions) -> Steps | None:
     draft = Draft(Scene(asked.mesh, asked.depth or 1), pen.vocabulary)
     state = pen.model.start(condition_vector(asked), asked.rows)
     bounds = _Bounds.of(pen.vocabulary, asked)
+    follower = _follower(pen, asked)
     most = int((asked.rows or 1500) * 1.5) + 100
     while not (draft.steps.templates and draft.steps.templates[-1].step is StepKind.END):
-        if len(draft) > most or not _draw_step(pen, draft, state, bounds):
+        if len(draft) > most:
             return None
+        if follower is not None and _follow_step(pen, draft, state, bounds, follower):
+            continue
+        if not _draw_step(pen, draft, state, bounds):
+            return None
+        if follower is not None:
+            follower.saw(len(draft) - 1, pen.vocabulary.number(draft.steps.templates[-1]))
     return draft.steps
+
+
+def _follower(pen: Pen, asked: Conditions) -> Follower | None:
+    if pen.memory is None:
+        return None
+    return Follower(pen.memory, weights_of(pen.profiles, asked), pen.random, asked.rows)
+
+
+def _follow_step(pen: Pen, draft: Draft, state: State, bounds: _Bounds, follower: Follower) -> bool:
+    """Append what followed in a remembered program; False where the row model has to decide."""
+    scores = np.zeros(len(pen.vocabulary))
+    scores[~(draft.allowed() & bounds.wanted)] = -np.inf
+    bounds.apply(draft, scores)
+    while (proposal := follower.propose()) is not None:
+        template = pen.vocabulary.templates[proposal.template]
+        is_free = np.isfinite(scores).sum() > 1
+        if np.isneginf(scores[proposal.template]):
+            if not is_free:
+                return False
+            follower.passed()
+            continue
+        operands = _followed_operands(pen, draft, state, proposal, follower)
+        type_, sizes = _type(pen, draft, template, operands)
+        if operands is None or (template.step is StepKind.ROW and type_ is None):
+            follower.passed()
+            continue
+        step = draft.append(template, operands, type_)
+        draft.steps.symbols.taken.extend(sizes)
+        state.advance(proposal.template, operands, draft.features())
+        follower.took(step)
+        follower.saw(step, proposal.template)
+        return True
+    return False
+
+
+def _followed_operands(
+    pen: Pen, draft: Draft, state: State, proposal: Proposal, follower: Follower
+) -> list[int] | None:
+    """The steps that stand for what was read, where the grammar allows them; else as the row model draws."""
+    template = pen.vocabulary.templates[proposal.template]
+    chosen: list[int] = []
+    for slot in range(template.slots):
+        candidates = draft.candidates(template, chosen)
+        if not len(candidates):
+            return None
+        known = proposal.operands[slot] if slot < len(proposal.operands) else None
+        at = int(np.searchsorted(candidates, known)) if known is not None else len(candidates)
+        if at < len(candidates) and candidates[at] == known and not follower.is_rewired():
+            chosen.append(int(candidates[at]))
+            continue
+        unread = draft.unread(candidates)
+        scores = state.pointer_log_probs(proposal.template, slot, chosen, candidates, unread)
+        chosen.append(int(candidates[_choice(pen.random, scores / pen.temperature)]))
+    return chosen
 
 
 def _draw_step(pen: Pen, draft: Draft, state: State, bounds: _Bounds) -> bool:

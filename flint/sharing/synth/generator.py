@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from flint.errors import FlintError
-from flint.ir.mesh import Mesh
-from flint.ir.program import Phase
 from flint.ir.workload import Workload
 from flint.sharing.axis_labels import comm_bytes_by_label
 from flint.sharing.conditions import Conditions, flops_of, phase_shares
@@ -27,6 +22,8 @@ from flint.sharing.synth.codec.template import Vocabulary
 from flint.sharing.synth.codec.writer import write_program
 from flint.sharing.synth.drawing import Pen, draw
 from flint.sharing.synth.fitting import fitted
+from flint.sharing.synth.generator_file import read, to_bytes
+from flint.sharing.synth.memory import Memory
 from flint.sharing.synth.model.row_model import RowModel
 
 #: Programs that are drawn for one sample until one follows all rules.
@@ -40,11 +37,13 @@ _DEFAULT = "default.npz"
 
 @dataclass(frozen=True)
 class Generator:
-    """Makes workloads: `profiles` are totals that real ones have, for what nobody asks for."""
+    """Makes workloads: `profiles` are totals that real ones have, for what nobody asks for, and `memory` what is
+    remembered of the programs that have them. Without a memory the row model alone writes."""
 
     model: RowModel
     vocabulary: Vocabulary
     profiles: tuple[Conditions, ...]
+    memory: Memory | None = None
 
     @classmethod
     def load(cls, source: str | Path | bytes | None = None) -> Generator:
@@ -52,32 +51,11 @@ class Generator:
 
         Raises FlintError FL959 for another file.
         """
-        if source is None:
-            return _default()
-        model = RowModel.load(source)
-        try:
-            codec = json.loads(model.codec)
-            vocabulary = Vocabulary.from_json(codec["vocabulary"])
-            profiles = tuple(_profile(p) for p in codec["profiles"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise FlintError("FL959", f"{source!s:.200} has no templates: {error}") from error
-        if len(vocabulary) != model.sizes.vocabulary:
-            raise FlintError("FL959", f"{source!s:.200} has templates of another model")
-        return cls(model, vocabulary, profiles)
-
-    @classmethod
-    def of(
-        cls, model: RowModel, vocabulary: Vocabulary, profiles: Iterable[Conditions]
-    ) -> Generator:
-        """A generator of what was learned; the model gets the text that `load` reads."""
-        kept = tuple(profiles)
-        codec = {"vocabulary": vocabulary.to_json(), "profiles": [_profile_json(p) for p in kept]}
-        text = json.dumps(codec, separators=(",", ":"), sort_keys=True)
-        return cls(replace(model, codec=text), vocabulary, kept)
+        return _default() if source is None else cls(*read(source))
 
     def to_bytes(self) -> bytes:
         """The file."""
-        return self.model.to_bytes()
+        return to_bytes(self.model, self.vocabulary, self.profiles, self.memory)
 
     def sample(
         self,
@@ -95,7 +73,7 @@ class Generator:
         """
         random = np.random.default_rng([seed, 0x5EED])
         complete = self.completed(asked or Conditions(), random)
-        pen = Pen(self.model, self.vocabulary, random, temperature)
+        pen = Pen(self.model, self.vocabulary, random, temperature, self.memory, self.profiles)
         wanted = drafts or max(_MOST_ROWS_DRAWN // (complete.rows or _USUAL_ROWS), 1)
         found: list[tuple[float, Workload]] = []
         for tries in range(MOST_TRIES):
@@ -190,45 +168,6 @@ def _moved(profile: Conditions, random: np.random.Generator) -> Conditions:
         axis_bytes={k: near(v) or 0.0 for k, v in profile.axis_bytes.items()},
         memory_bytes=near(profile.memory_bytes),
         rows=max(round(rows), 8) if rows else None,
-    )
-
-
-def _profile_json(profile: Conditions) -> dict[str, Any]:
-    """A profile without names: axes by their number, totals with two digits."""
-    assert profile.mesh is not None
-    numbers = {name: f"axis{n}" for n, name in enumerate(profile.mesh.names)}
-
-    def label(text: str) -> str:
-        return ",".join(numbers.get(part, part) for part in text.split(","))
-
-    return {
-        "mesh": list(profile.mesh.sizes),
-        "flops": _two_digits(profile.flops),
-        "axis_bytes": {label(k): _two_digits(v) for k, v in profile.axis_bytes.items()},
-        "depth": profile.depth,
-        "phases": {p.name: round(s, 2) for p, s in profile.phases.items()},
-        "memory_bytes": _two_digits(profile.memory_bytes),
-        "rows": int(_two_digits(profile.rows) or 0) or None,
-    }
-
-
-def _two_digits(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.1e}")
-
-
-def _profile(data: Mapping[str, Any]) -> Conditions:
-    sizes: Sequence[int] = data["mesh"]
-    mesh = Mesh(tuple(f"axis{n}" for n in range(len(sizes))), tuple(sizes))
-    shares = {Phase[name]: share for name, share in data["phases"].items()}
-    whole = sum(shares.values())
-    return Conditions(
-        mesh,
-        data["flops"],
-        {k: v for k, v in data["axis_bytes"].items() if ":" not in k and k != "ranks"},
-        data["depth"],
-        {p: s / whole for p, s in shares.items()} if whole else {},
-        data["memory_bytes"],
-        data["rows"],
     )
 
 
