@@ -79,7 +79,9 @@ class Totals:
         sums, moved, flops, m, n, k, at = (compiler.matrix(t) for t in tables)
         own = np.array([float(v.value) for v in sizes.variables])
         moments = tuple(map(len, held))
-        return cls(compiler.exponents(len(own)), sums, moved, flops, (m, n, k), number, at, moments, own)
+        return cls(
+            compiler.exponents(len(own)), sums, moved, flops, (m, n, k), number, at, moments, own
+        )
 
     def __len__(self) -> int:
         return self.memory.start + len(self.moments)
@@ -115,8 +117,7 @@ class Totals:
         moved, flops = _times(products, self.moved), _times(products, self.flops) / BALANCE
         dims = [_times(products, d) for d in self.dims]
         times = [
-            _times(np.maximum(moved, flops * _rounded(dims, tiles)), self.number)
-            for tiles in TILES
+            _times(np.maximum(moved, flops * _rounded(dims, tiles)), self.number) for tiles in TILES
         ]
         memory = self._most(_times(products, self.held))
         found = np.concatenate([_times(products, self.sums), *times, memory], axis=1)
