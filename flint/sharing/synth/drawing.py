@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from flint.sharing.synth.following import Follower, Proposal, weights_of
 from flint.sharing.synth.memory import Memory
 from flint.sharing.synth.model.row_model import RowModel
 from flint.sharing.synth.model.state import State
+from flint.sharing.synth.ratios import by_ratio
 
 #: Templates that are tried for one step; then the program is given up.
 _MOST_TRIES = 40
@@ -89,17 +91,33 @@ def _follow_step(pen: Pen, draft: Draft, state: State, bounds: _Bounds, follower
             follower.passed()
             continue
         operands = _followed_operands(pen, draft, state, proposal, follower)
-        type_, sizes = _type(pen, draft, template, operands)
+        given = _given_sizes(draft, proposal)
+        type_, sizes = _type(pen, draft, template, operands, {n: g[0] for n, g in given.items()})
         if operands is None or (template.step is StepKind.ROW and type_ is None):
             follower.passed()
             continue
         step = draft.append(template, operands, type_)
-        draft.steps.symbols.taken.extend(sizes)
+        symbols = draft.steps.symbols
+        symbols.tied |= {len(symbols.taken) + n: place for n, (_, place) in given.items()}
+        symbols.taken.extend(sizes)
         state.advance(proposal.template, operands, draft.features())
         follower.took(step)
         follower.saw(step, proposal.template)
         return True
     return False
+
+
+def _given_sizes(draft: Draft, proposal: Proposal) -> dict[int, tuple[int, tuple[int, int]]]:
+    """New sizes that follow from a ratio, each with the step and dimension that it is tied to."""
+    found = {}
+    for which, (step, dimension, code) in proposal.sizes.items():
+        type_ = draft.steps.types[step]
+        if type_ is None or dimension >= type_.rank:
+            continue
+        size = by_ratio(type_.shape[dimension], code, draft.steps.scene)
+        if size is not None:
+            found[which] = size, (step, dimension)
+    return found
 
 
 def _followed_operands(
@@ -160,12 +178,18 @@ def _draw_operands(
 
 
 def _type(
-    pen: Pen, draft: Draft, template: Template, operands: Sequence[int] | None
+    pen: Pen,
+    draft: Draft,
+    template: Template,
+    operands: Sequence[int] | None,
+    given: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[ValueType | None, list[int]]:
-    """The type that follows, and the new sizes that it took; no type if none follows."""
+    """The type that follows, and the new sizes that it took, of which some are given; no type if none
+    follows."""
     if operands is None or template.step not in (StepKind.ROW, StepKind.OPEN):
         return None, []
-    sizes = [size_of_octave(octave, pen.random) for octave in new_sizes(template)]
+    drawn = [size_of_octave(octave, pen.random) for octave in new_sizes(template)]
+    sizes = [given.get(number, size) for number, size in enumerate(drawn)]
     if template.step is StepKind.OPEN:
         return None, sizes
     types = [draft.steps.types[o] for o in operands]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,10 +28,14 @@ _SHARP, _SHARP_PLACE = 1.2, 10.0
 
 
 class Proposal(NamedTuple):
-    """A template, and for each slot the step that stands for what was read there; None: not known."""
+    """A template, and for each slot the step that stands for what was read there; None: not known.
+
+    `sizes`: of some of its new sizes the step and dimension that it is in a ratio to, and the ratio's code.
+    """
 
     template: int
     operands: tuple[int | None, ...]
+    sizes: Mapping[int, tuple[int, int, int]]
 
 
 @dataclass
@@ -58,9 +62,16 @@ class Follower:
         if self._place < 0 or self.random.random() < ALONE:
             return None
         places = self.memory.reads(self._place)
-        return Proposal(
-            int(self.memory.templates[self._place]), tuple(self._stands_for(p) for p in places)
-        )
+        template = int(self.memory.templates[self._place])
+        return Proposal(template, tuple(self._stands_for(p) for p in places), self._sizes())
+
+    def _sizes(self) -> dict[int, tuple[int, int, int]]:
+        found = {}
+        for which, (place, dimension, code) in self.memory.related(self._place).items():
+            step = self._stands_for(place)
+            if step is not None:
+                found[which] = step, dimension, code
+        return found
 
     def is_rewired(self) -> bool:
         """Whether a single operand is left to the row model."""

@@ -108,7 +108,7 @@ def _drawn(pen: Pen, asked: Conditions) -> Workload | None:
     steps = draw(pen, asked)
     if steps is None:
         return None
-    return _checked(pruned(fitted(steps, asked)))
+    return _checked(pruned(fitted(steps, asked))) or _checked(pruned(steps))
 
 
 def _checked(steps: Steps) -> Workload | None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flint.ir.program import Int64s
 from flint.sharing.synth.codec.reader import Steps
 from flint.sharing.synth.codec.template import Vocabulary
+from flint.sharing.synth.ratios import ratios_of
 
 #: Steps that have to be alike before a place, for it to be a place like another one.
 CONTEXT = 6
@@ -24,12 +25,16 @@ _MIX = np.uint64(6364136223846793005)
 class Memory:
     """Programs one behind another: entry i of `templates` is the number of a step's template; what it reads
     are `operands[first[i]:first[i + 1]]`, as numbers of steps back. Program p is `start[p]:start[p + 1]`.
+
+    `ratios` are rows (place, which of its new sizes, steps back, dimension, `Ratio`), ascending: sizes that
+    nothing gave, and that were in a simple ratio to an earlier dimension.
     """
 
     templates: NDArray[np.int32]
     start: Int64s
     first: Int64s
     operands: NDArray[np.int32]
+    ratios: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.start) - 1
@@ -39,7 +44,9 @@ class Memory:
         """The steps of programs, in the order in which they come."""
         templates: list[int] = []
         start, first, operands = [0], [0], list[int]()
+        ratios: list[tuple[int, ...]] = []
         for steps in programs:
+            ratios.extend((start[-1] + at, *rest) for at, *rest in ratios_of(steps))
             for number, template in enumerate(steps.templates):
                 templates.append(vocabulary.number(template))
                 operands.extend(number - o for o in steps.operands[number])
@@ -50,7 +57,14 @@ class Memory:
             np.array(start, np.int64),
             np.array(first, np.int64),
             np.array(operands, np.int32),
+            np.array(ratios, np.int32).reshape(-1, 5),
         )
+
+    def related(self, place: int) -> dict[int, tuple[int, int, int]]:
+        """Of the new sizes of a place: the place and dimension that each is in a ratio to, and the ratio."""
+        low, high = np.searchsorted(self.ratios[:, 0], (place, place + 1))
+        rows = self.ratios[low:high].tolist()
+        return {which: (place - back, dimension, code) for _, which, back, dimension, code in rows}
 
     def reads(self, place: int) -> list[int]:
         """The places that a step reads or borrows from, in the order of its slots."""
@@ -89,6 +103,7 @@ class Memory:
             "memory_start": self.start.astype(np.uint32),
             "memory_counts": np.diff(self.first).astype(np.uint8),
             "memory_operands": self.operands.astype(np.uint16),
+            "memory_ratios": self.ratios,
         }
 
     @classmethod
@@ -101,12 +116,16 @@ class Memory:
             stored["memory_start"].astype(np.int64),
             first,
             stored["memory_operands"].astype(np.int32),
+            stored["memory_ratios"].astype(np.int32).reshape(-1, 5),
         )
         whole = len(found.start) > 1 and found.start[0] == 0
         whole &= found.start[-1] == len(found.templates) == len(counts)
         whole &= bool((np.diff(found.start) > 0).all()) and first[-1] == len(found.operands)
         if not whole or found.templates.max(initial=0) >= vocabulary:
             raise ValueError("its memory contradicts itself")
+        place, back = found.ratios[:, 0], found.ratios[:, 2]
+        if (back < 1).any() or (place < back).any() or (np.diff(place) < 0).any():
+            raise ValueError("its memory has a size of nothing")
         owner = np.repeat(np.arange(len(counts)), counts)
         begins = found.start[found.program_of(owner)]
         if (found.operands < 1).any() or (owner - found.operands < begins).any():

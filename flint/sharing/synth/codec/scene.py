@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flint.ir.mesh import Mesh
@@ -13,18 +13,11 @@ from flint.ir.mesh import Mesh
 class Symbols:
     """Sizes that no earlier dimension gives, in the order in which they are needed.
 
-    `given` are taken first. `more` draws others by their octave (floor of log2); None refuses.
+    `tied[n]` is (step, dimension): size n is in a fixed ratio to that dimension, and moves with it.
     """
 
-    given: Sequence[int] = ()
-    more: Iterator[int] | None = None
     taken: list[int] = field(default_factory=list)
-
-    def at(self, number: int) -> int | None:
-        """The size of a number, None if there is none."""
-        if number < len(self.taken):
-            return self.taken[number]
-        return self.given[number] if number < len(self.given) else None
+    tied: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
