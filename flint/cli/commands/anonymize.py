@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PROMISES = {
     "names": "no names or sources, no more: structure and sizes identify as before",
     "shapes": "no names or sources, other sizes with totals within a bound: structure identifies as before",
+    "structure": "no names or sources, other sizes and another structure with totals within a bound: totals identify as before",
 }
 
 
@@ -46,7 +47,7 @@ def anonymize(
         typer.Option(
             "--level",
             metavar="NAME",
-            help="What is given up: names (names and sources), or shapes (sizes too).",
+            help="What is given up: names (names and sources), shapes (sizes too), or structure (operations and their order too).",
         ),
     ] = "names",
     keep: Annotated[
@@ -54,7 +55,7 @@ def anonymize(
         typer.Option(
             "--keep",
             metavar="SHARE",
-            help="How far totals and step times may move at the level shapes: 2% unless given.",
+            help="How far totals and step times may move at the levels shapes and structure: 2% unless given.",
         ),
     ] = None,
     seed: Annotated[
@@ -124,6 +125,7 @@ def _workload(
         "rows": [len(p) for p in found.workload.programs],
         "changes": [asdict(c) | {"share": c.share} for c in found.changes],
         "moves": asdict(found.moves) if found.moves else None,
+        "rewired": asdict(found.rewired) if found.rewired else None,
         "survivors": _survivors(found.leaks.survivors),
         "leaks": found.leaks.to_json(),
     }
@@ -155,7 +157,19 @@ def _changes(found: Anonymized) -> str:
         Column("change", True),
     ]
     head = f"sizes   {m.changed} of {m.variables} changed, by {m.least:.1%} or more, {m.median:.1%} in the median"
-    return f"{head}; {m.dimensions:.0%} of all dimensions\n\n{text_table(columns, rows)}\n"
+    table = text_table(columns, rows)
+    return f"{head}; {m.dimensions:.0%} of all dimensions\n{_rewired(found)}\n{table}\n"
+
+
+def _rewired(found: Anonymized) -> str:
+    """How far structure moved."""
+    if found.rewired is None:
+        return ""
+    r = found.rewired
+    return (
+        f"wiring  {r.share:.0%} of the rows that read something read or do something else; "
+        f"{r.views:,} views more, {r.gone:,} views and constants less\n"
+    )
 
 
 def _amount(name: str, value: float) -> str:
@@ -188,6 +202,7 @@ def _traces(
         "rows": [],
         "changes": [],
         "moves": None,
+        "rewired": None,
         "survivors": _survivors(survivors),
         "leaks": None,
     }

@@ -18,7 +18,7 @@ class SurvivorDocument(TypedDict):
     """The text itself."""
 
 
-class ChangeDocument(TypedDict):
+class MovedTotalDocument(TypedDict):
     """A total of the step, or what an estimate says of it, before and after."""
 
     name: str
@@ -46,13 +46,24 @@ class MovesDocument(TypedDict):
     """The share of all dimensions longer than 1 that changed."""
 
 
+class RewiredDocument(TypedDict):
+    """How far structure moved."""
+
+    share: float
+    """The share of the rows that read something which read, or do, something else now."""
+    views: int
+    """Views that came."""
+    gone: int
+    """Views and constants that went."""
+
+
 class AnonymizeDocument(TypedDict):
     """What was written, and what still identifies it. It names what it finds: keep it to yourself."""
 
     schema: Literal["flint.anonymize/1"]
     """Kind and version of this document."""
     level: str
-    """What was given up: "names" or "shapes"."""
+    """What was given up: "names", "shapes" or "structure"."""
     promise: str
     """What the level promises, in a sentence."""
     output: str
@@ -63,10 +74,12 @@ class AnonymizeDocument(TypedDict):
     """Axes with sizes; empty for traces without a workload."""
     rows: list[int]
     """Rows of each program; empty for traces without a workload."""
-    changes: list[ChangeDocument]
+    changes: list[MovedTotalDocument]
     """Totals before and after; empty for the level "names", which moves none."""
     moves: MovesDocument | None
     """How far sizes moved; null for the level "names"."""
+    rewired: RewiredDocument | None
+    """How far structure moved; null for the other levels than "structure"."""
     survivors: list[SurvivorDocument]
     """Texts that are neither of the public vocabulary nor generated; exit status 1 if there is one."""
     leaks: dict[str, Any] | None

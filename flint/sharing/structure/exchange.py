@@ -22,21 +22,29 @@ from flint.sharing.structure.search import Found, search
 from flint.sharing.structure.wiring import Wiring
 
 #: Of the rows that read something this share has to do something else, or on something else.
-LEAST_CHANGED = 0.25
+LEAST_CHANGED = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Rewired:
+    """How far structure moved.
+
+    `share` of the rows that read something now read, or do, something else. So many views came
+    (`views`), and so many views and constants went (`gone`).
+    """
+
+    share: float
+    views: int
+    gone: int
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """A workload with another structure, and what moved.
-
-    `rewired` is the share of rows that read something which now read, or do, something else; `views`
-    says how many views came and how many went.
-    """
+    """A workload with another structure, what moved, and how far structure did."""
 
     workload: Workload
     changes: tuple[Change, ...]
-    rewired: float
-    views: tuple[int, int]
+    rewired: Rewired
 
 
 def exchanged(
@@ -45,12 +53,14 @@ def exchanged(
     seed: int | None = None,
     *,
     reference: Workload | None = None,
+    draws: int | None = None,
 ) -> Exchanged:
     """Exchange the structure of a redacted workload.
 
     FLOPs, bytes moved, bytes sent and numbers of rows stay equal by phase, price, axes and loop;
     step time and peak memory on `bounds.MACHINES` stay within the share `keep` of those of
-    `reference` (the workload itself unless given). Equal seeds give equal results; without one the operating
+    `reference` (the workload itself unless given). At most `draws` workloads are estimated (None: by
+    the number of rows). Equal seeds give equal results; without one the operating
     system is asked. Raises FlintError FL910 for workloads that are no single captured program, FL911
     where too little can change within the bound.
     """
@@ -63,15 +73,15 @@ def exchanged(
     def drift(tried: Wiring) -> float:
         return bounds.drift(with_program(workload, built(tried)))
 
-    found = search(wiring, drift, keep, random)
+    found = search(wiring, drift, keep, random, draws)
     rewired = _rewired(found.wiring)
     if rewired < LEAST_CHANGED or found.drift > keep:
         raise _refusal(rewired, found, keep)
     program = built(found.wiring)
     _prove(own, program, workload)
     result = with_program(workload, program)
-    views = (len(found.wiring.views), len(found.wiring.gone))
-    return Exchanged(result, bounds.changes(result), rewired, views)
+    moved = Rewired(rewired, len(found.wiring.views), len(found.wiring.gone))
+    return Exchanged(result, bounds.changes(result), moved)
 
 
 def _without_places(program: Program) -> Program:
@@ -84,11 +94,17 @@ def _without_places(program: Program) -> Program:
 
 
 def _rewired(wiring: Wiring) -> float:
+    """The share of rows that read, or do, something else; what is seen through new views is the same."""
     p = wiring.facts.program
-    reads = [p.dependencies(row).tolist() for row in range(len(p))]
-    about = [row for row, read in enumerate(reads) if read]
-    other = [r for r in about if wiring.reads[r] != reads[r] or r in wiring.operations]
-    return len(other) / max(len(about), 1)
+    about, other = 0, 0
+    for row in range(len(p)):
+        reads = p.dependencies(row).tolist()
+        about += bool(reads)
+        done = wiring.operations.get(row)
+        does_other = done is not None and done.opcode != p.opcodes[p.opcode[row]]
+        if reads and (does_other or [wiring.seen(v) for v in wiring.reads[row]] != reads):
+            other += 1
+    return other / max(about, 1)
 
 
 def _refusal(rewired: float, found: Found, keep: float) -> FlintError:

@@ -16,7 +16,7 @@ from flint.sharing.structure.wiring import Wiring
 #: Draws that are measured: fewer of longer programs, as each takes longer.
 _ROWS_MEASURED, _LEAST_DRAWS, _MOST_DRAWS = 16_000, 14, 40
 #: The share of operands that are read through new views is drawn between these; of which cells.
-_VIEWS = (0.1, 0.3)
+_VIEWS = (0.3, 0.5)
 _SEEN = (Weight.LIGHT, Weight.MIDDLING)
 #: How boldly cells are moved first, and where that moves too much of what is measured.
 _BOLD = {weight: Boldness() for weight in Weight}

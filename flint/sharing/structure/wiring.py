@@ -94,6 +94,12 @@ class Wiring:
         """Whether a row is a new view."""
         return row >= self.first_view
 
+    def seen(self, value: int) -> int:
+        """What a value shows: that which new views are of."""
+        while self.is_view(value):
+            value = self.reads[value][0]
+        return value
+
     def alias_of(self, row: int) -> int:
         """The value whose storage a row shares, or -1."""
         slot = self._alias[row]
