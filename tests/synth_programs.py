@@ -58,5 +58,5 @@ def counting_generator() -> Generator:
         len(lessons.vocabulary),
     )
     model = replace(untrained(sizes), ngrams=counts)
-    memory = Memory.of((e.steps for e in examples()), lessons.vocabulary)
+    memory = Memory.of(e.steps for e in examples())
     return Generator(model, lessons.vocabulary, tuple(e.asked for e in examples()), memory)

@@ -129,7 +129,7 @@ def learned(
         condition_groups=CONDITION_GROUPS,
         parts=[t.parts for t in lessons.vocabulary.templates],
     )
-    known = Memory.of((e.steps for e in lessons.examples), lessons.vocabulary) if memory else None
+    known = Memory.of(e.steps for e in lessons.examples) if memory else None
     profiles = tuple(e.asked for e in lessons.examples)
     return Generator(model, lessons.vocabulary, profiles, known)
 

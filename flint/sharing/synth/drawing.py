@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,9 @@ from flint.sharing.synth.codec.scene import Scene
 from flint.sharing.synth.codec.template import END, YIELD, StepKind, Template, Vocabulary
 from flint.sharing.synth.codec.value_type import ValueType
 from flint.sharing.synth.codec.writer import new_sizes, shape_of
-from flint.sharing.synth.following import Follower, Proposal, weights_of
-from flint.sharing.synth.memory import Memory
+from flint.sharing.synth.following import Follower
 from flint.sharing.synth.model.row_model import RowModel
 from flint.sharing.synth.model.state import State
-from flint.sharing.synth.ratios import by_ratio
 
 #: Templates that are tried for one step; then the program is given up.
 _MOST_TRIES = 40
@@ -39,15 +36,12 @@ _MOST_BYTES = 1 << 42
 
 @dataclass(frozen=True)
 class Pen:
-    """Who writes: a model, its vocabulary, how boldly it draws (1: as it has learned), chance, and what is
-    remembered of programs with these profiles, if anything."""
+    """Who writes: a model, its vocabulary, how boldly it draws (1: as it has learned), and chance."""
 
     model: RowModel
     vocabulary: Vocabulary
     random: np.random.Generator
     temperature: float = 1.0
-    memory: Memory | None = None
-    profiles: Sequence[Conditions] = ()
 
 
 def draw(pen: Pen, asked: Conditions) -> Steps | None:
@@ -57,94 +51,94 @@ def draw(pen: Pen, asked: Conditions) -> Steps | None:
     draft = Draft(Scene(asked.mesh, asked.depth or 1), pen.vocabulary)
     state = pen.model.start(condition_vector(asked), asked.rows)
     bounds = _Bounds.of(pen.vocabulary, asked)
-    follower = _follower(pen, asked)
     most = int((asked.rows or 1500) * 1.5) + 100
     while not (draft.steps.templates and draft.steps.templates[-1].step is StepKind.END):
-        if len(draft) > most:
+        if len(draft) > most or not _draw_step(pen, draft, state, bounds):
             return None
-        if follower is not None and _follow_step(pen, draft, state, bounds, follower):
-            continue
-        if not _draw_step(pen, draft, state, bounds):
-            return None
-        if follower is not None:
-            follower.saw(len(draft) - 1, pen.vocabulary.number(draft.steps.templates[-1]))
     return draft.steps
 
 
-def _follower(pen: Pen, asked: Conditions) -> Follower | None:
-    if pen.memory is None:
-        return None
-    return Follower(pen.memory, weights_of(pen.profiles, asked), pen.random, asked.rows)
-
-
-def _follow_step(pen: Pen, draft: Draft, state: State, bounds: _Bounds, follower: Follower) -> bool:
-    """Append what followed in a remembered program; False where the row model has to decide."""
-    scores = np.zeros(len(pen.vocabulary))
-    scores[~(draft.allowed() & bounds.wanted)] = -np.inf
-    bounds.apply(draft, scores)
-    while (proposal := follower.propose()) is not None:
-        template = pen.vocabulary.templates[proposal.template]
-        is_free = np.isfinite(scores).sum() > 1
-        if np.isneginf(scores[proposal.template]):
-            if not is_free:
-                return False
+def redraw(pen: Pen, exemplar: Steps, asked: Conditions) -> Steps | None:
+    """An exemplar written again: step by step, with what `Follower` leaves out, exchanges and leaves to the
+    row model; None where it came to a point from which nothing follows."""
+    known = Vocabulary((*pen.vocabulary.templates, *exemplar.templates))
+    draft = Draft(exemplar.scene, known, len(exemplar))
+    state = pen.model.start(condition_vector(asked), len(exemplar))
+    bounds = _Bounds.of(pen.vocabulary, asked)
+    follower = Follower(exemplar, pen.vocabulary, pen.random)
+    while not follower.is_over:
+        is_end = exemplar.templates[follower.place].step is StepKind.END
+        if (follower.is_inserted() and not is_end) or not _can_follow(draft, known, follower):
+            if not _draw_step(pen, draft, state, bounds, ending=False):
+                return None
+            if len(draft) > 2 * len(exemplar) + 100:
+                return None
+        elif follower.is_left_out() or not _follow_step(pen, draft, state, known, follower):
             follower.passed()
-            continue
-        operands = _followed_operands(pen, draft, state, proposal, follower)
-        given = _given_sizes(draft, proposal)
-        type_, sizes = _type(pen, draft, template, operands, {n: g[0] for n, g in given.items()})
-        if operands is None or (template.step is StepKind.ROW and type_ is None):
-            follower.passed()
-            continue
-        step = draft.append(template, operands, type_)
-        symbols = draft.steps.symbols
-        symbols.tied |= {len(symbols.taken) + n: place for n, (_, place) in given.items()}
-        symbols.taken.extend(sizes)
-        state.advance(proposal.template, operands, draft.features())
-        follower.took(step)
-        follower.saw(step, proposal.template)
-        return True
-    return False
+    return draft.steps if draft.steps.templates[-1].step is StepKind.END else None
 
 
-def _given_sizes(draft: Draft, proposal: Proposal) -> dict[int, tuple[int, tuple[int, int]]]:
-    """New sizes that follow from a ratio, each with the step and dimension that it is tied to."""
-    found = {}
-    for which, (step, dimension, code) in proposal.sizes.items():
-        type_ = draft.steps.types[step]
-        if type_ is None or dimension >= type_.rank:
-            continue
-        size = by_ratio(type_.shape[dimension], code, draft.steps.scene)
-        if size is not None:
-            found[which] = size, (step, dimension)
-    return found
+def _can_follow(draft: Draft, known: Vocabulary, follower: Follower) -> bool:
+    """Whether the grammar has a choice: where it has none, the exemplar waits."""
+    allowed = draft.allowed()
+    wanted = known.number(follower.exemplar.templates[follower.place])
+    return bool(allowed[wanted]) or int(allowed.sum()) > 1
+
+
+def _follow_step(
+    pen: Pen, draft: Draft, state: State, known: Vocabulary, follower: Follower
+) -> bool:
+    """Append the next step of the exemplar; False where the grammar does not allow it."""
+    template = follower.template
+    if not draft.allowed()[known.number(template)]:
+        return False
+    number = pen.vocabulary.number(template)
+    operands = _followed_operands(pen, draft, state, template, follower.operands())
+    type_ = None
+    if template.step is StepKind.ROW and operands is not None:
+        types = [t for t in (draft.steps.types[o] for o in operands) if t is not None]
+        shape = shape_of(template, types, draft.steps.scene, follower.sizes)
+        type_ = ValueType(template.dtype, shape) if shape is not None else None
+    if operands is None or (template.step is StepKind.ROW and type_ is None):
+        return False
+    step = draft.append(template, operands, type_)
+    draft.steps.symbols.taken.extend(follower.sizes)
+    state.advance(number, operands, draft.features())
+    follower.took(step)
+    return True
 
 
 def _followed_operands(
-    pen: Pen, draft: Draft, state: State, proposal: Proposal, follower: Follower
+    pen: Pen, draft: Draft, state: State, template: Template, wanted: Sequence[int | None]
 ) -> list[int] | None:
-    """The steps that stand for what was read, where the grammar allows them; else as the row model draws."""
-    template = pen.vocabulary.templates[proposal.template]
+    """The steps that are wanted, where the grammar allows them; else as the row model draws."""
+    number = pen.vocabulary.number(template)
     chosen: list[int] = []
     for slot in range(template.slots):
         candidates = draft.candidates(template, chosen)
         if not len(candidates):
             return None
-        known = proposal.operands[slot] if slot < len(proposal.operands) else None
+        known = wanted[slot] if slot < len(wanted) else None
         at = int(np.searchsorted(candidates, known)) if known is not None else len(candidates)
-        if at < len(candidates) and candidates[at] == known and not follower.is_rewired():
+        if at < len(candidates) and candidates[at] == known:
             chosen.append(int(candidates[at]))
             continue
         unread = draft.unread(candidates)
-        scores = state.pointer_log_probs(proposal.template, slot, chosen, candidates, unread)
+        scores = state.pointer_log_probs(number, slot, chosen, candidates, unread)
         chosen.append(int(candidates[_choice(pen.random, scores / pen.temperature)]))
     return chosen
 
 
-def _draw_step(pen: Pen, draft: Draft, state: State, bounds: _Bounds) -> bool:
+def _draw_step(
+    pen: Pen, draft: Draft, state: State, bounds: _Bounds, *, ending: bool = True
+) -> bool:
     scores = state.template_log_probs() / pen.temperature
-    scores[~(draft.allowed() & bounds.wanted)] = -np.inf
-    bounds.apply(draft, scores)
+    scores[~(draft.allowed()[: len(scores)] & bounds.wanted)] = -np.inf
+    if ending:
+        bounds.apply(draft, scores)
+    else:
+        scores[bounds.opens] = -np.inf
+        scores[bounds.end] = -np.inf
     for _ in range(_MOST_TRIES):
         if np.isneginf(scores).all():
             return False
@@ -178,18 +172,12 @@ def _draw_operands(
 
 
 def _type(
-    pen: Pen,
-    draft: Draft,
-    template: Template,
-    operands: Sequence[int] | None,
-    given: Mapping[int, int] = MappingProxyType({}),
+    pen: Pen, draft: Draft, template: Template, operands: Sequence[int] | None
 ) -> tuple[ValueType | None, list[int]]:
-    """The type that follows, and the new sizes that it took, of which some are given; no type if none
-    follows."""
+    """The type that follows, and the new sizes that it took; no type if none follows."""
     if operands is None or template.step not in (StepKind.ROW, StepKind.OPEN):
         return None, []
-    drawn = [size_of_octave(octave, pen.random) for octave in new_sizes(template)]
-    sizes = [given.get(number, size) for number, size in enumerate(drawn)]
+    sizes = [size_of_octave(octave, pen.random) for octave in new_sizes(template)]
     if template.step is StepKind.OPEN:
         return None, sizes
     types = [draft.steps.types[o] for o in operands]

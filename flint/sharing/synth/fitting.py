@@ -40,56 +40,17 @@ def fitted(steps: Steps, asked: Conditions) -> Steps:
     sizes = tuple(steps.symbols.taken)
     if not sizes or (asked.flops is None and not asked.memory_bytes and not asked.axis_bytes):
         return steps
-    together = _together(steps)
-    model = _Model.of(steps, asked, together)
+    model = _Model.of(steps, asked)
     powers = model.solve()
     found = steps
     for number in sorted(range(len(sizes)), key=lambda i: -abs(powers[i])):
-        moved = _moved(found, together[number], number, 2.0 ** powers[number])
+        new = list(found.symbols.taken)
+        new[number] = _scaled(sizes[number], 2.0 ** powers[number])
+        moved = (
+            retyped(found, found.scene, new) if tuple(new) != tuple(found.symbols.taken) else None
+        )
         found = moved or found
     return found
-
-
-def _together(steps: Steps) -> list[tuple[int, ...]]:
-    """For each size the sizes that move with it: itself, and those that are tied to what follows from it.
-
-    Of a size that is tied to another one: none, as it moves with that.
-    """
-    sizes = steps.symbols.taken
-    follows: dict[int, set[int]] = {n: {n} for n in range(len(sizes))}
-    for number in range(len(sizes)):
-        for _ in sizes:
-            wanted = [2 * s if n in follows[number] else s for n, s in enumerate(sizes)]
-            doubled = retyped(steps, steps.scene, wanted)
-            new = _doubled_ties(steps, doubled) - follows[number] if doubled else set()
-            if not new:
-                break
-            follows[number] |= new
-    owned = {k for n, found in follows.items() for k in found - {n}}
-    return [tuple(sorted(follows[n])) if n not in owned else () for n in range(len(sizes))]
-
-
-def _doubled_ties(steps: Steps, doubled: Steps) -> set[int]:
-    """Sizes that are tied to a dimension that has doubled."""
-    found = set()
-    for number, (step, dimension) in steps.symbols.tied.items():
-        old, new = steps.types[step], doubled.types[step]
-        if old and new and new.shape[dimension] == 2 * old.shape[dimension]:
-            found.add(number)
-    return found
-
-
-def _moved(steps: Steps, numbers: tuple[int, ...], of: int, factor: float) -> Steps | None:
-    """The steps with a size, and those that move with it, times a factor; None if that cannot be."""
-    sizes = list(steps.symbols.taken)
-    new = _scaled(sizes[of], factor)
-    if not numbers or new == sizes[of] or any(sizes[n] * new % sizes[of] for n in numbers):
-        return None
-    for number in numbers:
-        if number != of:
-            sizes[number] = sizes[number] * new // sizes[of]
-    sizes[of] = new
-    return retyped(steps, steps.scene, sizes)
 
 
 @dataclass(frozen=True)
@@ -106,9 +67,13 @@ class _Model:
     room: float
 
     @classmethod
-    def of(cls, steps: Steps, asked: Conditions, together: list[tuple[int, ...]]) -> _Model:
+    def of(cls, steps: Steps, asked: Conditions) -> _Model:
         base = ledger_of(steps)
-        doubled = [_moved(steps, numbers, i, 2.0) for i, numbers in enumerate(together)]
+        sizes = list(steps.symbols.taken)
+        doubled = [
+            retyped(steps, steps.scene, [*sizes[:i], 2 * sizes[i], *sizes[i + 1 :]])
+            for i in range(len(sizes))
+        ]
         ledgers = [ledger_of(d) if d is not None else base for d in doubled]
         frozen = np.array([d is None for d in doubled], dtype=np.bool_)
         terms = []

@@ -1,133 +1,112 @@
-"""Following what is remembered: the next step is that of a program that went on from a place like this one.
-
-As with nearest-neighbour language models (Khandelwal et al., 2020) a place is like another one if the steps before it are
-alike. Where nothing is, or what follows is not allowed, the row model decides.
-"""
+"""Following an exemplar: its steps one by one, some left out, exchanged or rewired by the row model."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.op_class import ELEMENTWISE
+from flint.ir.program import Kind
 from flint.sharing.conditions import Conditions
-from flint.sharing.synth.memory import CONTEXT, Memory
+from flint.sharing.synth.codec.reader import Steps
+from flint.sharing.synth.codec.template import StepKind, Template, Vocabulary
+from flint.sharing.synth.codec.writer import new_sizes
 
-#: How often, at a step, another program is followed, a single step is left to the row model, and a
-#: single operand is.
-SWITCH, ALONE, REWIRE = 0.004, 0.006, 0.02
-#: Steps in a row that are passed over before another place is looked for.
-_MOST_PASSED = 12
-#: How sharply programs of other totals are avoided, and places at another share of their program.
-_SHARP, _SHARP_PLACE = 1.2, 10.0
-
-
-class Proposal(NamedTuple):
-    """A template, and for each slot the step that stands for what was read there; None: not known.
-
-    `sizes`: of some of its new sizes the step and dimension that it is in a ratio to, and the ratio's code.
-    """
-
-    template: int
-    operands: tuple[int | None, ...]
-    sizes: Mapping[int, tuple[int, int, int]]
+#: How often a step that can be is left out, one becomes another operation, and a step of the row model's
+#: own comes before; and how often an operand is chosen anew.
+LEFT_OUT, EXCHANGED, INSERTED, REWIRED = 0.01, 0.02, 0.01, 0.02
+#: How sharply programs of other totals are avoided.
+_SHARP = 1.5
 
 
 @dataclass
 class Follower:
-    """Who follows: `weights` say of each remembered program how much it is like what is asked for."""
+    """Where in an exemplar a program is. `mapped` says which of its steps stands for one of the exemplar's."""
 
-    memory: Memory
-    weights: NDArray[np.float64]
+    exemplar: Steps
+    vocabulary: Vocabulary
     random: np.random.Generator
-    rows: int | None
-    _recent: list[int] = field(default_factory=list)
-    _occurrences: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _place: int = -1
-    _mapped: dict[int, int] = field(default_factory=dict)
-    _passed: int = 0
+    place: int = 0
+    mapped: dict[int, int] = field(default_factory=dict)
+    _sizes: list[tuple[int, ...]] = field(init=False)
+    _alike: dict[tuple[object, ...], list[Template]] = field(init=False)
 
-    def propose(self) -> Proposal | None:
-        """What comes next where it is followed; None where nothing is."""
-        if not self._recent and self._place < 0:
-            program = _choice(self.random, self.weights)
-            self._place = int(self.memory.start[program])
-        elif self.random.random() < SWITCH or self._passed > _MOST_PASSED or self._place < 0:
-            self._jump()
-        if self._place < 0 or self.random.random() < ALONE:
-            return None
-        places = self.memory.reads(self._place)
-        template = int(self.memory.templates[self._place])
-        return Proposal(template, tuple(self._stands_for(p) for p in places), self._sizes())
+    def __post_init__(self) -> None:
+        sizes = iter(self.exemplar.symbols.taken)
+        self._sizes = [tuple(next(sizes) for _ in new_sizes(t)) for t in self.exemplar.templates]
+        self._alike = defaultdict(list)
+        for template in self.vocabulary.templates:
+            if template.op in ELEMENTWISE and template.kind is Kind.COMPUTE:
+                self._alike[_kind_of(template)].append(template)
 
-    def _sizes(self) -> dict[int, tuple[int, int, int]]:
-        found = {}
-        for which, (place, dimension, code) in self.memory.related(self._place).items():
-            step = self._stands_for(place)
-            if step is not None:
-                found[which] = step, dimension, code
+    @property
+    def is_over(self) -> bool:
+        """Whether the exemplar has no more steps."""
+        return self.place >= len(self.exemplar)
+
+    @property
+    def template(self) -> Template:
+        """The template of the next step; now and then another operation of its kind."""
+        found = self.exemplar.templates[self.place]
+        others = self._alike.get(_kind_of(found), ()) if found.op in ELEMENTWISE else ()
+        if len(others) > 1 and self.random.random() < EXCHANGED:
+            return others[int(self.random.integers(len(others)))]
         return found
 
-    def is_rewired(self) -> bool:
-        """Whether a single operand is left to the row model."""
-        return bool(self.random.random() < REWIRE)
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """New sizes of the next step."""
+        return self._sizes[self.place]
+
+    def operands(self) -> list[int | None]:
+        """Our steps for what the next one reads; None for what has none, and for what is chosen anew."""
+        found = [self.mapped.get(o) for o in self.exemplar.operands[self.place]]
+        return [None if self.random.random() < REWIRED else o for o in found]
+
+    def is_inserted(self) -> bool:
+        """Whether a step of the row model's own comes first."""
+        return bool(self.random.random() < INSERTED)
+
+    def is_left_out(self) -> bool:
+        """Whether the next step is left out: one whose first operand can stand for it."""
+        t = self.exemplar.templates[self.place]
+        if t.step is not StepKind.ROW or t.op not in ELEMENTWISE or t.kind is not Kind.COMPUTE:
+            return False
+        first = self.exemplar.operands[self.place][:1]
+        same = [self.exemplar.types[o] == self.exemplar.types[self.place] for o in first]
+        return any(same) and bool(self.random.random() < LEFT_OUT)
 
     def took(self, step: int) -> None:
-        """The proposal became this step."""
-        self._mapped[self._place] = step
-        self._passed = 0
-        self._move()
+        """The next step became one of ours."""
+        self.mapped[self.place] = step
+        self.place += 1
 
     def passed(self) -> None:
-        """The proposal was not possible: who reads it reads what it reads."""
-        places = self.memory.reads(self._place)
-        stands = self._stands_for(places[0]) if places else None
-        if stands is not None:
-            self._mapped[self._place] = stands
-        self._passed += 1
-        self._move()
+        """The next step has none of ours: who reads it reads what it reads."""
+        operands = self.exemplar.operands[self.place]
+        if operands and operands[0] in self.mapped:
+            self.mapped[self.place] = self.mapped[operands[0]]
+        self.place += 1
 
-    def saw(self, step: int, template: int) -> None:
-        """A step came, from whomever."""
-        self._recent.append(template)
-        self._occurrences[template].append(step)
 
-    def _move(self) -> None:
-        self._place += 1
-        if self._place in self.memory.start:
-            self._place = -1
-
-    def _jump(self) -> None:
-        """Go on from another place like this one; stay where there is none."""
-        places = self.memory.after(self._recent)
-        places = places[places != self._place]
-        if not len(places):
-            return
-        programs = self.memory.program_of(places)
-        length = np.diff(self.memory.start)[programs]
-        share = (places - self.memory.start[programs]) / length
-        own = len(self._recent) / self.rows if self.rows else 0.5
-        scores = np.log(self.weights[programs] + 1e-12) - _SHARP_PLACE * np.abs(share - own)
-        self._place = int(places[_choice(self.random, np.exp(scores - scores.max()))])
-        self._mapped = {}
-        self._passed = 0
-        for back in range(1, CONTEXT + 1):
-            self._mapped[self._place - back] = len(self._recent) - back
-
-    def _stands_for(self, place: int) -> int | None:
-        """Our step for a remembered one: the one made of it, else the one that is as many of its kind ago."""
-        known = self._mapped.get(place)
-        if known is not None:
-            return known
-        template = int(self.memory.templates[place])
-        since = int((self.memory.templates[place : self._place] == template).sum())
-        ours = self._occurrences.get(template, ())
-        return ours[-since] if 0 < since <= len(ours) else None
+def _kind_of(t: Template) -> tuple[object, ...]:
+    """What two operations share that can take each other's place: work, types, phase, shapes."""
+    return (
+        t.op in ELEMENTWISE,
+        t.kind,
+        t.dtype,
+        t.phase,
+        t.flags,
+        t.rule,
+        t.arguments,
+        t.arity,
+        t.rate,
+    )
 
 
 def weights_of(profiles: Sequence[Conditions], asked: Conditions) -> NDArray[np.float64]:
@@ -162,8 +141,3 @@ def _labels(of: Conditions) -> set[tuple[int, ...]]:
 
 def _bits(one: float | None, other: float | None) -> float:
     return abs(math.log2(one / other)) if one and other else 0.0
-
-
-def _choice(random: np.random.Generator, weights: NDArray[np.float64]) -> int:
-    sums = np.cumsum(weights)
-    return min(int(np.searchsorted(sums, random.random() * sums[-1], "right")), len(sums) - 1)

@@ -20,8 +20,10 @@ from flint.sharing.synth.codec.pruning import pruned
 from flint.sharing.synth.codec.reader import Steps
 from flint.sharing.synth.codec.template import Vocabulary
 from flint.sharing.synth.codec.writer import write_program
-from flint.sharing.synth.drawing import Pen, draw
+from flint.sharing.synth.drawing import Pen, draw, redraw
+from flint.sharing.synth.exemplar import exemplar
 from flint.sharing.synth.fitting import fitted
+from flint.sharing.synth.following import weights_of
 from flint.sharing.synth.generator_file import read, to_bytes
 from flint.sharing.synth.memory import Memory
 from flint.sharing.synth.model.row_model import RowModel
@@ -73,11 +75,11 @@ class Generator:
         """
         random = np.random.default_rng([seed, 0x5EED])
         complete = self.completed(asked or Conditions(), random)
-        pen = Pen(self.model, self.vocabulary, random, temperature, self.memory, self.profiles)
+        pen = Pen(self.model, self.vocabulary, random, temperature)
         wanted = drafts or max(_MOST_ROWS_DRAWN // (complete.rows or _USUAL_ROWS), 1)
         found: list[tuple[float, Workload]] = []
         for tries in range(MOST_TRIES):
-            workload = _drawn(pen, complete)
+            workload = self._redrawn(pen, complete) or _drawn(pen, complete)
             if workload is not None:
                 found.append((_missed(workload, complete), workload))
             if len(found) >= wanted or (found and tries >= 2 * wanted):
@@ -89,6 +91,15 @@ class Generator:
             f"none of {MOST_TRIES} programs that were drawn came to an end within the rules",
             help="ask for fewer rows or another mesh, or learn from more captures",
         )
+
+    def _redrawn(self, pen: Pen, asked: Conditions) -> Workload | None:
+        """A workload after what is remembered; None without a memory, and where it broke a rule."""
+        if self.memory is None:
+            return None
+        weights = weights_of(self.profiles, asked)
+        found = exemplar(self.memory, weights, asked, pen.random)
+        steps = redraw(pen, found, asked) if found is not None else None
+        return _checked(pruned(steps)) if steps is not None else None
 
     def completed(self, asked: Conditions, random: np.random.Generator) -> Conditions:
         """The conditions with what is missing taken from a profile that is near in what is given."""

@@ -71,7 +71,7 @@ def _parts(data: bytes) -> Parts:
         raise ValueError("its templates are of another model")
     if "memory_start" not in columns:
         return model, vocabulary, profiles, None
-    memory = Memory.from_arrays(columns, len(vocabulary))
+    memory = Memory.from_arrays(columns)
     if len(memory) != len(profiles):
         raise ValueError("its memory is of other programs than its totals")
     return model, vocabulary, profiles, memory

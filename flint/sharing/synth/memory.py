@@ -1,143 +1,127 @@
-"""What a generator remembers of the programs that it has learned from: their steps, without sizes."""
+"""What a generator remembers of the programs that it has learned from: their steps, and sizes that are no rule's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.ir.mesh import Mesh
 from flint.ir.program import Int64s
 from flint.sharing.synth.codec.reader import Steps
-from flint.sharing.synth.codec.template import Vocabulary
-from flint.sharing.synth.ratios import ratios_of
-
-#: Steps that have to be alike before a place, for it to be a place like another one.
-CONTEXT = 6
-#: Odd numbers of the rolling hash (Knuth's, modulo 2^64).
-_MIX = np.uint64(6364136223846793005)
+from flint.sharing.synth.codec.scene import Scene
+from flint.sharing.synth.codec.template import UNKNOWN, Template, Vocabulary
+from flint.sharing.synth.codec.writer import retyped
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Programs one behind another: entry i of `templates` is the number of a step's template; what it reads
-    are `operands[first[i]:first[i + 1]]`, as numbers of steps back. Program p is `start[p]:start[p + 1]`.
-
-    `ratios` are rows (place, which of its new sizes, steps back, dimension, `Ratio`), ascending: sizes that
-    nothing gave, and that were in a simple ratio to an earlier dimension.
+    """Programs one behind another: entry i of `steps` is the number of a step's template in `templates`; what
+    it reads are `operands[first[i]:first[i + 1]]`, as numbers of steps back. Program p has steps
+    `start[p]:start[p + 1]`, sizes `sizes[sized[p]:sized[p + 1]]`, and was of `scenes[p]`: sizes of axes, depth.
     """
 
-    templates: NDArray[np.int32]
+    templates: tuple[Template, ...]
+    steps: NDArray[np.int32]
     start: Int64s
     first: Int64s
     operands: NDArray[np.int32]
-    ratios: NDArray[np.int32]
+    sizes: Int64s
+    sized: Int64s
+    scenes: tuple[tuple[tuple[int, ...], int], ...]
 
     def __len__(self) -> int:
         return len(self.start) - 1
 
     @classmethod
-    def of(cls, programs: Iterable[Steps], vocabulary: Vocabulary) -> Memory:
+    def of(cls, programs: Iterable[Steps]) -> Memory:
         """The steps of programs, in the order in which they come."""
+        numbers: dict[Template, int] = {}
         templates: list[int] = []
-        start, first, operands = [0], [0], list[int]()
-        ratios: list[tuple[int, ...]] = []
+        start, first, operands, sizes, sized = [0], [0], list[int](), list[int](), [0]
+        scenes = []
         for steps in programs:
-            ratios.extend((start[-1] + at, *rest) for at, *rest in ratios_of(steps))
             for number, template in enumerate(steps.templates):
-                templates.append(vocabulary.number(template))
+                templates.append(numbers.setdefault(template, len(numbers)))
                 operands.extend(number - o for o in steps.operands[number])
                 first.append(len(operands))
             start.append(len(templates))
+            sizes.extend(steps.symbols.taken)
+            sized.append(len(sizes))
+            scenes.append((steps.scene.mesh.sizes, steps.scene.depth))
         return cls(
+            tuple(numbers),
             np.array(templates, np.int32),
             np.array(start, np.int64),
             np.array(first, np.int64),
             np.array(operands, np.int32),
-            np.array(ratios, np.int32).reshape(-1, 5),
+            np.array(sizes, np.int64),
+            np.array(sized, np.int64),
+            tuple(scenes),
         )
 
-    def related(self, place: int) -> dict[int, tuple[int, int, int]]:
-        """Of the new sizes of a place: the place and dimension that each is in a ratio to, and the ratio."""
-        low, high = np.searchsorted(self.ratios[:, 0], (place, place + 1))
-        rows = self.ratios[low:high].tolist()
-        return {which: (place - back, dimension, code) for _, which, back, dimension, code in rows}
-
-    def reads(self, place: int) -> list[int]:
-        """The places that a step reads or borrows from, in the order of its slots."""
-        back = self.operands[self.first[place] : self.first[place + 1]]
-        found: list[int] = (place - back).tolist()
-        return found
-
-    def program_of(self, places: Int64s) -> Int64s:
-        """Which program each place is in."""
-        return np.searchsorted(self.start, places, "right") - 1
-
-    def after(self, recent: Sequence[int]) -> Int64s:
-        """Places before which the templates are as in `recent`, whose last CONTEXT count."""
-        if len(recent) < CONTEXT:
-            return np.zeros(0, np.int64)
-        wanted = _hashes(np.array(recent[-CONTEXT:], np.int32))[-1]
-        keys, order = self._index
-        low, high = np.searchsorted(keys, wanted, "left"), np.searchsorted(keys, wanted, "right")
-        return np.asarray(order[low:high])
-
-    @cached_property
-    def _index(self) -> tuple[NDArray[np.uint64], Int64s]:
-        """Hashes of the context before each place that has one in its program, ascending."""
-        hashes = _hashes(self.templates)
-        place = np.arange(CONTEXT, len(self.templates))
-        inside = place - self.start[self.program_of(place)] >= CONTEXT
-        place = place[inside]
-        keys = hashes[place - CONTEXT]
-        order = np.argsort(keys, kind="stable")
-        return keys[order], place[order]
+    def recalled(self, program: int, names: tuple[str, ...]) -> Steps | None:
+        """A program as it was, on a mesh of axes with these names; None for one with rows of no rule."""
+        low, high = int(self.start[program]), int(self.start[program + 1])
+        axes, depth = self.scenes[program]
+        scene = Scene(Mesh(names, axes), depth)
+        found = Steps(scene)
+        for place in range(low, high):
+            template = self.templates[int(self.steps[place])]
+            if template == UNKNOWN:
+                return None
+            back = self.operands[self.first[place] : self.first[place + 1]]
+            found.add(template, (place - low - back).tolist())
+        sizes = self.sizes[self.sized[program] : self.sized[program + 1]]
+        return retyped(found, scene, sizes.tolist())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As a file keeps it."""
+        about = {"templates": Vocabulary(self.templates).to_json(), "scenes": self.scenes}
+        vocabulary = Vocabulary(self.templates)
+        numbers = np.array([vocabulary.number(t) for t in self.templates], np.int64)
+        text = json.dumps(about, separators=(",", ":"), sort_keys=True)
         return {
-            "memory_templates": self.templates.astype(np.uint16),
+            "memory_about": np.frombuffer(text.encode(), np.uint8),
+            "memory_steps": numbers[self.steps].astype(np.uint16),
             "memory_start": self.start.astype(np.uint32),
             "memory_counts": np.diff(self.first).astype(np.uint8),
             "memory_operands": self.operands.astype(np.uint16),
-            "memory_ratios": self.ratios,
+            "memory_sizes": self.sizes,
+            "memory_sized": self.sized.astype(np.uint32),
         }
 
     @classmethod
-    def from_arrays(cls, stored: Mapping[str, NDArray[Any]], vocabulary: int) -> Memory:
+    def from_arrays(cls, stored: Mapping[str, NDArray[Any]]) -> Memory:
         """What `arrays` gave. Raises ValueError for arrays that contradict themselves."""
+        about = json.loads(stored["memory_about"].tobytes().decode())
         counts = stored["memory_counts"].astype(np.int64)
-        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         found = cls(
-            stored["memory_templates"].astype(np.int32),
+            Vocabulary.from_json(about["templates"]).templates,
+            stored["memory_steps"].astype(np.int32),
             stored["memory_start"].astype(np.int64),
-            first,
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
             stored["memory_operands"].astype(np.int32),
-            stored["memory_ratios"].astype(np.int32).reshape(-1, 5),
+            stored["memory_sizes"].astype(np.int64),
+            stored["memory_sized"].astype(np.int64),
+            tuple((tuple(map(int, axes)), int(depth)) for axes, depth in about["scenes"]),
         )
-        whole = len(found.start) > 1 and found.start[0] == 0
-        whole &= found.start[-1] == len(found.templates) == len(counts)
-        whole &= bool((np.diff(found.start) > 0).all()) and first[-1] == len(found.operands)
-        if not whole or found.templates.max(initial=0) >= vocabulary:
-            raise ValueError("its memory contradicts itself")
-        place, back = found.ratios[:, 0], found.ratios[:, 2]
-        if (back < 1).any() or (place < back).any() or (np.diff(place) < 0).any():
-            raise ValueError("its memory has a size of nothing")
-        owner = np.repeat(np.arange(len(counts)), counts)
-        begins = found.start[found.program_of(owner)]
-        if (found.operands < 1).any() or (owner - found.operands < begins).any():
-            raise ValueError("a step of its memory reads none of its program")
+        found._require_whole()
         return found
 
-
-def _hashes(templates: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """For each place from which CONTEXT templates follow, a hash of them."""
-    count = len(templates) - CONTEXT + 1
-    found = np.zeros(max(count, 0), np.uint64)
-    values = templates.astype(np.uint64)
-    for at in range(CONTEXT):
-        found = found * _MIX + values[at : at + count] + np.uint64(1)
-    return found
+    def _require_whole(self) -> None:
+        steps = len(self.steps)
+        whole = len(self.start) > 1 and self.start[0] == 0 and self.start[-1] == steps
+        whole &= len(self.first) == steps + 1 and self.first[-1] == len(self.operands)
+        whole &= bool((np.diff(self.start) > 0).all()) and len(self.scenes) == len(self)
+        whole &= len(self.sized) == len(self.start) and self.sized[-1] == len(self.sizes)
+        if not whole or self.steps.max(initial=0) >= len(self.templates):
+            raise ValueError("its memory contradicts itself")
+        owner = np.repeat(np.arange(steps), np.diff(self.first))
+        begins = self.start[np.searchsorted(self.start, owner, "right") - 1]
+        if (self.operands < 1).any() or (owner - self.operands < begins).any():
+            raise ValueError("a step of its memory reads none of its program")

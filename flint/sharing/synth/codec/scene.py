@@ -11,13 +11,9 @@ from flint.ir.mesh import Mesh
 
 @dataclass
 class Symbols:
-    """Sizes that no earlier dimension gives, in the order in which they are needed.
-
-    `tied[n]` is (step, dimension): size n is in a fixed ratio to that dimension, and moves with it.
-    """
+    """Sizes that no earlier dimension gives, in the order in which they are needed."""
 
     taken: list[int] = field(default_factory=list)
-    tied: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

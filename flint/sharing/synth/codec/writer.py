@@ -49,7 +49,6 @@ def retyped(steps: Steps, scene: Scene, symbols: Sequence[int]) -> Steps | None:
         elif template.step is StepKind.OPEN:
             found.symbols.taken.extend(next(left) for _ in new_sizes(template))
         found.add(template, operands, type_)
-    found.symbols.tied = dict(steps.symbols.tied)
     return found
 
 
