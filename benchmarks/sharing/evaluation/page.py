@@ -46,7 +46,7 @@ def page(real: Real, results: Results, options: Options, seconds: float) -> str:
         HEAD,
         *_bars(results),
         *_corpus(real, results, options),
-        *_validity(results),
+        *_validity(real, results),
         *_distances(results),
         *_novelty(results),
         *_surrogates(results),
@@ -93,9 +93,13 @@ def _corpus(real: Real, results: Results, options: Options) -> Iterator[str]:
     yield CONDITIONS.format(samples=options.samples, seed=options.seed)
 
 
-def _validity(results: Results) -> Iterator[str]:
+def _validity(real: Real, results: Results) -> Iterator[str]:
     yield "## Validity"
-    rows = []
+    number = str(len(real.measured))
+    own_broken = Counter(rule for m in real.measured for rule in m.broken)
+    told = ", ".join(f"{rule} {count}" for rule, count in own_broken.most_common(_NAMED))
+    share = sum(m.is_valid for m in real.measured) / len(real.measured)
+    rows = [["real captures", number, number, f"{share:.1%}", "", told]]
     for name in results[0].methods:
         own = [r.methods[name] for r in results]
         asked, made, valid = (sum(getattr(m, k) for m in own) for k in ("asked", "made", "valid"))

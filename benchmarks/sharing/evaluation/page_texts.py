@@ -17,7 +17,7 @@ makes one workload for each, of at most {samples} in a fold; seed {seed}. All me
 
 - **copy**: a training workload at random; **copy nearest**: the one with the nearest totals;
 - **mutate**: one of the three nearest; of its rows element by element 5 % go and 5 % become another
-  class, and 5 % of its edges read another row of the same type;
+  class, and 5 % of its edges read another row of the same type; copies keep the mesh of their capture;
 - **motifs**: loops, and runs of rows between loops, of training workloads one after another; what they read
   from outside is a row of the same type or a new parameter;
 - **trigram**: rows follow the two before them as in training, and read as far back as such rows do.
@@ -27,8 +27,7 @@ verifies is compared, whether it is valid or not. Means are over folds; in a fol
 """
 
 VALIDITY = """\
-Valid is what verifies and keeps all strict rules of captured programs (`flint.sharing.rules`): each real
-capture does. The generator draws again where a program breaks a rule, so that what it makes is valid by
+Valid is what verifies and keeps all strict rules of captured programs (`flint.sharing.rules`). The generator draws again where a program breaks a rule, so that what it makes is valid by
 construction or is not made; what is asked for and not made counts as not valid. LayerDAG's 56 % (latent
 preferential DAGs, rho 0; the next best 37 %) is of one rule and of single draws.
 """
