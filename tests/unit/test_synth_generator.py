@@ -14,15 +14,18 @@ from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 from flint.sharing.conditions import Conditions, conditions_of, flops_of
+from flint.sharing.depth import depth_of
 from flint.sharing.rules import broken_rules
 from flint.sharing.synth.asked import CONDITION_GROUPS, CONDITIONS, condition_vector
+from flint.sharing.synth.codec.reader import read_program
 from flint.sharing.synth.codec.totals import ledger_of
-from flint.sharing.synth.drawing import Pen, draw
+from flint.sharing.synth.codec.writer import write_program
 from flint.sharing.synth.encoding import encode
+from flint.sharing.synth.exemplar import exemplar
 from flint.sharing.synth.fitting import fitted
 from flint.sharing.synth.generator import Generator
 from flint.sharing.synth.learn import example_of, lessons_of, structure_of
-from flint.sharing.synth.memory import CONTEXT, Memory
+from flint.sharing.synth.memory import Memory
 from flint.sharing.synthesize import synth
 from tests.machine_output import valid
 from tests.synth_programs import counting_generator, examples, workloads
@@ -75,37 +78,47 @@ def test_a_generator_survives_its_file():
     assert len(again.memory) == len(examples())
 
 
-def test_what_is_remembered_is_followed():
-    # without a memory the random network writes; with one most of the first program's edges come back
+def test_what_is_remembered_is_written_again():
+    # without a memory the random network writes; with one most of the edges of some program come back
     generator, example = counting_generator(), examples()[0]
-    steps = {}
-    for memory in (generator.memory, None):
-        pen = Pen(generator.model, generator.vocabulary, np.random.default_rng(1), 1.0, memory)
-        pen = replace(pen, profiles=generator.profiles)
-        drawn = [draw(pen, example.asked) for _ in range(4)]
-        steps[memory is None] = [d for d in drawn if d is not None]
-    real = {tuple(example.steps.templates[i : i + 8]) for i in range(len(example.steps))}
+    real = {
+        tuple(e.steps.templates[i : i + 8]) for e in examples() for i in range(len(e.steps) - 8)
+    }
 
-    def share(drawn) -> float:
-        found = [tuple(d.templates[i : i + 8]) in real for d in drawn for i in range(len(d))]
-        return sum(found) / len(found)
+    def share(one: Generator) -> float:
+        program = one.sample(example.asked, 1, drafts=1).programs[0]
+        steps = read_program(program).templates
+        return sum(tuple(steps[i : i + 8]) in real for i in range(len(steps))) / len(steps)
 
-    assert share(steps[False]) > 0.4 > 3 * share(steps[True])
+    assert share(generator) > 0.3 > 3 * share(replace(generator, memory=None))
 
 
-def test_a_memory_goes_on_from_places_that_are_alike():
+def test_an_exemplar_has_the_mesh_layers_and_totals_that_are_asked_for():
+    generator, example = counting_generator(), examples()[0]
+    mesh = Mesh(example.asked.mesh.names, (16, 8))
+    asked = replace(example.asked, mesh=mesh, depth=6, flops=8 * example.asked.flops, axis_bytes={})
+    weights = np.eye(len(generator.memory))[0]
+    steps = exemplar(generator.memory, weights, asked, np.random.default_rng(0))
+    program = write_program(steps)
+    assert program.mesh == mesh and depth_of(program) == 6
+    assert 0.5 < flops_of(program) / asked.flops < 2
+    assert not broken_rules(Workload.single(program))
+
+
+def test_a_memory_recalls_programs_to_the_last_bit():
     memory = counting_generator().memory
-    place = int(memory.start[1]) + 40
-    recent = memory.templates[place - CONTEXT : place].tolist()
-    found = memory.after(recent)
-    assert place in found
-    for other in found.tolist():
-        assert memory.templates[other - CONTEXT : other].tolist() == recent
-    again = Memory.from_arrays(memory.arrays(), 1 << 15)
-    assert again.reads(place) == memory.reads(place)
+    again = Memory.from_arrays(memory.arrays())
+    for number, example in enumerate(examples()):
+        names = example.steps.scene.mesh.names
+        found = again.recalled(number, names)
+        if example.steps.unknown_share:
+            assert found is None
+            continue
+        assert found.types == example.steps.types
+        assert found.operands == example.steps.operands
     wrong = memory.arrays() | {"memory_operands": memory.arrays()["memory_operands"] + 60_000}
     with pytest.raises(ValueError, match="reads none of its program"):
-        Memory.from_arrays(wrong, 1 << 15)
+        Memory.from_arrays(wrong)
 
 
 def test_sizes_bring_totals_near_what_is_asked_for():

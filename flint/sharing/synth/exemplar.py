@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from flint.errors import FlintError
 from flint.ir.columns import type_bytes
+from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 from flint.sharing.axis_labels import comm_bytes_by_label
 from flint.sharing.conditions import Conditions, flops_of, parameter_bytes_of
@@ -19,7 +20,7 @@ from flint.sharing.synth.codec.writer import write_program
 from flint.sharing.synth.memory import Memory
 
 #: Programs that are tried, the most alike first.
-MOST_TRIED = 6
+MOST_TRIED = 16
 #: Factors of variables, and rounds over all of them.
 _FACTORS = (4.0, 0.25, 2.0, 0.5, 1.5, 0.75)
 _ROUNDS = 3
@@ -37,17 +38,19 @@ def exemplar(
 ) -> Steps | None:
     """A program that is drawn by `weights`, resized; None where none of those that were tried can be.
 
-    Programs with as many axes as the mesh that is asked for alone are tried.
+    Programs with more axes than the mesh that is asked for are not tried; one with fewer leaves the last axes
+    alone.
     """
     assert asked.mesh is not None
-    axes = np.array([len(sizes) == len(asked.mesh.sizes) for sizes, _ in memory.scenes])
+    axes = np.array([len(sizes) <= len(asked.mesh.sizes) for sizes, _ in memory.scenes])
     left = weights * axes
     for _ in range(MOST_TRIED):
         if not left.sum():
             return None
         program = int(random.choice(len(left), p=left / left.sum()))
         left[program] = 0.0
-        steps = memory.recalled(program, asked.mesh.names)
+        names = asked.mesh.names[: len(memory.scenes[program][0])]
+        steps = memory.recalled(program, names)
         found = _resized(steps, asked) if steps is not None else None
         if found is not None:
             return found
@@ -56,6 +59,8 @@ def exemplar(
 
 def _resized(steps: Steps, asked: Conditions) -> Steps | None:
     assert asked.mesh is not None
+    used = len(steps.scene.mesh.names)
+    mesh = Mesh(asked.mesh.names[:used], asked.mesh.sizes[:used])
     workload = Workload.single(write_program(steps))
     sizes = Sizes.of(workload)
     layers = {
@@ -65,12 +70,12 @@ def _resized(steps: Steps, asked: Conditions) -> Steps | None:
     }
     values = {v.number: v.value for v in sizes.variables} | layers
     try:
-        best = sizes.resized(values, asked.mesh)
+        best = sizes.resized(values, mesh)
     except FlintError:
         return None
     movable = [v.number for v in sizes.variables if not v.layers]
     best = _fitted(sizes, values, movable, best, asked)
-    found = read_program(best.programs[0])
+    found = read_program(best.programs[0].with_rows(mesh=asked.mesh))
     return None if found.unknown_share else found
 
 
@@ -91,7 +96,7 @@ def _fitted(
             if left < 0:
                 return best
             try:
-                found = sizes.resized(values | {number: value}, asked.mesh)
+                found = sizes.resized(values | {number: value}, start.mesh)
             except FlintError:
                 continue
             now = _missed(found, asked)

@@ -19,9 +19,9 @@ from flint.sharing.synth.codec.writer import new_sizes
 
 #: How often a step that can be is left out, one becomes another operation, and a step of the row model's
 #: own comes before; and how often an operand is chosen anew.
-LEFT_OUT, EXCHANGED, INSERTED, REWIRED = 0.01, 0.02, 0.01, 0.02
+LEFT_OUT, EXCHANGED, INSERTED, REWIRED = 0.005, 0.015, 0.003, 0.01
 #: How sharply programs of other totals are avoided.
-_SHARP = 1.5
+_SHARP = 2.0
 
 
 @dataclass

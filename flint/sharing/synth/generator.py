@@ -31,7 +31,7 @@ from flint.sharing.synth.model.row_model import RowModel
 #: Programs that are drawn for one sample until one follows all rules.
 MOST_TRIES = 12
 #: Rows of all drafts of one sample together, and of a program of which nobody says how many it has.
-_MOST_ROWS_DRAWN, _USUAL_ROWS = 3_000, 1_000
+_MOST_ROWS_DRAWN, _USUAL_ROWS = 1_800, 1_000
 #: Bits (base 2) by which totals of profiles are moved before they are used again.
 _JITTER_BITS = 0.5
 _DEFAULT = "default.npz"
@@ -79,7 +79,8 @@ class Generator:
         wanted = drafts or max(_MOST_ROWS_DRAWN // (complete.rows or _USUAL_ROWS), 1)
         found: list[tuple[float, Workload]] = []
         for tries in range(MOST_TRIES):
-            workload = self._redrawn(pen, complete) or _drawn(pen, complete)
+            is_alone = self.memory is None or (tries > MOST_TRIES // 2 and not found)
+            workload = _drawn(pen, complete) if is_alone else self._redrawn(pen, complete)
             if workload is not None:
                 found.append((_missed(workload, complete), workload))
             if len(found) >= wanted or (found and tries >= 2 * wanted):
