@@ -117,6 +117,7 @@ def test_the_wheel_holds_every_schema(dist: Path) -> None:
 def test_wheel_has_what_the_leak_report_compares_with(dist):
     names = wheel_names(dist)
     assert {f"flint/sharing/leaks/{n}" for n in ("known.npz", "operators.txt")} <= set(names)
+    assert "flint/sharing/synth/default.npz" in names
 
 
 def test_the_wheel_holds_style_and_script_of_reports(dist: Path) -> None:

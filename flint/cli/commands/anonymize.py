@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from flint.cli.signals import signals
 from flint.text import format_bytes
 
 if TYPE_CHECKING:
-    from flint.schemas.documents.anonymize import AnonymizeDocument
+    from flint.schemas.documents.anonymize import AnonymizeDocument, MovesDocument, RewiredDocument
     from flint.sharing.anonymize import Anonymized
     from flint.sharing.inputs import Source
     from flint.sharing.leaks.strings import Survivor
@@ -123,13 +122,34 @@ def _workload(
         "files": files,
         "mesh": found.workload.mesh.shape,
         "rows": [len(p) for p in found.workload.programs],
-        "changes": [asdict(c) | {"share": c.share} for c in found.changes],
-        "moves": asdict(found.moves) if found.moves else None,
-        "rewired": asdict(found.rewired) if found.rewired else None,
+        "changes": [
+            {"name": c.name, "before": c.before, "after": c.after, "share": c.share}
+            for c in found.changes
+        ],
+        "moves": _moves(found),
+        "rewired": _rewirings(found),
         "survivors": _survivors(found.leaks.survivors),
         "leaks": found.leaks.to_json(),
     }
     return document, _text(found), found.leaks.has_survivors
+
+
+def _moves(found: Anonymized) -> MovesDocument | None:
+    m = found.moves
+    if m is None:
+        return None
+    return {
+        "variables": m.variables,
+        "changed": m.changed,
+        "least": m.least,
+        "median": m.median,
+        "dimensions": m.dimensions,
+    }
+
+
+def _rewirings(found: Anonymized) -> RewiredDocument | None:
+    r = found.rewired
+    return {"share": r.share, "views": r.views, "gone": r.gone} if r is not None else None
 
 
 def _text(found: Anonymized) -> str:

@@ -45,7 +45,7 @@ class Measures:
 
     def furthest(self, after: Measures) -> float:
         """The largest share that any total of any program, or of any machine, moved by."""
-        pairs = [
+        pairs: list[tuple[float, float]] = [
             (value, other[name])
             for one, other in zip(self.programs, after.programs, strict=True)
             for name, value in one.items()

@@ -72,7 +72,8 @@ class Totals:
             for kernel, count in of_program.items():
                 number[program, kinds[kernel]] = count
         tables = [compiler.add(totals)]
-        tables += [compiler.add([kernel[i] for kernel in kinds]) for i in (0, 1)]
+        tables.append(compiler.add([moved for moved, _, _ in kinds]))
+        tables.append(compiler.add([flops for _, flops, _ in kinds]))
         tables += [compiler.add([kernel[2][i] for kernel in kinds]) for i in range(3)]
         held = peaks(sizes)
         tables.append(compiler.add([moment for of_program in held for moment in of_program]))
@@ -84,7 +85,7 @@ class Totals:
         )
 
     def __len__(self) -> int:
-        return self.memory.start + len(self.moments)
+        return int(self.memory.start) + len(self.moments)
 
     def times(self, tiles: int) -> slice:
         """Which totals are times of kernels, with products rounded up to one of `TILES`."""

@@ -150,7 +150,8 @@ def _largest(amounts: Amounts, exponents: Amounts) -> tuple[Amounts, Amounts]:
 def _grouped(amounts: Amounts, exponents: Amounts) -> tuple[Amounts, Amounts]:
     """Rows of equal exponents as one."""
     kinds, which = np.unique(np.round(exponents, 2), axis=0, return_inverse=True)
-    return np.bincount(which.reshape(-1), weights=amounts, minlength=len(kinds)), kinds
+    sums = np.bincount(which.reshape(-1), weights=amounts, minlength=len(kinds))
+    return sums.astype(np.float64), kinds
 
 
 def _scaled(size: int, factor: float) -> int:

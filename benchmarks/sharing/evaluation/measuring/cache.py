@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -47,7 +48,7 @@ class Cache:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             found: dict[str, Any] = {k: np.asarray(v) for k, v in make().items()}
-            part = path.with_suffix(".part.npz")
+            part = path.with_suffix(f".{os.getpid()}.npz")  # several may write it
             np.savez_compressed(part, **found)
             part.replace(path)
         with np.load(path, allow_pickle=False) as kept:

@@ -51,7 +51,8 @@ def ledger_of(steps: Steps) -> Ledger:
             if template.kind is Kind.COLLECTIVE:
                 name = _label(steps, template)
                 label[number] = labels.setdefault(name, len(labels))
-    return Ledger(*amounts, label, tuple(labels))
+    flops, sent, held, value = amounts
+    return Ledger(flops, sent, held, value, label, tuple(labels))
 
 
 def _amounts(steps: Steps, number: int, t: Template, trips: int) -> tuple[float, ...]:

@@ -61,8 +61,8 @@ _PLACED = frozenset(
 def _placed(t: Template, operands: Sequence[ValueType], result: ValueType) -> Cost:
     """Rows that read or write elements where an index says."""
     if t.op is OpClass.UPDATE_SLICE:
-        part = operands[1].num_bytes
-        return Cost(part, part)
+        written = operands[1].num_bytes
+        return Cost(written, written)
     if t.op is OpClass.GATHER:
         index = operands[1]
         rows = max(index.elements // t.sizes[0], 1)

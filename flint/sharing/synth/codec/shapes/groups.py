@@ -69,7 +69,7 @@ class Swapped:
         return None
 
     def allows(self, t: Template, chosen: Sequence[ValueType], candidate: ValueType) -> bool:
-        return candidate.rank == t.arguments[0]
+        return bool(candidate.rank == t.arguments[0])
 
     def shape(self, t: Template, chosen: Sequence[ValueType], scene: Scene) -> Shape | None:
         size = scene.group_size(t.axes)

@@ -36,7 +36,7 @@ class Same:
 
     def allows(self, t: Template, chosen: Sequence[ValueType], candidate: ValueType) -> bool:
         if not chosen:
-            return candidate.rank == t.arguments[0]
+            return bool(candidate.rank == t.arguments[0])
         return spreads(candidate.shape, chosen[0].shape)
 
     def shape(self, t: Template, chosen: Sequence[ValueType], scene: Scene) -> Shape | None:
@@ -120,4 +120,4 @@ def _of_shape(row: Seen) -> Read | None:
     """The latest operand of the result's shape, of its type if there is one."""
     found = [r for r in row.reads if r.type.shape == row.result.shape]
     same = [r for r in found if r.type.dtype == row.result.dtype]
-    return (same or found or [None])[0]
+    return next(iter(same or found), None)
