@@ -45,7 +45,7 @@ OPTIONS = {
     "grow": "--batch --experts --ffn --head-size --heads --json --keep-global-batch --kv-heads --layers --list --mesh "
     "--output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o -q -v IN",
     "import": "--json --output --quiet --step --verbose -o -q -v FILE...",
-    "learn": "--json --memory --no-memory --output --quiet --seed --steps --verbose -o -q -v PATH...",
+    "learn": "--json --memory --output --quiet --seed --steps --verbose -o -q -v PATH...",
     "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",

@@ -119,7 +119,8 @@ def test_candidates_are_never_read_twice_and_never_later_phases():
         for slot in range(1, template.arity):
             assert not np.isin(operands[:slot], draft.candidates(template, operands[:slot])).any()
         draft.append(template, operands, steps.types[step])
-    optimizer = next(t for t in steps.templates if t.phase.name == "OPTIMIZER" and t.arity)
+    rows = [t for t in steps.templates if t.kind is Kind.COMPUTE and t.rule == "same"]
+    optimizer = next(t for t in reversed(rows) if t.phase.name == "OPTIMIZER")
     late = {n for n, t in enumerate(steps.templates) if t.phase.name == "OPTIMIZER"}
     late = {n for n in late if steps.templates[n].kind >= Kind.COMPUTE}
     forward = replace(optimizer, phase=type(optimizer.phase).FORWARD)

@@ -16,7 +16,7 @@ from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
 from flint.ir.mesh import Mesh
 from flint.ir.program import Phase
-from flint.sharing.conditions import Conditions
+from flint.sharing.conditions import SHARES_TOLERANCE, Conditions
 from flint.sharing.synth.codec.template import Vocabulary
 from flint.sharing.synth.memory import Memory
 from flint.sharing.synth.model.row_model import MOST_BYTES, RowModel
@@ -94,7 +94,7 @@ def _profile_json(profile: Conditions) -> dict[str, Any]:
         "flops": _two_digits(profile.flops),
         "axis_bytes": {_label(k, numbers): _two_digits(v) for k, v in profile.axis_bytes.items()},
         "depth": profile.depth,
-        "phases": {p.name: round(s, 2) for p, s in profile.phases.items()},
+        "phases": {p.name: round(s, 3) for p, s in profile.phases.items()},
         "memory_bytes": _two_digits(profile.memory_bytes),
         "rows": int(_two_digits(profile.rows) or 0) or None,
     }
@@ -115,6 +115,7 @@ def _profile(data: Mapping[str, Any]) -> Conditions:
     mesh = Mesh(tuple(f"axis{n}" for n, _ in enumerate(sizes)), tuple(sizes))
     shares = {Phase[name]: share for name, share in data["phases"].items()}
     whole = sum(shares.values())
+    whole = 1.0 if abs(whole - 1) < SHARES_TOLERANCE else whole
     return Conditions(
         mesh,
         data["flops"],
