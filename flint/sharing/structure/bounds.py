@@ -11,11 +11,9 @@ from flint.errors import FlintError
 from flint.ir.program import Kind, Program
 from flint.ir.workload import Workload
 from flint.sharing.change import Change
-from flint.sharing.shapes.confirm import step_on
+from flint.sharing.shapes.confirm import MACHINES, step_on
 from flint.sharing.structure.prices import prices_of
 
-#: Machines on which a step stays what it was: one of GPUs, one of systolic arrays.
-MACHINES = ("h100-dgx", "v5p")
 #: Of a key of `ledger` (phase, what, over which axes, how often it runs): rows, FLOPs, bytes moved and sent.
 Ledger = Mapping[tuple[int, str, str, int], tuple[int, int, int, int]]
 
