@@ -133,7 +133,7 @@ class _Perturbing:
             help=(
                 f"the nearest that was found is --keep {nearest:.1%}"
                 if nearest
-                else "nothing within 25 % was found: the level `names` changes no size"
+                else "the search for it found no others: try a larger --keep, or the level `names`"
             ),
         )
 
