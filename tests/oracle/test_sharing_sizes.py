@@ -18,7 +18,8 @@ from flint.sharing.sizes import Expression, Sizes
 from flint.steps.options import PipelineOptions
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SMALL = ("model=8b", "seq=1024", "num_layers=4")
+#: Sequences with which no constant of the program is another one's value: those would be one row.
+SMALL = ("model=8b", "seq=1536", "num_layers=4")
 #: Another width, number of heads, inner size, sequence and depth.
 OTHER = ("model=70b", "seq=512", "num_layers=6")
 _TABLES = {"shape": "shapes"}

@@ -115,7 +115,7 @@ def _refusal(rewired: float, found: Found, keep: float) -> FlintError:
         help=(
             f"the nearest that was found is --keep {nearest:.1%}"
             if nearest
-            else "nothing within 25 % was found: the level `shapes` keeps the structure"
+            else "the search for it found no other: try a larger --keep, or the level `shapes`"
         ),
     )
 
