@@ -16,6 +16,8 @@ from flint.sharing.synth.generator import Generator
 from flint.sharing.synth.learn import Example, example_of, lessons_of
 from flint.sharing.synth.memory import Memory
 
+#: A total that is off by more than this factor is not what was asked for.
+FAR = 2.0
 #: Samples of one call.
 MOST_SAMPLES = 100_000
 MOST_STEPS = 1_000_000
@@ -35,6 +37,26 @@ class Synthetic:
     def found(self) -> Conditions:
         """The totals that the workload has."""
         return conditions_of(self.workload)
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Totals that were asked for and are off by more than a factor of `FAR`, in words."""
+        has, asked = self.found, self.asked
+        pairs = [
+            ("rows", has.rows, asked.rows),
+            ("layers", has.depth, asked.depth),
+            ("FLOPs", has.flops, asked.flops),
+            ("bytes of memory", has.memory_bytes, asked.memory_bytes),
+            *(
+                (f"bytes over {k}", has.axis_bytes.get(k, 0), v)
+                for k, v in asked.axis_bytes.items()
+            ),
+        ]
+        return tuple(
+            f"{value or 0:,.4g} {name}, asked for {wanted:,.4g}"
+            for name, value, wanted in pairs
+            if wanted and not 1 / FAR <= (value or 0) / wanted <= FAR
+        )
 
 
 def synth(

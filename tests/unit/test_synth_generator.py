@@ -26,7 +26,7 @@ from flint.sharing.synth.fitting import fitted
 from flint.sharing.synth.generator import Generator
 from flint.sharing.synth.learn import example_of, lessons_of, structure_of
 from flint.sharing.synth.memory import Memory
-from flint.sharing.synthesize import synth
+from flint.sharing.synthesize import Synthetic, synth
 from tests.machine_output import valid
 from tests.synth_programs import counting_generator, examples, workloads
 
@@ -211,3 +211,12 @@ def test_learning_writes_a_model_that_makes_workloads(tmp_path):
     assert document["captures"] == len(examples()) and document["left_out"] == 0
     workload = Generator.load(file).sample(Conditions(mesh=MESH, rows=900), 1)
     assert not broken_rules(workload)
+
+
+def test_what_is_far_from_what_was_asked_for_is_told():
+    workload = workloads()[0]
+    rows = len(workload.programs[0])
+    near = Synthetic(workload, Conditions(rows=rows + 100), 0)
+    far = Synthetic(workload, Conditions(rows=5, depth=99), 0)
+    assert near.missed == ()
+    assert far.missed == (f"{rows:,} rows, asked for 5", "3 layers, asked for 99")

@@ -124,7 +124,7 @@ def synth(
         }
         print_json(document)
     else:
-        print_text(_table(found), end="")
+        print_text(_table(found) + _notes(found), end="")
         print_note(f"wrote   {len(found)} workloads: {output}", quiet=quiet)
 
 
@@ -153,6 +153,12 @@ _COLUMNS = (
 
 def _table(found: list[tuple[Path, Synthetic]]) -> str:
     return text_table(_COLUMNS, [_line(path, sample) for path, sample in found]) + "\n"
+
+
+def _notes(found: list[tuple[Path, Synthetic]]) -> str:
+    """What is far from what was asked for, sample by sample."""
+    far = [(path.name, sample.missed) for path, sample in found if sample.missed]
+    return "".join(f"\nnote  {name} has {'; '.join(missed)}\n" for name, missed in far)
 
 
 def _line(path: Path, sample: Synthetic) -> list[str]:
