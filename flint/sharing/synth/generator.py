@@ -139,7 +139,7 @@ def _missed(workload: Workload, asked: Conditions) -> float:
     found += _bits(depth_of(program), asked.depth)
     sent = comm_bytes_by_label(program)
     if asked.axis_bytes:
-        labels = {*sent, *asked.axis_bytes}
+        labels = sorted({*sent, *asked.axis_bytes})  # sums in one order, in every process
         found += sum(_bits(sent.get(k, 0), asked.axis_bytes.get(k)) for k in labels) / len(labels)
     shares = phase_shares(program)
     for phase in {*shares, *asked.phases} if asked.phases else ():
