@@ -105,6 +105,8 @@ class ProgramBuilder:
         self._regions: list[_OpenRegion | Region] = []
         self._open: list[_OpenRegion] = []
         self._sums: dict[int, int] = {at: 0 for at, _ in _QUANTITIES}
+        #: By identity of a program (kept alive here): the columns of rows that `copy` interned.
+        self._copied: dict[int, tuple[Program, dict[int, tuple[Any, ...]]]] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -181,6 +183,25 @@ class ProgramBuilder:
                 alias,
             )
         )
+        self._deps.extend(sorted({d for d in deps if d >= 0}))
+        self._dep_start.append(len(self._deps))
+        return len(self._rows) - 1
+
+    def copy(self, program: Program, number: int, deps: Iterable[int], alias: int) -> int:
+        """Append row `number` of `program` with other dependencies; returns its index.
+
+        What the row says is interned once: a part of a pipeline is copied for every microbatch.
+        """
+        known = self._copied.setdefault(id(program), (program, {}))[1]
+        found = known.get(number)
+        if found is None:
+            said = program.row(number)._asdict()
+            for place in ("number", "region", "alias", "deps"):
+                del said[place]
+            index = self.add(**said, deps=deps, alias=alias)
+            known[number] = self._rows[index][:_REGION]
+            return index
+        self._append((*found, self._open[-1].index if self._open else -1, alias))
         self._deps.extend(sorted({d for d in deps if d >= 0}))
         self._dep_start.append(len(self._deps))
         return len(self._rows) - 1

@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flint.passes.pipeline.schedule.runs import Run, expand, runs
+from flint.passes.pipeline.schedule.runs import Run, expand, expand_rounds, rounds, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import (
     EQUAL_STAGES,
@@ -213,6 +213,9 @@ def test_runs_of_schedules_are_lossless_and_short(given_numbers: Numbers) -> Non
             assert stored <= 10
         else:  # one steady round, and warm-up and cool-down chunk by chunk
             assert stored <= steady * ranks * chunks + 3 * steady * (chunks + rank + 2)
+        deep = rounds(order)
+        assert expand_rounds(deep) == order
+        assert sum(len(run.units) for each in deep for run in each.runs) <= stored
 
 
 #: Units stored, loops, and iterations: a unit outside of loops is one.
@@ -268,5 +271,6 @@ def test_runs_of_any_order_are_lossless_and_as_short_as_can_be(units: list[Unit]
     order = tuple(units)
     found = runs(order)
     assert expand(found) == order
+    assert expand_rounds(rounds(order)) == order
     assert cost_of(found) == least_cost(order)
     assert all(run.trip_count > 1 or run.step == 0 for run in found)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from flint.errors import FlintError
-from flint.passes.pipeline.schedule.runs import Run, expand, runs
+from flint.passes.pipeline.schedule.runs import Run, expand, rounds, runs
 from flint.passes.pipeline.schedule.schedules import ANY, SCHEDULES, orders, placement
 from flint.passes.pipeline.schedule.simulate import UnitSpan, activations_held, makespan, simulate
 from flint.passes.pipeline.schedule.units import StagePlacement, Unit, UnitWork, folded
@@ -184,7 +184,19 @@ def test_interleaved_steady_state_advances_by_a_round():
     assert steady.trip_count >= 29
 
 
+@pytest.mark.parametrize("microbatches", [256, 512, 1024])
+@pytest.mark.parametrize(("ranks", "chunks"), [(8, 8), (16, 4), (32, 2)])
+def test_rounds_of_64_interleaved_stages_do_not_grow(microbatches, ranks, chunks):
+    """The steady state of each chunk is a loop inside of the loop over rounds."""
+    for order in orders("interleaved-1f1b", ranks, microbatches, chunks):
+        found = rounds(order)
+        stored = sum(len(run.units) for each in found for run in each.runs)
+        assert stored <= 10 * chunks
+        assert max(each.trip_count for each in found) >= microbatches // ranks - 2
+
+
 def test_runs_of_nothing_and_of_one():
+    assert rounds(()) == ()
     assert runs(()) == ()
     assert runs(written("F3")) == (Run(written("F3"), 1, 0),)
     assert runs(written("F3 F3")) == (Run(written("F3"), 2, 0),)

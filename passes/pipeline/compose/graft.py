@@ -73,6 +73,10 @@ class _Copy:
         self.builder = builder
         self.program: Program = part.program
         self.inputs = set(part.inputs.values())
+        self.deps: list[int] = part.program.deps.tolist()
+        self.dep_start: list[int] = part.program.dep_start.tolist()
+        self.aliases: list[int] = part.program.alias.tolist()
+        self.regions: list[int] = part.program.region.tolist()
         self.turn = turn
         self.after = after
         self.done = Grafted(part)
@@ -106,7 +110,7 @@ class _Copy:
 
     def _open_around(self, number: int) -> None:
         chain = []
-        region = int(self.program.region[number])
+        region = self.regions[number]
         while region >= 0 and region not in self.open:
             chain.append(region)
             region = self.program.regions[region].parent
@@ -124,40 +128,12 @@ class _Copy:
             self.open.append(index)
 
     def _add(self, number: int) -> int:
-        row = self.program.row(number)
-        deps = [self.done.rows[d] for d in row.deps]
+        rows = self.done.rows
+        deps = [rows[d] for d in self.deps[self.dep_start[number] : self.dep_start[number + 1]]]
         if self.turn >= 0 and not any(d >= self.turn for d in deps):
             deps.append(self.turn)  # all rows after it wait for it
-        alias = self.done.rows[row.alias] if row.alias >= 0 else -1
-        return self.builder.add(
-            row.opcode,
-            row.kind,
-            op=row.op,
-            deps=deps,
-            dtype=row.dtype,
-            shape=row.shape,
-            result_bytes=row.result_bytes,
-            operand_bytes=row.operand_bytes,
-            flops=row.flops,
-            dims=row.dims,
-            product=row.product,
-            mask=row.mask,
-            collective=row.collective,
-            group=row.group,
-            comm_bytes=row.comm_bytes,
-            route=row.route,
-            channel=row.channel,
-            stream=row.stream,
-            name=row.name,
-            scope=row.scope,
-            location=row.location,
-            cause=row.cause,
-            phase=row.phase,
-            flags=row.flags,
-            compiled=row.compiled,
-            cycles=row.cycles,
-            alias=alias,
-        )
+        alias = self.aliases[number]
+        return self.builder.copy(self.program, number, deps, rows[alias] if alias >= 0 else -1)
 
     def _tell(self, number: int) -> None:
         if self.after is not None:

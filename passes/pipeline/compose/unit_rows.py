@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from flint.ir.dims import NO_DIMS, DimsRow, StashDims
 from flint.ir.op_class import OpClass
@@ -11,7 +12,7 @@ from flint.passes.pipeline.compose.graft import LAST_ROWS, add_value, graft
 from flint.passes.pipeline.compose.held import accumulate, reduce_complete
 from flint.passes.pipeline.compose.plan import Plan
 from flint.passes.pipeline.compose.rank_state import Chunk, RankState, is_saved, saved_keys
-from flint.passes.pipeline.schedule.runs import Run, runs
+from flint.passes.pipeline.schedule.runs import Round, rounds
 from flint.passes.pipeline.schedule.units import Unit, UnitWork
 from flint.passes.pipeline.split.parts import Key, Partial, StageProgram
 from flint.passes.pipeline.split.reach import whole_row
@@ -21,8 +22,8 @@ from flint.steps.captured import Port, Role
 def add_units(state: RankState) -> None:
     """Add every unit of the position, those that repeat as loops."""
     for segment in _segments(state):
-        for run in runs(segment):
-            _run(state, run)
+        for found in rounds(segment):
+            _round(state, found)
 
 
 def _segments(state: RankState) -> Iterator[Sequence[Unit]]:
@@ -42,17 +43,26 @@ def _is_last(plan: Plan, unit: Unit) -> bool:
     return unit.microbatch == plan.captured.microbatches - 1
 
 
-def _run(state: RankState, run: Run) -> None:
-    if run.trip_count == 1:
-        for unit in run.units:
-            _unit(state, unit, _is_last(state.plan, unit))
+def _round(state: RankState, found: Round) -> None:
+    with _loop(state, found.trip_count):
+        for run in found.runs:
+            last = run.trip_count == found.trip_count == 1
+            with _loop(state, run.trip_count):
+                for unit in run.units:
+                    _unit(state, unit, last and _is_last(state.plan, unit))
+
+
+@contextmanager
+def _loop(state: RankState, trip_count: int) -> Iterator[None]:
+    """A loop region whose iterations wait for each other; none for what runs once."""
+    if trip_count == 1:
+        yield
         return
-    state.builder.begin_region(RegionKind.LOOP, run.trip_count, name="pipeline/microbatches")
+    state.builder.begin_region(RegionKind.LOOP, trip_count, name="pipeline/microbatches")
     first = state.turn = state.builder.add(
         "pipeline.turn", Kind.VALUE, op=OpClass.TURN, deps=[state.turn]
     )
-    for unit in run.units:
-        _unit(state, unit, False)
+    yield
     state.builder.end_region([(first, state.turn)])
 
 

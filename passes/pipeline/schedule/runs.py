@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +23,16 @@ class Run(NamedTuple):
     step: int
 
 
-def runs(order: Sequence[Unit]) -> tuple[Run, ...]:
+def runs(order: Sequence[Unit], *, most_period: int | None = None) -> tuple[Run, ...]:
     """Compress an order into runs that `expand` gives back, with as few units as there can be.
+
+    No loop has more than `most_period` units, if that is given.
 
     Among those, the fewest runs and then the fewest iterations are chosen: a pipeline's steady
     state begins with its first forward pass. Units between loops form a run with trip count 1.
     """
     table = np.array(order, dtype=np.int64).reshape(-1, 3)
-    pieces = _cheapest(len(order), _repetitions(table))
+    pieces = _cheapest(len(order), _repetitions(table, most_period))
     found: list[Run] = []
     single: list[Unit] = []
     for start, period, trips in pieces:
@@ -41,6 +44,73 @@ def runs(order: Sequence[Unit]) -> tuple[Run, ...]:
         units = tuple(order[start : start + period])
         found.append(Run(units, trips, int(table[start + period, 2] - table[start, 2])))
     return (*found, *_once(single))
+
+
+@dataclass(frozen=True)
+class Round:
+    """Runs that repeat `trip_count` times: the steady state of an interleaved schedule.
+
+    `runs` are those of the first iteration. Each iteration works on microbatches `step` further
+    on, but no run depends on which microbatch it is.
+    """
+
+    runs: tuple[Run, ...]
+    trip_count: int
+    step: int
+
+
+#: The most units in the inner loop of a round: a forward pass and the parts of a backward pass.
+_MOST_INNER = 4
+
+
+def rounds(order: Sequence[Unit]) -> tuple[Round, ...]:
+    """Compress an order into rounds of runs, two loops deep where that stores fewer units.
+
+    An interleaved schedule goes through one chunk after the other, each for as many microbatches
+    as there are ranks: a flat loop over all of that stores each of these units.
+    """
+    flat = tuple(Round((run,), 1, 0) for run in runs(order))
+    deep = _rounds(runs(order, most_period=_MOST_INNER))
+    return min(flat, deep, key=_stored)
+
+
+def _rounds(inner: Sequence[Run]) -> tuple[Round, ...]:
+    """Repetitions among runs: each run is looked at as a unit, its first microbatch apart."""
+    known: dict[object, int] = {}
+    firsts = [run.units[0].microbatch for run in inner]
+    symbols = [
+        known.setdefault(_without_microbatch(run, first), len(known))
+        for run, first in zip(inner, firsts, strict=True)
+    ]
+    table = np.array([*zip(symbols, [0] * len(inner), firsts, strict=True)], dtype=np.int64)
+    table = table.reshape(-1, 3)
+    return tuple(
+        Round(
+            tuple(inner[start : start + period]),
+            trips,
+            int(firsts[start + period] - firsts[start]) if trips > 1 else 0,
+        )
+        for start, period, trips in _cheapest(len(inner), _repetitions(table))
+    )
+
+
+def _without_microbatch(run: Run, first: int) -> object:
+    units = tuple(u._replace(microbatch=u.microbatch - first) for u in run.units)
+    return (units, run.trip_count, run.step)
+
+
+def _stored(found: Iterable[Round]) -> int:
+    return sum(len(run.units) for round_ in found for run in round_.runs)
+
+
+def expand_rounds(found: Iterable[Round]) -> tuple[Unit, ...]:
+    """Return the order that rounds stand for."""
+    return tuple(
+        unit._replace(microbatch=unit.microbatch + iteration * each.step)
+        for each in found
+        for iteration in range(each.trip_count)
+        for unit in expand(each.runs)
+    )
 
 
 def expand(runs: Iterable[Run]) -> tuple[Unit, ...]:
@@ -57,7 +127,9 @@ def _once(units: list[Unit]) -> list[Run]:
     return [Run(tuple(units), 1, 0)] if units else []
 
 
-def _repetitions(table: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+def _repetitions(
+    table: NDArray[np.int64], most_period: int | None = None
+) -> dict[int, NDArray[np.int64]]:
     """Return, for each period worth trying, how long each unit's row of repeats is.
 
     Entry i of a period p counts the units up to i, i included, that each equal the unit p before
@@ -67,7 +139,8 @@ def _repetitions(table: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
     passes = table[:, 0] * (table[:, 1].max(initial=0) + 1) + table[:, 1]
     found: dict[int, NDArray[np.int64]] = {}
     covered: dict[int, list[tuple[int, int]]] = {}
-    for period in range(1, len(table) // 2 + 1):
+    longest = len(table) // 2
+    for period in range(1, min(longest, most_period or longest) + 1):
         same = passes[period:] == passes[:-period]
         if np.count_nonzero(same) < period:
             continue
