@@ -599,9 +599,9 @@ def test_explicit_axes() -> None:
 
 def test_arguments_of_10_gb_are_shapes() -> None:
     big = np.zeros(2_500_000_000, np.float32)  # the system allocates pages when they are touched
-    started = time.perf_counter()
+    started = time.process_time()
     program = captured(lambda b: b.sum(), big, in_shardings=(P("data"),))
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10  # CPU seconds: it is not read
     assert rows(program, "parameter")[0].result_bytes == 2_500_000_000
     assert communication(program) == [(Collective.ALL_REDUCE, "data", 4, 1)]
 
@@ -705,9 +705,9 @@ def test_a_huge_closed_over_array_is_refused_at_once() -> None:
         return lax.scan(lambda c, _: (c + jnp.sum(big), None), x, None, length=3)[0]
 
     for step in (lambda x: x + jnp.sum(big), jax.jit(lambda x: x + jnp.sum(big)), nested):
-        started = time.perf_counter()
+        started = time.process_time()
         error = refused(step, shaped((8, 16), "data"))
-        assert time.perf_counter() - started < 5
+        assert time.process_time() - started < 5  # CPU seconds: it is not read
         assert error.code == "FL205"
         assert error.message == (
             "the step closes over a concrete array float32[2500000000] of 10.0 GB"
