@@ -61,4 +61,4 @@ def test_help_costs_little_more_than_its_libraries():
 
     assert "capture" in _run("-m", "flint", "--help").stdout
     libraries = cost("-c", "import typer, rich.console, rich.table, rich.panel, rich.markdown")
-    assert cost("-m", "flint", "--help") < 3 * libraries
+    assert cost("-m", "flint", "--help") < 2 * libraries
