@@ -26,7 +26,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_example(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flint.cli import app

@@ -18,6 +18,7 @@ from flint.ir.program import Collective, Kind, Program
 from flint.steps.model_file import Target, importable, load_step
 from flint.steps.options import PipelineOptions
 from flint.tracing import Trace, trace_step
+from tests.long import long_but
 
 pytest.importorskip("jax", reason="captures JAX programs")
 
@@ -174,10 +175,14 @@ SMALL = {
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipev")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["pipe=2,data=1,model=2", "pipe=4,data=2,model=2"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("model", SMALL)
+#: Each schedule with both models and both meshes in turn.
+RUNS = [
+    *((m, s, "pipe=4,data=2,model=2") for m, s in zip([*SMALL] * 3, SCHEDULES, strict=True)),
+    *((m, s, "pipe=2,data=1,model=2") for m, s in zip([*SMALL] * 3, SCHEDULES[::-1], strict=True)),
+]
+
+
+@pytest.mark.parametrize(("model", "schedule", "mesh"), long_but([RUNS[1], RUNS[4]], RUNS))
 def test_traces_run_to_their_end(model: str, schedule: str, mesh: str, tmp_path: Path) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b", "zb-h1") else 2
     microbatches = 8 if schedule == "dualpipev" else 4

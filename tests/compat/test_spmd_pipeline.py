@@ -124,7 +124,7 @@ def compare() -> None:
         np.testing.assert_allclose(np.linalg.norm(a), np.linalg.norm(b), rtol=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_computes_what_its_layers_compute() -> None:
     flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
     environment = {

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flint.backends.chakra import check
+from tests.long import long_but
 from tests.torch_programs.ranks import run_as_ranks
 
 torch = pytest.importorskip("torch")
@@ -62,10 +63,10 @@ def needs(command: str) -> None:
         pytest.importorskip("transformers", reason="transformers is not installed")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", (*ANNOTATED, *HUGGINGFACE_ANNOTATED, *WORLDS, CUDA, *HUGGINGFACE)
-)
+CAPTURES = (*ANNOTATED, *HUGGINGFACE_ANNOTATED, *WORLDS, CUDA, *HUGGINGFACE)
+
+
+@pytest.mark.parametrize("command", long_but([ANNOTATED[1], WORLDS[1], WORLDS[8]], CAPTURES))
 def test_traces_pass_check(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flint.cli import app
 
@@ -80,8 +81,9 @@ def test_traces_pass_check(command: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert report.nodes > 50 * report.ranks
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", (*WORLDS[1::2], *WORLDS[6::2], HUGGINGFACE[2]))
+@pytest.mark.parametrize(
+    "command", long_but([WORLDS[3]], (*WORLDS[1::2], *WORLDS[6::2], HUGGINGFACE[2]))
+)
 def test_real_processes_run_the_same_script(command: str) -> None:
     needs(command)
     script, arguments = command.split()[0], command.partition(" -- ")[2]

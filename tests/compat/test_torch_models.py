@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("jax")
 
+from tests.long import long_but
 from tests.torch_zoo import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -31,9 +32,10 @@ def coverage() -> ModuleType:
     return module
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("route", ["annotated", "world"])
-@pytest.mark.parametrize("name", KINDS_HERE)
+ATTEMPTS = [(name, route) for name in KINDS_HERE for route in ("annotated", "world")]
+
+
+@pytest.mark.parametrize(("name", "route"), long_but(ATTEMPTS[2:4], ATTEMPTS))
 def test_a_training_step_is_captured(name: str, route: str) -> None:
     _, operations, collectives, result = coverage().attempt(KINDS[name], route)
     assert result == "ok"

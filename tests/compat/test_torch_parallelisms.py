@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.long import long_but
+
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +36,7 @@ def flint(*arguments: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_but(["hybrid"], CASES))
 def test_collectives_of(case: str, tmp_path: Path) -> None:
     ranks, expected = CASES[case]
     program = ROOT / "tests" / "torch_programs" / "parallelisms.py"

@@ -181,7 +181,7 @@ def expected_products(case: Case, owned: list[int]) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CASES]
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.long) for n in CASES]
 )
 def test_what_ranks_exchange_is_what_the_schedule_says(
     name: str, captured: Any, tmp_path: Path
@@ -215,7 +215,7 @@ print([c.where for c in workload.classes], [len(p) for p in workload.programs])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_function_of_a_module_that_was_imported_before_is_captured_in_forks() -> None:
     paths = os.pathsep.join(map(str, (PROGRAM.parents[2], PROGRAM.parent)))
     environment = {**os.environ, "PYTHONPATH": paths}

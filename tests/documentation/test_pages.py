@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.documentation.snippets import ROOT, Snippet, run_page, snippets
+from tests.long import long_but
 
 PAGES = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", long_but([PAGES[0]], PAGES), ids=lambda p: p.stem)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("jax", reason="captures JAX programs")
     if page.stem == "pytorch":
@@ -24,6 +24,7 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_prints_what_it_shows(path: Path) -> None:
     pytest.importorskip("jax", reason="captures JAX programs")

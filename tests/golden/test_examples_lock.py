@@ -14,7 +14,7 @@ from tests.recorded import recorded_version_only
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @recorded_version_only
 def test_the_lock_of_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this moves on purpose: `flint run --update` in `examples`, and a reason in CHANGELOG.md."""

@@ -30,7 +30,7 @@ from flint.passes.partition import partitioner
 from flint.passes.profiles import profile
 from tests.recorded import recorded_version_only
 
-pytestmark = [pytest.mark.slow, recorded_version_only]
+pytestmark = [pytest.mark.long, recorded_version_only]
 RECORDED = Path(__file__).parent / "compiled_xla_gpu.json"
 #: Of every kind of parallelism, quick ones. What differs stays in its class, and has a reason.
 CHECKED = (

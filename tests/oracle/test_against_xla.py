@@ -14,7 +14,7 @@ from tests.oracle.partitioner_differences import DIFFERENCES, EQUAL_IN_NORMAL_FO
 from tests.recorded import recorded_version_only
 from tests.zoo import zoo
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 _DOCS = Path(__file__).parents[2] / "docs" / "partitioners.md"
 _BEGIN, _END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 

@@ -68,7 +68,7 @@ def captured(row: dict[str, str]) -> flint.Workload:
     return flint.trace(module.train(abstract_mesh(mesh), **sizes), mesh).workload
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(4))
 def test_activation_memory(number: int) -> None:
     row = rows()[number]

@@ -65,7 +65,7 @@ def captured() -> dict[str, dict[str, int]]:
     return in_process("captured", CASES)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_memory_of_what_xla_runs_is_what_xla_says(case: str) -> None:
     found = compiled()[case]
@@ -73,13 +73,13 @@ def test_memory_of_what_xla_runs_is_what_xla_says(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CASES]
+    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
 )
 def test_memory_with_the_profile_of_xla_for_cpus(case: str) -> None:
     assert captured()[case]["xla-cpu"] == pytest.approx(compiled()[case]["xla"], rel=BAR)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_memory_of_what_was_captured_as_written(case: str) -> None:
     low, high = MISSES_AS_WRITTEN.get(case, (-BAR, BAR))

@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.long import long_but
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"dim": 64, "num_layers": 2, "num_heads": 8, "num_kv_heads": 4, "ffn_dim": 128, "vocab": 96}
 TOKENS = np.random.default_rng(0).integers(0, SMALL["vocab"], (8, 16))
@@ -219,8 +221,7 @@ def plain_gpt(params: Any, targets: Any) -> Any:
 CASES = {c.__name__: c for c in (llama, mixtral, ring_attention, decode, disaggregated, gpt3)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_but(["llama"], CASES))
 def test_example_computes(case: str) -> None:
     environment = os.environ | {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",

@@ -15,7 +15,7 @@ from tests.oracle.partitioner_comparison import compare
 from tests.recorded import recorded_version_only
 from tests.zoo import Example, one
 
-pytestmark = [pytest.mark.slow, recorded_version_only]
+pytestmark = [pytest.mark.long, recorded_version_only]
 DATA, GRID = {"data": 8}, {"data": 4, "model": 4}
 
 

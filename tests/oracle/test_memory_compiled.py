@@ -26,7 +26,7 @@ def test_a_program_needs_what_xla_for_gpus_says(name: str) -> None:
     assert row.estimated_bytes(row.capture()) == pytest.approx(row.peak_bytes, rel=BARS["gpu"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_residual_network_keeps_what_xla_keeps() -> None:
     """Normalised images are calculated again by each reader, not stored for all."""
     row = ROWS["resnet50 small", "gpu"]

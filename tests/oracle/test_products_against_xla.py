@@ -20,7 +20,7 @@ from tests.oracle.partitioner_comparison import compare
 from tests.recorded import recorded_version_only
 from tests.zoo import Example, one
 
-pytestmark = [pytest.mark.slow, recorded_version_only]
+pytestmark = [pytest.mark.long, recorded_version_only]
 MODEL, GRID = {"model": 4}, {"data": 4, "model": 4}
 #: Specs of lhs (A, K), rhs (K, N) and result (A, N) by where the axis is.
 LHS = {"-": (), "A": ("model",), "K": (None, "model")}

@@ -28,7 +28,7 @@ EXAMPLES = ROOT / "examples"
 PAGE = ROOT / "docs" / "torch-llama-counts.md"
 MESH, MODEL_RANKS, LAYERS = "data=64,model=8", 8, 32
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @cache

@@ -111,7 +111,7 @@ def normal(name: str, inputs: Any, outputs: Any, ranks: tuple[int, ...]) -> Row:
     return name, inputs, outputs, ranks
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("rank", RANKS)
 def test_the_same_operators_in_the_same_order(
     rank: int, real: dict[int, list[Row]], virtual: dict[int, list[Row]]
@@ -123,7 +123,7 @@ def test_the_same_operators_in_the_same_order(
     assert not list(difference)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_collectives_are_those_of_the_plan(real: dict[int, list[Row]]) -> None:
     """2 layers: what is compared is what it should be."""
     counted = Counter((name.split(".")[1], ranks) for name, _, _, ranks in real[0] if ranks)

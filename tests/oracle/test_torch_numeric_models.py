@@ -24,7 +24,7 @@ from flint.passes.mlir import make_context
 from flint.steps.step import TorchStep
 from tests.torch_zoo import HUGGINGFACE, OWN, Kind, without_dropout
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 #: The largest error of the loss, relative to it, and of a gradient, relative to its largest value.
 LOSS_ERROR, GRADIENT_ERROR = 1e-5, 2e-4

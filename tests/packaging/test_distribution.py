@@ -30,7 +30,10 @@ def _cannot_build() -> str:
     return f"needs {', '.join(missing)}" if missing else ""
 
 
-pytestmark = pytest.mark.skipif(bool(_cannot_build()), reason=_cannot_build() or "can build")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(_cannot_build()), reason=_cannot_build() or "can build"),
+]
 
 
 def run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:

@@ -50,6 +50,9 @@ def run(code: str) -> str:
     return done.stdout
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_torch_export_with_a_dynamic_dimension_runs_beside_flint() -> None:
     ground_types, calls = run(EXPORT).split()

@@ -171,7 +171,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return bytes(result)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_damaged_files_are_refused_or_read_and_never_crash_the_process(tmp_path: Path) -> None:
     rng = random.Random(7)
     names = ("text", "bytecode", "artifact", "export")

@@ -323,7 +323,7 @@ def test_derived_programs_are_those_that_ranks_really_run(foreach, tmp_path):
     assert (ran.program.flops != theirs.flops).any()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stages_of_a_real_schedule_agree(tmp_path):
     pytest.importorskip("torch")
     from flint.frontends.torch_distributed import capture_script

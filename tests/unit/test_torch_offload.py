@@ -76,7 +76,7 @@ PROGRAM = textwrap.dedent(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_save_on_cpu_copies_what_backward_needs(tmp_path: Path) -> None:
     """By hand: each layer saves its input and its ReLU's result; all but the first its weight."""
     script = tmp_path / "train.py"
@@ -112,7 +112,7 @@ ON_HOST = textwrap.dedent(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_host_makes_of_offloaded_values_returns_too(tmp_path: Path) -> None:
     """One copy there, and one back of twice the size, after it; a copy to `meta` is none."""
     script = tmp_path / "train.py"
@@ -145,7 +145,7 @@ SHARDED = textwrap.dedent(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["offload", "keep"])
 def test_fsdp_shards_a_model_that_was_made_on_the_cpu(where: str, tmp_path: Path) -> None:
     """By hand: shards of weight and bias come for each gather, their gradients go; or nothing does."""

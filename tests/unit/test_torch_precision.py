@@ -120,7 +120,7 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [

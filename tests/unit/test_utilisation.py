@@ -195,7 +195,7 @@ def test_utilisation_is_of_what_products_are_calculated_in() -> None:
     assert found == ("bf16", 989.4e12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resnet_50_of_pytorch_is_in_tf32_but_for_its_classifier() -> None:
     pytest.importorskip("torch")
     options = ("--batch", "2", "--image", "32")

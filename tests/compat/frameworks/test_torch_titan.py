@@ -64,7 +64,7 @@ def capture(folder: Path, mesh: str, *options: str) -> dict[str, Any]:
     return captured
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_llama_with_fsdp_and_tensor_parallelism(tmp_path: Path) -> None:
     captured = capture(tmp_path, "4x2", "--parallelism.tensor_parallel_degree", "2")
     counts = communication(captured)
@@ -92,7 +92,7 @@ PARALLELISMS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", PARALLELISMS)
 def test_gradients_are_reduced_once_in_f32(name: str, tmp_path: Path) -> None:
     if name == "float8":
@@ -105,7 +105,7 @@ def test_gradients_are_reduced_once_in_f32(name: str, tmp_path: Path) -> None:
     assert not only["unpriced"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_flex_attention_skips_what_its_mask_hides(tmp_path: Path) -> None:
     """Of 2 x 2 blocks of 128 tokens the causal mask leaves three; every second layer runs again."""
     (tmp_path / "a").mkdir()
@@ -117,7 +117,7 @@ def test_flex_attention_skips_what_its_mask_hides(tmp_path: Path) -> None:
     assert whole["matmul_flops"] - masked["matmul_flops"] == ATTENTION * calls / 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stages_with_tensor_parallelism(tmp_path: Path) -> None:
     degrees = ("--parallelism.tensor_parallel_degree", "2")
     degrees += ("--parallelism.pipeline_parallel_degree", "2")
@@ -128,7 +128,7 @@ def test_stages_with_tensor_parallelism(tmp_path: Path) -> None:
         assert [(e["count"], e["comm_bytes"]) for e in sent] == [(2, 2 * 256 * 256 * 2 // 2)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["deepseek_v3", "llama4"])
 def test_experts_are_exchanged(model: str, tmp_path: Path) -> None:
     options = ("--model.name", model, "--parallelism.expert_parallel_degree", "2")
@@ -137,7 +137,7 @@ def test_experts_are_exchanged(model: str, tmp_path: Path) -> None:
     assert [e["group_size"] for e in pairs] == [2] and pairs[0]["count"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_async_tensor_parallelism_is_said_not_to_be_followed(tmp_path: Path) -> None:
     degrees = ("--parallelism.tensor_parallel_degree", "2", "--compile.enable")
     captured = capture(tmp_path, "4", *degrees, "--parallelism.enable_async_tensor_parallel")
