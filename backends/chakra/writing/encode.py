@@ -7,6 +7,7 @@ records of equal length, so one `Template` serves all ranks whose numbers have e
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from flint.backends.chakra.schema import CHAKRA_VERSION, VALUE_FIELDS, NodeType
 from flint.backends.chakra.writing.lower import LoweredNodes, Slot
-from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Program
 
 #: Least tensor_size of a computation that waits for nothing. ASTRA-sim's analytical backend stops
@@ -233,8 +233,8 @@ class Encoder:
     def _attributes(self, node: int, least_bytes: int) -> bytes:
         """All attributes that are the same for each node of a row and on each rank."""
         nodes, row = self.nodes, int(self.nodes.row[node])
-        of_host = int(self._program.op[row]) == OpClass.HOST
-        parts = [integer_attribute("is_cpu_op", "bool_val", int(of_host))]
+        of_host = int(nodes.of_host[node])
+        parts = [integer_attribute("is_cpu_op", "bool_val", of_host)]
         if nodes.type[node] == NodeType.COMP:
             program = self._program
             moved = int(program.result_bytes[row])
@@ -289,17 +289,32 @@ def _varint_widths(values: Int64s) -> Int64s:
 
 def _routed_around(nodes: LoweredNodes, dropped: NDArray[np.bool_]) -> dict[int, list[int]]:
     """New dependencies of the nodes that waited for a dropped one: what that one waited for."""
-    start, deps = nodes.dep_start, nodes.deps
-    owners = np.repeat(np.arange(len(nodes)), np.diff(start))
+    deps = nodes.deps
+    owners = np.repeat(np.arange(len(nodes)), np.diff(nodes.dep_start))
     touched = np.unique(np.concatenate((owners[dropped[deps]], np.flatnonzero(dropped))))
-    instead: dict[int, set[int]] = {}
+    instead: dict[int, frozenset[int]] = {}
     changed: dict[int, list[int]] = {}
     for node in touched.tolist():
-        found: set[int] = set()
-        for dep in deps[start[node] : start[node + 1]].tolist():
-            found.update(instead.get(dep, (dep,)))
-        if dropped[node]:
-            instead[node] = found
-        else:
+        found = _kept(node, nodes, dropped, instead)
+        if not dropped[node]:
             changed[node] = sorted(found)
     return changed
+
+
+def _kept(
+    node: int, nodes: LoweredNodes, dropped: NDArray[np.bool_], known: dict[int, frozenset[int]]
+) -> frozenset[int]:
+    """What a node waits for without the dropped ones. `known` is what was found of dropped nodes."""
+    todo = [node]
+    while True:
+        deps = nodes.deps[nodes.dep_start[todo[-1]] : nodes.dep_start[todo[-1] + 1]].tolist()
+        unknown = [d for d in deps if dropped[d] and d not in known]
+        if unknown:
+            todo.extend(unknown)
+            continue
+        parts = (known[d] if dropped[d] else (d,) for d in deps)
+        found = frozenset(itertools.chain.from_iterable(parts))
+        known[todo[-1]] = found
+        if len(todo) == 1:
+            return found
+        todo.pop()

@@ -5,11 +5,7 @@ one receive without a dependency between them (nodes that used its result wait f
 and a broadcast becomes an all-gather whose parts add up to the message: a pipelined ring
 broadcast of S bytes puts S on each link, this all-gather S * (n - 1) / n, in as many hops.
 
-ASTRA-sim gives a rank one communication slot and issues what is ready first. Where ranks differ
-(one receives nothing at the end of a shift, another stage is slower) two of them could take their
-slots for different collectives and wait for each other for ever. Such workloads get dependencies
-that keep every collective and send in program order, which excludes that: the least that has not
-ended is ready on all its members. Ranks that all do the same at the same time need none.
+Collectives and sends get their order in `order`, when all programs of a workload are lowered.
 
 A device runs the kernels of one stream in order, a simulator any kernel whose data are there. So each
 kernel also waits for the one before it on its stream; see `_before`.
@@ -33,8 +29,8 @@ from flint.backends.chakra.writing.simulator_files import (
     involved_dimensions,
     whole_micros,
 )
+from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Int32s, Int64s, Kind, Program
-from flint.ir.workload import Workload
 
 _COMM_TYPES = {
     Collective.ALL_REDUCE: CommType.ALL_REDUCE,
@@ -64,7 +60,6 @@ class Names:
 
     groups: GroupNumbers
     use_dimensions: bool = False
-    in_order: bool = False
     producers_only: bool = False  #: data_deps name what is read, and order is in ctrl_deps
     tags: dict[Hashable, int] = field(default_factory=dict)
 
@@ -79,7 +74,8 @@ class LoweredNodes:
 
     `comm_type`, `comm_bytes`, `tag` are 0 for computation. `slot` is an index into `slots`, or -1
     where all ranks have equal bytes; `dimensions` is an index into `dimension_flags`, or -1.
-    `after` is a kernel that node i waits for besides `deps`, only for order, or -1.
+    `after` is a kernel that node i waits for besides `deps`, only for order, or -1. A dependency may
+    be on a larger id. `of_host` are computations of the host.
     `duration_micros` is 0 where simulators find the time.
     """
 
@@ -96,6 +92,7 @@ class LoweredNodes:
     dimensions: Int32s
     dimension_flags: tuple[tuple[bool, ...], ...]
     duration_micros: Int64s
+    of_host: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.type)
@@ -115,12 +112,10 @@ def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> 
     row = nodes.row[origin]
     types = _node_types(program, row, is_second)
     dep_start, deps = _copy_dependencies(nodes, origin, np.cumsum(copies) - 1)
-    if names.in_order:
-        dep_start, deps = _with_pairs(dep_start, deps, *_chain(types))
     after = _before(dep_start, deps, _streams(program, row, types))
     if not names.producers_only:
         later = np.flatnonzero(after >= 0)
-        dep_start, deps = _with_pairs(dep_start, deps, later, after[later])
+        dep_start, deps = with_pairs(dep_start, deps, later, after[later])
         after = np.full(len(row), -1, dtype=np.int64)
     slots, slot, flags, dimensions = _ends(program, names, row, types)
     return LoweredNodes(
@@ -139,6 +134,7 @@ def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> 
         duration_micros=np.zeros(len(row), dtype=np.int64)
         if duration_ns is None
         else _micros(program, row, duration_ns),
+        of_host=program.op[row] == OpClass.HOST,
     )
 
 
@@ -154,31 +150,10 @@ def _micros(program: Program, row: Int32s, duration_ns: Floats) -> Int64s:
     return found
 
 
-def ranks_differ(workload: Workload) -> bool:
-    """Whether some ranks may communicate at other times than others; see above."""
-    return len(workload.programs) > 1 or any(map(_has_messages, workload.programs))
-
-
-def _has_messages(program: Program) -> bool:
-    """Whether there are sends and receives, or collectives that not every rank takes part in."""
-    used = [program.groups[i] for i in np.unique(program.group[program.group >= 0]).tolist()]
-    ragged = any(
-        sum(len(r) for r in g.ranks if len(r) > 1) < program.mesh.size for g in used if g.ranks
-    )
-    some = any(g.positions for g in used)
-    return ragged or some or bool((program.route >= 0).any())
-
-
-def _chain(types: NDArray[np.uint8]) -> tuple[Int64s, Int64s]:
-    """Each collective and send but the first, and the one before it."""
-    slotted = np.flatnonzero((types == NodeType.COMM_COLL) | (types == NodeType.COMM_SEND))
-    return slotted[1:], slotted[:-1]
-
-
-def _with_pairs(
+def with_pairs(
     dep_start: Int64s, deps: Int64s, owners: Int64s, targets: Int64s
 ) -> tuple[Int64s, Int64s]:
-    """The dependencies, and of each `owners[i]` that on `targets[i]`."""
+    """`dep_start` and `deps` with those of each `owners[i]` on `targets[i]` added."""
     count = len(dep_start) - 1
     owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(dep_start))
     owner = np.concatenate((owner, owners))

@@ -248,9 +248,9 @@ the ranks agree. Times are in ns; {times}
 {alone}
 Kernels of one stream wait for each other in program order.
 comm_size is the bytes of one rank's input, for all collectives. A broadcast is written as an
-all-gather of its parts, a permutation as one send and one receive. Where ranks may differ (messages,
-several rank classes) collectives and sends wait for each other in program order, so that no two
-ranks can take their communication slots for different ones.
+all-gather of its parts, a permutation as one send and one receive. Collectives and sends of a rank
+wait for each other in one order, the same on all ranks: no two ranks can take their communication
+slots for different ones, whatever anything lasts.
 """
 
 

@@ -22,9 +22,15 @@ from flint.backends.chakra.manifest import (
     ranks_text,
 )
 from flint.backends.chakra.writing.encode import Encoder, metadata_record
-from flint.backends.chakra.writing.lower import LoweredNodes, Names, lower, ranks_differ
+from flint.backends.chakra.writing.lower import LoweredNodes, Names, lower
+from flint.backends.chakra.writing.order import in_one_order
 from flint.backends.chakra.writing.output import refuse_ignored_path, replaced_directory
-from flint.backends.chakra.writing.simulator_files import GroupNumbers, Timing, simulator_files
+from flint.backends.chakra.writing.simulator_files import (
+    GroupNumbers,
+    Timing,
+    placeholder_hardware,
+    simulator_files,
+)
 from flint.errors import FlintError, nearest
 from flint.ir.program import Int64s
 from flint.ir.workload import Workload
@@ -111,7 +117,6 @@ def write(
     names = Names(
         GroupNumbers(workload.mesh),
         use_dimensions=groups == "dims",
-        in_order=ranks_differ(workload),
         producers_only=tensor_size == "output",  # who adds up what producers write
     )
     metadata = {"mesh": str(workload.mesh), "producer": "flint", "schema": SCHEMA}
@@ -179,9 +184,13 @@ def _classes(
 ) -> list[_WrittenClass]:
     """Every class, lowered in order so that group numbers do not depend on the selected ranks."""
     durations = timing.duration_ns if timing else [None] * len(workload.programs)
-    lowered = [
-        lower(program, names, ns) for program, ns in zip(workload.programs, durations, strict=True)
-    ]
+    hardware = timing.hardware if timing else placeholder_hardware(workload.mesh)
+    lowered = in_one_order(
+        workload.programs,
+        [lower(p, names, ns) for p, ns in zip(workload.programs, durations, strict=True)],
+        names,
+        hardware,
+    )
     of_rank = workload.class_of_ranks()[selected]
     encoders = {
         i: Encoder(workload.programs[i], nodes, header, tensor_size)

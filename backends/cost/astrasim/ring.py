@@ -110,6 +110,24 @@ class Collectives:
                 at.update(zip(ring, self._along(phase, ring, begun).tolist(), strict=True))
         return [at[r] for r in members]
 
+    def together(
+        self,
+        kind: CommType,
+        size_bytes: int,
+        members: Sequence[int],
+        involved: tuple[bool, ...] | None,
+    ) -> int:
+        """Nanoseconds of a collective whose members (ascending) all begin together.
+
+        Rings along one dimension are alike, so one of them is asked.
+        """
+        ringed = members if involved is None else members[:1]
+        now = 0
+        for phase in self._plan(kind, size_bytes, ringed, involved):
+            ring = phase.rings[0]
+            now = int(self._along(phase, ring, np.full(len(ring), now, dtype=np.int64)).max())
+        return now
+
     def _plan(
         self,
         kind: CommType,
