@@ -24,7 +24,7 @@ from flint.errors import FlintError
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind
 from flint.ir.workload import Workload
-from tests.chakra_traces import layered_program
+from tests.chakra_traces import coll, layered_program, trace_bytes
 from tests.machine_output import valid
 from tests.program_rows import ProgramBuilder
 from tests.stand_in_simulator import make_binary
@@ -264,7 +264,10 @@ def test_what_the_simulator_tells_apart_counts_where_the_rules_say_nothing(compu
 
 
 def test_one_slot_is_what_the_rules_take_longer_with_it(tmp_path, simulator):
-    """Two equal all-reduces that nothing keeps apart take twice as long one after the other."""
+    """Two equal all-reduces that nothing keeps apart take twice as long one after the other.
+
+    In traces of Flint the second waits for the first, whatever the rule: these are another's.
+    """
     b = ProgramBuilder(Mesh.parse("data=4"))
     for _ in range(2):
         b.add(
@@ -276,6 +279,8 @@ def test_one_slot_is_what_the_rules_take_longer_with_it(tmp_path, simulator):
         )
     write(Workload.single(b.build()), tmp_path / "traces")
     network = tmp_path / "traces" / "network.yml"
+    for path in (tmp_path / "traces").glob("*.et"):
+        path.write_bytes(trace_bytes([coll(n, "1", comm_size=1 << 20) for n in range(2)]))
     rules = simulate_traces(tmp_path / "traces", network)
     assert rules.step_time_ns == 2 * rules.spent[0][0].busy_ns / rules.spent[0][0].count
     found = _simulate(tmp_path / "traces", simulator("plain"), "-c", "h100-dgx", "--json")

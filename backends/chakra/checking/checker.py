@@ -1,4 +1,4 @@
-"""Prove that a set of traces runs to its end, or name what stands in the way.
+"""Prove that a set of traces runs to its end at any times, or name what stands in the way.
 
 Simulators do not: they drop cycles silently, hang without a word, and exit with status 0.
 """
@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from flint.backends.chakra.checking.cohorts import Cohort, find_cohorts, match_collectives
-from flint.backends.chakra.checking.deadlock import Situation, find_deadlock
-from flint.backends.chakra.checking.findings import MAX_PER_CODE, CheckReport, Findings
+from flint.backends.chakra.checking.findings import MAX_PER_CODE, CheckReport, Findings, Proved
 from flint.backends.chakra.checking.listed_files import FileNumber, ListedFiles
+from flint.backends.chakra.checking.liveness import Deadlock, Situation, examine
 from flint.backends.chakra.checking.messages import AllMessages, find_exchange, report_overtaking
+from flint.backends.chakra.checking.timed import run_at_their_times
 from flint.backends.chakra.reading.kinds import GroupCodes, Remark
 from flint.backends.chakra.reading.parser import TraceParser
 from flint.backends.chakra.reading.reader import is_compressed, read_bytes, unpack
@@ -96,7 +97,7 @@ class _Check:
         return trace_class, trace_class.add(rank, values)
 
     def report(self) -> CheckReport:
-        """Compare the ranks with each other, then simulate."""
+        """Compare the ranks with each other, then prove that they end."""
         traces = self.traces
         if not traces.partial:
             self._note_missing_ranks()
@@ -114,14 +115,15 @@ class _Check:
         complete = len(self.present) == traces.world and max(self.present) < traces.world
         # A file that was changed is examined as it is: the traces may be sound all the same, or not.
         examined = complete and set(self.findings.counts) <= {"changed-file", "missing-file"}
-        if examined:
-            self._simulate(cohorts, exchange)
+        proved, doubt = self._prove(cohorts, exchange) if examined else (Proved.NOTHING, "")
         return CheckReport(
             ranks=len(traces.paths),
             nodes=sum(len(c.ranks) * len(c.nodes.structure) for c in classes),
             groups=len(self.membership.members),
             partial=traces.partial,
             deadlock_examined=examined,
+            proved=proved,
+            doubt=doubt,
             findings=self.findings.sorted(),
             counts=self.findings.in_order(),
             notes=(*notes, *self._notes(classes)),
@@ -175,13 +177,28 @@ class _Check:
                 left -= times
             rank += 1
 
-    def _simulate(self, cohorts: list[Cohort], exchange: AllMessages) -> None:
+    def _prove(self, cohorts: list[Cohort], exchange: AllMessages) -> tuple[Proved, str]:
+        """At which times the traces end, and why not at any."""
         report_overtaking(exchange, self.findings)
         members = self.membership.members
-        deadlock = find_deadlock(Situation(cohorts, exchange, members, self.traces.world))
-        if deadlock is not None:
-            code = "recv-before-send" if deadlock.only_messages else "one-slot-deadlock"
-            self.findings.add(code, deadlock.rank, deadlock.node, deadlock.sentence)
+        found = examine(Situation(cohorts, exchange, members, self.traces.world))
+        if found is None:
+            return Proved.ANY_TIMES, ""
+        if isinstance(found, Deadlock):
+            return self._never_ends(found, "")
+        try:
+            run = run_at_their_times(self.traces)
+        except FlintError as error:
+            return Proved.NOTHING, f"{found.sentence}; Flint cannot run them: {error.message}"
+        if run.deadlock is not None:
+            return self._never_ends(run.deadlock, run.times)
+        return Proved.THESE_TIMES, found.sentence + (f" (run at {run.times})" if run.times else "")
+
+    def _never_ends(self, found: Deadlock, times: str) -> tuple[Proved, str]:
+        code = "recv-before-send" if found.only_messages else "one-slot-deadlock"
+        sentence = found.sentence + (f" (at {times})" if times else "")
+        self.findings.add(code, found.rank, found.node, sentence)
+        return Proved.NOTHING, ""
 
 
 def _file_number(path: Path) -> FileNumber | None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from flint.backends.chakra.checking.findings import Findings
 from flint.backends.chakra.reading.kinds import GroupCodes, GroupName
+from flint.backends.chakra.reading.slot_order import by_turn
 from flint.backends.chakra.reading.trace_class import (
     AT,
     COMM_KIND,
@@ -279,12 +280,12 @@ def match_collectives(
 
 
 def _issued(cohorts: Sequence[Cohort]) -> dict[int, dict[bytes, list[int]]]:
-    """Group -> sequence of (kind, comm_size) in order of id -> ranks that issue it, ascending."""
+    """Group -> sequence of (kind, comm_size) in their order -> ranks that issue it, ascending."""
     issued: dict[int, dict[bytes, list[int]]] = {}
     for cohort in cohorts:
         ranks, part = cohort.ranks.tolist(), cohort.collectives
         for label in range(part.values.shape[1]):
-            lines = part.of(label)
+            lines = by_turn(part.of(label), AT, cohort.nodes.slot_order)
             sequence = np.ascontiguousarray(lines[:, (COMM_KIND, COMM_SIZE)]).tobytes()
             for rank, group in zip(ranks, part.values[:, label].tolist(), strict=True):
                 issued.setdefault(group, {}).setdefault(sequence, []).append(rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import islice, product
 from typing import NamedTuple
 
@@ -71,6 +72,14 @@ class Finding(NamedTuple):
         return f"{self.code}{where}: {self.sentence}"
 
 
+class Proved(StrEnum):
+    """At which times traces are proved to end."""
+
+    ANY_TIMES = "any-times"
+    THESE_TIMES = "these-times"
+    NOTHING = "nothing"
+
+
 @dataclass(frozen=True)
 class CheckReport:
     """What `check` examined and found.
@@ -78,7 +87,8 @@ class CheckReport:
     Of each code the first MAX_PER_CODE findings by rank and node are kept, `counts` has all.
     `ranks` are the files read; `partial` is true where only some ranks of the mesh were written, so
     that nothing could be said about the others; `deadlock_examined` is false where earlier findings
-    or absent ranks make a simulation meaningless. `notes` are sentences about what is no fault, and
+    or absent ranks leave nothing to prove. `proved` says that the traces end whatever computations and
+    messages last, or at the times that they have; why not at any says `doubt`. `notes` are sentences about what is no fault, and
     about what could not be proved. `compared_files` were held against the manifest.
     """
 
@@ -91,6 +101,8 @@ class CheckReport:
     counts: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     compared_files: int = 0
+    proved: Proved = Proved.NOTHING
+    doubt: str = ""
 
     @property
     def ok(self) -> bool:

@@ -1,19 +1,12 @@
-"""Ranks that are certain to be in step, so that one of them can be simulated for all.
+"""Ranks that are alike, so that one of them can be examined for all.
 
 Two ranks are alike if they run the same nodes, their collectives and messages share groups and
 peers in the same places (one cohort), and for each of these the others who take part are alike too.
-If all ranks of a part are in one state, the simulator's next step is the same for each of them:
-they issue the same node, and what it waits for is in the same state. So they stay in step, and the
-simulation of one rank per part ends if and only if that of all ranks does.
+Then whatever a node of a rank waits for, the same node of each rank that is like it waits for the same
+of ranks that are like those: who waits in a circle among parts waits in one among ranks.
 
 Parts are found as the coarsest division that is stable (colour refinement): ranks are divided by
 cohort, then by who takes part, until nothing is divided any more.
-
-One thing breaks the step: the simulator looks at ranks one after another, so that of two ranks that
-send to each other one is first. That is of no account where no rank ever has a choice: its
-collectives and sends are in one order by dependencies, and none of its receives is like another.
-Then what ends in the end does not depend on any order (each step stays possible until it is
-taken). Where there are messages and a choice, every rank is simulated.
 """
 
 from __future__ import annotations
@@ -25,18 +18,9 @@ import numpy as np
 
 from flint.backends.chakra.checking.cohorts import Cohort
 from flint.backends.chakra.checking.messages import AllMessages
-from flint.backends.chakra.reading.trace_class import (
-    AT,
-    COMM_SIZE,
-    COMM_TAG,
-    COMM_TYPE,
-    TraceNodes,
-    topological_order,
-)
-from flint.backends.chakra.schema import NodeType
 from flint.ir.program import Int64s
 
-#: Divisions after which every rank is simulated instead.
+#: Divisions after which every rank is examined instead.
 _MOST_ROUNDS = 256
 
 
@@ -59,9 +43,6 @@ def find_parts(
 ) -> Int64s:
     """For each rank the number of its part. Traces have no findings and are complete."""
     alone = np.arange(world)
-    has_messages = len(exchange.sends) > 0
-    if has_messages and not all(map(_has_no_choice, cohorts)):
-        return alone
     uses = make_uses(cohorts, exchange, world)
     sizes = np.bincount(uses.group, minlength=len(members))
     if any(size and size != len(members[g]) for g, size in enumerate(sizes.tolist())):
@@ -71,34 +52,9 @@ def find_parts(
     for _ in range(_MOST_ROUNDS):
         refined = _refine(part, uses)
         if refined.max() + 1 == count:
-            return part if _meet_once(part, uses) else alone
+            return part
         part, count = refined, int(refined.max()) + 1
     return alone
-
-
-def _has_no_choice(cohort: Cohort) -> bool:
-    """Whether dependencies alone order what holds the slot, and no two receives are alike."""
-    receives = cohort.receives
-    said = receives.lines[:, (COMM_TAG, COMM_SIZE)]
-    keys = np.column_stack((receives.label, said))
-    if len(np.unique(keys, axis=0)) < len(keys):
-        return False
-    return _is_chain(cohort.nodes)
-
-
-def _is_chain(nodes: TraceNodes) -> bool:
-    """Whether each collective and send waits for the one before it: all are on one path."""
-    comm, structure = nodes.comm, nodes.structure
-    holds = np.zeros(len(structure), dtype=np.int64)
-    holds[comm[comm[:, COMM_TYPE] != NodeType.COMM_RECV, AT]] = 1
-    own = holds.tolist()
-    on_path = list(own)
-    start, children = structure.adjacency
-    for p in topological_order(structure):
-        here = on_path[p]
-        for child in children[start[p] : start[p + 1]]:
-            on_path[child] = max(on_path[child], here + own[child])
-    return max(on_path, default=0) == sum(own)
 
 
 def make_uses(cohorts: Sequence[Cohort], exchange: AllMessages, world: int) -> Uses:
@@ -149,7 +105,7 @@ def _lines(rank: Int64s, what: int, label: Int64s, other: Int64s, at: Int64s | i
 
 def meetings(part: Int64s, uses: Uses) -> Int64s:
     """For each group a number, equal for groups in which the same parts take the same part."""
-    pairs = _participants(part, uses)
+    pairs = participants(part, uses)
     counts = np.bincount(pairs[:, 0])
     stops = np.cumsum(counts)
     said = np.ascontiguousarray(pairs[:, 1:])
@@ -164,16 +120,10 @@ def meetings(part: Int64s, uses: Uses) -> Int64s:
     )
 
 
-def _participants(part: Int64s, uses: Uses) -> Int64s:
+def participants(part: Int64s, uses: Uses) -> Int64s:
     """(group, part, label) of all who take part, each once, sorted."""
     table = np.column_stack((uses.group, part[uses.group_rank], uses.group_label))
     table = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))]
     new = np.ones(len(table), dtype=np.bool_)
     new[1:] = (table[1:] != table[:-1]).any(axis=1)
     return table[new]
-
-
-def _meet_once(part: Int64s, uses: Uses) -> bool:
-    """Whether no part meets in one group under two labels, as one simulated rank could not."""
-    pairs = _participants(part, uses)
-    return not bool((pairs[1:, :2] == pairs[:-1, :2]).all(axis=1).any())

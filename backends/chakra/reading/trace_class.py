@@ -17,6 +17,7 @@ import numpy as np
 from flint.backends.chakra.checking.findings import Collected
 from flint.backends.chakra.reading.heads import UInt64s
 from flint.backends.chakra.reading.kinds import Remark
+from flint.backends.chakra.reading.slot_order import SlotOrder, find_slot_order
 from flint.backends.chakra.schema import NodeType
 from flint.ir.program import Int32s, Int64s
 
@@ -160,6 +161,12 @@ class TraceNodes:
     def messages(self) -> Int64s:
         """The lines of `comm` that are sends and receives."""
         return np.compress(self.comm[:, COMM_TYPE] != NodeType.COMM_COLL, self.comm, axis=0)
+
+    @cached_property
+    def slot_order(self) -> SlotOrder:
+        """In which order dependencies put what takes the slot for communication."""
+        types = {p: NodeType(t) for p, t in self.comm[:, (AT, COMM_TYPE)].tolist()}
+        return find_slot_order(topological_order(self.structure), self.structure.adjacency, types)
 
     def id_at(self, position: int) -> int:
         """Id of the node at a position."""

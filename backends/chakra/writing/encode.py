@@ -8,7 +8,7 @@ records of equal length, so one `Template` serves all ranks whose numbers have e
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -313,8 +313,20 @@ def _kept(
             todo.extend(unknown)
             continue
         parts = (known[d] if dropped[d] else (d,) for d in deps)
-        found = frozenset(itertools.chain.from_iterable(parts))
-        known[todo[-1]] = found
+        found = known[todo[-1]] = _last_of_streams(itertools.chain.from_iterable(parts), nodes)
         if len(todo) == 1:
             return found
         todo.pop()
+
+
+def _last_of_streams(nodes: Iterable[int], all_nodes: LoweredNodes) -> frozenset[int]:
+    """Without kernels that another one waits for already: those before it on its stream."""
+    last: dict[int, int] = {}
+    others = set()
+    for node in nodes:
+        stream = int(all_nodes.stream[node])
+        if stream < 0:
+            others.add(node)
+        else:
+            last[stream] = max(node, last.get(stream, -1))
+    return frozenset(others.union(last.values()))

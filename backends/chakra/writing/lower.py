@@ -75,7 +75,8 @@ class LoweredNodes:
     `comm_type`, `comm_bytes`, `tag` are 0 for computation. `slot` is an index into `slots`, or -1
     where all ranks have equal bytes; `dimensions` is an index into `dimension_flags`, or -1.
     `after` is a kernel that node i waits for besides `deps`, only for order, or -1. A dependency may
-    be on a larger id. `of_host` are computations of the host.
+    be on a larger id. `of_host` are computations of the host. `stream` is -1 for communication; each
+    kernel of a stream waits, itself or through others, for the one before it.
     `duration_micros` is 0 where simulators find the time.
     """
 
@@ -93,6 +94,7 @@ class LoweredNodes:
     dimension_flags: tuple[tuple[bool, ...], ...]
     duration_micros: Int64s
     of_host: NDArray[np.bool_]
+    stream: Int64s
 
     def __len__(self) -> int:
         return len(self.type)
@@ -112,7 +114,8 @@ def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> 
     row = nodes.row[origin]
     types = _node_types(program, row, is_second)
     dep_start, deps = _copy_dependencies(nodes, origin, np.cumsum(copies) - 1)
-    after = _before(dep_start, deps, _streams(program, row, types))
+    stream = _streams(program, row, types)
+    after = _before(dep_start, deps, stream)
     if not names.producers_only:
         later = np.flatnonzero(after >= 0)
         dep_start, deps = with_pairs(dep_start, deps, later, after[later])
@@ -135,6 +138,7 @@ def lower(program: Program, names: Names, duration_ns: Floats | None = None) -> 
         if duration_ns is None
         else _micros(program, row, duration_ns),
         of_host=program.op[row] == OpClass.HOST,
+        stream=stream,
     )
 
 

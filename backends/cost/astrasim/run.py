@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flint.backends.chakra.reading.trace_files import find_traces
+from flint.backends.chakra.reading.trace_files import TraceSet, find_traces
 from flint.backends.chakra.schema import CommType, NodeType
+from flint.backends.cost.astrasim.disturbance import Disturbance
 from flint.backends.cost.astrasim.files import read_fabric, read_system, settings_beside
 from flint.backends.cost.astrasim.ring import Collectives, Fabric
 from flint.backends.cost.astrasim.step import (
@@ -32,13 +33,19 @@ from flint.errors import FlintError
 
 
 def simulate_traces(
-    place: Path, network: Path, settings: Path | None = None, *, has_one_slot: bool = True
+    place: Path,
+    network: Path,
+    settings: Path | None = None,
+    *,
+    has_one_slot: bool = True,
+    disturbance: Disturbance | None = None,
 ) -> SimulatedStep:
     """What ASTRA-sim says of the traces at `place` on `network`, with `settings`.
 
     These are the system.json beside the network unless they are given; beside network-1d.yml it is
     system-1d.json, if there is one. Without `has_one_slot`, a rank communicates as often at once as
-    nodes are ready: not ASTRA-sim's rule, but what that costs.
+    nodes are ready: not ASTRA-sim's rule, but what that costs. With a `disturbance`, computations
+    take what it makes of them.
 
     Raises FlintError FL601 to FL605 (traces that cannot be read), FL706 (files of the simulator),
     FL707 (traces that it does not run to their end, or settings that are not modelled); where ranks
@@ -46,7 +53,7 @@ def simulate_traces(
     """
     settings = settings or settings_beside(network)
     system, fabric = read_system(settings), read_fabric(network)
-    _require_modelled(settings, system, fabric)
+    require_modelled(settings, system, fabric)
     traces = find_traces(place)
     if sorted(traces.paths) != list(range(fabric.world)):
         raise FlintError(
@@ -55,12 +62,28 @@ def simulate_traces(
             place=str(network),
             help="ASTRA-sim wants a trace for each; write all ranks",
         )
-    reader = TraceReader(traces, fabric.sizes, system)
+    if disturbance is not None:
+        disturbance.require_ranks(fabric.world)
+    reader = TraceReader(traces, fabric.sizes, system, disturbance)
+    return run_traces(reader, traces, fabric, system, has_one_slot=has_one_slot, name=network.name)
+
+
+def run_traces(
+    reader: TraceReader,
+    traces: TraceSet,
+    fabric: Fabric,
+    system: SystemFile,
+    *,
+    name: str,
+    has_one_slot: bool = True,
+) -> SimulatedStep:
+    """The same for traces, network and settings that were read. `name` is that of the network."""
     ranks = [reader.read(rank, path) for rank, path in traces.paths.items()]
-    return _Run(ranks, fabric, system, has_one_slot).step(network.name)
+    return _Run(ranks, fabric, system, has_one_slot).step(name)
 
 
-def _require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
+def require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
+    """Raise FlintError FL707 for settings that are not modelled."""
     names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     wrong = {
         "replay-only": bool(system.replay_only),
@@ -228,7 +251,8 @@ class _Run:
     ) -> Waiting:
         """A node of a rank that waits for others."""
         trace = self.ranks[rank].trace
-        return Waiting(rank, trace.id[node], trace.name[node], work_text(work), absent)
+        is_message = isinstance(work, MessageEnd)
+        return Waiting(rank, trace.id[node], trace.name[node], work_text(work), absent, is_message)
 
     def message(self, number: int, node: int) -> MessageEnd:
         """The message of a node that sends."""

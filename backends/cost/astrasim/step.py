@@ -39,13 +39,17 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a rank that never ends waits in: a node, and ranks that have not come there."""
+    """What a rank that never ends waits in: a node, and ranks that have not come there.
+
+    `is_message` says that it is a receive.
+    """
 
     rank: int
     node: int
     name: str
     what: str
     absent: tuple[int, ...]
+    is_message: bool = False
 
     def __str__(self) -> str:
         named = f" ({self.name})" if self.name else ""

@@ -12,6 +12,7 @@ import numpy as np
 from flint.backends.chakra.reading.reader import Decoder, TraceNode, read_bytes, records, unpack
 from flint.backends.chakra.reading.trace_files import Membership, TraceSet
 from flint.backends.chakra.schema import CommType, NodeType
+from flint.backends.cost.astrasim.disturbance import Disturbance
 from flint.backends.cost.astrasim.system import SystemFile
 from flint.errors import FlintError
 
@@ -72,8 +73,15 @@ class TraceReader:
     does not run).
     """
 
-    def __init__(self, traces: TraceSet, sizes: tuple[int, ...], system: SystemFile) -> None:
+    def __init__(
+        self,
+        traces: TraceSet,
+        sizes: tuple[int, ...],
+        system: SystemFile,
+        disturbance: Disturbance | None = None,
+    ) -> None:
         self._system = system
+        self._disturbance = disturbance or Disturbance()
         self._world = len(traces.paths)
         self._decoder = Decoder()
         self._membership = Membership(self._world, traces.groups, sizes)
@@ -84,6 +92,8 @@ class TraceReader:
     def read(self, rank: int, path: Path) -> RankTrace:
         """The trace of one rank."""
         nodes = sorted(self._nodes(path), key=lambda n: n.id)
+        if self._disturbance.touches(rank):
+            nodes = self._disturbance.nodes(rank, nodes)
         place = {n.id: i for i, n in enumerate(nodes)}
         waits, children = [0] * len(nodes), [list[int]() for _ in nodes]
         for i, node in enumerate(nodes):

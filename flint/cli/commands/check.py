@@ -30,15 +30,19 @@ def check(
             help="The communicator group file, if it is not comm_group.json beside the traces.",
         ),
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit 1 unless the traces end whatever anything lasts."),
+    ] = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Check traces for what makes simulators hang.
 
-    Proves that they are readable, acyclic, complete, matched between ranks and free of deadlock,
-    whoever wrote them, and those of Flint that no file changed since. Exits 0 if nothing was found
-    and 1 otherwise.
+    Proves that they are readable, acyclic, complete and matched between ranks, whoever wrote them,
+    and those of Flint that no file changed since; and that they end whatever computations and messages
+    last, else at the times that they have. Exits 0 if nothing was found and 1 otherwise.
     """
     from flint.backends.chakra import check as check_traces
 
@@ -48,7 +52,7 @@ def check(
         print_json(_document(report))
     else:
         print_text(_text(report, verbose=verbose > 0))
-    if not report.ok:
+    if not report.ok or (strict and report.proved != "any-times"):
         raise typer.Exit(FOUND)
 
 
@@ -61,6 +65,8 @@ def _document(report: CheckReport) -> CheckDocument:
         "groups": report.groups,
         "partial": report.partial,
         "deadlock_examined": report.deadlock_examined,
+        "proved": report.proved.value,
+        "doubt": report.doubt,
         "compared_files": report.compared_files,
         "notes": list(report.notes),
         "counts": report.counts,
@@ -85,7 +91,8 @@ def _text(report: CheckReport, *, verbose: bool) -> str:
         )
     )
     if report.ok:
-        lines.append(f"ok: {examined}")
+        only = " at these times only" if report.proved == "these-times" else ""
+        lines.append(f"ok{only}: {examined}")
     else:
         counts = ", ".join(f"{code} {n}" for code, n in report.counts.items())
         lines.append(f"{plural(total, 'finding')} in {examined}: {counts}")
@@ -94,4 +101,6 @@ def _text(report: CheckReport, *, verbose: bool) -> str:
         lines.append("note: not every rank is here; nothing was said about the others")
     if not report.deadlock_examined:
         lines.append("note: deadlock was not examined")
+    if report.doubt:
+        lines.append(f"note: it is not proved that they end at other times: {report.doubt}")
     return "\n".join(lines)

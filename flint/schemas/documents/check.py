@@ -36,7 +36,11 @@ class CheckDocument(TypedDict):
     partial: bool
     """Whether only some ranks were there: nothing is said about the others."""
     deadlock_examined: bool
-    """False where earlier findings or absent ranks leave nothing to simulate."""
+    """False where earlier findings or absent ranks leave nothing to prove."""
+    proved: Literal["any-times", "these-times", "nothing"]
+    """Whether the traces end whatever anything lasts, or at the times that they have."""
+    doubt: str
+    """Why it is not proved for any times; empty where it is, or where deadlock was not examined."""
     compared_files: int
     """Files that were held against the manifest."""
     notes: list[str]
