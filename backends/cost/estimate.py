@@ -236,19 +236,19 @@ class Estimate:
         against: Estimate | None = None,
         names: tuple[str, str] | None = None,
         rank_class: int | str | None = None,
+        force: bool = False,
     ) -> int:
         """Write an HTML page on the estimate, or on it beside another one; gives its bytes.
 
         The page loads nothing from elsewhere. `names` are those of the two, `rank_class` is whose
         time it shows: an index or name, None for the slowest. Raises FlintError FL502 (cannot
-        write, or a file of a trace or another input would be replaced) and FL503 (no such class).
+        write), FL508 (no page of Flint's stands there, without `force`) and FL503 (no such class).
         """
-        from flint.backends.chakra.keeping import refuse_to_replace
-        from flint.io.files import write_atomically
+        from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 
-        refuse_to_replace(Path(path))
+        refuse_to_replace(Path(path), OutputKind.PAGE, force=force)
         page = self.to_html(against=against, names=names, rank_class=rank_class).encode()
-        write_atomically(Path(path), page)
+        write_output(Path(path), page, OutputKind.PAGE, force=force)
         return len(page)
 
     def __str__(self) -> str:

@@ -63,12 +63,18 @@ def to_graphml(program: Program) -> str:
     graph.graph["mesh"] = _xml(graph.graph["mesh"])
     for _, attributes in graph.nodes(data=True):
         attributes.update(_plain(attributes))
-    return "\n".join(networkx.generate_graphml(graph)) + "\n"
+    first, *rest = networkx.generate_graphml(graph)
+    return "\n".join([first, f"<!-- {SCHEMA} -->", *rest]) + "\n"
 
 
 def to_dot(program: Program) -> str:
     """The program as Graphviz DOT: loops and branches are clusters, communication is filled."""
-    lines = ["digraph program {", "  rankdir=TB;", '  node [shape=box, fontname="sans-serif"];']
+    lines = [
+        f"// {SCHEMA}",
+        "digraph program {",
+        "  rankdir=TB;",
+        '  node [shape=box, fontname="sans-serif"];',
+    ]
     lines += _dot_rows(program, -1, 0, len(program), "  ")
     for source, target, carried in _edges(program):
         style = " [style=dashed, constraint=false]" if carried else ""

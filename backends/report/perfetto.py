@@ -20,7 +20,7 @@ from flint.backends.chakra.writing.encode import short_scope
 from flint.backends.report.views.memory import MemoryPoint, memory_over_time
 from flint.backends.report.views.rank_class import chosen_classes
 from flint.errors import FlintError
-from flint.io.files import write_atomically
+from flint.io.outputs import OutputKind, write_output
 from flint.ir.program import Int64s, Kind, Phase, Program
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ from flint.messages import message_classes
 NODE_LIMIT = 100_000
 #: Names one writer of packets in a trace. There is one here.
 _SEQUENCE = 1
+#: That of the first packet: by it `flint.io.outputs` knows a timeline of Flint, "FLNT".
+_MARK = 0x464C4E54
 #: Tracks of a class: its process is number 0, its streams follow, and the counter is the last.
 _TRACKS = 1000
 
@@ -56,6 +58,7 @@ def write_perfetto(
     *,
     rank_class: int | str | None = None,
     window_ns: tuple[float, float] | None = None,
+    force: bool = False,
 ) -> PerfettoReport:
     """Write the timeline of `estimate` to `path`.
 
@@ -63,7 +66,7 @@ def write_perfetto(
     takes the one that ends last.
     `window_ns` are two times in ns from the start of the step: nodes that run between them are
     written. Without it, the first NODE_LIMIT nodes to start are. Times are rounded to 1 ns. Raises
-    FlintError FL502 (cannot write), FL503 (no such class), FL504 (a window without
+    FlintError FL502 (cannot write), FL508 (a file of another stands there, without `force`), FL503 (no such class), FL504 (a window without
     length, or after the step).
     """
     chosen = chosen_classes(estimate, rank_class)
@@ -78,9 +81,11 @@ def write_perfetto(
         points = memory_over_time(estimate, number).points
         trace = _ClassTrace(number, estimate.classes[number], timeline, points)
         for packet in trace.packets(estimate.timeline.streams, nodes):
+            if not parts:
+                packet.trusted_packet_sequence_id = _MARK
             parts.append(pb.Trace(packet=[packet]).SerializeToString(deterministic=True))
         written, total = written + len(nodes), total + len(timeline.start_ns)
-    write_atomically(Path(path), b"".join(parts))
+    write_output(Path(path), b"".join(parts), OutputKind.TIMELINE, force=force)
     return PerfettoReport(written, total - written)
 
 

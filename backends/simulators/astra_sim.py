@@ -22,7 +22,7 @@ from flint.backends.simulators.outcome import RankEnd, SimulatedRun
 from flint.backends.simulators.process import Ended, Limits, run_program
 from flint.errors import FlintError
 from flint.io.bounded import is_directory, is_file
-from flint.io.processes import family
+from flint.io.scratch import scratch_folder
 from flint.text import format_bytes, plural
 
 #: The environment variable that names the binary.
@@ -84,7 +84,7 @@ class AstraSim:
         What goes wrong later is the `failure` of the run: FL712 to FL716.
         """
         heard = Listener(case.fabric.world, progress)
-        with family().scratch() as scratch:
+        with scratch_folder() as scratch:
             folder = scratch / "run"
             folder.mkdir()
             options = lay_out(inputs, case, folder)

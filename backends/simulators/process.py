@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from flint.backends.simulators import launcher
+from flint.io import process_tree
 from flint.io.processes import Patience, Watch, family, kill_group
 
 #: How many lines of stderr are kept, and how many characters of each.
@@ -99,7 +100,14 @@ def run_program(
 
 
 def _started(command: Sequence[str], folder: Path, limits: Limits) -> subprocess.Popen[bytes]:
-    before = [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid())]
+    before = [
+        sys.executable,
+        "-I",
+        "-S",
+        launcher.__file__,
+        process_tree.__file__,
+        str(os.getpid()),
+    ]
     return subprocess.Popen(
         [*before, str(limits.memory_bytes), *command],
         cwd=folder,

@@ -20,7 +20,7 @@ from flint.backends.simulators.outcome import failure_json
 from flint.backends.simulators.process import Ended, Limits, run_program
 from flint.backends.simulators.products import Array, Product
 from flint.errors import FlintError
-from flint.io.processes import family
+from flint.io.scratch import scratch_folder
 from flint.text import Column, format_seconds, plural, text_table
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class ScaleSim:
         return [f"{_left(len(left))}: {took}"]
 
     def _run(self, array: Array, products: Sequence[Product], heard: _Listener) -> Ended:
-        with family().scratch() as scratch:
+        with scratch_folder() as scratch:
             folder = scratch / "run"
             folder.mkdir()
             (folder / runner.CONFIG).write_text(_config(array))

@@ -15,7 +15,7 @@ from flint.backends.simulators.fidelities import Fidelity, of_trace
 from flint.backends.simulators.inputs import find_inputs
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.io.processes import family
+from flint.io.scratch import scratch_folder
 from flint.ir.workload import Workload
 
 #: A step with more nodes on all ranks together is not written for a comparison: minutes.
@@ -47,7 +47,7 @@ class Traced:
         )
         if nodes > MOST_NODES:
             raise FlintError("FL718", f"the traces have {nodes:,} nodes: flint simulate runs them")
-        with family().scratch() as scratch:
+        with scratch_folder() as scratch:
             folder = scratch / "traces"
             kernels, timing = timed_kernels(
                 self.workload,

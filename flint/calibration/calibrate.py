@@ -71,14 +71,16 @@ class Calibration:
         better = [f for f in self.kernels if f.is_better]
         return bool(better or self.host_launch_ns or any(f.is_better for _, f in self.tiers))
 
-    def write(self, path: str | os.PathLike[str], *, residuals: bool = False) -> list[Path]:
+    def write(
+        self, path: str | os.PathLike[str], *, residuals: bool = False, force: bool = False
+    ) -> list[Path]:
         """Write the cluster file; with `residuals` the times of exact shapes, too, beside it.
 
-        Raises FlintError FL502 for a file that is there already, FL849 where nothing is to be written.
+        Raises FlintError FL508 for a file that is there already, without `force`, FL849 where nothing is to be written.
         """
         from flint.calibration.cluster_file import write
 
-        return write(self, Path(path), residuals=residuals)
+        return write(self, Path(path), residuals=residuals, force=force)
 
     def to_json(self, files: Sequence[str] = ()) -> CalibrationDocument:
         """Exact numbers, JSON-able."""

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flint.backends.chakra.keeping import refuse_to_replace
 from flint.backends.cost.chips.measured import MOST_SHAPES, Key, as_csv, keys_of
 from flint.calibration.fitted import FEW
 from flint.cluster.load import preset_aliases, preset_names
 from flint.cluster.models import Cluster
 from flint.errors import FlintError
-from flint.io.files import write_atomically
+from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 
 if TYPE_CHECKING:
     from flint.calibration.calibrate import Calibration
@@ -27,15 +26,18 @@ if TYPE_CHECKING:
 _LISTED = 4
 
 
-def write(found: Calibration, path: Path, *, residuals: bool = False) -> list[Path]:
+def write(
+    found: Calibration, path: Path, *, residuals: bool = False, force: bool = False
+) -> list[Path]:
     """Write the cluster file, and beside it the times of exact shapes where `residuals` is asked.
 
-    The same calibration gives the same bytes. Raises FlintError FL502 for a file that is there already,
-    FL849 where nothing is to be written.
+    The same calibration gives the same bytes. Raises FlintError FL508 for a file that is there already,
+    without `force`, FL849 where nothing is to be written.
     """
     table = path.with_suffix(".kernels.csv")
-    for file in (path, *((table,) if residuals else ())):
-        _refuse_existing(file)
+    refuse_to_replace(path, OutputKind.CLUSTER, force=force)
+    if residuals:
+        refuse_to_replace(table, OutputKind.KERNEL_TIMES, force=force)
     times = residual_times(found) if residuals else []
     if not found.is_changed and not times:
         raise FlintError(
@@ -46,21 +48,11 @@ def write(found: Calibration, path: Path, *, residuals: bool = False) -> list[Pa
     text = as_toml(found, path, table.name if times else "")
     written = [path]
     if times:
-        write_atomically(table, as_csv(times).encode())
+        write_output(table, as_csv(times).encode(), OutputKind.KERNEL_TIMES, force=force)
         written.append(table)
-    write_atomically(path, text.encode())
+    write_output(path, text.encode(), OutputKind.CLUSTER, force=force)
     Cluster.load(path)  # what was written can be read: a mistake here is Flint's
     return written
-
-
-def _refuse_existing(path: Path) -> None:
-    refuse_to_replace(path)
-    if path.exists():
-        raise FlintError(
-            "FL502", f"{path} is there, and is not overwritten", help="give another name"
-        )
-    if not path.parent.is_dir():
-        raise FlintError("FL502", f"cannot write {path}: there is no folder {path.parent}")
 
 
 def residual_times(found: Calibration) -> list[tuple[Key, float]]:

@@ -7,8 +7,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from flint.errors import FlintError
-from flint.io.files import write_atomically
+from flint.io.outputs import OutputKind, write_output
 
 #: Folder of the scripts, which import nothing of Flint.
 _FOLDER = "flint.calibration.scripts"
@@ -54,10 +53,6 @@ def _order(found: tuple[str, set[str]]) -> tuple[bool, str]:
     return bool(found[1]), found[0]
 
 
-def write_script(path: Path, framework: str) -> None:
-    """Write it. Raises FlintError FL502 for a file that is there already."""
-    if path.exists():
-        raise FlintError(
-            "FL502", f"{path} is there, and is not overwritten", help="give another name"
-        )
-    write_atomically(path, script_of(framework).encode())
+def write_script(path: Path, framework: str, *, force: bool = False) -> None:
+    """Write it. Raises FlintError FL508 for a file that is there already, without `force`."""
+    write_output(path, script_of(framework).encode(), OutputKind.SCRIPT, force=force)

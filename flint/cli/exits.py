@@ -16,9 +16,11 @@ import typer
 
 from flint.cli.console import print_error, print_traceback
 from flint.cli.log import log_shown
+from flint.cli.paths import refuse_outputs
 from flint.cli.signals import INTERRUPTED, TERMINATED, Terminated, signals
 from flint.errors import FlintError
 from flint.frontends.contained import contained, keep_descriptor_1_clean
+from flint.io.endings import endings
 
 #: A check or a comparison found something.
 FOUND = 1
@@ -36,6 +38,7 @@ def guarded(command: C) -> C:
     def run(*args: object, **kwargs: Any) -> None:
         try:
             with log_shown(int(kwargs.get("verbose") or 0)):
+                refuse_outputs(command, kwargs)
                 command(*args, **kwargs)
         except (typer.Exit, typer.Abort):
             raise
@@ -107,6 +110,7 @@ def no_exit_of_compiled_code() -> bool:
 def end_process(status: int) -> NoReturn:
     """End the process as Python would, without the exit handlers of C and the user's threads."""
     keep_descriptor_1_clean()
+    endings().end()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:

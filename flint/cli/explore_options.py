@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from flint.cli.options import cluster_candidates
+from flint.cli.paths import READS, Writes
 from flint.errors import FlintError
+from flint.io.outputs import OutputKind
 
 Explored = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL[:NAME]", help="What flint capture takes; without it, --study is shown."
     ),
+    READS,
 ]
 Devices = Annotated[
     str | None,
@@ -35,6 +38,7 @@ Clusters = Annotated[
         autocompletion=cluster_candidates,
         help="Machines: presets or files, several with commas (repeatable).",
     ),
+    READS,
 ]
 MeshPattern = Annotated[
     str | None,
@@ -82,6 +86,7 @@ StudyFileOption = Annotated[
     typer.Option(
         "--study", metavar="FILE", help="Keep results here, and take those that still hold."
     ),
+    Writes(OutputKind.STUDY, adds=True),
 ]
 Budget = Annotated[
     int | None,
@@ -107,17 +112,22 @@ Explain = Annotated[
 Export = Annotated[
     Path | None,
     typer.Option("--export", metavar="FILE", help="Write all results: .csv or .parquet."),
+    Writes(OutputKind.TABLE),
 ]
 Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write a page with pictures."),
+    Writes(OutputKind.PAGE),
 ]
 Machine = Annotated[
     Path | None,
     typer.Option("--machine", metavar="FILE", help="Write the cluster of the first row as a file."),
+    Writes(OutputKind.CLUSTER),
 ]
 Against = Annotated[
     Path | None,
     typer.Option("--against", metavar="STUDY", help="Compare with an older study, point by point."),
+    READS,
 ]
 Infeasible = Annotated[
     bool, typer.Option("--keep-infeasible", help="Price points that do not fit as well.")
@@ -135,10 +145,12 @@ Simulate = Annotated[
 Traces = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="DIR", help="Where traces of --simulate go."),
+    Writes(adds=True),
 ]
 Binary = Annotated[
     str | None,
     typer.Option("--binary", metavar="PATH", help="ASTRA-sim, for --simulate."),
+    READS,
 ]
 
 

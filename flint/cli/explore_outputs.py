@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flint.cli.console import print_note, print_text
-from flint.cli.signals import signals
 from flint.errors import FlintError
+from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     from flint.backends.simulators.astra_sim import AstraSim
@@ -30,18 +29,14 @@ class Outputs:
     simulate: int | None
     traces: Path | None
     binary: str | None
-    study: Path | None = None  #: which none of the files may replace
+    study: Path | None = None
+    force: bool = False  #: files that Flint did not write are replaced
 
     def refuse(self) -> None:
-        """Raise FlintError FL870, FL502, FL710, FL218 or FL864 for what cannot be written, run or read.
+        """Raise FlintError FL870, FL710, FL218 or FL864 for what cannot be written, run or read.
 
         That is before any work.
         """
-        from flint.cli.inputs import keep_traces
-
-        for path in self._files():
-            keep_traces(path)
-        self._refuse_to_replace()
         if self.export is not None:
             from flint.exploring.answers.export import require_format
 
@@ -58,20 +53,6 @@ class Outputs:
 
             Study.load(self.against)
 
-    def _refuse_to_replace(self) -> None:
-        """Raise FlintError FL502 for a study that would be replaced, and one file for two things."""
-        from flint.exploring.study.study_format import is_study
-
-        taken = {os.path.realpath(p) for p in (self.study, self.against) if p is not None}
-        for path in self._files():
-            whole = os.path.realpath(path)
-            if whole in taken or is_study(path):
-                what = "is a study" if is_study(path) else "is asked for twice"
-                raise FlintError(
-                    "FL502", f"{path} {what}, and is not overwritten", help="give another name"
-                )
-            taken.add(whole)
-
     def difference(self, found: Answer) -> StudyDifference | None:
         """What the study of --against says otherwise. Raises FlintError FL864 if it is none."""
         if self.against is None:
@@ -86,21 +67,17 @@ class Outputs:
 
         Raises FlintError FL872 where the model is not what the estimates are of.
         """
-        from flint.io.files import cannot_write, write_atomically
-
         texts = []
         if self.html is not None:
-            texts.append((self.html, found.to_html()))
+            texts.append((self.html, found.to_html(), OutputKind.PAGE))
         if self.machine is not None and found.best is not None:
-            texts.append((self.machine, _machine(found.best.point, self.machine)))
-        for path, text in texts:
-            try:
-                write_atomically(path, text.encode())
-            except OSError as error:
-                raise cannot_write(path, error) from error
+            machine = _machine(found.best.point, self.machine)
+            texts.append((self.machine, machine, OutputKind.CLUSTER))
+        for path, text, kind in texts:
+            write_output(path, text.encode(), kind, force=self.force)
         if self.export is not None:
-            found.export(self.export)
-        written = [p for p, _ in texts] + [p for p in (self.export,) if p is not None]
+            found.export(self.export, force=self.force)
+        written = [p for p, _, _ in texts] + [p for p in (self.export,) if p is not None]
         for path in written:
             print_note(f"wrote   {path}", quiet=quiet)
         return self._simulated(found)
@@ -117,9 +94,6 @@ class Outputs:
             whose = "ASTRA-sim" if self.binary else "ASTRA-sim's rules"
             print_text(f"\nthe first rows by {whose}:\n{simulated_table(simulated)}")
 
-    def _files(self) -> list[Path]:
-        return [p for p in (self.export, self.html, self.machine) if p is not None]
-
     def _simulated(self, found: Answer) -> list[SimulatedPoint]:
         if self.simulate is None or self.traces is None:
             return []
@@ -128,16 +102,15 @@ class Outputs:
 
         if self.study is not None:
             require_current(self.study, found.ranking.results[: self.simulate])
-        with signals().unwinding():
-            return list(
-                simulate_best(
-                    found.study.subject,
-                    found.ranking.results,
-                    self.simulate,
-                    self.traces,
-                    simulator=self._simulator(),
-                )
+        return list(
+            simulate_best(
+                found.study.subject,
+                found.ranking.results,
+                self.simulate,
+                self.traces,
+                simulator=self._simulator(),
             )
+        )
 
     def _simulator(self) -> AstraSim | None:
         """The simulator of --binary; None: its rules."""

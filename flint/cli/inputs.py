@@ -50,13 +50,6 @@ def _refuse_interrupted(path: Path) -> None:
         raise FlintError("FL301", f"cannot read {path}: No such file or directory", help=told)
 
 
-def keep_traces(output: Path | None) -> None:
-    """Raise FlintError FL502 for a file to write that is a directory, of a trace, or an input."""
-    from flint.backends.chakra.keeping import refuse_to_replace
-
-    refuse_to_replace(output)
-
-
 def program_of_rank(workload: Workload, rank: int) -> Program:
     """The program that `rank` runs. Raises FlintError FL503 if the mesh has no such rank."""
     if not 0 <= rank < workload.mesh.size:

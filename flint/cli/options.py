@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from flint.cli.paths import READS, Writes
+
 
 def cluster_candidates() -> list[str]:
     """What a shell offers for --cluster: presets; it offers files itself."""
@@ -121,6 +123,7 @@ Model = Annotated[
         metavar="MODEL[:NAME]",
         help="A model file (.py), StableHLO (.mlir, .mlirbc) or XLA HLO (.hlo, .txt, .pb).",
     ),
+    READS,
 ]
 ScriptArguments = Annotated[
     list[str] | None,
@@ -165,6 +168,7 @@ ChipName = Annotated[
         "or file (default: the first --cluster; else h100, or v5p for xla-tpu).",
         show_default=False,
     ),
+    READS,
 ]
 Hints = Annotated[
     list[str] | None,
@@ -183,12 +187,14 @@ MeshText = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="DIR", help="Write traces here (else: summary only)."),
+    Writes(or_traces=True),
 ]
 Arguments = Annotated[
     str | None,
     typer.Option(
         "--args", metavar="FILE.py:NAME", help="Arguments for a function that is not an entry."
     ),
+    READS,
 ]
 Settings = Annotated[
     list[str] | None,
@@ -235,6 +241,7 @@ ClusterNames = Annotated[
         help="Estimate the step on this cluster (repeatable); with -o, traces have the durations of "
         "kernels there.",
     ),
+    READS,
 ]
 Ranks = Annotated[
     str,

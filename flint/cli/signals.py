@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM: one line, the status that shells expect, and nothing left behind.
+"""Ctrl-C, SIGTERM and SIGHUP: one line, the status that shells expect, and nothing left behind.
 
 A KeyboardInterrupt may be raised anywhere: in the middle of an import of compiled code, which it
 crashes, in a destructor, which swallows it, in the user's `except BaseException`. So the handler ends
-the process itself. Only where files are written does it raise: `finally` blocks there tidy up. See
-docs/decisions/0027-ends-of-processes.md.
+the process itself, after it has undone what `flint.io.endings` lists. It raises only where a pool of
+processes has to come to its own end. See docs/decisions/0027-ends-of-processes.md.
 """
 
 from __future__ import annotations
@@ -16,35 +16,46 @@ from collections.abc import Iterator
 from functools import cache
 from types import FrameType
 
-#: 128 + SIGINT and 128 + SIGTERM, as shells report them.
+from flint.io.endings import endings
+
+#: 128 and the number of the signal, as shells report it.
 INTERRUPTED = 130
 TERMINATED = 143
 
-_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_WORDS = {
+    getattr(signal, name): word
+    for name, word in (("SIGINT", "interrupted"), ("SIGTERM", "terminated"), ("SIGHUP", "hung up"))
+    if hasattr(signal, name)  # Windows has no SIGHUP
+}
 #: To the beginning of the line, and nothing on it.
 _CLEAR_LINE = b"\r\x1b[K"
-#: How long to wait for an import to end before an exception is raised where files are written.
+#: How long to wait for an import to end before an exception is raised.
 _IMPORT_SECONDS = 0.02
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived: unwind, so that nothing half-written stays."""
+    """SIGTERM or SIGHUP arrived: unwind, so that processes come to their end."""
 
 
 class Signals:
-    """What SIGINT and SIGTERM do to this process."""
+    """What SIGINT, SIGTERM and SIGHUP do to this process."""
 
     def __init__(self) -> None:
         self._end = os._exit  # as it is now: the user's code gets another one
         self._unwinds = False
-        #: Whether this process is a command's own, from its beginning to its end.
-        self.taken = False
+        self._process = 0
         #: Whether a line on stderr is being drawn that has to go before anything is said.
         self.drawing = False
 
+    @property
+    def taken(self) -> bool:
+        """Whether this process is a command's own, from its beginning to its end."""
+        return endings().owns_process
+
     def take(self) -> None:
-        """Answer both from now on. A signal that the caller has told us to ignore stays ignored."""
-        self.taken = True
+        """Answer them from now on. A signal that the caller has told us to ignore stays ignored."""
+        endings().owns_process = True
+        self._process = os.getpid()
         for number in _WORDS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._arrived)
@@ -65,6 +76,14 @@ class Signals:
             self._unwinds = False
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if (
+            os.getpid() != self._process
+        ):  # the user's code forked: parent and its files are not its own
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+            return
+        if endings().is_later(number):
+            return
         if not self._unwinds:
             self._end_now(number)
         if _imports(frame):
@@ -81,6 +100,7 @@ class Signals:
         processes = sys.modules.get("flint.io.processes")
         if processes is not None:
             processes.family().end()
+        endings().end()
         with contextlib.suppress(OSError):
             os.write(2, _CLEAR_LINE if self.drawing else b"")
             os.write(2, f"{_WORDS[signal.Signals(number)]}\n".encode())

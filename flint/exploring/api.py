@@ -133,11 +133,11 @@ class Answer:
 
         return to_polars(self.results)
 
-    def export(self, path: str | Path) -> None:
+    def export(self, path: str | Path, *, force: bool = False) -> None:
         """Write all results to a .csv or .parquet file. Raises FlintError FL870, FL502."""
         from flint.exploring.answers.export import write_table
 
-        write_table(self.results, Path(path))
+        write_table(self.results, Path(path), force=force)
 
     @cached_property
     def _text(self) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from flint.errors import FlintError
-from flint.io.locks import locked, surely
+from flint.io.endings import endings
+from flint.io.locks import locked
 
 
 def cannot_write(path: Path, error: OSError) -> FlintError:
@@ -72,26 +73,33 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     try:
         target = Path(os.path.realpath(path))
-        if _is_stream(path, target):
+        if is_stream(path):
             _write_through(path, data)
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with locked(target.with_name(f".{target.name}.flint-lock")):
+            with folder_for(target), locked(target.with_name(f".{target.name}.flint-lock")):
                 _replace_file(target, data)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def _is_stream(path: Path, target: Path) -> bool:
-    named = os.path.abspath(path)
-    if named.startswith(("/dev/", "/proc/")) and not named.startswith("/dev/shm/"):
-        return True
+def is_stream(path: Path) -> bool:
+    """Whether a path is of something that takes bytes and keeps none: a pipe, /dev/null, /dev/stdout.
+
+    Raises OSError for a directory, and for a disk, which would lose what is on it.
+    """
     try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except ValueError as error:  # a null in the name
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if stat.S_ISBLK(mode):
+        raise OSError(errno.EINVAL, "it is a disk", str(path))
+    named = os.path.abspath(path)
+    if named.startswith(("/dev/", "/proc/")) and not named.startswith("/dev/shm/"):
+        return True  # /dev/stdout may be a file: what stands there stays
     return not stat.S_ISREG(mode)
 
 
@@ -103,6 +111,21 @@ def _write_through(path: Path, data: bytes) -> None:
         out.write(data)
 
 
+@contextlib.contextmanager
+def folder_for(path: Path) -> Iterator[None]:
+    """The folders around a place that is written to, made if need be; those that stay empty go again."""
+    made = [folder for folder in path.parents if not os.path.lexists(folder)]
+
+    def remove() -> None:
+        for folder in made:
+            with contextlib.suppress(OSError):  # it is not empty, or never was there
+                folder.rmdir()
+
+    with endings().undoing(remove):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+
+
 def _replace_file(path: Path, data: bytes) -> None:
     """Write beside `path`, which nobody else does now, and rename."""
     partial = path.with_name(f".{path.name}.flint-part")
@@ -111,12 +134,10 @@ def _replace_file(path: Path, data: bytes) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    try:
+    with endings().undoing(lambda: partial.unlink(missing_ok=True)):
         partial.unlink(missing_ok=True)  # of a process that was killed
         with partial.open("xb") as out:
             out.write(data)
         if mode is not None:
             os.chmod(partial, mode)
         os.replace(partial, path)
-    finally:
-        surely(lambda: partial.unlink(missing_ok=True))

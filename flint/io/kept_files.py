@@ -12,12 +12,12 @@ import io
 import os
 import shutil
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from flint.errors import FlintError
+from flint.io.scratch import locked_folder
 
 #: Files up to this size are copied when the program changes them in place or appends to them.
 _COPIED_BYTES = 2**30
@@ -49,6 +49,7 @@ class KeptFiles:
         self._warn, self._began, self._moved = warn, began, moved
         self._copies: dict[str, str] = {}
         self._folder = ""
+        self._lock: int | None = None
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -93,7 +94,7 @@ class KeptFiles:
     def _copied(self, path: str, with_content: bool) -> str:
         """A copy that the program may change. Raises FlintError FL235 if it is too large for one."""
         if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix="flint-kept-")
+            self._folder, self._lock = locked_folder()  # who kills this process removes it
         real = os.path.realpath(path)
         copy = os.path.join(self._folder, f"{len(self._copies)}-{os.path.basename(real)}")
         size = os.path.getsize(real)
@@ -118,6 +119,8 @@ class KeptFiles:
         self._copies.clear()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
 
     # --- what takes the place of Python's functions ---------------------------------------------
 

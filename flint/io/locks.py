@@ -10,10 +10,11 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from flint.errors import FlintError
+from flint.io.endings import endings
 
 #: How long a writer waits for another one.
 WAIT_SECONDS = 120.0
@@ -29,42 +30,48 @@ def locked(path: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     A file that a killed process left is nobody's lock, and is taken over. Raises FlintError FL506
     if another process holds it for `wait_seconds`, OSError if the file cannot be made.
     """
-    end = time.monotonic() + wait_seconds
-    while (handle := _take(path)) is None:
-        if time.monotonic() >= end:
-            raise FlintError(
-                "FL506",
-                f"another process has held {path} for {wait_seconds:g} seconds",
-                help="it writes to the same place: wait until it ends, or choose another place",
-            )
-        time.sleep(_POLL_SECONDS)
-    try:
+    lock, end = _Lock(path), time.monotonic() + wait_seconds
+    with endings().undoing(lock.release):
+        while not lock.take():
+            if time.monotonic() >= end:
+                raise FlintError(
+                    "FL506",
+                    f"another process has held {path} for {wait_seconds:g} seconds",
+                    help="it writes to the same place: wait until it ends, or choose another place",
+                )
+            time.sleep(_POLL_SECONDS)
         yield
-    finally:
-        # While it is held: who waits for it sees that it is another file.
-        surely(lambda: path.unlink(missing_ok=True))
-        os.close(handle)
 
 
-def surely(clean_up: Callable[[], object]) -> None:
-    """Clean up, and once more if an interrupt comes in between."""
-    try:
-        clean_up()
-    except Exception:
-        raise
-    except BaseException:
-        clean_up()
-        raise
+class _Lock:
+    """A lock file, and the descriptor that holds it, if this process does."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: int | None = None
 
-def _take(path: Path) -> int | None:
-    """A descriptor that holds the lock, or None if someone else does."""
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    handle = os.open(path, flags, 0o666)
-    if try_lock(handle) is not False and is_still(path, handle):
-        return handle
-    os.close(handle)
-    return None
+    def take(self) -> bool:
+        """Whether it is held now, and not by someone else. Raises OSError."""
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with (
+            endings().whole()
+        ):  # a file that was made belongs to this process from the first moment
+            handle = os.open(self._path, flags, 0o666)
+            if try_lock(handle) is not False and is_still(self._path, handle):
+                self._handle = handle
+            else:
+                os.close(handle)
+        return self._handle is not None
+
+    def release(self) -> None:
+        """Remove the file while it is held: who waits for it sees that it is another one."""
+        with endings().whole():
+            if self._handle is None:
+                return
+            if is_still(self._path, self._handle):
+                self._path.unlink()
+            os.close(self._handle)
+            self._handle = None
 
 
 def try_lock(handle: int) -> bool | None:

@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 from flint.errors import FlintError
-from flint.io.scratch import scratch_folder
+from flint.io.endings import endings
+from flint.io.process_tree import adopt_orphans, kill_below
+from flint.io.scratch import remove_leftovers
 
 #: Environment variables that change the two limits of `Patience`, in seconds.
 IDLE_SECONDS = "FLINT_CHILD_IDLE_SECONDS"
@@ -184,18 +185,22 @@ def cpu_seconds(group: int) -> float | None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a child that is not reaped yet, and everything in its group."""
+    """Kill a child that is not reaped yet, everything in its group and everything that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGSTOP)  # it starts no more, and keeps its orphans
+    kill_below(pid)
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 
 
 class ChildFamily:
-    """The children that run and the scratch folders that exist, for whoever ends the process at once."""
+    """The children that run, for whoever ends the process at once."""
 
     def __init__(self) -> None:
         self._pids: dict[int, None] = {}
-        self._folders: dict[str, None] = {}
+        if endings().owns_process:
+            adopt_orphans()
 
     def add(self, pid: int) -> None:
         """A child has started."""
@@ -205,22 +210,16 @@ class ChildFamily:
         """A child has ended and was waited for."""
         self._pids.pop(pid, None)
 
-    @contextlib.contextmanager
-    def scratch(self) -> Iterator[Path]:
-        """A new temporary folder, removed at the end."""
-        with scratch_folder() as folder:
-            self._folders[str(folder)] = None
-            try:
-                yield folder
-            finally:
-                self._folders.pop(str(folder), None)
-
     def end(self) -> None:
-        """Kill all children and remove all folders. Takes no lock: signal handlers call it."""
+        """Kill all children and what they started. Takes no lock: signal handlers call it."""
         for pid in list(self._pids):
             kill_group(pid)
-        for folder in list(self._folders):
-            shutil.rmtree(folder, ignore_errors=True)
+        if endings().owns_process:
+            kill_below(os.getpid())  # orphans, whose parents have ended
+        for pid in list(self._pids):
+            with contextlib.suppress(ChildProcessError):  # what is dead writes no more
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        remove_leftovers()  # scratch folders of theirs
 
 
 @cache
@@ -243,7 +242,11 @@ def begin_child() -> None:
 
 
 def end_with(parent: int) -> None:
-    """From now on end this process when its parent has ended: one that was killed ends no children."""
+    """From now on end this process, and what it started, when its parent has ended.
+
+    One that was killed ends no children.
+    """
+    adopt_orphans()
     end = os._exit  # as it is now: while the user's code runs it is another one
     watch = threading.Thread(target=_end_with, args=(parent, end), name="flint-parent", daemon=True)
     watch.start()
@@ -252,4 +255,5 @@ def end_with(parent: int) -> None:
 def _end_with(parent: int, end: Callable[[int], NoReturn]) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
+    kill_below(os.getpid())
     end(1)

@@ -12,14 +12,18 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from flint.io.endings import endings
 from flint.io.locks import is_still, try_lock
 
 _PREFIX = "flint-run-"
 _NAME = re.compile(_PREFIX + r"[a-z0-9_]{8}")
 _MARK = ".flint-scratch"
+#: How often, and how many seconds apart, a folder is removed that is not empty at the end.
+_TRIES, _TRY_SECONDS = 20, 0.02
 
 
 @contextlib.contextmanager
@@ -29,13 +33,29 @@ def scratch_folder() -> Iterator[Path]:
     Raises OSError if the temporary directory cannot be written.
     """
     remove_leftovers()
-    folder, handle = _made()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    folder, handle = "", None
+
+    def remove() -> None:
+        nonlocal handle
+        if folder:
+            remove_tree(folder)
         if handle is not None:
             os.close(handle)
+            handle = None
+
+    with endings().undoing(remove):
+        with endings().whole():
+            folder, handle = locked_folder()
+        yield Path(folder)
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a folder into which a process may still write that was killed a moment ago."""
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
+        time.sleep(_TRY_SECONDS)
 
 
 def remove_leftovers() -> None:
@@ -47,8 +67,11 @@ def remove_leftovers() -> None:
                     _remove_if_left(Path(entry.path))
 
 
-def _made() -> tuple[Path, int | None]:
-    """A new folder, and the descriptor that keeps it locked (None where folders cannot be)."""
+def locked_folder() -> tuple[str, int | None]:
+    """A new folder, and the descriptor that keeps it from being a leftover (None where none can).
+
+    Whoever calls it removes both.
+    """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
@@ -57,7 +80,7 @@ def _made() -> tuple[Path, int | None]:
             continue
         if handle is None or (try_lock(handle) is not False and is_still(folder, handle)):
             (folder / _MARK).touch()
-            return folder, handle
+            return str(folder), handle
         os.close(handle)  # it was taken for a leftover before it was locked
 
 

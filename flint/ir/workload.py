@@ -129,11 +129,15 @@ class Workload:
 
         return to_bytes(self)
 
-    def save(self, path: str | Path) -> None:
-        """Write a `.flint` file, atomically. Raises FlintError FL502 if it cannot be written."""
-        from flint.io.files import write_atomically
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write a `.flint` file, whole or not at all.
 
-        write_atomically(Path(path), self.to_bytes())
+        Raises FlintError FL502 if it cannot be written, FL508 if another file stands there, without
+        `force`.
+        """
+        from flint.io.outputs import OutputKind, write_output
+
+        write_output(Path(path), self.to_bytes(), OutputKind.WORKLOAD, force=force)
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "workload") -> Workload:

@@ -17,6 +17,7 @@ from pathlib import Path
 from flint.errors import FlintError
 from flint.io.inputs import RECORD, ROOT, recorded
 from flint.io.processes import Child, Patience, family
+from flint.io.scratch import scratch_folder
 from flint.log import stage
 from flint.project.cache import Cache, Entry, Made
 from flint.project.config import Capture, Project
@@ -127,7 +128,7 @@ def capture_once(root: Path, capture: Capture, paths: Sequence[str] = ()) -> Mad
     """
     from flint.cli.worker import RESULT, WORKLOAD
 
-    with family().scratch() as folder:
+    with scratch_folder() as folder:
         reads, job = folder / "reads", folder / "job.json"
         job.write_text(capture.model_dump_json())
         variables = {RECORD: str(reads), ROOT: str(_repository(root)), **_environment(paths)}

@@ -14,7 +14,6 @@ from pathlib import Path
 from flint.compare import show
 from flint.compare.match import Change
 from flint.errors import FlintError
-from flint.io.files import write_atomically
 from flint.io.inputs import InputKind
 from flint.project.captures import Captured
 from flint.project.verify import Verdict
@@ -188,8 +187,8 @@ def _append(variable: str, text: str) -> None:
         raise FlintError("FL502", f"cannot write {path}: {error.strerror}") from error
 
 
-def write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """A JUnit XML file with a test for each capture. Raises FlintError FL502."""
+def junit(verdicts: Sequence[Verdict]) -> bytes:
+    """JUnit XML with a test for each capture."""
     suite = ET.Element(
         "testsuite",
         name="flint verify",
@@ -205,7 +204,7 @@ def write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
         else:
             ET.SubElement(case, "system-out").text = said
     ET.indent(suite)
-    write_atomically(path, ET.tostring(suite, encoding="utf-8", xml_declaration=True))
+    return bytes(ET.tostring(suite, encoding="utf-8", xml_declaration=True))
 
 
 #: What XML 1.0 cannot hold.

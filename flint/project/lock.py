@@ -16,7 +16,8 @@ from typing import Any
 from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_file, parse_json, read_bounded
-from flint.io.files import cannot_write, write_atomically
+from flint.io.files import cannot_write
+from flint.io.outputs import OutputKind, write_output
 from flint.project.records import snapshot_from, snapshot_record
 
 #: What files of another major version hold is not known here.
@@ -41,14 +42,14 @@ class Lock:
         return ("".join(_written(document, "")) + "\n").encode()
 
     def save(self, path: Path) -> bool:
-        """Write the file, if it would change. Raises FlintError FL502."""
+        """Write the file, if it would change. Raises FlintError FL502, FL508 for another program's."""
         data = self.to_bytes()
         try:
             if is_file(path) and path.read_bytes() == data:
                 return False
         except OSError as error:
             raise cannot_write(path, error) from error
-        write_atomically(path, data)
+        write_output(path, data, OutputKind.LOCK)
         return True
 
 

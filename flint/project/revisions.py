@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flint.errors import FlintError
-from flint.io.processes import family
+from flint.io.scratch import scratch_folder
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def checkout(revision: str, directory: Path) -> Iterator[Checkout]:
     """
     top = Path(_git(directory, "rev-parse", "--show-toplevel").strip())
     found = _git(directory, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-    with family().scratch() as scratch:
+    with scratch_folder() as scratch:
         folder, index = scratch / "files", {"GIT_INDEX_FILE": str(scratch / "index")}
         _git(top, "read-tree", found.strip(), variables=index)
         _git(top, "checkout-index", "--all", f"--prefix={folder}{os.sep}", variables=index)

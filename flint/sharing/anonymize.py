@@ -43,14 +43,14 @@ class Anonymized:
         """What still identifies, by the attacks that `flint.sharing.leaks` runs. It names things."""
         return leaks_of(self.workload, self.original)
 
-    def save(self, out: str | Path) -> int:
+    def save(self, out: str | Path, *, force: bool = False) -> int:
         """Write a `.flint` file, or a directory of traces by the options of those that were read.
 
         Gives the number of files. Raises FlintError FL903 for a place in the input, FL501 to FL506 for
-        one that cannot be written.
+        one that cannot be written, FL508 for a file that Flint did not write, without `force`.
         """
         place, source = Path(out), self.source
-        refuse_place(place, source.path if source else None)
+        refuse_place(place, source.path if source else None, force=force)
         like = source.manifest if source else None
         if (
             source
@@ -61,7 +61,7 @@ class Anonymized:
             from flint.sharing.traces import redact_traces
 
             return redact_traces(source.path, place, self.workload)
-        return write_shared(self.workload, place, like)
+        return write_shared(self.workload, place, like, force=force)
 
 
 def anonymize(

@@ -6,26 +6,25 @@ import os
 from pathlib import Path
 from typing import Any
 
-from flint.backends.chakra.keeping import refuse_to_replace
 from flint.backends.chakra.manifest import Manifest
 from flint.backends.chakra.writing.output import refuse_output
 from flint.cluster.load import preset_names
 from flint.errors import FlintError
-from flint.io.files import write_atomically
+from flint.io.outputs import OutputKind, refuse_to_replace, write_output
 from flint.ir.workload import Workload
 from flint.tracing import Trace
 
 
-def refuse_place(out: Path, source: Path | None) -> None:
+def refuse_place(out: Path, source: Path | None, *, force: bool = False) -> None:
     """Raise FlintError before work whose result could not, or must not, be written.
 
-    FL903: `out` is the input, in it or around it; FL501 to FL506 as for any directory of traces; FL502 for
-    a file that is there.
+    FL903: `out` is the input, in it or around it; FL501 to FL506 as for any directory of traces; FL508 for a
+    file that Flint did not write, without `force`.
     """
     if source is not None:
         _refuse_input(out, source)
     if out.suffix == ".flint":
-        refuse_to_replace(out)
+        refuse_to_replace(out, OutputKind.WORKLOAD, force=force)
     else:
         refuse_output(out)
 
@@ -41,14 +40,16 @@ def _refuse_input(out: Path, source: Path) -> None:
         )
 
 
-def write_shared(workload: Workload, out: Path, like: Manifest | None = None) -> int:
+def write_shared(
+    workload: Workload, out: Path, like: Manifest | None = None, *, force: bool = False
+) -> int:
     """Write a workload to `out`; gives the number of files.
 
     A directory has traces by the options of `like`: granularity, groups, ranks, durations of a preset.
-    Raises FlintError FL501 to FL506.
+    Raises FlintError FL501 to FL508.
     """
     if out.suffix == ".flint":
-        write_atomically(out, workload.to_bytes())
+        write_output(out, workload.to_bytes(), OutputKind.WORKLOAD, force=force)
         return 1
     return Trace(workload, {}).save(out, **_options(like)).files
 

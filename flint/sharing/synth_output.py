@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from flint.backends.chakra.writing.output import refuse_output, replaced_directory
 from flint.errors import FlintError
-from flint.io.bounded import is_directory
-from flint.io.files import cannot_write, write_atomically
 from flint.sharing.synthesize import Synthetic
 from flint.tracing import Trace
 
@@ -16,13 +15,8 @@ from flint.tracing import Trace
 INDEX = "index.json"
 
 
-def refuse_folder(folder: Path, inputs: Iterable[Path] = ()) -> None:
-    """Raise FlintError FL501 for a folder that holds anything, FL502 for a file of its name.
-
-    FL903: it is in one of `inputs`, which are read.
-    """
-    if folder.exists() and not is_directory(folder):
-        raise FlintError("FL502", f"cannot write {folder}: it is a file", help="give another name")
+def refuse_folder(folder: Path, inputs: Sequence[Path] = ()) -> None:
+    """Raise FlintError FL903 for a folder in one of `inputs`, which are read; else as `refuse_output`."""
     for source in inputs:
         if folder.resolve().is_relative_to(source.resolve()):
             raise FlintError(
@@ -30,42 +24,32 @@ def refuse_folder(folder: Path, inputs: Iterable[Path] = ()) -> None:
                 f"{folder} would be written into {source}, which is read",
                 help="give a place beside it",
             )
-    if folder.exists() and any(folder.iterdir()):
-        raise FlintError(
-            "FL501", f"{folder} is not empty, and nothing is overwritten", help="give a new name"
-        )
+    refuse_output(folder, inputs)
 
 
 def written(
     samples: Iterable[Synthetic], folder: Path, *, traces: bool = False
-) -> Iterator[tuple[Path, Synthetic]]:
-    """Write each sample as soon as it is made, and the index at the end.
+) -> list[tuple[Path, Synthetic]]:
+    """Write each sample as soon as it is made, and the index at the end: all of it or nothing.
 
     Raises FlintError FL501 to FL506 for what cannot be written.
     """
-    index = []
-    for number, sample in enumerate(samples):
-        path = folder / (f"{number:05}" if traces else f"{number:05}.flint")
-        _write(sample, path, traces=traces)
-        index.append(
-            {
-                "path": path.name,
-                "seed": sample.seed,
-                "asked": sample.asked.to_json(),
-                "found": sample.found.to_json(),
-            }
-        )
-        yield path, sample
-    text = json.dumps(index, indent=1) + "\n"
-    write_atomically(folder / INDEX, text.encode())
-
-
-def _write(sample: Synthetic, path: Path, *, traces: bool) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path.parent, error) from error
-    if traces:
-        Trace(sample.workload, {}).save(path)
-    else:
-        sample.workload.save(path)
+    found, index = [], []
+    with replaced_directory(folder) as working:
+        for number, sample in enumerate(samples):
+            name = f"{number:05}" if traces else f"{number:05}.flint"
+            if traces:
+                Trace(sample.workload, {}).save(working / name)
+            else:
+                sample.workload.save(working / name)
+            index.append(
+                {
+                    "path": name,
+                    "seed": sample.seed,
+                    "asked": sample.asked.to_json(),
+                    "found": sample.found.to_json(),
+                }
+            )
+            found.append((folder / name, sample))
+        (working / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    return found

@@ -10,7 +10,8 @@ import sys
 from flint.frontends.jax_world.child import Outcome
 from flint.frontends.jax_world.run import Job
 from flint.frontends.user_process import child_environment, died, gave_up, read_outcome
-from flint.io.processes import Child, Patience, family
+from flint.io.processes import Child, Patience
+from flint.io.scratch import scratch_folder
 from flint.steps.captured import Captured
 
 
@@ -27,7 +28,7 @@ def captured_in_child(job: Job) -> Captured:
 
 def _outcome(job: Job) -> Outcome:
     patience = Patience.from_environment()
-    with family().scratch() as folder:
+    with scratch_folder() as folder:
         job_file, result_file = folder / "job", folder / "result"
         job_file.write_bytes(pickle.dumps(job))
         module = "flint.frontends.jax_world.child"

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flint.errors import FlintError
-from flint.io.processes import TOTAL_SECONDS, Child, Patience, family
+from flint.io.processes import TOTAL_SECONDS, Child, Patience
+from flint.io.scratch import scratch_folder
 from flint.log import stage
 from flint.passes.partition.deaths import how_it_ended, last_words
 from flint.passes.partition.worker import child_environment, read_message, write_message
@@ -35,7 +36,7 @@ def compile_in_child(
     """
     end = time.monotonic() + lock_seconds
     while True:
-        with stage(f"{options['compiler']} compiler"), family().scratch() as scratch:
+        with stage(f"{options['compiler']} compiler"), scratch_folder() as scratch:
             request = io.BytesIO()
             place = {} if options["generates_code"] else {"scratch": str(scratch)}
             write_message(request, {**options, **place}, module)

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from flint.errors import FlintError
-from flint.io.processes import Child, Patience, family
+from flint.io.processes import Child, Patience
+from flint.io.scratch import scratch_folder
 from flint.ir.program import Program
 from flint.passes.hlo.arguments import argument_shardings
 from flint.passes.hlo.module import decode_module
@@ -38,7 +39,7 @@ def run_xla(
     child's own FlintError (FL303, FL402) if it says why it cannot do it.
     """
     command = [sys.executable, "-P", "-m", "flint.passes.partition.xla_child"]
-    with family().scratch() as scratch:
+    with scratch_folder() as scratch:
         request = io.BytesIO()
         write_message(request, {"task": task, "scratch": str(scratch), **options}, payload)
         done = _run(command, request.getvalue(), task, timeout_seconds)

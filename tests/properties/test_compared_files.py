@@ -24,7 +24,7 @@ from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
 from flint.io.bounded import parse_json
 from flint.ir.workload import Workload
-from flint.project.ci import markdown, write_junit
+from flint.project.ci import junit, markdown
 from flint.project.lock import Lock, load_lock
 from flint.project.verify import Verdict
 from flint.tracing import Trace
@@ -84,8 +84,7 @@ def shown(before: Snapshot, after: Snapshot) -> None:
     json.dumps(document(difference, told))
     verdict = Verdict("it", "h100-dgx", difference, tuple(told), True)
     markdown([verdict])
-    with tempfile.TemporaryDirectory() as folder:
-        write_junit(Path(folder) / "junit.xml", [verdict])
+    junit([verdict])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1, 0, 1e300])

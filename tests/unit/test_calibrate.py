@@ -172,7 +172,7 @@ def test_a_cluster_file_is_written_once_and_always_the_same(tmp_path: Path) -> N
     assert changed == set(MADE)
     assert {str(gpu.constants[n].kind) for n in changed} == {"fitted"}
     assert made.network[0].measured_members == 8
-    with pytest.raises(FlintError, match="FL502"):
+    with pytest.raises(FlintError, match="FL508"):
         calibrate(data, base="mi300x").write(first)
 
 

@@ -17,13 +17,13 @@ from tests.program_rows import ProgramBuilder
 
 #: All options there are: adding one is a decision, and this list is where it is seen.
 OPTIONS = {
-    "calibrate": "--base --check --collect --framework --json --output --quiet --residuals --stack --verbose "
+    "calibrate": "--base --check --collect --force --framework --json --output --quiet --residuals --stack --verbose "
     "-o -q -v [DATA...]",
     "capture": "--args --chip --chunks --cluster --compiler --cut --granularity --groups --hint --json --link --map --mesh "
     "--microbatches --output --partitioner --profile --quiet --ranks --schedule --set --step --steps "
     "--tensor-size --trip-count --unpriced --verbose --world "
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
-    "anonymize": "--json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
+    "anonymize": "--force --json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
     "check": "--groups --json --quiet --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters stacks": "--json --quiet --verbose -q -v",
@@ -32,32 +32,32 @@ OPTIONS = {
     "-c -q -v MEASURED CAPTURED",
     "diff": "--cluster --exit-code --fail-over --json --map --markdown --mesh --overlap --profile "
     "--quiet --rev --routing --set --stack --unpriced --verbose -c -m -q -v BEFORE [AFTER]",
-    "estimate": "--binary --class --cluster --compare --json --map --measured --overlap --perfetto --profile --quiet "
+    "estimate": "--binary --class --cluster --compare --force --json --map --measured --overlap --perfetto --profile --quiet "
     "--replace --routing --scale --stack --timing --unpriced "
     "--verbose --view --window "
     "-c -q -v PATH",
     "explain": "--collective --json --list --quiet --rank --scope --verbose -q -v PATH",
     "explore": "--against --args --binary --budget --chunks --cluster --compiler --cut --dask --devices --explain --export "
-    "--hint --html --jobs --json --keep-infeasible --machine --map --mesh --microbatches --objective --output --overlap "
+    "--force --hint --html --jobs --json --keep-infeasible --machine --map --mesh --microbatches --objective --output --overlap "
     "--partitioner --quiet --routing --schedule --scheduler --search --seed --set --simulate --stack --study --sweep --tokens --top "
     "--trip-count --verbose --where --world -c -j -m -n -o -q -v MODEL[:NAME] [-- ARGS]",
-    "export": "--format --json --output --quiet --rank --verbose -f -o -q -v PATH",
-    "grow": "--batch --experts --ffn --head-size --heads --json --keep-global-batch --kv-heads --layers --list --mesh "
+    "export": "--force --format --json --output --quiet --rank --verbose -f -o -q -v PATH",
+    "grow": "--batch --experts --ffn --force --head-size --heads --json --keep-global-batch --kv-heads --layers --list --mesh "
     "--output --quiet --sequence --set --slots --split --verbose --vocabulary --width -m -o -q -v IN",
-    "import": "--json --output --quiet --step --verbose -o -q -v FILE...",
-    "learn": "--json --memory --output --quiet --seed --steps --verbose -o -q -v PATH...",
-    "opt": "--json --output --passes --print-after --print-before --quiet --rank-class --verbose "
+    "import": "--force --json --output --quiet --step --verbose -o -q -v FILE...",
+    "learn": "--force --json --memory --output --quiet --seed --steps --verbose -o -q -v PATH...",
+    "opt": "--force --json --output --passes --print-after --print-before --quiet --rank-class --verbose "
     "-o -p -q -v PATH",
     "schema": "--json --quiet --verbose -q -v NAME",
     "run": "--anew --jobs --json --quiet --update --verbose -j -q -v [NAME...]",
-    "report": "--class --cluster --json --map --output --overlap --profile --quiet --routing --stack --unpriced --verbose "
+    "report": "--class --cluster --force --json --map --output --overlap --profile --quiet --routing --stack --unpriced --verbose "
     "-c -o -q -v PATH [OTHER]",
-    "schedules": "--chunks --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
+    "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
     "simulate": "--binary --cluster --json --limit --map --memory --memory-limit --network --quiet --system --verbose --with "
     "-c -q -v DIR",
     "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output --phases "
     "--quiet --rows --seed --temperature --traces --verbose -n -o -q -v",
-    "verify": "--comment --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
+    "verify": "--comment --force --github --jobs --json --junit --markdown --quiet --verbose -j -q -v "
     "[NAME...]",
 }
 
@@ -344,25 +344,6 @@ def test_a_name_that_is_too_long_is_an_error(saved, tmp_path, monkeypatch, argum
     found = _flint(*(str(saved) if a == "OUT" else a for a in arguments))
     assert found.exit_code == 2 and "error[FL" in found.stderr
     assert sorted(os.listdir(tmp_path)) == before
-
-
-def test_files_that_are_read_are_not_written_over(saved, tmp_path, monkeypatch):
-    from flint.backends.chakra import write
-
-    monkeypatch.chdir(tmp_path)
-    write(Workload.load(next(saved.glob("*.flint"))), tmp_path / "trace")
-    for name in ("model.py", "program.mlir", "cluster.toml"):
-        (tmp_path / name).write_text("mine")
-    outputs = ("model.py", "program.mlir", "cluster.toml", saved, "trace/network.yml", "trace")
-    for output in map(str, outputs):
-        found = _flint("export", str(saved), "-o", output)
-        assert found.exit_code == 2 and "FL502" in found.stderr, output
-        found = _flint("estimate", str(saved), "-c", "h100-dgx", "--perfetto", output)
-        assert found.exit_code == 2 and "FL502" in found.stderr, output
-    assert (tmp_path / "model.py").read_text() == "mine"
-    (tmp_path / "graph.json").write_text("an older one")
-    assert _flint("export", str(saved), "-o", "graph.json").exit_code == 0
-    assert json.loads((tmp_path / "graph.json").read_text())
 
 
 def test_a_trace_between_two_renames_is_named(saved, tmp_path):

@@ -36,11 +36,16 @@ def test_json_is_one_document() -> None:
     assert document["workload"] is None
 
 
-def test_a_file_is_written_once(tmp_path: Path) -> None:
+def test_a_file_of_its_own_is_written_anew_and_no_other(tmp_path: Path) -> None:
     output = tmp_path / "m.flint"
     flint("import", BERT, "-o", output, "-q")
     assert Workload.load(output).measured_by is not None
-    assert "FL502" in flint("import", BERT, "-o", output, code=2)
+    before = output.read_bytes()
+    flint("import", BERT, "-o", output, "-q")
+    assert output.read_bytes() == before
+    output.write_text("mine")
+    assert "FL508" in flint("import", BERT, "-o", output, code=2)
+    assert output.read_text() == "mine"
 
 
 def test_traces_are_written_and_pass_their_check(tmp_path: Path) -> None:

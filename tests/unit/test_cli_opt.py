@@ -126,7 +126,7 @@ def test_errors_have_codes(saved, tmp_path):
         (("opt", two, "-p", "fuse{profile=nope}"), "FL405"),
         (("opt", two, "-p", "fuse{a=1}"), "FL409"),
         (("opt", two, "-o", tmp_path / "x.txt"), "FL218"),
-        (("opt", two, "-o", two), "FL502"),
+        (("opt", two, "-o", two), "FL509"),
         (("opt", two, "--rank-class", 2), "FL503"),
     ]
     for arguments, code in cases:

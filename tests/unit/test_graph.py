@@ -89,6 +89,7 @@ def test_graphml_is_read_back_by_networkx(program):
 
 def test_dot_line_by_line(program):
     assert to_dot(program).split("\n") == [
+        "// flint.graph/1",
         "digraph program {",
         "  rankdir=TB;",
         '  node [shape=box, fontname="sans-serif"];',

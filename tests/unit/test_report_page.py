@@ -222,13 +222,12 @@ def test_the_command_writes_one_file_and_replaces_no_other(tmp_path: Path) -> No
         done = CliRunner().invoke(app, ["report", str(saved), *arguments, "-c", "h100-dgx"])
         return done.exit_code, done.stderr
 
-    out.write_text("an old report")
     assert run("-o", str(out))[0] == 0
     first = out.read_bytes()
     assert first.decode() == report_html(layers())
     assert str(tmp_path) not in first.decode()
     code, said = run("-o", str(saved))
-    assert (code, "FL502" in said) == (2, True)
+    assert (code, "FL509" in said) == (2, True)
     assert run("-o", str(tmp_path))[0] == 2
     assert saved.read_bytes() == layers().workload.to_bytes()
     both = CliRunner().invoke(

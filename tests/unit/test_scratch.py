@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from flint.io.processes import family
 from flint.io.scratch import remove_leftovers, scratch_folder
 
 HOLDER = """
@@ -30,7 +29,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_goes_at_the_end(temporary: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), family().scratch() as one, scratch_folder() as other:
+    with pytest.raises(KeyboardInterrupt), scratch_folder() as one, scratch_folder() as other:
         (one / "file").write_text("x")
         remove_leftovers()
         assert set(os.listdir(temporary)) == {one.name, other.name}

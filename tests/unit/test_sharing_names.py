@@ -211,7 +211,7 @@ def test_layers_and_kernels_keep_their_rows_apart() -> None:
     [
         (["loop", "-o", "OUT", "--level", "shape"], "FL901"),
         (["loop", "-o", "loop/inside"], "FL903"),
-        (["loop", "-o", "loop"], "FL903"),
+        (["loop", "-o", "loop"], "FL509"),
         (["loop", "-o", "OUT", "--leaks", "OUT/leaks.json"], "FL903"),
         (["nowhere.flint", "-o", "OUT"], "FL301"),
         (["broken.flint", "-o", "OUT"], "FL304"),

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from flint.backends.chakra.manifest import NAME, Listed, matches, read_manifest
 from flint.errors import FlintError
-from flint.io.files import cannot_write
-from flint.io.locks import locked, surely
+from flint.io.endings import endings
+from flint.io.files import cannot_write, folder_for
+from flint.io.locks import locked
 
 _NAMED = 5
 _PIECE_BYTES = 1 << 20
@@ -91,17 +92,13 @@ def replaced_directory(directory: Path) -> Iterator[Path]:
     FL502 and FL506 as `refuse_output` does.
     """
     place = TracePlace.of(directory)
-    with _as_flint_errors(directory):
-        place.path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(place.lock):
-            _recover(place)
-            _refuse_foreign(place.path)
-            try:
-                place.new.mkdir()
-                yield place.new
-                _replace(place)
-            finally:
-                surely(lambda: _recover(place))
+    with _as_flint_errors(directory), folder_for(place.path), locked(place.lock):
+        _recover(place)
+        _refuse_foreign(place.path)
+        with endings().undoing(lambda: _recover(place)):
+            place.new.mkdir()
+            yield place.new
+            _replace(place)
 
 
 def left_behind(path: Path) -> str | None:

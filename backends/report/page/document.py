@@ -82,6 +82,7 @@ def document(title: str, head: Markup, sections: Sequence[Section], footer: str 
     )
     head_ = tag(
         "head",
+        void("meta", name="generator", content="flint"),  # by it `flint.io.outputs` knows its own
         void("meta", charset="utf-8"),
         void("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
         void("meta", name="viewport", content="width=device-width, initial-scale=1"),

@@ -10,8 +10,9 @@ import typer
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.exits import FOUND
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
-from flint.cli.signals import signals
+from flint.io.outputs import OutputKind, write_output
 from flint.text import format_bytes
 
 if TYPE_CHECKING:
@@ -36,10 +37,12 @@ def anonymize(
             metavar="IN",
             help="A .flint file, a directory of traces, or a profile of a step that ran.",
         ),
+        READS,
     ],
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="FILE.flint|DIR", help="Where to write the result."),
+        Writes(OutputKind.WORKLOAD, or_traces=True),
     ],
     level: Annotated[
         str,
@@ -72,7 +75,9 @@ def anonymize(
             metavar="FILE.json",
             help="Write the leak report, which names what it finds: it is for you alone.",
         ),
+        Writes(OutputKind.LEAKS),
     ] = None,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -87,14 +92,16 @@ def anonymize(
     from flint.sharing.output import refuse_place
 
     options = options_of(level, keep, seed)
-    refuse_place(output, path)
+    refuse_place(output, path, force=force)
     _refuse_leaks_in(output, leaks)
     with stages_shown(quiet=quiet or json_):
         source = read_source(path)
     if source.kind is SourceKind.TRACES and options.level is Level.NAMES:
-        document, text, survived = _traces(source, output, leaks)
+        document, text, survived, report = _traces(source, output)
     else:
-        document, text, survived = _workload(source, output, options, leaks)
+        document, text, survived, report = _workload(source, output, options, force=force)
+    if leaks is not None:
+        _write_leaks(leaks, report, force=force)
     if json_:
         print_json(document)
     else:
@@ -104,16 +111,15 @@ def anonymize(
         raise typer.Exit(FOUND)
 
 
-def _workload(
-    source: Source, output: Path, options: LevelOptions, leaks: Path | None
-) -> tuple[AnonymizeDocument, str, bool]:
+#: The document of --json, the text without it, whether a string survives, and the leak report.
+_Told = tuple["AnonymizeDocument", str, bool, dict[str, Any]]
+
+
+def _workload(source: Source, output: Path, options: LevelOptions, *, force: bool) -> _Told:
     from flint.sharing.anonymize import anonymized
 
     found = anonymized(source, options)
-    with signals().unwinding():
-        files = found.save(output)
-        if leaks is not None:
-            _write_leaks(leaks, found.leaks.to_json())
+    files = found.save(output, force=force)
     document: AnonymizeDocument = {
         "schema": "flint.anonymize/1",
         "level": found.level,
@@ -131,7 +137,7 @@ def _workload(
         "survivors": _survivors(found.leaks.survivors),
         "leaks": found.leaks.to_json(),
     }
-    return document, _text(found), found.leaks.has_survivors
+    return document, _text(found), found.leaks.has_survivors, found.leaks.to_json()
 
 
 def _moves(found: Anonymized) -> MovesDocument | None:
@@ -200,18 +206,13 @@ def _amount(name: str, value: float) -> str:
     return format_flops(int(value)) if name == "FLOPs" else format_bytes(int(value))
 
 
-def _traces(
-    source: Source, output: Path, leaks: Path | None
-) -> tuple[AnonymizeDocument, str, bool]:
+def _traces(source: Source, output: Path) -> _Told:
     """Traces without a workload: names go node by node, and only strings can be looked for."""
     from flint.sharing.leaks.files import surviving_in_files
     from flint.sharing.traces import redact_traces
 
-    with signals().unwinding():
-        ranks = redact_traces(source.path, output)
-        survivors = surviving_in_files(output)
-        if leaks is not None:
-            _write_leaks(leaks, {"survivors": _survivors(survivors)})
+    ranks = redact_traces(source.path, output)
+    survivors = surviving_in_files(output)
     document: AnonymizeDocument = {
         "schema": "flint.anonymize/1",
         "level": "names",
@@ -230,30 +231,25 @@ def _traces(
     text = (
         f"level   names: {_PROMISES['names']}\ntraces  {ranks:,} ranks, node by node: {strings}\n"
     )
-    return document, text, bool(survivors)
+    return document, text, bool(survivors), {"survivors": _survivors(survivors)}
 
 
 def _survivors(found: tuple[Survivor, ...]) -> list[Any]:
     return [{"place": s.place.value, "where": s.where, "text": s.text} for s in found]
 
 
-def _write_leaks(path: Path, document: dict[str, Any]) -> None:
+def _write_leaks(path: Path, report: dict[str, Any], *, force: bool) -> None:
     import json
 
-    from flint.io.files import cannot_write, write_atomically
-
-    try:
-        write_atomically(path, (json.dumps(document, indent=1, default=str) + "\n").encode())
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    document = {"schema": "flint.leaks/1", **report}
+    data = (json.dumps(document, indent=1, default=str) + "\n").encode()
+    write_output(path, data, OutputKind.LEAKS, force=force)
 
 
 def _refuse_leaks_in(output: Path, leaks: Path | None) -> None:
-    """Raise FlintError FL903 for a report beside what is shared, FL502 for one that replaces an input."""
-    from flint.cli.inputs import keep_traces
+    """Raise FlintError FL903 for a report beside what is shared."""
     from flint.errors import FlintError
 
-    keep_traces(leaks)
     if leaks is not None and leaks.resolve().is_relative_to(output.resolve()):
         raise FlintError(
             "FL903",

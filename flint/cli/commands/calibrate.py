@@ -10,8 +10,10 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
 from flint.errors import FlintError
+from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
     from flint.calibration.calibrate import Calibration
@@ -31,13 +33,17 @@ Data = Annotated[
         help="Measurements: logs of nccl-tests, rccl-tests and OSU, CSVs, tables of aiconfigurator, "
         "torch.utils.benchmark, profiles, .flint files of them.",
     ),
+    READS,
 ]
 Base = Annotated[
     str,
     typer.Option("--base", metavar="NAME|FILE", help="The cluster to start from: {clusters}."),
+    READS,
 ]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write a cluster file.")
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write a cluster file."),
+    Writes(OutputKind.CLUSTER),
 ]
 Residuals = Annotated[
     bool,
@@ -52,6 +58,7 @@ StackName = Annotated[
         metavar="NAME|FILE",
         help="Whose kernels were measured: {stacks} (default: pytorch-eager for profiles, else none).",
     ),
+    READS,
 ]
 Check = Annotated[
     bool, typer.Option("--check", help="Fit nothing: print the errors of the base on all rows.")
@@ -61,6 +68,7 @@ Collect = Annotated[
     typer.Option(
         "--collect", metavar="FILE.py", help="Write a script that measures one GPU, and do no more."
     ),
+    Writes(OutputKind.SCRIPT),
 ]
 FrameworkName = Annotated[
     Framework, typer.Option("--framework", help="What the script of --collect measures with.")
@@ -76,6 +84,7 @@ def calibrate(
     check: Check = False,
     collect: Collect = None,
     framework: FrameworkName = Framework.TORCH,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -86,14 +95,16 @@ def calibrate(
     rows do not determine stays as the base has it, and so does what gets no better.
     """
     if collect is not None:
-        _collect(collect, framework, data, quiet=quiet)
+        _collect(collect, framework, data, quiet=quiet, force=force)
         return
     _refuse_together(base, output, residuals=residuals, check=check)
     from flint.calibration.calibrate import calibrate as fit
 
     with stages_shown(quiet=quiet or json_):
         found = fit(*(data or ()), base=base, stack=stack, check=check)
-    files = [] if output is None else [str(f) for f in found.write(output, residuals=residuals)]
+    files = []
+    if output is not None:
+        files = [str(f) for f in found.write(output, residuals=residuals, force=force)]
     _print(found, files, as_json=json_, quiet=quiet, verbose=verbose > 0, checked=check)
 
 
@@ -129,10 +140,12 @@ def _print(
         print_note(f"wrote {file}", quiet=quiet)
 
 
-def _collect(path: Path, framework: Framework, data: list[Path] | None, *, quiet: bool) -> None:
+def _collect(
+    path: Path, framework: Framework, data: list[Path] | None, *, quiet: bool, force: bool
+) -> None:
     from flint.calibration.collect import write_script
 
     if data:
         raise FlintError("FL218", "--collect reads no measurements", help="leave out DATA")
-    write_script(path, framework.value)
+    write_script(path, framework.value, force=force)
     print_note(f"wrote {path}: run it on the machine, python {path} -o mine.csv", quiet=quiet)

@@ -47,7 +47,6 @@ from flint.cli.options import (
     World,
 )
 from flint.cli.progress import stages_shown
-from flint.cli.signals import signals
 from flint.log import stage
 
 if TYPE_CHECKING:
@@ -107,7 +106,6 @@ def capture(
     _refuse_clusters(output, cluster or [], (("--map", map_), ("--unpriced", unpriced)))
     require_profile(profile)
     remove_leftovers()
-    _refuse_output(output, [model, *([args] if args else [])])
     hardware = list(map(load_cluster, cluster or []))
     asked = CaptureOptions(
         model,
@@ -170,16 +168,6 @@ def _estimated(
     return replace(trace, timings=timings), found
 
 
-def _refuse_output(output: Path | None, targets: list[str]) -> None:
-    """Raise FlintError for a directory that cannot be written, before anything is captured."""
-    if output is not None:
-        from flint.backends.chakra.writing.output import refuse_output
-        from flint.steps.model_file import Target
-
-        with signals().unwinding():
-            refuse_output(output, [Target.parse(t).path for t in targets])
-
-
 def _refuse_clusters(
     output: Path | None, clusters: list[str], others: tuple[tuple[str, object], ...]
 ) -> None:
@@ -202,7 +190,7 @@ def _since(started: float) -> float:
 
 
 def _write(trace: Trace, output: Path, *, quiet: bool, **options: Any) -> WriteReport:
-    with signals().unwinding(), progress_bar("writing", quiet=quiet) as progress:
+    with progress_bar("writing", quiet=quiet) as progress:
         return trace.save(output, progress=progress, **options)
 
 

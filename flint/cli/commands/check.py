@@ -10,6 +10,7 @@ import typer
 from flint.cli.console import print_json, print_text, progress_bar
 from flint.cli.exits import FOUND
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import READS
 
 if TYPE_CHECKING:
     from flint.backends.chakra import CheckReport
@@ -20,7 +21,7 @@ _SHOWN = 20
 
 def check(
     path: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A directory of .et files, of any writer.")
+        Path, typer.Argument(metavar="DIR", help="A directory of .et files, of any writer."), READS
     ],
     groups: Annotated[
         Path | None,
@@ -29,6 +30,7 @@ def check(
             metavar="FILE",
             help="The communicator group file, if it is not comm_group.json beside the traces.",
         ),
+        READS,
     ] = None,
     strict: Annotated[
         bool,

@@ -10,6 +10,7 @@ import typer
 from flint.cli.console import print_json, print_result, print_text
 from flint.cli.exits import guarded
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import READS
 from flint.cluster.constants import numbers
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def list_(json_: Json = False, quiet: Quiet = False, verbose: Verbose = 0) -> No
 @guarded
 def show(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A cluster, a TOML file, or ASTRA-sim's .yml.")
+        str,
+        typer.Argument(metavar="NAME", help="A cluster, a TOML file, or ASTRA-sim's .yml."),
+        READS,
     ],
     json_: Json = False,
     quiet: Quiet = False,

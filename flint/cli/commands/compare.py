@@ -10,6 +10,7 @@ import typer
 from flint.cli.console import print_json, print_text
 from flint.cli.inputs import load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.paths import READS
 from flint.cli.progress import stages_shown
 from flint.io.bounded import is_directory
 from flint.log import stage
@@ -22,9 +23,10 @@ MeasuredPath = Annotated[
     typer.Argument(
         metavar="MEASURED", help="What flint import wrote (.flint), or a profile as it is."
     ),
+    READS,
 ]
 CapturedPath = Annotated[
-    Path, typer.Argument(metavar="CAPTURED", help="A trace directory or a .flint file.")
+    Path, typer.Argument(metavar="CAPTURED", help="A trace directory or a .flint file."), READS
 ]
 ClusterName = Annotated[
     str | None,
@@ -34,6 +36,7 @@ ClusterName = Annotated[
         metavar="NAME|FILE",
         help="Price the capture on this cluster, not on that of the measured device.",
     ),
+    READS,
 ]
 ProfiledRank = Annotated[
     int | None,

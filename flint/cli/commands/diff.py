@@ -9,6 +9,7 @@ import typer
 from flint.cli.console import print_json, print_text
 from flint.cli.exits import FOUND
 from flint.cli.options import Json, Mapping, MeshText, Quiet, Settings, UnpricedChoice, Verbose
+from flint.cli.paths import READS
 from flint.cli.progress import stages_shown
 from flint.errors import FlintError
 from flint.log import stage
@@ -24,10 +25,12 @@ SideText = Annotated[
         help="A trace directory, a .flint file, a saved estimate (.json), a model, REVISION:MODEL, "
         "or a capture of flint.toml.",
     ),
+    READS,
 ]
 OtherText = Annotated[
     str | None,
     typer.Argument(metavar="[AFTER]", help="The same; with --rev, BEFORE as it is now."),
+    READS,
 ]
 Revision = Annotated[
     str | None, typer.Option("--rev", metavar="REV", help="Take BEFORE from this git revision.")
@@ -37,12 +40,15 @@ ClusterName = Annotated[
     typer.Option(
         "--cluster", "-c", metavar="NAME|FILE", help="Compare times and memory on this cluster."
     ),
+    READS,
 ]
 ProfileName = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="Whose kernels: {profiles}.")
 ]
 StackName = Annotated[
-    str | None, typer.Option("--stack", metavar="NAME|FILE", help="Whose software runs: {stacks}.")
+    str | None,
+    typer.Option("--stack", metavar="NAME|FILE", help="Whose software runs: {stacks}."),
+    READS,
 ]
 RoutingName = Annotated[
     str | None,
@@ -51,6 +57,7 @@ RoutingName = Annotated[
         metavar="NAME|FILE",
         help="Tokens of experts: balanced, power-law:1.2, or a file.",
     ),
+    READS,
 ]
 PolicyName = Annotated[
     str | None, typer.Option("--overlap", metavar="NAME", help="When communication begins.")

@@ -10,7 +10,7 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_result
 from flint.cli.fidelities import Question, compare_fidelities
-from flint.cli.inputs import keep_traces, load_workload
+from flint.cli.inputs import load_workload
 from flint.cli.options import (
     Json,
     Mapping,
@@ -21,9 +21,10 @@ from flint.cli.options import (
     profile_candidates,
     stack_candidates,
 )
+from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
-from flint.cli.signals import signals
 from flint.errors import FlintError
+from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 #: The policy that is not one of ours: a simulator's rules, for traces.
 ASTRA_SIM = "astra-sim"
 TracePath = Annotated[
-    Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file.")
+    Path,
+    typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."),
+    READS,
 ]
 ClusterName = Annotated[
     str,
@@ -44,6 +47,7 @@ ClusterName = Annotated[
         autocompletion=cluster_candidates,
         help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml.",
     ),
+    READS,
 ]
 DeviceCluster = Annotated[
     str | None,
@@ -55,6 +59,7 @@ DeviceCluster = Annotated[
         help="A preset ({clusters}), a TOML file, or ASTRA-sim's network.yml (default of what was "
         "measured: that of its device).",
     ),
+    READS,
 ]
 ProfileName = Annotated[
     str | None,
@@ -73,6 +78,7 @@ StackName = Annotated[
         autocompletion=stack_candidates,
         help="Whose software runs: {stacks}, or a TOML file (default: what program and chip mean).",
     ),
+    READS,
 ]
 RoutingName = Annotated[
     str | None,
@@ -82,6 +88,7 @@ RoutingName = Annotated[
         help="How tokens are spread over experts: balanced (default), power-law:1.2, or a CSV or JSON "
         "file of loads.",
     ),
+    READS,
 ]
 PolicyName = Annotated[
     str | None,
@@ -118,6 +125,7 @@ Replacements = Annotated[
         help="Put a kind of kernels, compute or network on another cluster, and keep the rest: "
         "attention=h200 (repeatable). host=none: launches take no time.",
     ),
+    READS,
 ]
 Measured = Annotated[
     list[Path] | None,
@@ -127,10 +135,12 @@ Measured = Annotated[
         help="Take the times of a measured workload (flint import) where it has the same kernels, and "
         "scale the models' times where not (repeatable).",
     ),
+    READS,
 ]
 Perfetto = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write the timeline of a rank class for ui.perfetto.dev."),
+    Writes(OutputKind.TIMELINE),
 ]
 RankClass = Annotated[
     str | None,
@@ -162,10 +172,12 @@ Compare = Annotated[
         metavar="NAME[=DIR],...",
         help="Fidelities side by side: analytic, compiled, cycles, simulated; DIR is another capture.",
     ),
+    READS,
 ]
 Binary = Annotated[
     str | None,
     typer.Option(metavar="PATH", help="ASTRA-sim for simulated (default: $FLINT_ASTRA_SIM)."),
+    READS,
 ]
 
 
@@ -188,6 +200,7 @@ def estimate(
     views: Views = None,
     compare: Compare = None,
     binary: Binary = None,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -250,7 +263,7 @@ def estimate(
             routing=routing,
         )
     if view is not None:
-        _write_perfetto(found, view, quiet=quiet or json_)
+        _write_perfetto(found, view, quiet=quiet or json_, force=force)
     if json_:
         print_json(found.to_json(views=views or (), rank_class=class_))
     else:
@@ -340,7 +353,6 @@ def _view(
 
     With `in_json` the class may also be one for `--view`.
     """
-    keep_traces(path)
     if path is not None:
         return _View(path, rank_class, None if window is None else _window_ns(window))
     for option, value in (("--class", None if in_json else rank_class), ("--window", window)):
@@ -349,13 +361,12 @@ def _view(
     return None
 
 
-def _write_perfetto(found: Estimate, view: _View, *, quiet: bool) -> None:
+def _write_perfetto(found: Estimate, view: _View, *, quiet: bool, force: bool) -> None:
     from flint.backends.report.perfetto import write_perfetto
 
-    with signals().unwinding():
-        report = write_perfetto(
-            found, view.path, rank_class=view.rank_class, window_ns=view.window_ns
-        )
+    report = write_perfetto(
+        found, view.path, rank_class=view.rank_class, window_ns=view.window_ns, force=force
+    )
     which = "the first" if view.window_ns is None else "those in the window"
     rest = f" ({which}; {report.left_out:,} others left out)" if report.left_out else ""
     print_note(f"wrote   {report.nodes:,} nodes: {view.path}{rest}", quiet=quiet)

@@ -9,6 +9,7 @@ import typer
 
 from flint.cli.console import print_json, print_text
 from flint.cli.options import Json, Quiet, Rank, Verbose
+from flint.cli.paths import READS
 
 if TYPE_CHECKING:
     from flint.backends.report.explain import Explanation
@@ -19,7 +20,7 @@ SCHEMA: Final = "flint.explain/1"
 
 def explain(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A trace directory or a .flint file.")
+        Path, typer.Argument(metavar="PATH", help="A trace directory or a .flint file."), READS
     ],
     collective: Annotated[
         int | None, typer.Option(metavar="N", help="Explain collective N of --list.")

@@ -58,6 +58,7 @@ from flint.cli.options import (
     Verbose,
     World,
 )
+from flint.cli.paths import Force
 from flint.cli.study_progress import study_shown
 from flint.errors import FlintError
 
@@ -113,6 +114,7 @@ def explore(
     output: Traces = None,
     binary: Binary = None,
     keep_infeasible: Infeasible = False,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -123,7 +125,7 @@ def explore(
     ranges), and what --sweep adds; estimates every point as flint estimate does; prints the best, why
     others are not among them, and the commands that give the first again. Exit status 1 if nothing fits.
     """
-    outputs = Outputs(export, html, machine, against, simulate, output, binary, study)
+    outputs = Outputs(export, html, machine, against, simulate, output, binary, study, force)
     outputs.refuse()
     rows = _rows(explain)
     if model is None:

@@ -10,7 +10,8 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Rank, Verbose
-from flint.cli.signals import signals
+from flint.cli.paths import READS, Force, Writes
+from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     from flint.schemas.documents.export import ExportDocument
@@ -26,14 +27,16 @@ class Format(StrEnum):
 
 def export(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A trace directory or a .flint file.")
+        Path, typer.Argument(metavar="PATH", help="A trace directory or a .flint file."), READS
     ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="File to write (default: stdout)."),
+        Writes(OutputKind.GRAPH),
     ] = None,
     format_: Annotated[Format, typer.Option("--format", "-f", help="Graph format.")] = Format.JSON,
     rank: Rank = 0,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -43,22 +46,19 @@ def export(
     Formats are json, graphml (networkx, Gephi, yEd) and dot (Graphviz).
     """
     from flint.backends.report.graph import FORMATS
-    from flint.cli.inputs import keep_traces, load_workload, program_of_rank
+    from flint.cli.inputs import load_workload, program_of_rank
     from flint.errors import FlintError
-    from flint.io.files import write_atomically
 
     if json_ and output is None:
         raise FlintError(
             "FL218", "--json prints a report on stdout, the graph needs a file", help="add -o FILE"
         )
-    keep_traces(output)
     program = program_of_rank(load_workload(path), rank)
     text = FORMATS[format_.value](program)
     if output is None:
         print_text(text, end="")
         return
-    with signals().unwinding():
-        write_atomically(output, text.encode())
+    write_output(output, text.encode(), OutputKind.GRAPH, force=force)
     edges = len(program.deps)
     if json_:
         document: ExportDocument = {

@@ -9,8 +9,9 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
-from flint.cli.signals import signals
+from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
     from flint.schemas.documents.grow import GrowDocument
@@ -34,10 +35,12 @@ def grow(
             metavar="IN",
             help="A .flint file, or a directory that flint capture or flint anonymize wrote.",
         ),
+        READS,
     ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE.flint|DIR", help="Where to write the result."),
+        Writes(OutputKind.WORKLOAD, or_traces=True),
     ] = None,
     mesh: Annotated[
         str | None,
@@ -81,6 +84,7 @@ def grow(
     list_: Annotated[
         bool, typer.Option("--list", help="List variables and roles, as without any change.")
     ] = False,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -118,12 +122,11 @@ def grow(
     )
     _require_change(wish.changes, output)
     if output is not None:
-        refuse_place(output, path)
+        refuse_place(output, path, force=force)
     with stages_shown(quiet=quiet or json_):
         source = read_source(path)
         found = grown(refuse_source(source), wish, source)
-    with signals().unwinding():
-        files = found.save(output) if output is not None else 0
+    files = found.save(output, force=force) if output is not None else 0
     if json_:
         print_json(_document(found, output, files, changes=wish.changes))
     else:

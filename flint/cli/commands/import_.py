@@ -11,8 +11,9 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_result, progress_bar
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
-from flint.cli.signals import signals
+from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,6 +32,7 @@ def import_(
             metavar="FILE...",
             help="Profiles of one job, a file a rank, .gz or not: PyTorch profiler JSON and others.",
         ),
+        READS,
     ],
     output: Annotated[
         Path | None,
@@ -40,11 +42,13 @@ def import_(
             metavar="FILE.flint|DIR",
             help="Write the workload to a .flint file, or traces to a directory (else: summary only).",
         ),
+        Writes(OutputKind.WORKLOAD, or_traces=True),
     ] = None,
     step: Annotated[
         int | None,
         typer.Option("--step", metavar="N", help="Number of the step (default: the typical one)."),
     ] = None,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -59,10 +63,9 @@ def import_(
     from flint.tracing import import_profiles
 
     started = time.perf_counter()
-    _refuse_output(output, files)
     with stages_shown(quiet=quiet or json_):
         trace = import_profiles(*files, step=step)
-    workload, written = _write(trace, output, quiet=quiet or json_)
+    workload, written = _write(trace, output, quiet=quiet or json_, force=force)
     for warning in trace.warnings:
         print_note(f"warning: {warning}", quiet=quiet)
     imported = Imported.of(trace.workload)
@@ -91,31 +94,16 @@ def _is_file(output: Path) -> bool:
     return output.suffix == ".flint"
 
 
-def _refuse_output(output: Path | None, files: list[Path]) -> None:
-    """Raise FlintError FL501, FL502 for what cannot be written, before anything is read."""
-    if output is None:
-        return
-    if _is_file(output):
-        from flint.cli.inputs import keep_traces
-
-        keep_traces(output)
-        return
-    from flint.backends.chakra.writing.output import refuse_output
-
-    with signals().unwinding():
-        refuse_output(output, files)
-
-
 def _write(
-    trace: Trace, output: Path | None, *, quiet: bool
+    trace: Trace, output: Path | None, *, quiet: bool, force: bool
 ) -> tuple[str | None, FilesDocument | None]:
     """The `.flint` file or the traces that were written, if any."""
     if output is None:
         return None, None
     if _is_file(output):
-        trace.workload.save(output)
+        trace.workload.save(output, force=force)
         return str(output), None
-    with signals().unwinding(), progress_bar("writing", quiet=quiet) as progress:
+    with progress_bar("writing", quiet=quiet) as progress:
         report = trace.save(output, progress=progress)
     return None, {
         "directory": str(output),

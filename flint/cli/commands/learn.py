@@ -9,8 +9,9 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
-from flint.cli.signals import signals
+from flint.io.outputs import OutputKind, write_output
 from flint.text import format_bytes
 
 if TYPE_CHECKING:
@@ -24,9 +25,12 @@ def learn(
             metavar="PATH...",
             help="Captures: .flint files, directories of traces, or folders of them.",
         ),
+        READS,
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE.npz", help="Where to write the model.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE.npz", help="Where to write the model."),
+        Writes(OutputKind.GENERATOR),
     ],
     steps: Annotated[
         int | None, typer.Option("--steps", metavar="N", help="Steps of training.")
@@ -39,6 +43,7 @@ def learn(
             help="Keep the steps of captures, which samples then follow, or weights and counts alone.",
         ),
     ] = True,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -48,19 +53,16 @@ def learn(
     The model keeps the steps of its captures without names and sizes, and totals with two digits: what it gives away
     of them, docs/synth.md says. Needs PyTorch.
     """
-    from flint.backends.chakra.keeping import refuse_to_replace
-    from flint.io.files import write_atomically
     from flint.sharing.captures import captures_of
     from flint.sharing.synthesize import TRAINING_STEPS, examples_of, learned
 
-    refuse_to_replace(output)
     chosen = TRAINING_STEPS if steps is None else steps
-    with stages_shown(quiet=quiet or json_), signals().unwinding():
+    with stages_shown(quiet=quiet or json_):
         found = list(captures_of(captures))
         examples = examples_of(found)
         generator = learned(examples, seed=seed, steps=chosen, memory=memory)
         data = generator.to_bytes()
-        write_atomically(output, data)
+        write_output(output, data, OutputKind.GENERATOR, force=force)
     document: LearnDocument = {
         "schema": "flint.learn/1",
         "output": str(output),

@@ -10,7 +10,8 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
-from flint.cli.signals import signals
+from flint.cli.paths import READS, Force, Writes
+from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     from flint.ir.program import Program
@@ -25,6 +26,7 @@ def opt(
         typer.Argument(
             metavar="PATH", help="A trace directory, a .flint file, or a program as text."
         ),
+        READS,
     ],
     passes: Annotated[
         str,
@@ -41,11 +43,13 @@ def opt(
         typer.Option(
             "--output", "-o", metavar="FILE", help="File to write: a .flint file, or text."
         ),
+        Writes(OutputKind.PROGRAM, or_workload=True),
     ] = None,
     rank_class: Annotated[
         int | None,
         typer.Option("--rank-class", metavar="N", help="Only the program of this class of ranks."),
     ] = None,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -54,12 +58,10 @@ def opt(
 
     A program is verified after each pass. Without -o and --print-after the result is printed.
     """
-    from flint.cli.inputs import keep_traces
     from flint.ir.text.printer import print_program
     from flint.passes.pass_list import parse_passes, spelled_pass
 
     chosen = parse_passes(passes)
-    keep_traces(output)
     workload = _load(path)
     numbers = _chosen(workload, rank_class)
     _can_write(output, numbers)
@@ -79,7 +81,10 @@ def opt(
             print_text(f"// {_label(workload, number)}\n{print_program(programs[number])}", end="")
     if output is not None:
         text = print_program(programs[numbers[0]]).encode()
-        _write(output, result.to_bytes() if _is_workload(output) else text)
+        if _is_workload(output):
+            write_output(output, result.to_bytes(), OutputKind.WORKLOAD, force=force)
+        else:
+            write_output(output, text, OutputKind.PROGRAM, force=force)
         print_note(str(output), quiet=quiet or json_)
 
 
@@ -167,10 +172,3 @@ def _is_workload(output: Path) -> bool:
 def _label(workload: Workload, number: int) -> str:
     names = [c.name for c in workload.classes if c.program == number]
     return f"program {number}" + (f" ({', '.join(names[:4])})" if names else "")
-
-
-def _write(output: Path, data: bytes) -> None:
-    from flint.io.files import write_atomically
-
-    with signals().unwinding():
-        write_atomically(output, data)

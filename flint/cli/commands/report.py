@@ -15,10 +15,11 @@ from flint.cli.commands.estimate import (
     StackName,
 )
 from flint.cli.console import print_json, print_note
-from flint.cli.inputs import keep_traces, load_workload
+from flint.cli.inputs import load_workload
 from flint.cli.options import Json, Mapping, Quiet, UnpricedChoice, Verbose
+from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
-from flint.cli.signals import signals
+from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
     from flint.schemas.documents.report import ReportDocument
@@ -26,14 +27,16 @@ if TYPE_CHECKING:
 
 def report(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file.")
+        Path, typer.Argument(metavar="PATH", help="A trace directory, or a .flint file."), READS
     ],
     other: Annotated[
-        Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with.")
+        Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with."), READS
     ] = None,
     cluster: DeviceCluster = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="HTML file to write."),
+        Writes(OutputKind.PAGE),
     ] = Path("report.html"),
     map_: Mapping = None,
     profile: ProfileName = None,
@@ -49,6 +52,7 @@ def report(
             help="Rank class whose time is shown: its name or number (default: the slowest).",
         ),
     ] = None,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -61,7 +65,6 @@ def report(
     """
     from flint.tracing import Trace
 
-    keep_traces(output)
     with stages_shown(quiet=quiet or json_):
         found = [
             Trace(load_workload(p)).estimate(
@@ -75,13 +78,13 @@ def report(
             )
             for p in (path, *([other] if other is not None else []))
         ]
-    with signals().unwinding():
-        size = found[0].report(
-            output,
-            against=found[1] if other is not None else None,
-            names=(_name(path), _name(other)) if other is not None else None,
-            rank_class=class_,
-        )
+    size = found[0].report(
+        output,
+        against=found[1] if other is not None else None,
+        names=(_name(path), _name(other)) if other is not None else None,
+        rank_class=class_,
+        force=force,
+    )
     if json_:
         document: ReportDocument = {
             "schema": "flint.report/1",

@@ -10,7 +10,6 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text, progress_bar
 from flint.cli.options import CaptureNames, Jobs, Json, Quiet, Verbose
-from flint.cli.signals import signals
 
 if TYPE_CHECKING:
     from flint.project.captures import Captured
@@ -84,7 +83,7 @@ def captured_with_progress(
     """All captures, with a bar on a terminal."""
     from flint.project.captures import capture_all
 
-    with signals().unwinding(), progress_bar("capturing", quiet=quiet) as bar:
+    with progress_bar("capturing", quiet=quiet) as bar:
         return capture_all(
             project,
             captures,
@@ -120,7 +119,7 @@ def _traces(
         options = captures[name].traces
         if options is None or are_written(project, one, options):
             continue
-        with signals().unwinding(), progress_bar(f"writing {name}", quiet=quiet) as bar:
+        with progress_bar(f"writing {name}", quiet=quiet) as bar:
             write(project, one, options, bar)
         yield name, options.output
 

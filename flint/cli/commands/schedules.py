@@ -10,7 +10,9 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import Force, Writes
 from flint.errors import FlintError
+from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     from flint.passes.pipeline.schedule.simulate import TimedSchedule
@@ -42,8 +44,11 @@ def schedules(
         ),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Write the drawing to a file.")
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="Write the drawing to a file."),
+        Writes(OutputKind.DRAWING),
     ] = None,
+    force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -69,10 +74,9 @@ def schedules(
     else:
         print_text(_drawn(timed))
     if svg is not None:
-        from flint.io.files import write_atomically
         from flint.passes.pipeline.schedule.pictures import svg as drawing
 
-        write_atomically(svg, drawing(timed).encode())
+        write_output(svg, drawing(timed).encode(), OutputKind.DRAWING, force=force)
         print_note(f"{svg}: {name}", quiet=quiet)
 
 

@@ -13,6 +13,7 @@ import typer
 from flint.cli.console import Progress, print_error, print_json, print_text, progress_bar
 from flint.cli.exits import FOUND
 from flint.cli.options import Json, Mapping, Quiet, Verbose, cluster_candidates
+from flint.cli.paths import READS
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ class SimulatorName(StrEnum):
 
 
 Traces = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A directory of traces that flint capture wrote.")
+    Path,
+    typer.Argument(metavar="DIR", help="A directory of traces that flint capture wrote."),
+    READS,
 ]
 With = Annotated[SimulatorName, typer.Option("--with", help="Which simulator.")]
 Binary = Annotated[
@@ -43,6 +46,7 @@ Binary = Annotated[
         metavar="PATH",
         help="ASTRA-sim (default: $FLINT_ASTRA_SIM, or in PATH), or a Python that has scalesim.",
     ),
+    READS,
 ]
 Networks = Annotated[
     list[Path] | None,
@@ -51,14 +55,17 @@ Networks = Annotated[
         metavar="FILE",
         help="network.yml (repeatable; default: all beside the traces).",
     ),
+    READS,
 ]
 System = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="system.json (default: that beside the network)."),
+    READS,
 ]
 Memory = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Of remote memory (default: memory.json beside the traces)."),
+    READS,
 ]
 Cluster = Annotated[
     str | None,
@@ -69,6 +76,7 @@ Cluster = Annotated[
         autocompletion=cluster_candidates,
         help="Compare with the estimate on it (default: that of the traces); scalesim: the chip.",
     ),
+    READS,
 ]
 Limit = Annotated[
     float | None,

@@ -10,8 +10,8 @@ import typer
 
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.options import Json, Quiet, Verbose
+from flint.cli.paths import READS, Writes
 from flint.cli.progress import stages_shown
-from flint.cli.signals import signals
 from flint.text import Column, format_bytes, format_flops, text_table
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def synth(
             metavar="DIR",
             help="Where to write; it must not be there, or be empty.",
         ),
+        Writes(or_traces=True),
     ],
     count: Annotated[
         int, typer.Option("--count", "-n", metavar="N", help="How many workloads to make.")
@@ -40,12 +41,14 @@ def synth(
             metavar="PATH",
             help="Captures whose totals samples are to have, in turn: .flint files, traces, folders.",
         ),
+        READS,
     ] = None,
     model: Annotated[
         Path | None,
         typer.Option(
             "--model", metavar="FILE.npz", help="A model that flint learn wrote, not Flint's own."
         ),
+        READS,
     ] = None,
     mesh: Annotated[
         str | None, typer.Option("--mesh", metavar="MESH", help="The mesh: 64x8, data=64,model=8.")
@@ -110,11 +113,11 @@ def synth(
         memory=memory,
         rows=rows,
     )
-    with stages_shown(quiet=quiet or json_), signals().unwinding():
+    with stages_shown(quiet=quiet or json_):
         samples = synth(
             count, asked=asked, like=like or [], model=model, seed=seed, temperature=temperature
         )
-        found = list(written(samples, output, traces=traces))
+        found = written(samples, output, traces=traces)
     if json_:
         document: SynthDocument = {
             "schema": "flint.synth/1",

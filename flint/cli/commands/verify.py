@@ -11,6 +11,8 @@ import typer
 from flint.cli.console import print_json, print_note, print_text
 from flint.cli.exits import FOUND
 from flint.cli.options import CaptureNames, Jobs, Json, Quiet, Verbose
+from flint.cli.paths import Force, Writes
+from flint.io.outputs import OutputKind
 
 if TYPE_CHECKING:
     from flint.project.captures import Captured
@@ -26,9 +28,15 @@ Github = Annotated[
         "--github", help="Annotate source lines, and write the summary and outputs of a runner."
     ),
 ]
-Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")]
+Junit = Annotated[
+    Path | None,
+    typer.Option("--junit", metavar="FILE", help="Write JUnit XML."),
+    Writes(OutputKind.JUNIT),
+]
 MarkdownFile = Annotated[
-    Path | None, typer.Option("--comment", metavar="FILE", help="Write the comment to a file.")
+    Path | None,
+    typer.Option("--comment", metavar="FILE", help="Write the comment to a file."),
+    Writes(OutputKind.COMMENT),
 ]
 
 
@@ -38,6 +46,7 @@ def verify(
     github: Github = False,
     junit: Junit = None,
     comment: MarkdownFile = None,
+    force: Force = False,
     jobs: Jobs = 0,
     json_: Json = False,
     quiet: Quiet = False,
@@ -49,15 +58,17 @@ def verify(
     hold. A capture without budgets may not change at all; flint run --update accepts a change.
     """
     from flint.cli.commands.run import captured_with_progress
-    from flint.cli.inputs import keep_traces
+    from flint.io.outputs import refuse_same_place
     from flint.project.config import find_project, load_project
     from flint.project.verify import require_accepted
     from flint.project.verify import verify as compared
 
     project = load_project(find_project(Path.cwd()))
     lock = _accepted(project)
-    keep_traces(junit)
-    keep_traces(comment)
+    outputs = (("--junit", junit), ("--comment", comment))
+    refuse_same_place(
+        [(n, p) for n, p in outputs if p], [project.root / project.file, project.lock_path]
+    )
     captures = project.chosen(names)
     for name, capture in captures.items():  # before captures, which take their time
         require_accepted(project, lock, name, capture.clusters)
@@ -69,7 +80,7 @@ def verify(
         project, captures, jobs=jobs, anew=False, quiet=quiet or is_document
     )
     verdicts = compared(project, lock, captured, captures)
-    _write(verdicts, junit, comment)
+    _write(verdicts, junit, comment, force=force)
     if github:
         _tell_runner(project, verdicts, captured, on_stderr=is_document)
     _print(verdicts, as_json=json_, markdown=markdown, quiet=quiet, verbose=verbose > 0)
@@ -93,14 +104,16 @@ def _accepted(project: Project) -> Lock:
     return lock
 
 
-def _write(verdicts: Sequence[Verdict], junit: Path | None, comment: Path | None) -> None:
-    from flint.io.files import write_atomically
+def _write(
+    verdicts: Sequence[Verdict], junit: Path | None, comment: Path | None, *, force: bool
+) -> None:
+    from flint.io.outputs import write_output
     from flint.project import ci
 
     if junit is not None:
-        ci.write_junit(junit, verdicts)
+        write_output(junit, ci.junit(verdicts), OutputKind.JUNIT, force=force)
     if comment is not None:
-        write_atomically(comment, ci.markdown(verdicts).encode())
+        write_output(comment, ci.markdown(verdicts).encode(), OutputKind.COMMENT, force=force)
 
 
 def _tell_runner(

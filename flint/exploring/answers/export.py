@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 from flint.errors import FlintError
 from flint.exploring.answers.columns import Column, Kind, columns_of
 from flint.exploring.result import Result
-from flint.io.files import cannot_write, write_atomically
+from flint.io.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
+
+
+#: In a Parquet file, which knows by it that Flint wrote it.
+SCHEMA = "flint.points/1"
 
 
 def to_arrow(results: Sequence[Result]) -> pyarrow.Table:
@@ -74,16 +78,14 @@ def require_format(path: Path) -> None:
         _imported("pyarrow", "'flint-ir[explore]'")
 
 
-def write_table(results: Sequence[Result], path: Path) -> None:
-    """Write results as CSV or Parquet, by the end of the file's name. A file that is there is replaced.
+def write_table(results: Sequence[Result], path: Path, *, force: bool = False) -> None:
+    """Write results as CSV or Parquet, by the end of the file's name.
 
-    Raises FlintError FL870 as `require_format` does, FL502 where it cannot be written.
+    Raises FlintError FL870 as `require_format` does, FL502 where it cannot be written, FL508 for a file
+    that is no such table, without `force`.
     """
     require_format(path)
-    try:
-        write_atomically(path, _WRITERS[path.suffix](results))
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    write_output(path, _WRITERS[path.suffix](results), OutputKind.TABLE, force=force)
 
 
 def _csv(results: Sequence[Result]) -> bytes:
@@ -105,7 +107,8 @@ def _parquet(results: Sequence[Result]) -> bytes:
     import pyarrow.parquet
 
     data = io.BytesIO()
-    pyarrow.parquet.write_table(to_arrow(results), data)
+    marked = to_arrow(results).replace_schema_metadata({"schema": SCHEMA})
+    pyarrow.parquet.write_table(marked, data)
     return data.getvalue()
 
 

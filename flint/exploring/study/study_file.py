@@ -30,6 +30,7 @@ from flint.exploring.study.study_format import (
     transaction,
 )
 from flint.exploring.subject import Subject
+from flint.io.endings import endings
 from flint.io.inputs import Input
 from flint.io.locks import locked
 from flint.text import plural
@@ -89,6 +90,8 @@ class StudyFile:
     def close(self) -> None:
         """Leave one plain file."""
         with contextlib.suppress(sqlite3.Error):  # a reader has it open: its log stays beside it
+            if self._connection.in_transaction:  # the process is ended
+                self._connection.execute("ROLLBACK")
             if self._path is not None:
                 self._connection.execute("PRAGMA journal_mode=DELETE")
         self._connection.close()
@@ -177,7 +180,7 @@ def open_study(path: Path | None, space: Space) -> Iterator[StudyFile]:
                 raise _cannot_write(path, str(error)) from error
         open_.callback(connection.close)
         study = StudyFile(connection, path, space)
-        open_.callback(study.close)
+        open_.enter_context(endings().undoing(study.close))
         yield study
 
 

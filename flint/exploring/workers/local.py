@@ -23,6 +23,7 @@ from flint.errors import FlintError
 from flint.exploring.workers.schedule import KILLED_TWICE, failed
 from flint.exploring.workers.work import Done, Group, Work, evaluate_group, late_file, limit_of
 from flint.io.processes import end_with, family, kill_group
+from flint.io.scratch import scratch_folder
 
 #: How often a group is tried alone before it is given up: what killed it may have been meant for others.
 _TRIES_ALONE = 2
@@ -50,7 +51,7 @@ class LocalExecutor:
         self._pids: set[int] = set()
 
     def __enter__(self) -> Self:
-        folder = self._open.enter_context(family().scratch())
+        folder = self._open.enter_context(scratch_folder())
         self._work = replace(self._work, folder=str(folder))
         return self
 

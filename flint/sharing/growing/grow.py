@@ -49,15 +49,15 @@ class Grown:
         """Totals of one device in one step, before and after."""
         return changes_of(self.original, self.workload)
 
-    def save(self, out: str | Path) -> int:
+    def save(self, out: str | Path, *, force: bool = False) -> int:
         """Write a `.flint` file, or a directory of traces by the options of those that were read.
 
         Gives the number of files. Raises FlintError FL903 for a place in the input, FL501 to FL506 for
-        one that cannot be written.
+        one that cannot be written, FL508 for a file that Flint did not write, without `force`.
         """
         place, source = Path(out), self.source
-        refuse_place(place, source.path if source else None)
-        return write_shared(self.workload, place, source.manifest if source else None)
+        refuse_place(place, source.path if source else None, force=force)
+        return write_shared(self.workload, place, source.manifest if source else None, force=force)
 
 
 def grow(

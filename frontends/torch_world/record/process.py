@@ -40,6 +40,7 @@ from flint.io.processes import (
     family,
     kill_group,
 )
+from flint.io.scratch import scratch_folder
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def _error(job: Job, outcome: Failure | Bug) -> Exception:
 
 def _spawned(job: Job, started: list[int]) -> Outcome:
     patience = Patience.from_environment()
-    with family().scratch() as folder:
+    with scratch_folder() as folder:
         job_file, result_file = folder / "job", folder / "result"
         job_file.write_bytes(pickle.dumps(job))
         child = Child(
@@ -145,7 +146,7 @@ def _forked(job: Job) -> Outcome:
     if not hasattr(os, "fork"):
         raise _cannot_import(job, "this system cannot fork")
     patience = Patience.from_environment()
-    with family().scratch() as folder:
+    with scratch_folder() as folder:
         result_file = folder / "result"
         pid = os.fork()
         if pid == 0:

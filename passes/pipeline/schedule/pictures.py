@@ -96,6 +96,7 @@ def svg(timed: TimedSchedule) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"',
         f'  viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#333333">',
+        "<!-- flint schedules -->",  # by it `flint.io.outputs` knows its own
         f"<title>{title}</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         *_tracks(ranks, length),
