@@ -24,7 +24,8 @@ class ImportedClass:
 
     `kernels` are activities of the device, `kernel_ns` is their time together (streams may overlap),
     of which `communication_ns` is that of collectives and messages. `known_ns` is the time of operators
-    whose work is known. `span_ns` is that of the step, of `steps` in the profile.
+    whose work is known. `span_ns` is that of the step that was taken, of `steps` in the profile, and
+    `step_ns` that of a step: the median period between their ends where `rule` is "period", else the span.
     """
 
     rank: int
@@ -34,6 +35,8 @@ class ImportedClass:
     communication_ns: int
     known_ns: int
     span_ns: float
+    step_ns: float
+    rule: str
     peak_bytes: int
 
     @property
@@ -72,7 +75,7 @@ class Imported:
     @property
     def slowest(self) -> int:
         """The class whose step took longest: an index into `classes`."""
-        return max(range(len(self.classes)), key=lambda i: self.classes[i].span_ns)
+        return max(range(len(self.classes)), key=lambda i: self.classes[i].step_ns)
 
     def to_text(self) -> str:
         """Plain text: the device, then facts of the profiled rank, or a table of several."""
@@ -114,7 +117,7 @@ def _class_facts(c: ImportedClass) -> list[tuple[str, str]]:
     if c.communication_ns:
         times += f", {format_duration(c.communication_ns)} of them communication"
     facts = [
-        ("step", _step_text(c)),
+        ("step", f"{format_duration(c.step_ns)}, {_rule_text(c)}"),
         ("kernel time", times),
         ("work known", f"{c.known_share:.1%} of kernel time"),
     ]
@@ -123,9 +126,16 @@ def _class_facts(c: ImportedClass) -> list[tuple[str, str]]:
     return facts
 
 
+def _rule_text(c: ImportedClass) -> str:
+    if c.rule == "period":
+        return f"the median period between the ends of {format_count(c.steps)} steps"
+    of_several = f" (one of {format_count(c.steps)})" if c.steps > 1 else ""
+    return f"from its first moment to its last kernel{of_several}"
+
+
 def _step_text(c: ImportedClass) -> str:
-    of_several = f", one of {format_count(c.steps)}" if c.steps > 1 else ""
-    return f"{format_duration(c.span_ns)}{of_several}"
+    of_several = f", of {format_count(c.steps)}" if c.steps > 1 else ""
+    return f"{format_duration(c.step_ns)}{of_several}"
 
 
 def _facts(facts: list[tuple[str, str]]) -> str:
@@ -144,6 +154,8 @@ def _class_of(program: Program, measured: MeasuredClass) -> ImportedClass:
         communication_ns=int(ns[communicates].sum()),
         known_ns=int(ns[device & work_is_known(program)].sum()),
         span_ns=measured.span_ns,
+        step_ns=measured.step_ns,
+        rule="period" if measured.period_ns else "span",
         peak_bytes=measured.peak_bytes,
     )
 

@@ -13,7 +13,8 @@ class MeasuredClass:
 
     `span_ns` is the recorded time of the step that the program holds: from the start of the first
     thing in it, on host or device, to the end of the last on the device. `steps` are the steps that
-    the profile has, of which one was taken. `peak_bytes` is the most memory that the framework's
+    the profile has, of which one was taken; `period_ns` is the median period between their ends, 0
+    where no step follows another. `peak_bytes` is the most memory that the framework's
     allocator held, 0 where the profile does not say.
     """
 
@@ -21,6 +22,12 @@ class MeasuredClass:
     span_ns: float
     steps: int
     peak_bytes: int = 0
+    period_ns: float = 0.0
+
+    @property
+    def step_ns(self) -> float:
+        """The time of a step: the period of several, of a single one its span."""
+        return self.period_ns or self.span_ns
 
 
 @dataclass(frozen=True, slots=True)

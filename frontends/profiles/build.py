@@ -14,13 +14,14 @@ from flint.frontends.profiles.execution_trace import paired
 from flint.frontends.profiles.profile import Profile
 from flint.frontends.profiles.ranks import Recorded, align, by_rank
 from flint.frontends.profiles.rows import ProgramOfProfile, Shared
-from flint.frontends.profiles.steps import Step, Steps, launched_at, steps_of
+from flint.frontends.profiles.step_times import StepTimes, disagreements
+from flint.frontends.profiles.steps import Step, Steps, steps_of
 from flint.frontends.torch_world.program.groups import Channels
 from flint.ir.measured_by import MeasuredBy, MeasuredClass
 from flint.ir.mesh import Mesh
 from flint.ir.workload import RankClass, Workload
 
-_Chosen = tuple[Steps, Step]
+_Chosen = tuple[StepTimes, Step]
 
 
 def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Workload:
@@ -43,15 +44,22 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
     groups = known_groups(ranks, world)
     mesh = mesh_of_groups(world, groups)
     aligned = align(recorded, world, warnings)
-    begins = {r.rank: _begin_ns(r.profile, r.step) + aligned.shift_ns[r.rank] for r in recorded}
+    begins = {
+        rank: times.begin_ns(taken) + aligned.shift_ns[rank]
+        for rank, (times, taken) in chosen.items()
+    }
     origin = min(begins.values())
     shared = Shared(mesh, world, tuple(groups), Channels(), Counter())
     programs, measured = [], []
     for r in recorded:
         made = ProgramOfProfile(r, shared, aligned, origin_ns=origin, begin_ns=begins[r.rank])
         programs.append(made.build())
-        count = len(chosen[r.rank][0].found)
-        measured.append(MeasuredClass(r.rank, made.span_ns, count, r.profile.peak_bytes))
+        times = chosen[r.rank][0]
+        measured.append(
+            MeasuredClass(
+                r.rank, made.span_ns, len(times.steps.found), r.profile.peak_bytes, times.period_ns
+            )
+        )
     warnings += [f"{sentence}: {n}" for sentence, n in shared.problems.items()]
     warnings += _once([s for r in recorded for s in _lacking(r.profile)], len(recorded))
     warnings += _once([w for r in recorded for w in r.profile.warnings], len(recorded))
@@ -75,9 +83,9 @@ def _chosen(
     ranks: dict[int, Profile], number: int | None, warnings: list[str]
 ) -> dict[int, _Chosen]:
     """The same step of every rank. Raises FlintError FL811, FL813."""
-    found = {rank: steps_of(profile) for rank, profile in ranks.items()}
-    first = next(iter(found))
-    common = set.intersection(*({s.number for s in steps.found} for steps in found.values()))
+    found = {rank: StepTimes.of(p, steps_of(p)) for rank, p in ranks.items()}
+    first = next(iter(found.values()))
+    common = set.intersection(*({s.number for s in t.steps.found} for t in found.values()))
     if number is None:
         if not common:
             raise FlintError(
@@ -85,17 +93,36 @@ def _chosen(
                 "the profiles have no step in common",
                 help="import the ranks of one recording together, or name a step with --step",
             )
-        kept = tuple(s for s in found[first].found if s.number in common)
-        number = Steps(kept, found[first].how).typical(ranks[first]).number
-    for steps in found.values():
-        steps.numbered(number)
-    steps = found[first]
-    taken = f": step {number} is taken, one of {len(steps.found)}" if len(steps.found) > 1 else ""
-    if taken or not steps.annotated:
-        warnings.append(f"{steps.how}{taken}")
-    for rank, of_rank in found.items():
-        _say_left_out(ranks[rank], of_rank, warnings)
-    return {rank: (steps, steps.numbered(number)) for rank, steps in found.items()}
+        number = first.typical(common)
+    chosen = {rank: (times, times.steps.numbered(number)) for rank, times in found.items()}
+    _say_taken(first, chosen[next(iter(found))][1], warnings)
+    for times, taken in chosen.values():
+        _say_left_out(times.profile, times.steps, warnings)
+        if lag := times.lag_ns(taken):
+            warnings.append(
+                f"the first kernel ran {lag / 1e6:.3f} ms after its launch, though nothing that was "
+                "recorded kept it waiting: the step is taken to begin with it"
+            )
+    return chosen
+
+
+def _say_taken(times: StepTimes, taken: Step, warnings: list[str]) -> None:
+    """How steps were found, which one is taken, and what says something else."""
+    steps = times.steps
+    several = len(steps.found) > 1
+    said = f": step {taken.number} is taken, one of {len(steps.found)}" if several else ""
+    if several and times.periods_ns:
+        said += "; a step's time is the median period between their ends"
+        own = times.span_ns(taken)
+        if abs(own - times.period_ns) > 0.02 * times.period_ns:
+            shortest, longest = min(times.periods_ns.values()), max(times.periods_ns.values())
+            said += (
+                f", {times.period_ns / 1e6:.3f} ms (periods are {shortest / 1e6:.3f} to {longest / 1e6:.3f} "
+                f"ms, and the step that is taken plays back in {own / 1e6:.3f} ms)"
+            )
+    if several or not steps.annotated:
+        warnings.append(f"{steps.how}{said}")
+    warnings += disagreements(times)
 
 
 def _say_left_out(profile: Profile, steps: Steps, warnings: list[str]) -> None:
@@ -110,22 +137,6 @@ def _say_left_out(profile: Profile, steps: Steps, warnings: list[str]) -> None:
             f"{int(left.sum())} kernels ({milliseconds:.3f} ms) were launched outside of the steps and are "
             "left out"
         )
-
-
-def _begin_ns(profile: Profile, step: Step) -> float:
-    """When a step begins: at its first moment on the host, but not before the device is done with
-    what was launched earlier."""
-    a = profile.activities
-    first = float(a.start_ns[step.activities].min())
-    others = np.ones(len(a.start_ns), dtype=np.bool_)
-    others[step.activities] = False
-    earlier = others & (a.start_ns < first)
-    busy = float(a.end_ns[earlier].max()) if earlier.any() else -np.inf
-    launched = launched_at(profile)[step.activities]
-    host = step.start_ns
-    if not np.isfinite(host):
-        host = float(np.nanmin(launched)) if np.isfinite(launched).any() else first
-    return min(first, max(host, busy))
 
 
 def _lacking(profile: Profile) -> list[str]:

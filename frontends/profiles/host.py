@@ -60,12 +60,15 @@ def launch_latency_ns(profile: Profile) -> float:
 
 
 def ready_ns(
-    profile: Profile, rows: NDArray[np.int64], before: dict[int, tuple[int, ...]]
+    profile: Profile,
+    rows: NDArray[np.int64],
+    before: dict[int, tuple[int, ...]],
+    begin_ns: float,
 ) -> dict[int, float]:
-    """For each activity the end of the last that it waits for on the device, -inf for none."""
+    """For each activity the end of the last that it waits for on the device, else the step's begin."""
     ends = profile.activities.end_ns
     return {
-        row: max((float(ends[w]) for w in before.get(row, ())), default=-np.inf)
+        row: max((float(ends[w]) for w in before.get(row, ())), default=begin_ns)
         for row in rows.tolist()
     }
 

@@ -59,6 +59,7 @@ class ProgramOfProfile:
         shift = aligned.shift_ns[recorded.rank]
         self._zero = origin_ns - shift
         self._begin = begin_ns - origin_ns
+        self._begin_here = begin_ns - shift  # on the profile's own clock
         self._rows = recorded.step.activities
         self._transfer = aligned.transfer_ns[recorded.rank]
         self._launched = launched_at(self._profile)
@@ -87,7 +88,7 @@ class ProgramOfProfile:
                 "waits between streams that measured times contradict, left out"
             ] += waits.dropped
         self._before = self._device_order(order, by_start, waits.of)
-        ready = ready_ns(self._profile, order, self._before)
+        ready = ready_ns(self._profile, order, self._before, self._begin_here)
         events = host_events(self._profile, order, keys, ready)
         origins = Origins(self._profile).of(self._rows, self._launched)
         self._contents.prepare(self._rows, origins)
@@ -116,7 +117,10 @@ class ProgramOfProfile:
         by_start: NDArray[np.int64],
         waits: dict[int, tuple[int, ...]],
     ) -> dict[int, tuple[int, ...]]:
-        """For each activity those that it waits for on the device: of its stream, and of others."""
+        """For each activity those that it waits for on the device: of its stream, and of others.
+
+        What was fetched before the step began, beside the step before, keeps nothing in it waiting.
+        """
         a = self._profile.activities
         ends = a.end_ns
         place = {row: i for i, row in enumerate(order.tolist())}
@@ -128,7 +132,7 @@ class ProgramOfProfile:
             before = [last.get(lane, last_of_stream.get(stream, -1))]
             if ends[before[0]] > a.start_ns[row] and lane not in last:
                 before = []  # the first of a lane begins while its stream is busy
-            before += waits.get(row, ())
+            before += [w for w in waits.get(row, ()) if a.start_ns[w] >= self._begin_here]
             found[row] = tuple(b for b in before if b >= 0 and place[b] < place[row])
             last[lane] = last_of_stream[stream] = row
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from itertools import pairwise
 
 import numpy as np
@@ -56,16 +57,27 @@ class Step:
         return float(ends.max() - a.start_ns[self.activities].min())
 
 
+class Rule(IntEnum):
+    """What says where steps begin and end, in the order in which it is believed."""
+
+    ANNOTATIONS = 0
+    OPTIMIZERS = 1
+    REPETITION = 2
+    NOTHING = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a profile in order of time, and the sentence that says how they were found.
-
-    `annotated` says whether the program itself marked them.
-    """
+    """The steps of a profile in order of time, and the sentence that says how they were found."""
 
     found: tuple[Step, ...]
     how: str
-    annotated: bool = False
+    rule: Rule = Rule.NOTHING
+
+    @property
+    def annotated(self) -> bool:
+        """Whether the program itself marked them."""
+        return self.rule is Rule.ANNOTATIONS
 
     def numbered(self, number: int) -> Step:
         """The step with a number. Raises FlintError FL811 if there is none."""
@@ -77,11 +89,6 @@ class Steps:
             f"the profile has no step {number}",
             help=f"it has {_listed([s.number for s in self.found])}",
         )
-
-    def typical(self, profile: Profile) -> Step:
-        """The one of median duration, the first left out: it warms up."""
-        order = sorted(self.found[1:] or self.found, key=lambda s: s.span_ns(profile))
-        return order[len(order) // 2]
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -98,15 +105,27 @@ def steps_of(profile: Profile) -> Steps:
             "the profile has no kernels: nothing was recorded on the device",
             help="record with the device's activities (ProfilerActivity.CUDA), see docs/import.md",
         )
-    for finder in (_profiler_steps, _framework_steps, _optimizer_steps, _repeated):
-        found = finder(profile)
-        if found is not None:
+    for rule in Rule:
+        if (found := found_by(rule, profile)) is not None:
             return found
-    everything = np.arange(len(profile.activities.start_ns))
-    return Steps(
-        (Step(0, -np.inf, np.inf, everything),),
-        "nothing says what a step is: the whole profile is one",
-    )
+    raise AssertionError("the whole profile is a step")
+
+
+def found_by(rule: Rule, profile: Profile) -> Steps | None:
+    """The steps that one rule finds, None if it says nothing of this profile."""
+    match rule:
+        case Rule.ANNOTATIONS:
+            return _profiler_steps(profile) or _framework_steps(profile)
+        case Rule.OPTIMIZERS:
+            return _optimizer_steps(profile)
+        case Rule.REPETITION:
+            return _repeated(profile)
+        case Rule.NOTHING:
+            everything = np.arange(len(profile.activities.start_ns))
+            return Steps(
+                (Step(0, -np.inf, np.inf, everything),),
+                "nothing says what a step is: the whole profile is one",
+            )
 
 
 def launched_at(profile: Profile) -> NDArray[np.float64]:
@@ -179,7 +198,7 @@ def _marked(
                 found.append(Step(number(name, len(found)), begin, end, inside))
         if found:
             break
-    return Steps(_told_apart(found), how, annotated=True) if found else None
+    return Steps(_told_apart(found), how, Rule.ANNOTATIONS) if found else None
 
 
 def _told_apart(steps: list[Step]) -> tuple[Step, ...]:
@@ -213,7 +232,8 @@ def _optimizer_steps(profile: Profile) -> Steps | None:
         inside = between.rows(begin, end)
         if len(inside):
             found.append(Step(number, begin, end, inside))
-    return Steps(tuple(found), "steps end with those of optimizers") if found else None
+    how = "steps end with those of optimizers"
+    return Steps(tuple(found), how, Rule.OPTIMIZERS) if found else None
 
 
 def _optimizer_ends(profile: Profile) -> list[float]:
@@ -249,6 +269,7 @@ def _repeated(profile: Profile) -> Steps | None:
     return Steps(
         tuple(found),
         f"no annotation says what a step is: the same {period} activities come again and again",
+        Rule.REPETITION,
     )
 
 

@@ -11,7 +11,9 @@ from flint.errors import FlintError
 from flint.frontends.profiles.build import workload_of
 from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
+from flint.frontends.profiles.step_times import StepTimes, disagreements
 from flint.frontends.profiles.steps import steps_of
+from flint.tracing import Trace
 
 #: Time of a step, and how far the device is behind the host.
 STEP_NS, BEHIND_NS = 1_000_000.0, 2_500_000.0
@@ -55,11 +57,84 @@ def test_profiler_steps_hold_what_was_launched_in_them() -> None:
     assert found.found[1].activities.tolist() == list(range(20, 40))
 
 
-def test_the_median_is_taken_and_the_first_is_not() -> None:
+def test_the_median_period_is_taken() -> None:
     one = profile(4, annotated(4), times=(40_000.0, 11_000.0, 30_000.0, 12_000.0))
-    assert steps_of(one).typical(one).number == 6
-    two = profile(2, annotated(2), times=(10_000.0, 11_000.0))
-    assert steps_of(two).typical(two).number == 4
+    times = StepTimes.of(one, steps_of(one))
+    # ends of steps on the device: 3.3, 3.72, 5.1 and 5.74 ms
+    assert list(times.periods_ns) == [4, 5, 6]
+    assert times.period_ns == pytest.approx(640_000)
+    assert times.typical([3, 4, 5, 6]) == 6
+    assert times.typical([3]) == 3
+
+
+def side_work(before_ns: float, run_ns: float, name: str) -> Profile:
+    """Steps of 1 ms whose host is 2.5 ms ahead, each with something on a side stream."""
+    builder = ProfileBuilder("kineto", device="NVIDIA H100 80GB HBM3")
+    for step in range(5):
+        host, device = step * STEP_NS, BEHIND_NS + step * STEP_NS
+        builder.add_mark(f"ProfilerStep#{step}", host, STEP_NS, 1, on_device=False)
+        work = ((20, host + 1_000, device - before_ns, run_ns, name), (7, host + 2_000, device, 900_000.0, "gemm"))  # fmt: skip
+        for stream, call, start, ns, kernel in work:
+            number = 2 * step + (stream == 7)
+            builder.add_call(CallKind.LAUNCH, "cudaLaunch", call, 900, 1, correlation=number)
+            kind = ActivityKind.COPY if kernel.startswith("Memcpy") else ActivityKind.KERNEL
+            builder.add_activity(kind, kernel, start, ns, stream, correlation=number)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("before_ns", "run_ns", "name"),
+    [
+        (2_400_000.0, 100_000.0, "Memcpy HtoD (Pinned -> Device)"),
+        (1_600_000.0, 1_000.0, "embedding_prefetch"),
+        (400_000.0, 390_000.0, "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)"),
+        (500_000.0, 700_000.0, "Memcpy HtoD (Pinned -> Device)"),
+    ],
+)
+def test_what_is_fetched_ahead_does_not_lengthen_a_step(
+    before_ns: float, run_ns: float, name: str
+) -> None:
+    workload = workload_of([side_work(before_ns, run_ns, name)])
+    by = workload.measured_by
+    assert by is not None
+    assert by.classes[0].step_ns == by.classes[0].span_ns == pytest.approx(STEP_NS)
+    assert Trace(workload).estimate("h100-dgx").step_time_ns == pytest.approx(STEP_NS, rel=1e-3)
+
+
+def test_what_runs_beside_the_next_step_is_told() -> None:
+    workload = workload_of([side_work(-800_000.0, 400_000.0, "Memcpy DtoH (Device -> Pinned)")])
+    by = workload.measured_by
+    assert by is not None
+    assert by.classes[0].step_ns == pytest.approx(STEP_NS)
+    assert by.classes[0].span_ns == pytest.approx(1_300_000)
+    assert "plays back in 1.300 ms" in " ".join(workload.metadata["warnings"])
+
+
+def test_a_device_that_was_busy_with_what_was_not_recorded() -> None:
+    builder = ProfileBuilder("kineto")
+    builder.add_mark("ProfilerStep#1", 0, STEP_NS, 1, on_device=False)
+    builder.add_call(CallKind.LAUNCH, "cudaLaunchKernel", 12_000, 3000, 1, correlation=2)
+    builder.add_activity(ActivityKind.KERNEL, "gemm", 9 * STEP_NS, 5_000, 7, correlation=2)
+    workload = workload_of([builder.build()])
+    by = workload.measured_by
+    assert by is not None
+    assert by.classes[0].step_ns == pytest.approx(5_000)
+    assert "8.985 ms after its launch" in " ".join(workload.metadata["warnings"])
+
+
+def test_rules_that_disagree_are_told() -> None:
+    def told(made: Profile) -> str:
+        return " ".join(disagreements(StepTimes.of(made, steps_of(made))))
+
+    assert not told(profile(6, annotated(6)))
+    ends = [("Optimizer.step#A", t * STEP_NS - 900, t * STEP_NS) for t in range(1, 7, 2)]
+    assert "2.000 ms a step, where 1.000 ms are given" in told(profile(6, annotated(6) + ends))
+    names = [f"k{i}" for i in range(40)]
+    halves = [(f"ProfilerStep#{i}", i * STEP_NS / 2, (i + 1) * STEP_NS / 2) for i in range(12)]
+    whole = profile(6, halves, names, repeats=1)
+    assert "again, if those are taken: 1.000 ms a step" in told(whole)
+    short = [(name, start, start + STEP_NS / 3) for name, start, _ in annotated(6)]
+    assert "lasts 0.333 ms on the host" in told(profile(6, short))
 
 
 @pytest.mark.parametrize(

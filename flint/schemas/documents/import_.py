@@ -28,7 +28,11 @@ class ImportedClassDocument(TypedDict):
     known_share: float
     """The same as a part of `kernel_ns`."""
     span_ns: float
-    """The recorded time of the step: from its first moment to the end of the last kernel."""
+    """The recorded time of the step that was taken: from its first moment to the end of the last kernel."""
+    step_ns: float
+    """The time of a step: by `rule`, the median period or the span."""
+    rule: Literal["period", "span"]
+    """period: the median period between the ends of several steps; span: there is one step."""
     peak_bytes: int
     """Most memory that the framework's allocator held; 0 where the profile does not say."""
 
