@@ -145,7 +145,7 @@ def _facts(facts: list[tuple[str, str]]) -> str:
 def _class_of(program: Program, measured: MeasuredClass) -> ImportedClass:
     device = device_rows(program)
     ns = program.measured_ns
-    communicates = program.kind >= Kind.COLLECTIVE
+    communicates = (program.kind >= Kind.COLLECTIVE) | (program.op == OpClass.COMMUNICATION)
     return ImportedClass(
         rank=measured.rank,
         steps=measured.steps,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from flint.ir.compiled_by import CompiledBy
+from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import CommunicationTotal, totals
-from flint.text import Column, format_bytes, format_count, format_flops, text_table
+from flint.text import Column, format_bytes, format_count, format_flops, plural, text_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,6 +54,7 @@ class ClassSummary:
     `ops` are rows that do work, `executions` the same with trip counts; flops are of one step.
     `parameter_bytes` are all that the step is given (weights, optimizer state, batch), and
     `argument_bytes` the same by argument of the function. `unpriced` counts executions of operations whose work Flint does not know, by opcode.
+    `unsized_communication` counts those measured kernels that communicate, how much and with whom is not known.
     """
 
     name: str
@@ -65,6 +67,7 @@ class ClassSummary:
     argument_bytes: Mapping[str, int]
     collectives: tuple[CollectiveTotal, ...]
     unpriced: Mapping[str, int]
+    unsized_communication: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,10 @@ class Summary:
         if c.unpriced:
             listed = ", ".join(f"{name} x{count}" for name, count in c.unpriced.items())
             facts.append(("unpriced ops", f"{listed} (FLOPs are a lower bound)"))
-        if not c.collectives:
+        if c.unsized_communication:
+            kernels = plural(c.unsized_communication, "kernel")
+            facts.append(("communication", f"{kernels} of unknown bytes and group"))
+        elif not c.collectives:
             facts.append(("communication", "none"))
         return facts
 
@@ -199,6 +205,7 @@ def _summarize_class(
         argument_bytes=_argument_bytes(program),
         collectives=_collectives(communicates, sent.communication),
         unpriced=_unpriced(program),
+        unsized_communication=int((program.op == OpClass.COMMUNICATION).sum()),
     )
 
 

@@ -96,6 +96,7 @@ class OpClass(IntEnum):
     FROM_HOST = 149  #: a copy from the host's memory
     DROPOUT = 151
     HOST = 152  #: what the host does before it launches, `measured_ns` long; on a stream of its own
+    COMMUNICATION = 153  #: a measured kernel that communicates, how much and with whom is not known
     # kernels of several rows, as passes merge them ------------------------------------------------------
     FUSED = 160  #: element by element
     FUSED_LOOP = 161  #: which reads each operand of its shape where it writes

@@ -10,6 +10,7 @@ import numpy as np
 
 from flint.errors import FlintError
 from flint.frontends.profiles.comms import known_groups, mesh_of_groups, world_of
+from flint.frontends.profiles.communication import unexplained
 from flint.frontends.profiles.execution_trace import paired
 from flint.frontends.profiles.profile import Profile
 from flint.frontends.profiles.ranks import Recorded, align, by_rank
@@ -62,6 +63,8 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
         )
     warnings += [f"{sentence}: {n}" for sentence, n in shared.problems.items()]
     warnings += _once([s for r in recorded for s in _lacking(r.profile)], len(recorded))
+    beside = [s for times, taken in chosen.values() for s in _beside(times, taken)]
+    warnings += _once(beside, len(recorded))
     warnings += _once([w for r in recorded for w in r.profile.warnings], len(recorded))
     classes = _classes(mesh, [r.rank for r in recorded], warnings)
     device = next((r.profile.device for r in recorded if r.profile.device), "")
@@ -148,6 +151,20 @@ def _lacking(profile: Profile) -> list[str]:
             return ["the profile does not hold its programs: what kernels work on is not known"]
         return ["no operator has shapes (record_shapes=True): what kernels work on is not known"]
     return []
+
+
+def _beside(times: StepTimes, taken: Step) -> list[str]:
+    """What runs on streams beside the one that computes, and says nothing of what it is."""
+    profile, rows = times.profile, taken.activities
+    shared = rows[(profile.communicates & ~profile.says_communication)[rows]]
+    said = unexplained(profile, rows, times.main)
+    if len(shared):
+        took = float(profile.activities.duration_ns[shared].sum()) / 1e6
+        said.append(
+            f"{len(shared)} kernels of no class ({took:.3f} ms) run on a stream of communication: they are "
+            "taken to communicate"
+        )
+    return said
 
 
 def _once(sentences: Sequence[str], ranks: int) -> list[str]:

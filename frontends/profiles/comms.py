@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flint.frontends.profiles.kernels import collective_of_kernel, is_nccl
+from flint.frontends.profiles.comm_kernels import comm_of_kernel, comm_of_operator
 from flint.frontends.profiles.operators.types import element_type
 from flint.frontends.profiles.profile import Comm, Profile
 from flint.ir.mesh import AxisRef, Group, Mesh
@@ -58,14 +57,6 @@ def result_bytes(comm: Comm) -> int:
     return max(comm.out_elements, 0) * found[1] if found else 0
 
 
-def communicates(profile: Profile, activity: int) -> bool:
-    """Whether an activity is a collective or a message."""
-    a = profile.activities
-    if a.comm[activity] >= 0 or is_nccl(profile.strings[a.name[activity]]):
-        return True
-    return own_all_reduce(profile, int(a.operator[activity])) is not None
-
-
 def members_of(comm: Comm, profile: Profile, world: int) -> tuple[int, ...]:
     """Ranks of a collective's group in ascending order; () where nothing tells them."""
     listed = comm.ranks or profile.groups.get(comm.group, ())
@@ -75,33 +66,30 @@ def members_of(comm: Comm, profile: Profile, world: int) -> tuple[int, ...]:
     return members if all(0 <= r < world for r in members) else ()
 
 
-#: Operators that reduce through memory that devices map of each other, without NCCL.
-_OWN_ALL_REDUCES = re.compile(
-    r"^(symm_mem::(multimem|one_shot|two_shot)\w*all_reduce|_C_custom_ar::\w*all_reduce|"
-    r"sgl_kernel::\w*all_reduce|aiter::\w*all_reduce)"
-)
-
-
-def own_all_reduce(profile: Profile, operator: int) -> Comm | None:
-    """The all-reduce that an operator of an engine does by itself, None for any other operator.
+def comm_of_own_operator(profile: Profile, operator: int) -> Comm | None:
+    """The collective that an operator of an engine does by itself, None for any other operator.
 
     Its sizes are those of the first tensor; its group is the only one of several ranks that the
     profile has, as nothing else says it.
     """
-    if operator < 0 or not _OWN_ALL_REDUCES.match(
-        profile.strings[profile.operators.name[operator]]
-    ):
+    if operator < 0:
         return None
+    named = comm_of_operator(profile.strings[profile.operators.name[operator]])
     signature = int(profile.operators.signature[operator])
     ranks = _only_group(profile)
-    if signature < 0 or not ranks or not profile.signatures[signature].shapes:
+    if named is None or named.collective is Collective.NONE or signature < 0 or not ranks:
         return None
     said = profile.signatures[signature]
     shaped = next(((s, t) for s, t in zip(said.shapes, said.types, strict=False) if s), None)
     if shaped is None:
         return None
-    elements = math.prod(shaped[0])
-    return Comm("allreduce", elements, elements, shaped[1], group_size=len(ranks), ranks=ranks)
+    read = stored = math.prod(shaped[0])
+    if named.collective is Collective.ALL_GATHER:
+        stored *= len(ranks)
+    if named.collective is Collective.REDUCE_SCATTER:
+        stored //= len(ranks)
+    name = named.collective.name.lower()
+    return Comm(name, read, stored, shaped[1], group_size=len(ranks), ranks=ranks)
 
 
 def _only_group(profile: Profile) -> tuple[int, ...]:
@@ -117,15 +105,24 @@ def described(profile: Profile, activity: int, world: int) -> Comm | None:
         number = int(profile.operators.comm[operator])
     if number >= 0:
         return profile.comms[number]
-    own = own_all_reduce(profile, operator)
+    own = comm_of_own_operator(profile, operator)
     if own is not None:
         return own
-    name = profile.strings[profile.activities.name[activity]]
-    kind = collective_of_kernel(name)
-    if kind is Collective.NONE:
+    named = comm_of_kernel(profile.strings[profile.activities.name[activity]])
+    if named is None or named.collective is Collective.NONE:
         return None
     ranks = _only_group(profile)
-    return Comm(kind.name.lower(), -1, -1, "", group_size=len(ranks), ranks=ranks)
+    kind = named.collective.name.lower()
+    return Comm(kind, -1, -1, "", group_size=len(ranks), ranks=ranks)
+
+
+def library_of(profile: Profile, activity: int) -> str:
+    """Whose communication an activity is: NCCL's, if nothing else is said."""
+    a = profile.activities
+    named = comm_of_kernel(profile.strings[a.name[activity]])
+    if named is None and a.operator[activity] >= 0:
+        named = comm_of_operator(profile.strings[profile.operators.name[a.operator[activity]]])
+    return named.library if named is not None else "nccl" if a.comm[activity] >= 0 else "its stream"
 
 
 def mesh_of_groups(world: int, groups: Sequence[tuple[int, ...]]) -> Mesh:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from flint.frontends.profiles.attribution import Origin
 from flint.frontends.profiles.comms import (
     collective_of,
-    communicates,
+    comm_of_own_operator,
     described,
     group_of_members,
     input_bytes,
+    library_of,
     members_of,
     message_kind,
-    own_all_reduce,
     result_bytes,
 )
 from flint.frontends.profiles.kernels import class_of_kernel, element_of_kernel
@@ -49,6 +49,7 @@ from flint.passes.work import host_copies
 KERNEL = "kernel"
 #: A kernel's name is kept up to so many characters: templates have thousands.
 _MOST_NAME = 200
+_WORD = re.compile(r"[^a-z0-9]+")
 _TO_HOST = re.compile(r"(?i)DtoH|Device ?-> ?(Host|Pinned|Pageable)|CopyDeviceToHost")
 _FROM_HOST = re.compile(r"(?i)HtoD|(Host|Pinned|Pageable) ?-> ?Device|CopyHostToDevice")
 
@@ -111,7 +112,7 @@ class Contents:
     def _bare(self, row: int) -> Content:
         a = self._profile.activities
         name = self._profile.strings[a.name[row]]
-        if communicates(self._profile, row):
+        if self._profile.communicates[row]:
             return self._communication(row)
         if a.compiled[row] >= 0:
             return self._of_compiler(row)
@@ -194,26 +195,26 @@ class Contents:
         comm = described(self._profile, row, self._world)
         opcode = self._comm_opcode(row, comm)
         if comm is None:
-            self._problems["kernels of NCCL that say neither what they do nor for whom"] += 1
-            return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
+            return self._unsized(row, opcode)
         moved = input_bytes(comm)
         if row in self._unmatched:
-            return self._alone(opcode, comm)
-        if own_all_reduce(self._profile, int(self._profile.activities.operator[row])) is not None:
+            return self._alone(opcode, comm, OpClass.COMMUNICATION)
+        if self._profile.activities.comm[row] < 0 and comm_of_own_operator(
+            self._profile, int(self._profile.activities.operator[row])
+        ):
             self._problems[
-                "all-reduces of an engine's own that do not say their group, taken to be of the only one"
+                "collectives of an engine's own that do not say their group, taken to be of the only one"
             ] += 1
         kind = message_kind(comm.name)
         if kind is not None:
-            return self._message(opcode, comm, kind, moved)
+            return self._message(row, opcode, comm, kind, moved)
         if comm.pairs and moved:
             return self._permutation(opcode, comm, moved)
         collective, members = collective_of(comm.name), members_of(comm, self._profile, self._world)
         if len(members) == 1 or comm.group_size == 1:
-            return self._alone(opcode, comm)
+            return self._alone(opcode, comm, OpClass.MOVE)
         if collective is Collective.NONE or len(members) < 2 or moved < 1:
-            self._problems["collectives that say no kind, size or group, unpriced"] += 1
-            return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
+            return self._unsized(row, opcode)
         columns = {
             "collective": collective, "group": self._group(members), "comm_bytes": moved,
             "operand_bytes": moved, "result_bytes": result_bytes(comm), "flags": Flag.ASYNC,
@@ -221,6 +222,15 @@ class Contents:
             **_typed(comm),
         }  # fmt: skip
         return Content(opcode, Kind.COLLECTIVE, columns)
+
+    def _unsized(self, row: int, opcode: str) -> Content:
+        """Communication of which the kind, the bytes, the group or the other end is not known."""
+        if self._profile.says_communication[row]:
+            self._problems[
+                f"kernels of {library_of(self._profile, row)} that do not say how much they send to whom: "
+                "they count as communication and keep their measured time"
+            ] += 1
+        return Content(opcode, columns={"op": OpClass.COMMUNICATION, "flags": Flag.UNPRICED})
 
     def _comm_opcode(self, row: int, comm: Comm | None) -> str:
         compiled = int(self._profile.activities.compiled[row])
@@ -235,17 +245,15 @@ class Contents:
             if name.startswith(("c10d::", "_c10d_functional::", "symm_mem::")):
                 return without_overload(recorded_name(name))
             operator = int(self._profile.operators.parent[operator])
-        return f"nccl.{comm.name.lstrip('_')}" if comm is not None else KERNEL
+        if not self._profile.says_communication[row]:
+            return KERNEL
+        library = _WORD.sub("_", library_of(self._profile, row))
+        return f"{library}.{comm.name.lstrip('_')}" if comm is not None else f"{library}.kernel"
 
-    def _alone(self, opcode: str, comm: Comm) -> Content:
+    def _alone(self, opcode: str, comm: Comm, op: OpClass) -> Content:
         """Of one rank, or without a partner: a kernel that moves its bytes."""
         moved = input_bytes(comm)
-        columns = {
-            "op": OpClass.MOVE,
-            "operand_bytes": moved,
-            "result_bytes": moved,
-            **_typed(comm),
-        }
+        columns = {"op": op, "operand_bytes": moved, "result_bytes": moved, **_typed(comm)}
         return Content(opcode, columns=columns)
 
     def _permutation(self, opcode: str, comm: Comm, moved: int) -> Content:
@@ -257,10 +265,9 @@ class Contents:
         }  # fmt: skip
         return Content(opcode, Kind.COLLECTIVE, columns)
 
-    def _message(self, opcode: str, comm: Comm, kind: Kind, moved: int) -> Content:
+    def _message(self, row: int, opcode: str, comm: Comm, kind: Kind, moved: int) -> Content:
         if not 0 <= comm.peer < self._world or comm.peer == self._rank or moved < 1:
-            self._problems["messages that do not say to whom they go, unpriced"] += 1
-            return Content(opcode, columns={"op": OpClass.MOVE, "flags": Flag.UNPRICED})
+            return self._unsized(row, opcode)
         sends = kind is Kind.SEND
         said = Message(
             CommKind.SEND if sends else CommKind.RECV, Collective.NONE, comm.group, moved, comm.peer

@@ -9,18 +9,7 @@ import re
 from functools import lru_cache
 
 from flint.ir.op_class import OpClass
-from flint.ir.program import Collective
 
-#: Kernels of NCCL and RCCL.
-_NCCL = re.compile(r"^(void )?(nccl|rccl)\w*?Kernel_?(?P<kind>[A-Z][A-Za-z]*)?")
-_KINDS = {
-    "AllReduce": Collective.ALL_REDUCE,
-    "AllGather": Collective.ALL_GATHER,
-    "ReduceScatter": Collective.REDUCE_SCATTER,
-    "AllToAll": Collective.ALL_TO_ALL,
-    "Broadcast": Collective.BROADCAST,
-    "Reduce": Collective.ALL_REDUCE,
-}
 _CLASSES: tuple[tuple[re.Pattern[str], OpClass], ...] = (
     (
         re.compile(
@@ -63,18 +52,6 @@ _OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
 def class_of_kernel(name: str) -> OpClass:
     """The class that a kernel's name tells; UNKNOWN for most."""
     return next((c for pattern, c in _CLASSES if pattern.search(name)), OpClass.UNKNOWN)
-
-
-@lru_cache(maxsize=1 << 14)
-def is_nccl(name: str) -> bool:
-    """Whether a kernel is NCCL's or RCCL's."""
-    return _NCCL.match(name) is not None
-
-
-def collective_of_kernel(name: str) -> Collective:
-    """The kind that an NCCL kernel's name tells; NONE for RCCL's generic ones and messages."""
-    found = _NCCL.match(name)
-    return _KINDS.get((found and found["kind"]) or "", Collective.NONE)
 
 
 @lru_cache(maxsize=1 << 14)

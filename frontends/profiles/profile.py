@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.frontends.profiles.communication import communicating, on_its_stream
 from flint.ir.op_class import OpClass
 from flint.ir.program import Phase
 from flint.passes.work.work import Work
@@ -218,6 +220,17 @@ class Profile:
     processors: int = 0
     peak_bytes: int = 0
     warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def says_communication(self) -> NDArray[np.bool_]:
+        """For each activity whether its metadata, its name or its operator says that it communicates."""
+        return communicating(self)
+
+    @cached_property
+    def communicates(self) -> NDArray[np.bool_]:
+        """For each activity whether it is communication; also what of no class shares its stream."""
+        said = self.says_communication
+        return np.asarray(said | on_its_stream(self, said))
 
 
 T = TypeVar("T", Operators, Calls, Activities, Marks)

@@ -12,8 +12,8 @@ import numpy as np
 from flint.errors import FlintError
 from flint.frontends.profiles.comms import (
     collective_of,
-    communicates,
     described,
+    library_of,
     members_of,
     message_kind,
 )
@@ -85,10 +85,12 @@ def communication_of(recorded: Recorded, world: int) -> dict[Key, int]:
     turns: dict[tuple[tuple[int, ...], bool], int] = defaultdict(int)
     found: dict[Key, int] = {}
     for row in recorded.step.activities.tolist():
-        if not communicates(profile, row):
+        if not profile.communicates[row]:
             continue
         comm = described(profile, row, world)
-        ends = None if comm is None else _ends(comm, recorded, world)
+        if comm is None or (comm.in_elements < 0 and library_of(profile, row) != "nccl"):
+            continue  # kernels of other libraries end when their own rank is done
+        ends = _ends(comm, recorded, world)
         if ends is not None:
             found[(*ends, turns[ends])] = row
             turns[ends] += 1

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.frontends.profiles.kernels import is_nccl
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
 
 #: Activities of one stream that overlap by no more are taken as in order: clocks are no finer.
@@ -36,11 +35,7 @@ class Waits:
 def main_stream(profile: Profile, rows: NDArray[np.int64]) -> int:
     """The stream with most kernel time that is not spent on communication."""
     a = profile.activities
-    kernels = rows[(a.kind[rows] == ActivityKind.KERNEL) & (a.comm[rows] < 0)]
-    named = np.array(
-        [is_nccl(profile.strings[n]) for n in a.name[kernels].tolist()], dtype=np.bool_
-    )
-    computing = kernels[~named]
+    computing = rows[(a.kind[rows] == ActivityKind.KERNEL) & ~profile.communicates[rows]]
     used = computing if len(computing) else rows
     numbers, place = np.unique(a.stream[used], return_inverse=True)
     return int(numbers[np.argmax(np.bincount(place, weights=a.duration_ns[used]))])
@@ -120,7 +115,7 @@ def _of_calls(
                 (waiter, other)
                 for waiter, _ in _next_on(a.stream, order[at:], stream, {-1})
                 for number, other in last.items()
-                if number != int(a.stream[waiter]) and _communicates(profile, other)
+                if number != int(a.stream[waiter]) and profile.communicates[other]
             }
     return pairs
 
@@ -150,11 +145,6 @@ def _in_collective(profile: Profile, call: int) -> bool:
     return False
 
 
-def _communicates(profile: Profile, activity: int) -> bool:
-    a = profile.activities
-    return bool(a.comm[activity] >= 0) or is_nccl(profile.strings[a.name[activity]])
-
-
 def _of_collectives(
     profile: Profile, order: NDArray[np.int64], launched: NDArray[np.float64], main: int
 ) -> set[tuple[int, int]]:
@@ -165,6 +155,6 @@ def _of_collectives(
     for row in order.tolist():
         if int(a.stream[row]) == main:
             before = row
-        elif before >= 0 and _communicates(profile, row):
+        elif before >= 0 and profile.communicates[row]:
             pairs.add((row, before))
     return pairs

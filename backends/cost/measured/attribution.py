@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.backends.cost.measured.kinds import on_device
+from flint.backends.cost.measured.kinds import communicates, on_device
 from flint.backends.cost.simulate.timeline import ClassTimeline, Floats, previous_on
 from flint.ir.op_class import OpClass
 from flint.ir.program import Int64s, Kind
@@ -75,7 +75,7 @@ def _pieces(timeline: ClassTimeline, wire_ns: Floats) -> list[Floats]:
     program, rows = work.program, work.nodes.row
     computes = on_device(program)[rows]
     host = (program.op == OpClass.HOST)[rows] & ~_long_pauses(timeline)
-    sends = np.flatnonzero(program.kind[rows] >= Kind.COLLECTIVE)
+    sends = np.flatnonzero(communicates(program)[rows])
     split = end[sends] - np.minimum(_wire_of(timeline, sends, wire_ns), end[sends] - start[sends])
     ready = _ready(timeline, sends)
     return [

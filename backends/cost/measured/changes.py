@@ -211,12 +211,14 @@ def _share_of_quantity(program: Program, rows: Mask, scale: Scale, pricing: Pric
     if not scale.quantity:
         return share
     known: dict[CollectiveCall, float] = {}
-    for row in np.flatnonzero(rows).tolist():
+    for row in np.flatnonzero(rows & (program.kind >= Kind.COLLECTIVE)).tolist():
         call = call_of(program, row, pricing.placement)
         if call not in known:
             known[call] = transfer_share(call, pricing.cluster)
         share[row] = known[call]
-    return share if scale.quantity == BANDWIDTH else 1 - share
+    changed = share if scale.quantity == BANDWIDTH else 1 - share
+    unsized = program.op == OpClass.COMMUNICATION  # which part is bytes and which is latency?
+    return np.where(unsized, 0.0, changed)
 
 
 def part_of(program: Program, part: str, pricing: Pricing) -> Mask:
@@ -227,7 +229,7 @@ def part_of(program: Program, part: str, pricing: Pricing) -> Mask:
         return on_device(program)
     communicates = np.asarray(program.kind >= Kind.COLLECTIVE)
     if part == NETWORK:
-        return communicates
+        return np.asarray(communicates | (program.op == OpClass.COMMUNICATION))
     if part in _KINDS:
         return np.isin(kernel_kinds(program), _KINDS[part])
     tier = pricing.cluster.tier(part)

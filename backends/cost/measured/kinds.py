@@ -12,6 +12,8 @@ from flint.ir.program import Int64s, Kind, Program
 #: What the host does, and kernels of which nothing is known but their time.
 HOST = "host"
 OTHER = "other"
+#: Kernels that communicate, of which nothing is known but their time.
+COMMUNICATION = "communication"
 
 
 def kernel_kinds(program: Program) -> Int64s:
@@ -45,4 +47,10 @@ def main_rows(program: Program) -> Int64s:
 
 def on_device(program: Program) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """For each row whether it is a kernel or copy of the device: no host, no communication."""
-    return np.asarray((program.kind == Kind.COMPUTE) & (program.op != OpClass.HOST))
+    calculates = (program.op != OpClass.HOST) & (program.op != OpClass.COMMUNICATION)
+    return np.asarray((program.kind == Kind.COMPUTE) & calculates)
+
+
+def communicates(program: Program) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """For each row whether it is communication, also of which neither bytes nor ends are known."""
+    return np.asarray((program.kind >= Kind.COLLECTIVE) | (program.op == OpClass.COMMUNICATION))

@@ -10,7 +10,13 @@ import numpy as np
 
 from flint.backends.cost.chips.kernel_table import kernels_of
 from flint.backends.cost.chips.kernels import KernelKind
-from flint.backends.cost.measured.kinds import HOST, OTHER, kernel_kinds, on_device
+from flint.backends.cost.measured.kinds import (
+    COMMUNICATION,
+    HOST,
+    OTHER,
+    kernel_kinds,
+    on_device,
+)
 from flint.backends.cost.network.placement import NetworkPlacement
 from flint.backends.cost.network.rows import tier_of_row
 from flint.backends.cost.simulate.timeline import ClassTimeline, previous_on
@@ -20,8 +26,8 @@ from flint.ir.program import Collective, Int64s, Kind, Phase, Program
 #: Kinds of time in which nothing runs on a device.
 IDLE = ("wait", "host")
 #: Numbers that stand beside those of `KernelKind`, and what they are called.
-_HOST, _OTHER = 254, 255
-_NO_KERNELS = {_HOST: HOST, _OTHER: OTHER}
+_COMMUNICATION, _HOST, _OTHER = 253, 254, 255
+_NO_KERNELS = {_COMMUNICATION: COMMUNICATION, _HOST: HOST, _OTHER: OTHER}
 #: Kind of work, axes that it goes over, phase: the names of a `Share`.
 Label: TypeAlias = tuple[str, str, str]
 
@@ -179,7 +185,7 @@ def labels_of(program: Program) -> list[Label]:
 
 
 def _kinds_of(program: Program) -> Int64s:
-    """For each row its `KernelKind`; _HOST, _OTHER or -1."""
+    """For each row its `KernelKind`; _COMMUNICATION, _HOST, _OTHER or -1."""
     if not program.measured_ns.any():
         kernels, rows = kernels_of(program)
         kernel: Int64s = np.full(len(program), -1, dtype=np.int64)
@@ -188,6 +194,7 @@ def _kinds_of(program: Program) -> Int64s:
     kernel = kernel_kinds(program)
     kernel[(kernel < 0) & on_device(program)] = _OTHER
     kernel[program.op == OpClass.HOST] = _HOST
+    kernel[program.op == OpClass.COMMUNICATION] = _COMMUNICATION
     return kernel
 
 

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from flint.backends.cost.measured.kinds import on_device
+from flint.backends.cost.measured.kinds import communicates, on_device
 from flint.backends.cost.simulate.exposure import labels_of
 from flint.backends.cost.simulate.timeline import ClassTimeline
 from flint.errors import FlintError
@@ -63,7 +63,7 @@ def units_of(track: ClassTimeline) -> list[Unit]:
     Raises FlintError FL841 for more than `MOST_UNITS` kernels.
     """
     program, rows = track.work.program, track.work.nodes.row
-    works = (on_device(program) | (program.kind >= Kind.COLLECTIVE))[rows]
+    works = (on_device(program) | communicates(program))[rows]
     nodes = np.flatnonzero(works & (program.kind[rows] != Kind.RECV))
     if len(nodes) > MOST_UNITS:
         raise FlintError(

@@ -45,6 +45,8 @@ class ClassSummaryDocument(TypedDict):
     """Communication, most bytes first."""
     unpriced: dict[str, int]
     """Executions of operations whose work is not known, by opcode: `flops` leaves them out."""
+    unsized_communication: int
+    """Measured kernels that communicate, of which neither bytes nor group are known: `collectives` leaves them out."""
 
 
 class CompilerMemoryDocument(TypedDict):
