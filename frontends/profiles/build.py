@@ -11,6 +11,8 @@ import numpy as np
 from flint.errors import FlintError
 from flint.frontends.profiles.comms import known_groups, mesh_of_groups, world_of
 from flint.frontends.profiles.communication import unexplained
+from flint.frontends.profiles.contradictions import Checked, refuse, told
+from flint.frontends.profiles.contradictions.jobs import told_of_job
 from flint.frontends.profiles.execution_trace import paired
 from flint.frontends.profiles.profile import Profile
 from flint.frontends.profiles.ranks import Recorded, align, by_rank
@@ -35,11 +37,12 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
 
     Raises FlintError FL804 (nothing ran on a device), FL811 (no such step), FL812 (two profiles of one
     rank), FL813 (profiles that are not of one job), FL820, FL822 (execution traces without their
-    profile, or with another's).
+    profile, or with another's), FL833 to FL835 (a profile that contradicts itself).
     """
     warnings: list[str] = []
     ranks = by_rank(paired(profiles), warnings)
     world = world_of(list(ranks.values()))
+    refuse(ranks, world)
     chosen = _chosen(ranks, step, warnings)
     recorded = [Recorded(rank, ranks[rank], taken) for rank, (_, taken) in chosen.items()]
     groups = known_groups(ranks, world)
@@ -63,6 +66,9 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
         )
     warnings += [f"{sentence}: {n}" for sentence, n in shared.problems.items()]
     warnings += _once([s for r in recorded for s in _lacking(r.profile)], len(recorded))
+    checked = [Checked(r.rank, world, r.profile, r.step.activities) for r in recorded]
+    warnings += _once([s for c in checked for s in told(c)], len(recorded))
+    warnings += told_of_job(recorded, world)
     beside = [s for times, taken in chosen.values() for s in _beside(times, taken)]
     warnings += _once(beside, len(recorded))
     warnings += _once([w for r in recorded for w in r.profile.warnings], len(recorded))

@@ -63,7 +63,6 @@ class Comms:
         group = args.get("Process Group Name", args.get("Process Group ID", ""))
         size = max(0, integer(args.get("Group size"), 0))
         ranks = integers(args.get("Process Group Ranks")) or ()
-        ranks = ranks if len(ranks) == (size or len(ranks)) else ()
         comm = Comm(
             name=name,
             in_elements=integer(args.get("In msg nelems")),
