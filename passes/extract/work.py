@@ -34,7 +34,7 @@ from flint.passes.work.declared import ArrayType, KernelCall, declared_in
 from flint.passes.work.factorizations import FACTORIZATIONS
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
 from flint.passes.work.host_copies import CALLBACK, CALLBACK_TARGET
-from flint.passes.work.sliding import Sliding, used_taps
+from flint.passes.work.sliding import Sliding, reduced_elements, used_taps
 from flint.passes.work.work import Work
 
 
@@ -143,13 +143,9 @@ def reduce(o: Operation) -> Work:
 
 
 def reduce_window(o: Operation) -> Work:
-    """Window size operations of the body for each result element; one where it runs along.
-
-    A running reduction (cumsum) is written as windows that reach to the start, and done in one
-    pass.
-    """
-    window = math.prod(1 if s.is_running else s.size for s in _reduced_windows(o))
-    return formulas.windows(o.results[0].num_elements, window, _body_operations(o.op))
+    """The body runs for each element of a window that its neighbours do not know."""
+    reduced = reduced_elements(_reduced_windows(o))
+    return formulas.windows(o.results[0].num_elements, *reduced, _body_operations(o.op))
 
 
 def _reduced_windows(o: Operation) -> list[Sliding]:

@@ -23,7 +23,7 @@ from flint.passes.work import formulas
 from flint.passes.work.declared import ArrayType, KernelCall, declared_in
 from flint.passes.work.factorizations import FACTORIZATIONS
 from flint.passes.work.hand_written import PALLAS_TARGETS, work_of_call, work_of_kernel
-from flint.passes.work.sliding import Sliding, used_taps
+from flint.passes.work.sliding import Sliding, reduced_elements, used_taps
 from flint.passes.work.work import Work
 
 
@@ -145,12 +145,11 @@ def reduce(o: HloOperation) -> Work:
 
 
 def reduce_window(o: HloOperation) -> Work:
-    """Window size operations of the body for each result element; one where it runs along."""
+    """The body runs for each element of a window that its neighbours do not know."""
     result = shapes.first(o.instruction.shape)[1]
     inputs = shapes.first(o.operands[0].shape)[1]
-    slidings = map(_sliding, o.instruction.window.dimensions, inputs, result)
-    window = math.prod(1 if s.is_running else s.size for s in slidings)
-    return formulas.windows(math.prod(result), window, _body_operations(o))
+    reduced = reduced_elements(map(_sliding, o.instruction.window.dimensions, inputs, result))
+    return formulas.windows(math.prod(result), *reduced, _body_operations(o))
 
 
 def select_and_scatter(o: HloOperation) -> Work:
@@ -300,6 +299,7 @@ class _Needed:
     """
 
     def __init__(self, o: HloOperation) -> None:
+        self._module = o.module
         self._users: dict[int, list[tuple[Instruction, int]]] = {}
         for instruction in o.called.instructions:
             for position, operand in enumerate(instruction.operand_ids):
@@ -322,10 +322,23 @@ class _Needed:
             return whole
         if position == 0 and user.id in self._placed:
             return 0
+        if user.opcode in ("fusion", "call"):
+            return self._read_inside(user, position)
         one_by_one = user.opcode in _ONE_BY_ONE or class_of(user.opcode) in ELEMENTWISE
         if one_by_one or (position == 0 and user.opcode in _OF_A_PART):
             return self.of(user)
         return whole
+
+    def _read_inside(self, user: Instruction, position: int) -> int:
+        """Elements of an operand that a fusion inside of the fusion needs for what it is asked."""
+        inside = HloOperation(user, [], self._module)
+        (argument,) = (
+            i
+            for i in inside.called.instructions
+            if i.opcode == "parameter" and i.parameter_number == position
+        )
+        asked = self.of(user) / max(shapes.num_elements(user.shape), 1)
+        return math.ceil(_Needed(inside).of(argument) * asked)
 
 
 def _results(o: HloOperation) -> list[Instruction]:
@@ -473,11 +486,13 @@ IDLE = frozenset(
      "opt-barrier", "domain", "copy-start", "copy-done", "get-dimension-size",
      "set-dimension-size", "optimization-barrier")
 )  # fmt: skip
-#: Custom calls that are annotations and do not run.
+#: Custom calls that are annotations, or (`ConcatBitcast`) name slices that were copied side by side,
+#: and do not run.
 FREE_TARGETS = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
      "LayoutConstraint", "AllocateBuffer", "CreateBuffer", "AssumeGatherIndicesInBound",
-     "GatherScatterIndicesBitpacked", "PrepareAsyncCallStart", "PrepareAsyncCallDone"}
+     "GatherScatterIndicesBitpacked", "PrepareAsyncCallStart", "PrepareAsyncCallDone",
+     "ConcatBitcast"}
 )  # fmt: skip
 #: What TPUs do with integers of 64 bits: the two halves are arrays of their own.
 _HALVES = frozenset({"X64SplitHigh", "X64SplitLow", "X64Combine"})

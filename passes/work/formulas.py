@@ -83,9 +83,11 @@ def reduction(elements: int, rows: int, per_element: int = 1) -> Work:
     return Work(flops=elements * per_element, dims=dims.row)
 
 
-def windows(elements: int, window: int, per_element: int) -> Work:
-    """`per_element` operations for each of the `window` elements that make a result element."""
-    return Work(flops=elements * window * per_element, dims=ReductionDims(elements, window).row)
+def windows(elements: int, operations: int, windows: int, per_element: int) -> Work:
+    """`elements` results of windows, of which `windows` take `operations` times `per_element`."""
+    done = elements * operations // max(windows, 1)
+    reduced = -(-done // max(elements, 1))
+    return Work(flops=done * per_element, dims=ReductionDims(elements, reduced).row)
 
 
 def select_and_scatter(elements: int, window: int) -> Work:

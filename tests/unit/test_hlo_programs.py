@@ -299,6 +299,28 @@ def test_a_fusion_reads_of_an_array_what_its_slices_need() -> None:
     assert (row.operand_bytes, row.result_bytes) == (64 * 2 + 4, 64 * 4 + 6400 * 4)
 
 
+def test_a_fusion_inside_of_a_fusion_needs_what_its_slices_need() -> None:
+    """As TPU programs read a step's part of what a loop goes over, in the fusion of a product."""
+    p = program(
+        """x = bf16[100,4,64] parameter(0)
+        i = s32[] parameter(1)
+        w = bf16[64,32] parameter(2)
+        ROOT f = bf16[4,32] fusion(x, i, w), kind=kOutput, calls=fused""",
+        before="""inner { q0 = s32[] parameter(0)
+        q1 = bf16[100,4,64] parameter(1)
+        z = s32[] constant(0)
+        s = bf16[1,4,64] dynamic-slice(q1, q0, z, z), dynamic_slice_sizes={1,4,64}
+        ROOT b = bf16[4,64] bitcast(s) }
+        fused { p0 = bf16[100,4,64] parameter(0)
+        p1 = s32[] parameter(1)
+        p2 = bf16[64,32] parameter(2)
+        r = bf16[4,64] fusion(p1, p0), kind=kLoop, calls=inner
+        ROOT d = bf16[4,32] dot(r, p2), lhs_contracting_dims={1}, rhs_contracting_dims={0} }""",
+    )
+    row = only(p, "hlo.fusion")
+    assert row.operand_bytes == 2 * 4 * 64 + 4 + 2 * 64 * 32
+
+
 def test_a_fusion_that_updates_what_it_calculates_writes_all_of_it() -> None:
     p = program(
         """x = bf16[100,64] parameter(0)

@@ -137,6 +137,13 @@ WORK: dict[str, tuple[int, tuple[int, ...], int, int]] = {
     (  # a running sum of each row: one addition for each element
         "f32[6,20] reduce-window(x, zero), window={size=1x20 pad=0_0x19_0}, to_apply=add"
     ): (120, (1, 120, 1, 1), 4 * 121, 4 * 120),
+    (  # the sum of a whole row at each place, as TPU programs write softmax: one for each row
+        "f32[6,20] reduce-window(x, zero), window={size=1x39 pad=0_0x19_19}, to_apply=add"
+    ): (120, (1, 120, 1, 1), 4 * 121, 4 * 120),
+    # Slices that a TPU copied ahead lie side by side: their names are joined, nothing moves.
+    'f32[12,20] custom-call(x, x), custom_call_target="ConcatBitcast"': (
+        0, (0, 0, 0, 0), 0, 4 * 240,
+    ),
     (
         "f32[6,20] select-and-scatter(x, row6, zero), window={size=2x4 stride=2x4}, select=ge, "
         "scatter=add"
