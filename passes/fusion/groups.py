@@ -62,6 +62,16 @@ class Groups:
             kernel[rows] = max(rows, key=lambda row: (rank[row], row))
         return kernel
 
+    def merge_beside(self, a: int, b: int) -> bool:
+        """`merge`, of kernels that start together: neither reads the other."""
+        first, second = self._of[a], self._of[b]
+        if first != second and (self._reads(first, second) or self._reads(second, first)):
+            return False
+        return self.merge(a, b)
+
+    def _reads(self, group: int, read: int) -> bool:
+        return any(self._of[to] == group for row in self.rows(read) for to in self._readers[row])
+
     def merge(self, a: int, b: int) -> bool:
         """Make the kernels of rows `a` and `b` one; False if that is impossible."""
         first, second = self._of[a], self._of[b]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flint.ir.program import Flag, Kind, Program, RegionKind
 from flint.passes.base import Pass, run_passes
@@ -87,6 +88,43 @@ def test_products_stay_apart_that_need_each_other_are_large_or_share_other_sides
     wide = {**PRODUCT, "dims": (1, 2, 8, 4), "shape": (2, 8)}
     right = b.op("dot_general", x, b.parameter(**W), **wide)  # x is its second operand
     b.result(b.op("dot_general", x, b.parameter(**W), **PRODUCT), right)
+    before = b.build()
+    assert MergeProducts().apply(before) is before
+
+
+#: A product of two matrices of (4, 4).
+SQUARE: dict[str, Any] = {
+    "shape": (4, 4), "dims": (1, 4, 4, 4), "flops": 128, "product": "f32",
+    "operand_bytes": 128, "result_bytes": 64,
+}  # fmt: skip
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=10))
+def test_products_of_products_are_joined_where_none_reads_another(
+    plan: list[tuple[int, int, bool]],
+) -> None:
+    """Each line multiplies two of the last ten values, or sorts one of them."""
+    b = Rows()
+    made = [b.parameter(shape=(4, 4), result_bytes=64) for _ in range(2)]
+    for one, other, sorts in plan:
+        left, right = made[-1 - one % len(made)], made[-1 - other % len(made)]
+        if sorts:
+            made.append(b.op("sort", left, shape=(4, 4), result_bytes=64))
+        else:
+            made.append(b.op("dot_general", left, right, **SQUARE))
+    b.result(*made[-2:])
+    before = b.build()
+    after = run_passes(before, [MergeProducts()])
+    assert matmul_flops(after).sum() == matmul_flops(before).sum()
+    assert total(after, after.flops) == total(before, before.flops)
+
+
+def test_a_product_of_a_product_stays_one() -> None:
+    b = Rows()
+    x, w = b.parameter(**X), b.parameter(shape=(4, 4), result_bytes=64)
+    wide = {**PRODUCT, "shape": (8, 4), "dims": (1, 8, 4, 4)}
+    b.result(b.op("dot_general", b.op("dot_general", x, w, **wide), w, **wide))
     before = b.build()
     assert MergeProducts().apply(before) is before
 

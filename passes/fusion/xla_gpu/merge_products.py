@@ -127,7 +127,7 @@ class _Products:
                 continue
             groups = groups or Groups(self._program)
             chosen = left[:1]
-            chosen += [row for row in left[1:] if groups.merge(left[0], row)]
+            chosen += [row for row in left[1:] if groups.merge_beside(left[0], row)]
             if len(chosen) > 1:
                 found.append(chosen)
                 taken.update(chosen)
