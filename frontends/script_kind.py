@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+from flint.frontends.user_code import is_users
 
 #: So many files of the script's own folder are looked through.
 _MOST_FILES = 200
@@ -75,32 +77,65 @@ def _distributes(torch: set[str]) -> bool:
 
 
 def _imports_of_all(path: Path) -> Iterator[str]:
-    """Modules that a file imports, and those that modules beside it import."""
+    """Modules that a file imports, and those that modules of the user's own import.
+
+    These lie beside the file or in the current folder, or are installed in place.
+    """
+    roots = (path.parent, Path())
     todo, seen = [path], set[Path]()
     while todo and len(seen) < _MOST_FILES:
         file = todo.pop()
         if file in seen:
             continue
         seen.add(file)
-        for name in _imports(file):
+        for name, level in _imports(file):
+            if level:
+                todo += _files([file.parents[min(level, len(file.parents)) - 1]], name)
+                continue
             yield name
-            inside = path.parent.joinpath(*name.split("."))
-            todo += [
-                f for f in (inside.with_suffix(".py"), inside / "__init__.py") if os.path.isfile(f)
-            ]
+            todo += _files(roots, name) or _files(_folders_of(name), name)
 
 
-def _imports(file: Path) -> Iterator[str]:
+def _imports(file: Path) -> Iterator[tuple[str, int]]:
+    """Names of modules (and of what may be one) that a file imports, and how many dots precede."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError):
         return  # whoever runs it says what is wrong with it
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from ((alias.name, 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            inside = f"{node.module}." if node.module else ""
+            if node.module:
+                yield node.module, node.level
+            yield from ((f"{inside}{alias.name}", node.level) for alias in node.names)
+
+
+def _files(folders: Iterable[Path], name: str) -> list[Path]:
+    """Files that run where a module of `folders` is imported: its own, and those of its packages."""
+    parts = name.split(".")
+    inside = [Path(*parts[:count]) for count in range(1, len(parts) + 1)]
+    found = [
+        file
+        for folder in folders
+        for module in inside
+        for file in (folder / module.with_suffix(".py"), folder / module / "__init__.py")
+    ]
+    return [file for file in found if os.path.isfile(file)]
+
+
+@cache
+def _folders_of(name: str) -> tuple[Path, ...]:
+    """Where Python finds a module, if it is the user's own: installed in place, or on the path."""
+    try:
+        found = importlib.util.find_spec(name.partition(".")[0])
+    except (ImportError, ValueError):
+        return ()
+    if found is None:
+        return ()
+    places = found.submodule_search_locations or (found.origin or "",)
+    return tuple(Path(place).parent for place in places if place and is_users(place))
 
 
 @cache

@@ -111,9 +111,12 @@ class Calls:
 
     @property
     def is_certain(self) -> bool:
-        """Whether a function was called as often as asked for."""
+        """Whether a function with products was called as often as asked for.
+
+        One without may be what prepares a step that never came.
+        """
         best = self._best()
-        return best is not None and best.calls >= self._choice.number
+        return best is not None and best.calls >= self._choice.number and best.weight.flops > 0
 
     def note(self, chosen: Call) -> str:
         """A sentence on what is captured, with the other functions, heaviest first; or ""."""

@@ -33,7 +33,10 @@ def _raised(job: Job, error: BaseException) -> Outcome:
     if cause is not None:
         place = cause.place or raising_place(error)
         return Failure(cause.code, cause.message, place, cause.help, trace)
-    help_ = "it runs without data on devices that are not there; -v shows the whole traceback"
+    help_ = (
+        "it runs without data on devices that are not there; --step NAME captures a function that "
+        "it called before; -v shows the whole traceback"
+    )
     message, place = f"{job.name} {what_happened(error)}", place_of(error, job.name, raising_place)
     return Failure("FL230", message, place, help_, trace)
 

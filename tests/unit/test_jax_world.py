@@ -320,6 +320,66 @@ def test_eager_operations_alone_are_no_step(tmp_path: Path) -> None:
     assert caught.value.code == "FL231"
 
 
+#: Prepares without products, as often as a step is called, and then fails before there is one.
+PREPARES = """
+import jax, jax.numpy as jnp
+init = jax.jit(lambda key: jax.random.normal(key, (64, 64)))
+step = jax.jit(lambda w, x: x @ w)
+w, b = init(jax.random.key(0)), init(jax.random.key(1))
+{failing}
+"""
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        ("step(w, jnp.ones((8, 63)))", TypeError),
+        ("open('no such file')", FileNotFoundError),
+        ("raise SystemExit(3)", SystemExit),
+    ],
+)
+def test_an_error_before_the_step_is_the_programs(
+    tmp_path: Path, failing: str, error: type[BaseException]
+) -> None:
+    script = PREPARES.format(failing=failing)
+    with pytest.raises(error):
+        captured(tmp_path, script, "4")
+
+
+#: An array of `--mesh` devices whose axes change their types for a function and back.
+AXIS_TYPES = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P, set_mesh
+from jax.sharding import auto_axes, explicit_axes
+types = {types}
+mesh = jax.make_mesh((jax.device_count() // 2, 2), ("x", "y"), axis_types=types)
+step = jax.jit(lambda a, n: (a @ jnp.ones((64, 64))) * n.sum())
+with set_mesh(mesh):
+    a = jax.device_put(np.ones((16, 64), np.float32), NamedSharding(mesh, P("x")))
+    n = {changed}(a)
+    assert n.sharding.mesh.axis_types == types, n.sharding
+    for _ in range(3):
+        step(a, n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("types", "changed"),
+    [
+        ("(AxisType.Explicit,) * 2", "auto_axes(lambda i: (i + 1).sum(-1), out_sharding=P('x'))"),
+        ("(AxisType.Explicit,) * 2", "auto_axes(lambda i: jnp.zeros(16), out_sharding=P())"),
+        (
+            "(AxisType.Explicit, AxisType.Auto)",
+            "auto_axes(lambda i: (i * 2).sum(1), axes='x', out_sharding=P())",
+        ),
+        ("(AxisType.Auto,) * 2", "explicit_axes(lambda i: i.sum(-1), in_sharding=P('x'))"),
+    ],
+)
+def test_axes_change_their_types_outside_of_jit(tmp_path: Path, types: str, changed: str) -> None:
+    found = captured(tmp_path, AXIS_TYPES.format(types=types, changed=changed), "4")
+    assert found.mesh.sizes == (2, 2)
+
+
 def test_an_error_after_the_step_is_a_warning(tmp_path: Path) -> None:
     found = captured(tmp_path, train_script("if number == 4: raise OSError('no disk')"))
     assert any("raised OSError: no disk (train.py:38" in w for w in found.warnings)

@@ -40,6 +40,48 @@ def test_a_script_is_what_it_imports(tmp_path: Path, text: str) -> None:
     assert script_kind(script) is SCRIPTS[text]
 
 
+#: Files of a project whose launcher does not import JAX, and the launcher.
+PROJECTS = [
+    ({"project/__init__.py": "import jax"}, "from project import train", "run.py"),
+    ({"project/train.py": "import jax"}, "from project import train", "run.py"),
+    (
+        {"project/__init__.py": "from .loop import train", "project/loop.py": "import jax"},
+        "from project import train",
+        "run.py",
+    ),
+    (
+        {
+            "project/__init__.py": "",
+            "project/parts/__init__.py": "from ..model import step as train",
+            "project/model.py": "from . import ops",
+            "project/ops.py": "import jax",
+        },
+        "import project.parts.nothing",
+        "run.py",
+    ),
+    ({"project/train.py": "import jax"}, "from project import train", "scripts/run.py"),
+    ({"project/model.py": "import jax"}, "from project.model import step", "project/run.py"),
+    ({"placed/inplace.py": "import jax"}, "import inplace", "scripts/run.py"),
+]
+
+
+@pytest.mark.parametrize(("files", "text", "script"), PROJECTS)
+def test_a_launcher_is_what_its_project_imports(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    text: str,
+    script: str,
+) -> None:
+    """Beside the launcher, in the current folder, or on Python's path."""
+    for name, inside in {**files, script: text}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(inside)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "placed"))
+    assert script_kind(Path(script)) is ScriptKind.JAX
+
+
 def test_chips_answer_as_their_drivers_do() -> None:
     h100, v5e = answers_of("h100"), answers_of("tpu-v5e")
     assert (h100.platform, h100.backend, h100.kind) == ("cuda", "gpu", "NVIDIA H100 80GB HBM3")

@@ -73,11 +73,11 @@ class World:
     def _results(self, call: Call) -> list[Any]:
         program = call.parameters["jaxpr"]
         known = self._follower.results(program, [self.known(a) for a in call.arguments])
-        mesh, places = self._placement.of(call)
+        meshes, places = self._placement.of(call)
         avals = [v.aval for v in getattr(program, "jaxpr", program).outvars]
         return [
             self._result(a, k, place, mesh)
-            for a, k, place in zip(avals, known, places, strict=True)
+            for a, k, place, mesh in zip(avals, known, places, meshes, strict=True)
         ]
 
     def _result(

@@ -19,8 +19,8 @@ class Placement:
         self._inside: dict[int, tuple[Any, list[Any]]] = {}
         self._decided: dict[Any, list[Any]] = {}
 
-    def of(self, call: Call) -> tuple[Any, list[Callable[[], Placed]]]:
-        """The mesh that a call runs on, None for one device, and for each result where it is.
+    def of(self, call: Call) -> tuple[list[Any], list[Callable[[], Placed]]]:
+        """For each result its mesh, None on one device, and where it is.
 
         Results whose sharding the call does not say are found out when one of them is asked.
         """
@@ -32,9 +32,10 @@ class Placement:
         mesh = self._mesh(call, said)
         if mesh is None:
             placed = self._one_device(call, said)
-            return None, [lambda p=p: p for p in placed]  # type: ignore[misc]
-        late = _Late(call, [_concrete(s, mesh) for s in said], mesh, self._decide)
-        return mesh, [lambda i=i: late.placed(i) for i in range(len(said))]  # type: ignore[misc]
+            return [None] * len(said), [lambda p=p: p for p in placed]  # type: ignore[misc]
+        meshes = [_typed_as(mesh, a) for a in _results(call)]
+        late = _Late(call, list(map(_concrete, said, meshes)), meshes, self._decide)
+        return meshes, [lambda i=i: late.placed(i) for i in range(len(said))]  # type: ignore[misc]
 
     def _mesh(self, call: Call, said: Sequence[Any]) -> Any:
         """The mesh of several devices that a call runs on, or None."""
@@ -110,24 +111,24 @@ class _Late:
     """Results of one call on a mesh; the partitioner is asked when one of them has to be known."""
 
     def __init__(
-        self, call: Call, said: list[Any], mesh: Any, decide: Callable[[Call], list[Any]]
+        self, call: Call, said: list[Any], meshes: list[Any], decide: Callable[[Call], list[Any]]
     ) -> None:
         self._call: Call | None = call
         self._said = said
-        self._mesh = mesh
+        self._meshes = meshes
         self._decide = decide
 
     def placed(self, index: int) -> Placed:
         from jax.sharding import NamedSharding, PartitionSpec
 
         if self._said[index] is None and not _results_shape(self._call, index):
-            return Placed(NamedSharding(self._mesh, PartitionSpec()), committed=True)
+            return Placed(NamedSharding(self._meshes[index], PartitionSpec()), committed=True)
         if self._said[index] is None:
             assert self._call is not None, "a call is kept until its results are placed"
             specs = self._decide(self._call)
             self._said = [
-                NamedSharding(self._mesh, PartitionSpec(*spec)) if said is None else said
-                for said, spec in zip(self._said, specs, strict=True)
+                NamedSharding(mesh, PartitionSpec(*spec)) if said is None else said
+                for said, spec, mesh in zip(self._said, specs, self._meshes, strict=True)
             ]
             self._call = None
         return Placed(self._said[index], committed=True)
@@ -158,6 +159,20 @@ def _said(sharding: Any, aval: Any) -> Any:
     if mesh is not None and not mesh.empty and mesh.are_all_axes_explicit:
         return typed
     return None
+
+
+def _typed_as(mesh: Any, aval: Any) -> Any:
+    """`mesh` with the types of axes that a result's type has, or where it has none the context.
+
+    `jax.sharding.auto_axes` and `explicit_axes` change them for what they run.
+    """
+    from jax.sharding import Mesh, get_abstract_mesh
+
+    own = getattr(getattr(aval, "sharding", None), "mesh", None)
+    for typed in (own, get_abstract_mesh()):
+        if typed is not None and typed.axis_names == mesh.axis_names:
+            return Mesh(mesh.devices, mesh.axis_names, axis_types=typed.axis_types)
+    return mesh
 
 
 def _concrete(sharding: Any, mesh: Any) -> Any:

@@ -228,12 +228,17 @@ def _until_done(session: Session, program: Callable[[], None]) -> None:
             phases.settle()
     if phases.steps == 0 or phases.done_steps >= phases.steps:
         return
+    help_ = (
+        "let it train longer, or choose an earlier step with --steps; --steps 0 records "
+        "everything from the first module that runs, as inference needs"
+    )
+    if "jax" in sys.modules:
+        help_ = "if its step is JAX's, import jax in the script, so that it is taken for JAX's"
     raise FlintError(
         "FL231",
         f"the program ended after {phases.done_steps} optimizer steps: step {phases.steps}, "
         "which is to be recorded, never came",
-        help="let it train longer, or choose an earlier step with --steps; --steps 0 records "
-        "everything from the first module that runs, as inference needs",
+        help=help_,
     )
 
 
