@@ -7,7 +7,7 @@ cut off or coloured; nothing in a name moves a cursor or hides what follows.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -28,6 +28,11 @@ def format_bytes(count: int) -> str:
 def format_flops(count: int) -> str:
     """Floating point operations with a decimal unit (1 TFLOP = 10^12)."""
     return _scaled(count, 1000, _DECIMAL, "FLOP")
+
+
+def warning_lines(warnings: Iterable[str]) -> list[str]:
+    """Warnings of a capture, as everything prints them."""
+    return [f"warning: {warning}" for warning in warnings]
 
 
 def format_count(count: int) -> str:

@@ -79,7 +79,7 @@ class Trace:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What could not be captured as asked for, and what was made up: sentences."""
-        return tuple(self.workload.metadata.get("warnings", ()))
+        return self.workload.warnings
 
     def summary(self, written: Workload | None = None) -> Summary:
         """Operations, FLOPs, parameters and communication per device.

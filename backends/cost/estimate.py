@@ -45,6 +45,7 @@ from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack
 from flint.ir.program import PERHAPS_A_WINDOW
 from flint.ir.workload import Workload
+from flint.text import warning_lines
 
 if TYPE_CHECKING:
     from flint.backends.cost.memory.memory import MemoryUse
@@ -195,6 +196,8 @@ class Estimate:
             "critical_path": [cast("SegmentDocument", asdict(s)) for s in self.critical_path],
             "notes": list(self.notes),
         }
+        if self.workload.warnings:
+            found["warnings"] = list(self.workload.warnings)
         if self.interval:
             found["interval"] = self.interval.to_json()
         if self.kernel_times:
@@ -204,7 +207,10 @@ class Estimate:
         return cast("EstimateDocument", {**found, **estimate_json(self, asked)})
 
     def to_text(self, *, verbose: bool = False) -> str:
-        """For people; `verbose` adds the critical path."""
+        """For people, without the warnings of the capture: `str` has them too.
+
+        `verbose` adds the critical path.
+        """
         from flint.backends.cost.estimate_text import estimate_text
 
         return estimate_text(self, verbose=verbose)
@@ -252,7 +258,7 @@ class Estimate:
         return len(page)
 
     def __str__(self) -> str:
-        return self.to_text()
+        return "\n\n".join((self.to_text(), *warning_lines(self.workload.warnings)))
 
     def _repr_html_(self) -> str:
         from flint.backends.report.page.small import estimate_fragment

@@ -15,7 +15,15 @@ from flint.ir.op_class import OpClass
 from flint.ir.program import Flag, Kind, Program
 from flint.ir.workload import Workload
 from flint.passes.work.totals import CommunicationTotal, totals
-from flint.text import Column, format_bytes, format_count, format_flops, plural, text_table
+from flint.text import (
+    Column,
+    format_bytes,
+    format_count,
+    format_flops,
+    plural,
+    text_table,
+    warning_lines,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -80,16 +88,18 @@ class Summary:
     devices: int
     classes: tuple[ClassSummary, ...]
     compiled_by: CompiledBy | None = None
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> SummaryDocument:
-        """Exact numbers, JSON-able."""
+        """Exact numbers, JSON-able, without the warnings."""
         found = asdict(self)
+        del found["warnings"]
         if self.compiled_by is None:
             del found["compiled_by"]
         return cast("SummaryDocument", found)
 
     def to_text(self) -> str:
-        """Plain text of any width."""
+        """Plain text of any width, without the warnings: `str` has them too."""
         blocks = [_facts_text(self.facts())]
         for c in self.classes:
             facts = _facts_text(self.class_facts(c))
@@ -123,10 +133,10 @@ class Summary:
             parts.append(list_of_facts(own if several else [*shared, *own]))
             if c.collectives:
                 parts.append(table_of(_COLUMNS, _collective_cells(c), "communication of one rank"))
-        return fragment(*parts)
+        return fragment(*parts, *(tag("p", w) for w in warning_lines(self.warnings)))
 
     def __str__(self) -> str:
-        return self.to_text()
+        return "\n\n".join((self.to_text(), *warning_lines(self.warnings)))
 
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values that hold for all classes, in human units."""
@@ -186,6 +196,7 @@ def summarize(workload: Workload, written: Workload | None = None) -> Summary:
         devices=workload.mesh.size,
         classes=classes,
         compiled_by=workload.compiled_by,
+        warnings=workload.warnings,
     )
 
 

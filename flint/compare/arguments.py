@@ -44,6 +44,19 @@ class Arguments:
         """Those of which there are more or fewer layers."""
         return [(old, new) for old, new in self.pairs if old.count != new.count]
 
+    def donation(self) -> list[Cause]:
+        """Arguments whose place results took, and do not take now, and the other way round."""
+        changed = [(o, n) for o, n in self.pairs if {o.is_donated, n.is_donated} == {False, True}]
+        said = {
+            "no longer donated": [old.name for old, _ in changed if old.is_donated],
+            "donated now": [old.name for old, _ in changed if not old.is_donated],
+        }
+        return [
+            Cause(CauseKind.DONATION, f"{names_of(names)} {what}")
+            for what, names in said.items()
+            if names
+        ]
+
     def others(self) -> list[Cause]:
         """Arguments that are there on one side only."""
         said = []
@@ -65,6 +78,10 @@ def _identity(a: Argument) -> Hashable:
     return a.dtype, a.shape, a.sharding, a.count
 
 
+def _whole(a: Argument) -> Hashable:
+    return _identity(a), a.is_donated
+
+
 def _renames(
     gone: Mapping[str, Sequence[Argument]], new: Mapping[str, Sequence[Argument]]
 ) -> Iterator[tuple[str, str]]:
@@ -80,9 +97,9 @@ def _renames(
 
 def _unequal(a: Sequence[Argument], b: Sequence[Argument]) -> Iterator[tuple[Argument, Argument]]:
     """Variants of one name that have no equal on the other side, in order."""
-    mine, theirs = Counter(map(_identity, a)), Counter(map(_identity, b))
-    left = [x for x in a if mine[_identity(x)] > theirs[_identity(x)]]
-    right = [x for x in b if theirs[_identity(x)] > mine[_identity(x)]]
+    mine, theirs = Counter(map(_whole, a)), Counter(map(_whole, b))
+    left = [x for x in a if mine[_whole(x)] > theirs[_whole(x)]]
+    right = [x for x in b if theirs[_whole(x)] > mine[_whole(x)]]
     return zip(left, right, strict=False)
 
 

@@ -16,6 +16,7 @@ class CauseKind(StrEnum):
     SHARDING = "sharding"
     REMAT = "remat"
     ARGUMENTS = "arguments"
+    DONATION = "donation"
     OPTIONS = "options"
     COLLECTIVES = "collectives"
     OPERATIONS = "operations"

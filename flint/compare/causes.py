@@ -52,6 +52,7 @@ def _of_programs(a: ProgramFacts, b: ProgramFacts, arguments: Arguments) -> list
     found += arguments.sharding()
     found += _remat(a, b, {c.kind for c in found})
     found += arguments.others()
+    found += arguments.donation()
     found += options
     known = {c.kind for c in found}
     found += _collectives(a, b, known)

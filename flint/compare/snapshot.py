@@ -41,7 +41,8 @@ class Argument:
     """Arguments of the step whose names differ in numbers only: `params['layers'][*]['wq']`.
 
     `shape` is that of the whole array where the sharding is known, else that of one device's part;
-    `count` how many there are, and `device_bytes` what one device holds of all of them.
+    `count` how many there are, and `device_bytes` what one device holds of all of them. `is_donated`
+    says whether results take their place; None in records that were written before it was kept.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Argument:
     sharding: str
     count: int
     device_bytes: Mean
+    is_donated: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +235,8 @@ class _Added:
 
     def arguments(self) -> Iterator[Argument]:
         """In the order of the program."""
-        for (name, dtype, shape, sharding), (count, size) in self._arguments.items():
-            yield Argument(name, dtype, shape, sharding, count, self.mean(size))
+        for (name, dtype, shape, sharding, donated), (count, size) in self._arguments.items():
+            yield Argument(name, dtype, shape, sharding, count, self.mean(size), donated)
 
     def operations(self) -> Iterator[Operations]:
         """By class, phase and type."""
@@ -258,12 +260,13 @@ def numbers_in(name: str) -> list[str]:
     return _NUMBER.findall(name)
 
 
-def _argument(program: Program, row: int) -> tuple[str, str, tuple[int, ...], str]:
+def _argument(program: Program, row: int) -> tuple[str, str, tuple[int, ...], str, bool]:
     sharding = program.strings[program.cause[row]]
     local = program.shapes[program.shape[row]]
     whole = whole_shape(local, sharding, program.mesh.shape)
     dtype = program.dtypes[program.dtype[row]]
-    return family(program.strings[program.name[row]]), dtype, whole, sharding
+    is_donated = bool(program.flags[row] & Flag.DONATED)
+    return family(program.strings[program.name[row]]), dtype, whole, sharding, is_donated
 
 
 def whole_shape(local: tuple[int, ...], sharding: str, mesh: Mapping[str, int]) -> tuple[int, ...]:

@@ -106,6 +106,11 @@ class Workload:
         found = self.metadata.get("measured")
         return MeasuredBy.from_json(found) if found else None
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What could not be captured as asked for, and what was made up: sentences."""
+        return tuple(map(str, self.metadata.get("warnings", ())))
+
     def class_of_ranks(self) -> NDArray[np.int16]:
         """For each rank, the index of its class. Computed; two bytes per device."""
         found = np.full(self.mesh.size, -1, dtype=np.int16)

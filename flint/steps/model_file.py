@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from flint.errors import FlintError, nearest
+from flint.frontends.axis_errors import axis_error
 from flint.frontends.torch_weights import without_weights
 from flint.frontends.user_code import user_place
 from flint.io.bounded import FileKind, read_bounded
@@ -455,6 +456,8 @@ def _call(function: Callable[..., Any], path: Path, *args: Any, **kwargs: Any) -
         place = f"{name}:{error.lineno}" if error.lineno else name
         raise FlintError("FL203", f"{type(error).__name__}: {error.msg}", place=place) from error
     except (Exception, SystemExit) as error:
+        if found := axis_error(error, user_place(error) or path.name):
+            raise found from error
         said = traceback.format_exception_only(error)[0].strip().split("\n")[0]
         raise FlintError(
             "FL203",

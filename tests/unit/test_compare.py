@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flint.compare import show
 from flint.compare.budgets import broken, parse_budgets
 from flint.compare.cause import CauseKind
+from flint.compare.causes import causes
 from flint.compare.difference import Difference, Side, compare
 from flint.compare.document import document, snapshot_of_estimate
 from flint.compare.match import Action
@@ -20,6 +22,7 @@ from flint.ir.mesh import AxisRef, Group, Mesh
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Kind, Phase, Region, RegionKind
 from flint.ir.workload import RankClass, Workload
+from flint.project.records import snapshot_from, snapshot_record
 from flint.tracing import Trace
 from tests.program_rows import ProgramBuilder
 
@@ -125,6 +128,29 @@ def test_collectives_of_the_partitioner_follow_from_a_sharding() -> None:
         (CauseKind.SHARDING, '[{}, {}] -> [{"model"}, {}] of a')
     ]
     assert found.costs[CauseKind.SHARDING].comm_bytes == 65536
+
+
+def test_donation_that_is_lost_or_gained_is_named() -> None:
+    kept = program("a", "b")
+    donated = replace(kept, flags=(kept.kind == Kind.PARAMETER) * np.uint16(Flag.DONATED))
+    (lost,), (gained,) = diff(donated, kept).causes, diff(kept, donated).causes
+    assert (lost.kind, lost.text) == (
+        CauseKind.DONATION,
+        "x, a and 1 other argument no longer donated",
+    )
+    assert gained.text == "x, a and 1 other argument donated now"
+
+
+def test_records_from_before_donation_was_kept_name_none() -> None:
+    donated = program("a")
+    donated = replace(donated, flags=donated.flags | np.uint16(Flag.DONATED))
+    other = program("a", gathers=1)
+    before, after = side(donated), side(other)
+    record = snapshot_record(before.snapshot)
+    for argument in record["program"]["arguments"]:
+        del argument["is_donated"]
+    found = causes(snapshot_from(record), after.snapshot)
+    assert [c.kind for c in found.found] == [CauseKind.COLLECTIVES]
 
 
 def test_a_rank_class_without_a_partner_counts_whole() -> None:

@@ -16,9 +16,26 @@ from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh
 from flint.ir.program import Kind
 from flint.ir.workload import Workload
+from flint.tracing import Trace
 from tests.program_rows import ProgramBuilder
 
 GIB = 2**30
+
+
+def test_warnings_of_the_capture_are_told_wherever_it_is_looked_at(tmp_path: Path) -> None:
+    said = "no operation of this program is sharded"
+    workload = replace(_workload(Mesh.parse("data=8")), metadata={"warnings": [said]})
+    trace = Trace(workload)
+    found = trace.estimate("h100-dgx")
+    for looked_at in (trace.summary(), found):
+        assert f"warning: {said}" in str(looked_at).splitlines()
+        assert said in looked_at._repr_html_()
+    assert found.to_json()["warnings"] == [said]
+    assert "warnings" not in Trace(replace(workload, metadata={})).estimate("h100-dgx").to_json()
+    trace.save(tmp_path / "t")
+    told = CliRunner().invoke(app, ["estimate", str(tmp_path / "t"), "-c", "h100-dgx"])
+    assert told.stderr.splitlines()[0] == f"warning: {said}"
+    assert said not in told.stdout
 
 
 def _workload(mesh: Mesh) -> Workload:

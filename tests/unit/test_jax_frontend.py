@@ -658,6 +658,23 @@ def test_a_sharding_that_does_not_divide() -> None:
     assert both.help == "pad the dimension to 1024, or leave it unsharded"
 
 
+@pytest.mark.parametrize(
+    ("spec", "code", "message"),
+    [
+        (("dat", None), "FL102", "did you mean 'data'?"),
+        ((("data", "mode"),), "FL102", "mesh has no axis 'mode'"),
+        (("data", "data"), "FL106", "uses mesh axis 'data' twice"),
+    ],
+)
+def test_what_jax_says_of_axes_in_a_step(spec: Any, code: str, message: str) -> None:
+    error = refused(
+        lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec))),
+        shaped((8, 16), "data"),
+    )
+    assert error.code == code and message in error.message
+    assert error.help and error.place and error.place.startswith("test_jax_frontend.py:")
+
+
 def test_a_missing_axis() -> None:
     error = refused(lambda x: x, jax.ShapeDtypeStruct((8, 16), F32), in_shardings=(P("dat"),))
     assert (error.code, error.message) == ("FL102", "mesh has no axis 'dat'; did you mean 'data'?")

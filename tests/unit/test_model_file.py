@@ -238,6 +238,42 @@ def test_what_an_entry_raises_is_shown_at_the_users_line(write, tmp_path):
     assert place == "  --> parsing.py:4  return json.loads('{')"
 
 
+@pytest.mark.parametrize(
+    ("spec", "error", "help_"),
+    [
+        (
+            "'dp', None",
+            "error[FL102]: mesh has no axis 'dp', which P('dp', None) names",
+            "its axes are 'data', 'model'",
+        ),
+        (
+            "('data', 'mode')",
+            "error[FL102]: mesh has no axis 'mode', which P(('data', 'mode'),) names; "
+            + "did you mean 'model'?",
+            "its axes are 'data', 'model'",
+        ),
+        (
+            "'data', 'data'",
+            "error[FL106]: P('data', 'data') uses mesh axis 'data' twice",
+            "an axis can shard one dimension only",
+        ),
+    ],
+)
+def test_axes_that_jax_refuses_are_named_with_place_and_help(write, spec, error, help_):
+    path = write(
+        f"""
+        import flint
+        from jax.sharding import NamedSharding, PartitionSpec as P
+
+        @flint.entry(axes=("data", "model"))
+        def make(mesh):
+            return NamedSharding(mesh, P({spec}))
+        """
+    )
+    line = f"  --> model.py:6  return NamedSharding(mesh, P({spec}))"
+    assert _error(path) == [error, line.replace("model.py:6", "model.py:7"), f"  help: {help_}"]
+
+
 @pytest.mark.parametrize("code", ["def broken(:\n", "x = 1\0\n"])
 def test_files_that_are_not_python(write, code):
     first, *_ = _error(write(code))

@@ -98,8 +98,9 @@ def _classes(count: int) -> str:
 
 
 def notes(e: Estimate) -> Section:
-    """Everything that the estimate says of itself."""
+    """Everything that the estimate and the capture say of themselves."""
     said = [
+        *e.workload.warnings,
         *(f"{name} has no price: {n:,} executions count nothing" for name, n in e.unpriced.items()),
         *e.notes,
     ]

@@ -25,6 +25,7 @@ from flint.cli.paths import READS, Force, Writes
 from flint.cli.progress import stages_shown
 from flint.errors import FlintError
 from flint.io.outputs import OutputKind
+from flint.text import warning_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -280,6 +281,8 @@ def _named(cluster: str | None) -> str:
 def _print(found: Estimate, *, quiet: bool, verbose: bool) -> None:
     if found.is_lower_bound:
         print_note("warning: operations without a price count nothing", quiet=quiet)
+    for line in warning_lines(found.workload.warnings):
+        print_note(line, quiet=quiet)
     _print_text(found.to_text(verbose=verbose))
 
 

@@ -202,7 +202,7 @@ def _device_cluster(measured: Workload, cluster: Cluster) -> Cluster:
 
 
 def _notes(measured: Workload, captured: Workload, priced: Estimate) -> list[str]:
-    found = [str(w) for w in measured.metadata.get("warnings", ())]
+    found = list(measured.warnings)
     if measured.mesh.size != captured.mesh.size:
         found.append(
             f"measured on {measured.mesh.size:,} devices, captured for {captured.mesh.size:,}"

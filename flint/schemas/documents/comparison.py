@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -174,6 +174,8 @@ class ArgumentDocument(TypedDict):
     """How many there are."""
     device_bytes: float
     """What one device holds of all of them, in bytes."""
+    is_donated: NotRequired[bool | None]
+    """Whether results of the step take their place; null or left out where it is not known."""
 
 
 class OperationsDocument(TypedDict):

@@ -300,6 +300,8 @@ class EstimateDocument(TypedDict):
     """What the step time is made of, longest first."""
     notes: list[str]
     """Sentences on what the numbers rest on."""
+    warnings: NotRequired[list[str]]
+    """What could not be captured as asked for, and what was made up, where there is any: sentences."""
     kernel_times: NotRequired[KernelTimesDocument]
     """With --timing compiler: the compiler's times beside Flint's."""
     measured: NotRequired[MeasuredDocument]
