@@ -74,6 +74,11 @@ class AstraSim:
     limits: Limits
 
     @property
+    def name(self) -> str:
+        """That of the file."""
+        return self.binary.name
+
+    @property
     def is_congestion_aware(self) -> bool:
         """Whether its name says so: that one takes networks of one dimension only."""
         return "Congestion_Aware" in self.binary.name

@@ -40,8 +40,7 @@ class SimulatedRun:
 
     `failure` says why not, `waiting` what the others wait in by Flint's own run of the traces. `ends`
     holds the ranks that finished. `comparison` is the way from Flint's estimate to this time, if
-    there is one.
-
+    there is one. `undisturbed_ns` is what Flint's rules say where no rank is late, if some are.
     """
 
     network: str
@@ -52,6 +51,7 @@ class SimulatedRun:
     notes: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     comparison: Comparison | None = None
+    undisturbed_ns: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -101,6 +101,7 @@ class SimulatedRun:
                 }
                 for w in self.waiting
             ],
+            "undisturbed_ns": self.undisturbed_ns,
             "comparison": self.comparison.to_json() if self.comparison else None,
             "notes": list(self.notes),
         }
@@ -115,6 +116,10 @@ class SimulatedRun:
             lines.append(f"NOT FINISHED: {count} did, {ranks_text(self.unfinished)} did not")
         else:
             lines.append(f"step time  {_time(self.step_time_ns or 0)}, all ranks finished")
+        if self.undisturbed_ns is not None:
+            now = self.step_time_ns
+            more = "" if now is None else f", {now / self.undisturbed_ns - 1:+.2%}"
+            lines.append(f"undisturbed {_time(self.undisturbed_ns)}{more}")
         if self.ends:
             lines += ["", _ends_table(self.ends, verbose=verbose)]
         if self.waiting:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from flint.backends.simulators.astra_sim import AstraSim, Progress
+from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
+from flint.backends.simulators.astra_sim import Progress
 from flint.backends.simulators.inputs import Case, Inputs
 from flint.backends.simulators.outcome import SimulatedRun
 from flint.errors import FlintError
@@ -22,13 +23,25 @@ SCHEMA: Final = "flint.simulation/1"
 Look = Callable[[Case, SimulatedRun], SimulatedRun]
 
 
+class Runner(Protocol):
+    """What runs traces: a binary of ASTRA-sim, or Flint by its rules."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    def run(self, inputs: Inputs, case: Case, progress: Progress | None = None) -> SimulatedRun:
+        """Simulate on one network."""
+
+
 @dataclass(frozen=True)
 class AstraSimulation:
-    """What ASTRA-sim said of traces on each network."""
+    """What ASTRA-sim said of traces on each network. `binary` is who ran them."""
 
     binary: str
     name: str
     runs: tuple[SimulatedRun, ...]
+    disturbance: Disturbance = UNDISTURBED
 
     @property
     def failures(self) -> tuple[FlintError, ...]:
@@ -41,21 +54,29 @@ class AstraSimulation:
             "schema": SCHEMA,
             "simulator": "astra-sim",
             "binary": self.binary,
+            "disturbance": str(self.disturbance),
             "runs": [r.to_json() for r in self.runs],
         }
 
     def to_text(self, *, verbose: bool = False) -> str:
         """For people; `verbose` prints a row for each rank."""
         head = f"simulator  {self.binary}\ntraces     {self.name}"
+        if self.disturbance:
+            head += f"\nlate       {self.disturbance}"
         return "\n\n".join([head, *(r.to_text(verbose=verbose) for r in self.runs)])
 
 
 def simulate_all(
-    simulator: AstraSim, inputs: Inputs, look: Look | None = None, progress: Progress | None = None
+    simulator: Runner,
+    inputs: Inputs,
+    look: Look | None = None,
+    progress: Progress | None = None,
+    disturbance: Disturbance = UNDISTURBED,
 ) -> AstraSimulation:
     """Run the simulator on each network. A run that fails does not keep the next from running.
 
-    Raises FlintError FL710 where the binary cannot be run at all.
+    `disturbance` is what the traces, or the simulator, make ranks late by. Raises FlintError FL710
+    where the binary cannot be run at all.
     """
     runs = []
     for case in inputs.cases:
@@ -63,4 +84,4 @@ def simulate_all(
             run = simulator.run(inputs, case, progress)
         runs.append(look(case, run) if look else run)
     name = f"{inputs.traces.folder.name or inputs.traces.folder}: {plural(inputs.ranks, 'rank')}"
-    return AstraSimulation(simulator.binary.name, name, tuple(runs))
+    return AstraSimulation(simulator.name, name, tuple(runs), disturbance)

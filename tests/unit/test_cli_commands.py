@@ -24,7 +24,7 @@ OPTIONS = {
     "--tensor-size --trip-count --unpriced --verbose --world "
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "anonymize": "--force --json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
-    "check": "--groups --json --quiet --verbose -q -v DIR",
+    "check": "--groups --json --quiet --strict --verbose -q -v DIR",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters stacks": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",
@@ -53,7 +53,8 @@ OPTIONS = {
     "report": "--class --cluster --force --json --map --output --overlap --profile --quiet --routing --stack --unpriced --verbose "
     "-c -o -q -v PATH [OTHER]",
     "schedules": "--chunks --force --json --microbatches --quiet --ranks --svg --verbose -q -v NAME",
-    "simulate": "--binary --cluster --json --limit --map --memory --memory-limit --network --quiet --system --verbose --with "
+    "simulate": "--binary --cluster --jitter --json --limit --map --memory --memory-limit --network --quiet --seed "
+    "--straggler --system --verbose --with "
     "-c -q -v DIR",
     "synth": "--bytes --count --flops --json --layers --like --memory --mesh --model --output --phases "
     "--quiet --rows --seed --temperature --traces --verbose -n -o -q -v",

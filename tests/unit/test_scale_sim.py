@@ -177,7 +177,7 @@ def test_without_scale_sim_the_cycles_are_flints(
     assert found.exit_code == 2 and "has no SCALE-Sim" in found.stderr
     for options, sentence in (
         (("--binary", "no-such-python"), "error[FL710]: there is no interpreter no-such-python"),
-        (("--network", "n.yml"), "error[FL218]: --network is not for --with scalesim"),
+        (("--network", "n.yml"), "error[FL218]: --network is not for this run with scalesim"),
         (("-c", "h100-dgx"), "error[FL705]"),
     ):
         found = simulate(program, *options)

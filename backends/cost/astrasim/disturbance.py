@@ -95,6 +95,10 @@ def _scaled(value: int, factor: float) -> Any:
     return max(1, min(round(value * factor), (1 << 63) - 1)) if value > 0 else value
 
 
+#: No rank is late.
+UNDISTURBED = Disturbance()
+
+
 def read_disturbance(stragglers: Sequence[str], jitter: str | None, seed: int) -> Disturbance:
     """What `RANK:FACTOR` and `PERCENT` say. Raises FlintError FL727 for what is neither."""
     late: dict[int, float] = {}

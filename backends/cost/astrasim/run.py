@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flint.backends.chakra.reading.trace_files import TraceSet, find_traces
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.backends.cost.astrasim.disturbance import Disturbance
+from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
 from flint.backends.cost.astrasim.files import read_fabric, read_system, settings_beside
 from flint.backends.cost.astrasim.ring import Collectives, Fabric
 from flint.backends.cost.astrasim.step import (
@@ -38,7 +38,7 @@ def simulate_traces(
     settings: Path | None = None,
     *,
     has_one_slot: bool = True,
-    disturbance: Disturbance | None = None,
+    disturbance: Disturbance = UNDISTURBED,
 ) -> SimulatedStep:
     """What ASTRA-sim says of the traces at `place` on `network`, with `settings`.
 
@@ -62,8 +62,7 @@ def simulate_traces(
             place=str(network),
             help="ASTRA-sim wants a trace for each; write all ranks",
         )
-    if disturbance is not None:
-        disturbance.require_ranks(fabric.world)
+    disturbance.require_ranks(fabric.world)
     reader = TraceReader(traces, fabric.sizes, system, disturbance)
     return run_traces(reader, traces, fabric, system, has_one_slot=has_one_slot, name=network.name)
 

@@ -12,7 +12,7 @@ import numpy as np
 from flint.backends.chakra.reading.reader import Decoder, TraceNode, read_bytes, records, unpack
 from flint.backends.chakra.reading.trace_files import Membership, TraceSet
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.backends.cost.astrasim.disturbance import Disturbance
+from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
 from flint.backends.cost.astrasim.system import SystemFile
 from flint.errors import FlintError
 
@@ -78,10 +78,10 @@ class TraceReader:
         traces: TraceSet,
         sizes: tuple[int, ...],
         system: SystemFile,
-        disturbance: Disturbance | None = None,
+        disturbance: Disturbance = UNDISTURBED,
     ) -> None:
         self._system = system
-        self._disturbance = disturbance or Disturbance()
+        self._disturbance = disturbance
         self._world = len(traces.paths)
         self._decoder = Decoder()
         self._membership = Membership(self._world, traces.groups, sizes)

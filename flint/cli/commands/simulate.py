@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from flint.cli.paths import READS
 from flint.errors import FlintError
 
 if TYPE_CHECKING:
+    from flint.backends.cost.astrasim.disturbance import Disturbance
     from flint.backends.cost.estimate import Estimate
     from flint.backends.simulators.inputs import Case, Inputs
     from flint.backends.simulators.outcome import Simulation
@@ -30,6 +32,7 @@ _SCALE_SIM_SECONDS = 300.0
 class SimulatorName(StrEnum):
     """The simulators that are known."""
 
+    RULES = "rules"
     ASTRA_SIM = "astra-sim"
     SCALE_SIM = "scalesim"
 
@@ -39,7 +42,28 @@ Traces = Annotated[
     typer.Argument(metavar="DIR", help="A directory of traces that flint capture wrote."),
     READS,
 ]
-With = Annotated[SimulatorName, typer.Option("--with", help="Which simulator.")]
+With = Annotated[
+    SimulatorName | None,
+    typer.Option(
+        "--with",
+        help="Which simulator; rules: Flint by those of ASTRA-sim (default, without --binary).",
+    ),
+]
+Stragglers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--straggler",
+        metavar="RANK:FACTOR",
+        help="Computations of a rank take so many times as long, such as 5:1.1 (repeatable).",
+    ),
+]
+Jitter = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT", help="Each computation of each rank takes up to so much more or less."
+    ),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="What --jitter is drawn from.")]
 Binary = Annotated[
     str | None,
     typer.Option(
@@ -90,35 +114,50 @@ MemoryLimit = Annotated[
 
 def simulate(
     path: Traces,
-    with_: With,
+    with_: With = None,
     binary: Binary = None,
     networks: Networks = None,
     system: System = None,
     memory: Memory = None,
     cluster: Cluster = None,
     map_: Mapping = None,
+    stragglers: Stragglers = None,
+    jitter: Jitter = None,
+    seed: Seed = 0,
     limit: Limit = None,
     memory_limit: MemoryLimit = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Run a simulator of your own on traces.
+    """Run a simulator on traces: Flint by ASTRA-sim's rules, or one of your own.
 
     astra-sim runs in a scratch folder, once for each network, within the limits. A run is good if
     every rank has finished, whatever its exit status says. Says why its time is not that of flint
-    estimate, or what ranks wait for. scalesim counts cycles of products on an array of -c. Exits 1
-    where something is wrong.
+    estimate, or what ranks wait for. With --straggler and --jitter ranks are late, in both.
+    scalesim counts cycles of products on an array of -c. Exits 1 where something is wrong.
     """
-    limits = _limits(limit, memory_limit, with_)
-    with progress_bar(f"{with_.value}: {_UNITS[with_]}", quiet=quiet or json_) as progress:
-        if with_ is SimulatorName.SCALE_SIM:
+    from flint.backends.cost.astrasim.disturbance import read_disturbance
+
+    name = with_ or (SimulatorName.RULES if binary is None else SimulatorName.ASTRA_SIM)
+    limits = _limits(limit, memory_limit, name)
+    late = read_disturbance(stragglers or (), jitter, seed)
+    with progress_bar(f"{name.value}: {_UNITS[name]}", quiet=quiet or json_) as progress:
+        if name is SimulatorName.SCALE_SIM:
             others = (("--network", networks), ("--system", system), ("--memory", memory))
-            _refuse((*others, ("--map", map_)), with_)
+            _refuse(
+                (*others, ("--map", map_), ("--straggler", stragglers), ("--jitter", jitter)), name
+            )
             found = _products(path, binary, cluster, limits, progress)
+        elif name is SimulatorName.RULES:
+            own = (("--binary", binary), ("--cluster", cluster), ("--map", map_))
+            _refuse((*own, ("--limit", limit), ("--memory-limit", memory_limit)), name)
+            found = _by_rules(path, (networks or (), system, memory), late, progress)
         else:
+            if late:
+                _refuse((("--cluster", cluster), ("--map", map_)), name)
             files = networks or (), system, memory
-            found = _traces(path, binary, (cluster, map_), limits, files, progress)
+            found = _traces(path, binary, (cluster, map_), limits, files, late, progress)
     if json_:
         print_json(found.to_json())
     else:
@@ -131,6 +170,7 @@ def simulate(
 
 #: What progress counts.
 _UNITS = {
+    SimulatorName.RULES: "ranks that finished",
     SimulatorName.ASTRA_SIM: "ranks that finished",
     SimulatorName.SCALE_SIM: "products",
 }
@@ -140,7 +180,7 @@ def _refuse(options: tuple[tuple[str, object], ...], name: SimulatorName) -> Non
     for option, value in options:
         if value is not None:
             raise FlintError(
-                "FL218", f"{option} is not for --with {name.value}", help="leave it out"
+                "FL218", f"{option} is not for this run with {name.value}", help="leave it out"
             )
 
 
@@ -150,19 +190,41 @@ def _traces(
     on: tuple[str | None, str | None],
     limits: Limits,
     files: tuple[Sequence[Path], Path | None, Path | None],
+    late: Disturbance,
     progress: Progress | None,
 ) -> Simulation:
     """Traces in ASTRA-sim; `on` is the cluster and the mapping of the estimate."""
     from flint.backends.simulators.astra_sim import AstraSim, find_binary
     from flint.backends.simulators.explained import Explainer
     from flint.backends.simulators.inputs import find_inputs
+    from flint.backends.simulators.rules import beside_undisturbed, disturbed_inputs
     from flint.backends.simulators.simulation import simulate_all
 
     simulator = AstraSim(find_binary(binary), limits)
     flat = simulator.is_congestion_aware
     inputs = find_inputs(path, *files, flat=flat)
+    if late:
+        look_beside = partial(beside_undisturbed, inputs)
+        with disturbed_inputs(inputs, late) as changed:
+            return simulate_all(simulator, changed, look_beside, progress, late)
     look = Explainer(inputs, _estimator(inputs, *on), flat)
     return simulate_all(simulator, inputs, look, progress)
+
+
+def _by_rules(
+    path: Path,
+    files: tuple[Sequence[Path], Path | None, Path | None],
+    late: Disturbance,
+    progress: Progress | None,
+) -> Simulation:
+    """Traces by Flint's own run of ASTRA-sim's rules."""
+    from flint.backends.simulators.inputs import find_inputs
+    from flint.backends.simulators.rules import FlintRules, beside_undisturbed
+    from flint.backends.simulators.simulation import simulate_all
+
+    inputs = find_inputs(path, *files)
+    look = partial(beside_undisturbed, inputs) if late else None
+    return simulate_all(FlintRules(late), inputs, look, progress, late)
 
 
 def _products(

@@ -109,6 +109,8 @@ class SimulatedRunDocument(TypedDict):
     """Why some did not; null where all finished."""
     waiting: list[WaitingDocument]
     """What ranks wait in that did not finish, as far as Flint's own run says it."""
+    undisturbed_ns: int | None
+    """Step time by Flint's rules where no rank is late, in ns; null where none was made late."""
     comparison: ComparisonDocument | None
     """How the time came about; null where there is no time or no estimate."""
     notes: list[str]
@@ -123,6 +125,8 @@ class SimulationDocument(TypedDict):
     simulator: Literal["astra-sim"]
     """Which simulator."""
     binary: str
-    """File name of the binary that was run."""
+    """File name of the binary that was run, or that Flint ran its rules itself."""
+    disturbance: str
+    """Which ranks were made late, and by how much; empty where none was."""
     runs: list[SimulatedRunDocument]
     """One entry for each network."""
