@@ -17,7 +17,7 @@ from flint.backends.simulators.astra_sim import Progress
 from flint.backends.simulators.inputs import Case, Inputs
 from flint.backends.simulators.outcome import RankEnd, SimulatedRun
 from flint.errors import FlintError
-from flint.io.processes import family
+from flint.io.scratch import scratch_folder
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def beside_undisturbed(inputs: Inputs, case: Case, run: SimulatedRun) -> Simulat
 def disturbed_inputs(inputs: Inputs, disturbance: Disturbance) -> Iterator[Inputs]:
     """The same inputs, with the times of late ranks written into copies of their traces."""
     disturbance.require_ranks(inputs.ranks)
-    with family().scratch() as scratch:
+    with scratch_folder() as scratch:
         folder = scratch / "late"
         folder.mkdir()
         paths = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,10 @@ from typer.testing import CliRunner
 
 from flint.backends.chakra import write
 from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
+from flint.backends.cost.astrasim.alike import find_alike
+from flint.backends.cost.astrasim.disturbance import Disturbance
 from flint.backends.cost.astrasim.run import simulate_traces
+from flint.backends.cost.astrasim.step import Spent
 from flint.backends.simulators.astra_sim import BINARY, AstraSim, find_binary
 from flint.backends.simulators.inputs import find_inputs
 from flint.backends.simulators.process import Limits
@@ -30,6 +33,7 @@ from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.program import Collective, Kind, Program
 from flint.ir.workload import RankClass, Workload
 from tests.chakra_traces import layered_program, over
+from tests.late_ranks import tangled
 from tests.program_rows import ProgramBuilder
 
 MIB = 1 << 20
@@ -140,6 +144,38 @@ def put(case: Case, folder: Path) -> Path:
 def test_traces_take_what_the_simulator_took(name: str, tmp_path: Path) -> None:
     folder = put(CASES[name], tmp_path / "out")
     assert simulate_traces(folder, folder / "network.yml").step_time_ns == CASES[name].cycles
+
+
+def test_one_rank_that_stands_for_all_says_what_each_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of random programs, and of those above; a late rank is like no other."""
+    asked: list[bool] = []
+
+    def each(*given: Any) -> None:
+        asked.append(find_alike(*given) is not None)
+
+    folders = [put(case, tmp_path / name) for name, case in CASES.items()]
+    for seed in range(30):
+        folders.append(tmp_path / f"random{seed}")
+        write(Workload.single(tangled(seed)), folders[-1])
+    for folder in folders:
+        network = folder / "network.yml"
+        found = simulate_traces(folder, network)
+        with monkeypatch.context() as changed:
+            changed.setattr("flint.backends.cost.astrasim.run.find_alike", each)
+            expected = simulate_traces(folder, network)
+        assert replace(found, spent=()) == replace(expected, spent=()), folder.name
+        for mine, theirs in zip(found.spent, expected.spent, strict=True):
+            assert sorted(map(said, mine)) == sorted(map(said, theirs)), folder.name
+    assert 10 < sum(asked) < len(folders)
+    late = simulate_traces(folder, network, disturbance=Disturbance(((1, 1.5),)))
+    assert late.compute_ns[1] > late.compute_ns[0]
+
+
+def said(spent: Spent) -> tuple[object, ...]:
+    times = (spent.count, spent.busy_ns, spent.waited_ns)
+    return (spent.kind is None, spent.kind or 0, tuple(spent.members), *times)
 
 
 @pytest.mark.skipif(BINARY not in os.environ, reason=f"{BINARY} names no build of ASTRA-sim")

@@ -147,6 +147,10 @@ class TraceParser:
             found = self._parse(data, content, source)
         return found
 
+    def find(self, data: bytes) -> tuple[TraceClass, Int64s] | None:
+        """The same for a file that equals one that was read but for groups and peers, else None."""
+        return self._references.find(np.frombuffer(data, dtype=np.uint8))
+
     def _parse(self, data: bytes, content: Bytes, source: str) -> tuple[TraceClass, Int64s]:
         spans: Int64s = np.fromiter(records(data, source), dtype=_SPAN)
         self._kinds.check_metadata(data[slice(*spans[0].tolist())], source)

@@ -14,9 +14,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from flint.backends.chakra.reading.trace_files import TraceSet, find_traces
 from flint.backends.chakra.schema import CommType, NodeType
+from flint.backends.cost.astrasim.alike import find_alike
 from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
 from flint.backends.cost.astrasim.files import read_fabric, read_system, settings_beside
 from flint.backends.cost.astrasim.ring import Collectives, Fabric
@@ -77,8 +79,16 @@ def run_traces(
     has_one_slot: bool = True,
 ) -> SimulatedStep:
     """The same for traces, network and settings that were read. `name` is that of the network."""
+    collectives = Collectives(fabric, system)
+    first = reader.read(0, traces.paths[0])
+    alike = (
+        find_alike(reader, traces, first, fabric, collectives) if not reader.disturbance else None
+    )
+    if alike is not None:
+        run = _Run([alike.trace], alike, has_one_slot)
+        return alike.of_all(run.step(name, fabric))
     ranks = [reader.read(rank, path) for rank, path in traces.paths.items()]
-    return _Run(ranks, fabric, system, has_one_slot).step(name)
+    return _Run(ranks, _Times(fabric, collectives), has_one_slot).step(name, fabric)
 
 
 def require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
@@ -132,7 +142,7 @@ class _Rank:
     compute_ns: int = 0
     met: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     turns: dict[int, int] = field(default_factory=dict)
-    spent: dict[tuple[CommType | None, int, int], _Sum] = field(default_factory=dict)
+    spent: dict[tuple[CommType | None, int], _Sum] = field(default_factory=dict)
 
     def turn(self, group: int, node: int) -> int:
         """Which collective of its group a node is: by issue, or by id where many are under way."""
@@ -150,14 +160,14 @@ class _Rank:
                 count[work.group] += 1
 
     def spend(
-        self, kind: CommType | None, group: int, members: Sequence[int], busy: int, waited: int
+        self, kind: CommType | None, members: Sequence[int], busy_ns: int, waited_ns: int
     ) -> None:
-        """It has communicated once more."""
-        peer = members[-1] if kind is None else -1
-        sums = self.spent.setdefault((kind, group, peer), _Sum(members))
+        """It has communicated once more. A group has one list of members, a message has two ends."""
+        key = members[-1] if kind is None else id(members)
+        sums = self.spent.setdefault((kind, key), _Sum(members))
         sums.count += 1
-        sums.busy_ns += busy
-        sums.waited_ns += waited
+        sums.busy_ns += busy_ns
+        sums.waited_ns += waited_ns
 
     def add(self, node: int) -> None:
         """A node waits for nothing more."""
@@ -191,14 +201,39 @@ class _Exchange:
     receiver: int = -1
 
 
+class _TakesTime(Protocol):
+    """How long what ranks communicate takes."""
+
+    def ends(self, work: Meeting, begins: Sequence[int]) -> list[int]:
+        """When each member ends a collective, by when each begins it, in ns."""
+        ...
+
+    def message_ns(self, work: MessageEnd) -> int:
+        """Nanoseconds of a message."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Those of a fabric."""
+
+    fabric: Fabric
+    collectives: Collectives
+
+    def ends(self, work: Meeting, begins: Sequence[int]) -> list[int]:
+        return self.collectives.ends(
+            work.kind, work.size_bytes, work.members, work.involved, begins
+        )
+
+    def message_ns(self, work: MessageEnd) -> int:
+        return self.fabric.message_ns(work.source, work.target, work.size_bytes)
+
+
 class _Run:
     """All ranks on their way. An event is (time, when it was made, number, rank, node, message)."""
 
-    def __init__(
-        self, traces: list[RankTrace], fabric: Fabric, system: SystemFile, has_one_slot: bool
-    ) -> None:
-        self.fabric = fabric
-        self.collectives = Collectives(fabric, system)
+    def __init__(self, traces: list[RankTrace], times: _TakesTime, has_one_slot: bool) -> None:
+        self.times = times
         self.ranks = [_Rank(t, list(t.waits), has_one_slot, left=len(t.type)) for t in traces]
         for rank in () if has_one_slot else self.ranks:
             rank.number_turns()
@@ -208,7 +243,7 @@ class _Run:
         self.sent: dict[MessageEnd, deque[_Exchange]] = defaultdict(deque)
         self.awaited: dict[MessageEnd, deque[_Exchange]] = defaultdict(deque)
 
-    def step(self, network: str) -> SimulatedStep:
+    def step(self, network: str, fabric: Fabric) -> SimulatedStep:
         """Run to the end. Raises FlintError FL707 if some ranks never end."""
         for number, rank in enumerate(self.ranks):
             for node in (i for i, w in enumerate(rank.waits) if not w):
@@ -224,7 +259,7 @@ class _Run:
             raise NeverEndsError(stuck, self.waiting())
         return SimulatedStep(
             network,
-            self.fabric,
+            fabric,
             tuple(r.end_ns for r in self.ranks),
             tuple(r.compute_ns for r in self.ranks),
             tuple(tuple(_spent(r)) for r in self.ranks),
@@ -311,13 +346,11 @@ class _Run:
             return
         del self.meetings[key]
         begins = [here[m][1] for m in work.members]
-        ends = self.collectives.ends(
-            work.kind, work.size_bytes, work.members, work.involved, begins
-        )
+        ends = self.times.ends(work, begins)
         last = max(begins)
         for member, began, at in zip(work.members, begins, ends, strict=True):
             times = at - last, last - began
-            self.ranks[member].spend(work.kind, work.group, work.members, *times)
+            self.ranks[member].spend(work.kind, work.members, *times)
             self.later(at, at, member, here[member][0])
 
     def send(self, work: MessageEnd, number: int, node: int, now: int) -> None:
@@ -327,8 +360,8 @@ class _Run:
         else:
             exchange = _Exchange()
             self.sent[work].append(exchange)
-        takes = self.fabric.message_ns(work.source, work.target, work.size_bytes)
-        self.ranks[number].spend(None, -1, (work.source, work.target), takes, 0)
+        takes = self.times.message_ns(work)
+        self.ranks[number].spend(None, (work.source, work.target), takes, 0)
         self.later(now + takes, now, number, node, exchange)
 
     def receive(self, work: MessageEnd, number: int, node: int, now: int) -> None:
@@ -350,5 +383,5 @@ class _Run:
 
 def _spent(rank: _Rank) -> Iterator[Spent]:
     """What a rank has spent, in the order in which it began to."""
-    for (kind, _, _), s in rank.spent.items():
+    for (kind, _), s in rank.spent.items():
         yield Spent(kind, s.members, s.count, s.busy_ns, s.waited_ns)

@@ -81,7 +81,7 @@ class TraceReader:
         disturbance: Disturbance = UNDISTURBED,
     ) -> None:
         self._system = system
-        self._disturbance = disturbance
+        self.disturbance = disturbance
         self._world = len(traces.paths)
         self._decoder = Decoder()
         self._membership = Membership(self._world, traces.groups, sizes)
@@ -92,8 +92,8 @@ class TraceReader:
     def read(self, rank: int, path: Path) -> RankTrace:
         """The trace of one rank."""
         nodes = sorted(self._nodes(path), key=lambda n: n.id)
-        if self._disturbance.touches(rank):
-            nodes = self._disturbance.nodes(rank, nodes)
+        if self.disturbance.touches(rank):
+            nodes = self.disturbance.nodes(rank, nodes)
         place = {n.id: i for i, n in enumerate(nodes)}
         waits, children = [0] * len(nodes), [list[int]() for _ in nodes]
         for i, node in enumerate(nodes):
