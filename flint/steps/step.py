@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from flint.ir.axis_types import AxisType, axis_types_from
 from flint.steps.fields import (
@@ -194,10 +194,27 @@ class EntryMark:
     axis_types: tuple[AxisType, ...] = ()
 
 
+@overload
+def entry(function: F, /) -> F: ...
+
+
+@overload
 def entry(
     *, axes: Sequence[str] = (), default: bool = False, axis_types: object = ()
-) -> Callable[[F], F]:
+) -> Callable[[F], F]: ...
+
+
+def entry(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    axes: Sequence[str] = (),
+    default: bool = False,
+    axis_types: object = (),
+) -> object:
     """Mark a function of a mesh that returns a step, so that `flint capture FILE` finds it.
+
+    It decorates with parentheses or without: `@flint.entry` is `@flint.entry()`.
 
     The function receives a `jax.sharding.AbstractMesh` (its axes named `axes`) and the options
     given with `--set NAME=VALUE` as keyword arguments. An option annotated with `Literal[...]` or an
@@ -218,7 +235,12 @@ def entry(
         setattr(function, _MARK, EntryMark(tuple(axes), default, types))
         return function
 
-    return mark
+    if function is None:
+        return mark
+    check_value(
+        function, Allowed("a function", callable, "axes=..."), _FIELD, "what flint.entry marks"
+    )
+    return mark(function)
 
 
 def entry_mark(function: object) -> EntryMark | None:

@@ -6,7 +6,7 @@ Ids of the format (correlation, external id) become rows of tables when all are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,6 +64,11 @@ class ProfileBuilder:
         self._syncs = Columns(correlation="q", stream="i", waited="i", record="q")
         self._characters = 0
         self._marks = Columns(name="i", start="d", duration="d", thread="i", on_device="B")
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Names that were added so far."""
+        return self._strings
 
     def text(self, value: str) -> int:
         """Number of a string. Raises FlintError FL806 for more text than a profile has."""

@@ -35,6 +35,16 @@ def test_a_true_integer_is_still_a_cpu_operation(tmp_path: Path) -> None:
     assert report.counts == {"cpu-op": 60, "attribute-type": 1}
 
 
+def test_one_file_is_checked_by_itself(tmp_path: Path) -> None:
+    put_traces(tmp_path, [[comp(0)], [comp(0), comp(1, (7,))]])
+    file = next(tmp_path.glob("*.1.et"))
+    report = check(file)
+    assert (report.ranks, report.partial, report.counts) == (1, True, {"unknown-dependency": 1})
+    assert check(next(tmp_path.glob("*.0.et"))).ok
+    other = file.rename(tmp_path / "mine.et")
+    assert check(other).counts == {"unknown-dependency": 1}
+
+
 def test_integers_that_one_feeder_converts_are_said_once(tmp_path: Path) -> None:
     report = check(put_traces(tmp_path, many(num_ops=("uint64_val", 7))))
     (finding,) = report.findings

@@ -24,7 +24,7 @@ OPTIONS = {
     "--tensor-size --trip-count --unpriced --verbose --world "
     "-c -m -o -q -v MODEL[:NAME] [-- ARGS]",
     "anonymize": "--force --json --keep --leaks --level --output --quiet --seed --verbose -o -q -v IN",
-    "check": "--groups --json --quiet --strict --verbose -q -v DIR",
+    "check": "--groups --json --quiet --strict --verbose -q -v DIR|FILE.et",
     "clusters list": "--json --quiet --verbose -q -v",
     "clusters stacks": "--json --quiet --verbose -q -v",
     "clusters show": "--json --quiet --verbose -q -v NAME",

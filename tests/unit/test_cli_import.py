@@ -51,6 +51,15 @@ def test_a_file_of_its_own_is_written_anew_and_no_other(tmp_path: Path) -> None:
 def test_traces_are_written_and_pass_their_check(tmp_path: Path) -> None:
     flint("import", BERT, "-o", tmp_path / "traces", "-q")
     flint("check", tmp_path / "traces")
+    for simulated in (
+        ("simulate", tmp_path / "traces", "--with", "astra-sim", "--binary", "/bin/true"),
+        ("estimate", tmp_path / "traces", "-c", tmp_path / "traces/network.yml", "--overlap", "astra-sim"),
+    ):  # fmt: skip
+        said = flint(*simulated, code=2)
+        assert "runs no network of one device" in said
+        assert "flint estimate DIR -c CLUSTER" in said
+    alone = json.loads(flint("estimate", tmp_path / "traces", "-c", "h100-dgx", "--json"))
+    assert alone["step_time_ns"] == pytest.approx(4.366e6, rel=1e-3)
 
 
 def test_a_written_workload_is_replayed(tmp_path: Path) -> None:

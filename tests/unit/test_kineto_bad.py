@@ -95,6 +95,33 @@ def test_a_profile_of_the_host_alone(tmp_path: Path) -> None:
     assert "ProfilerActivity.CUDA" in (error.help or "")
 
 
+@pytest.mark.parametrize(
+    ("category", "name", "activity"),
+    [
+        ("mtia_runtime", "mtiaLaunch", "MTIA"),
+        ("xpu_runtime", "urEnqueueKernelLaunch", "XPU"),
+        ("privateuse1_runtime", "launch", "PrivateUse1"),
+        ("cpu_op", "npu::npu_fusion_attention", "PrivateUse1"),
+        ("cpu_op", "hpu::cast", "HPU"),
+        ("cuda_runtime", "hipLaunchKernel", "CUDA"),
+    ],
+)
+def test_advice_is_for_the_accelerator_of_the_program(
+    tmp_path: Path, category: str, name: str, activity: str
+) -> None:
+    error = error_of(written(tmp_path, json.dumps([EVENTS[0], {**EVENTS[1], "cat": category, "name": name}])))  # fmt: skip
+    assert error.code == "FL804"
+    assert f"ProfilerActivity.{activity}" in (error.help or "")
+    assert ("CUDA" in (error.help or "")) == (activity == "CUDA")
+
+
+def test_kernels_of_another_accelerator_are_kernels(tmp_path: Path) -> None:
+    kernel = {**EVENTS[2], "cat": "mtia_ccp_events", "args": {"correlation": 5, "stream": 1}}
+    call = {**EVENTS[1], "cat": "mtia_runtime"}
+    (profile,) = read_profiles(written(tmp_path, json.dumps([EVENTS[0], call, kernel])))
+    assert profile.activities.operator.tolist() == [0]
+
+
 @pytest.mark.parametrize("kept", [0.99, 0.5, 0.3])
 def test_truncated_gzip(tmp_path: Path, kept: float) -> None:
     noise = random.Random(1)

@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 
+import flint
 from flint.errors import FlintError
 from flint.ir.mesh import Mesh
 from flint.steps.model_file import Target, importable, load_step
@@ -86,6 +87,20 @@ def test_settings_without_default_get_the_type_of_the_annotation_or_literal(writ
         "error[FL216]: model.py:make needs a value for 'size'",
         "  help: give --set size=VALUE",
     ]
+
+
+def test_entries_need_no_parentheses(write):
+    text = """
+        import flint
+
+        @flint.entry
+        def make(mesh, *, size: int = 3):
+            return flint.Step(print, (size,))
+        """
+    assert _load(write(text), mesh="data=2").step.args == (3,)
+    with pytest.raises(FlintError, match="not a function") as raised:
+        flint.entry(("data", "model"))
+    assert raised.value.code == "FL219"
 
 
 def test_unknown_settings_name_the_nearest(write):

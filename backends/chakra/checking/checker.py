@@ -41,7 +41,7 @@ def check(
     comm_groups: str | Path | None = None,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Check the traces at `place`, a directory or a prefix (`dir/trace` for dir/trace.<rank>.et).
+    """Check the traces at `place`, a directory, a prefix (`dir/trace` for dir/trace.<rank>.et) or a file.
 
     They need not be Flint's. `comm_groups` is the communicator group file if it is neither
     comm_group.json beside them nor called as STAGE calls it. Proves what

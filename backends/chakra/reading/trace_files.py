@@ -183,7 +183,7 @@ class TraceSet:
 
 
 def find_traces(place: Path, groups: Path | None = None) -> TraceSet:
-    """Traces at `place`, a directory or a prefix: `prefix`.<rank>.et.
+    """Traces at `place`, a directory or a prefix: `prefix`.<rank>.et; or the one that it is.
 
     `groups` is the communicator group file; unless it is given, comm_group.json beside the traces,
     or a group file of the traces' name, as STAGE calls it. Raises FlintError FL601 if there are no
@@ -213,7 +213,7 @@ def find_traces(place: Path, groups: Path | None = None) -> TraceSet:
         dimensions=dimensions,
         has_roofline=_read_roofline(folder / "system.json"),
         world=world,
-        partial=asked != "all",
+        partial=asked != "all" or _is_trace(place),
         manifest=manifest,
     )
 
@@ -263,6 +263,10 @@ def _read_roofline(path: Path) -> bool | None:
 
 def _paths(place: Path, folder: Path, entries: tuple[str, ...]) -> tuple[str, dict[int, Path]]:
     """The prefix of the traces, and the file of each rank, ascending."""
+    if _is_trace(place):
+        named = _TRACE.fullmatch(place.name)
+        prefix, digits = (named[1], named[2]) if named else (place.stem, "0")
+        return prefix, {_rank(place, digits): place}
     found: dict[str, dict[int, Path]] = {}
     wanted = None if is_directory(place) else place.name
     for name in entries:
@@ -292,6 +296,11 @@ def _paths(place: Path, folder: Path, entries: tuple[str, ...]) -> tuple[str, di
         )
     prefix, paths = next(iter(found.items()))
     return prefix, dict(sorted(paths.items()))
+
+
+def _is_trace(place: Path) -> bool:
+    """Whether a place is one trace. A prefix may be a file, too: STAGE's groups."""
+    return place.suffix == ".et" and is_file(place)
 
 
 def _some(names: list[str]) -> str:

@@ -292,6 +292,10 @@ def _item(path: Path, line: int, key: str, text: str) -> Any:
         value = int(text) if key == "npus_count" else float(text)
     except ValueError:
         _refuse(path, line, f"{key} '{text[:40]}' is not a number", None)
+    if key == "npus_count" and value == 1:
+        alone = "ASTRA-sim runs no network of one device, nor a dimension of one"
+        instead = "a step of one device needs none: flint estimate DIR -c CLUSTER gives its time"
+        _refuse(path, line, f"npus_count is 1: {alone}", instead)
     least = {
         "npus_count": 2 <= value <= MOST_DEVICES,
         "bandwidth": value > 0,

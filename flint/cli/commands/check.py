@@ -21,7 +21,11 @@ _SHOWN = 20
 
 def check(
     path: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A directory of .et files, of any writer."), READS
+        Path,
+        typer.Argument(
+            metavar="DIR|FILE.et", help="A directory of .et files, or one, of any writer."
+        ),
+        READS,
     ],
     groups: Annotated[
         Path | None,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.execution_trace.nodes import Node, comm_of
+from flint.frontends.profiles.kineto.collectives import ANNOTATION
 from flint.frontends.profiles.kineto.fields import without_paths
 from flint.frontends.profiles.profile import ActivityKind, CallKind, Profile
 
@@ -25,7 +26,8 @@ def host_profile(
 ) -> Profile:
     """Operators in order, without times: what a partner with times is told (see `join`)."""
     builder = ProfileBuilder(HOST_ALONE, rank=rank, world_size=world, groups=dict(groups))
-    for place, node in enumerate(sorted(nodes, key=lambda n: n.number)):
+    calls = [n for n in nodes if not _is_annotation(n) or n.name.startswith(ANNOTATION)]
+    for place, node in enumerate(sorted(calls, key=lambda n: (n.integer("rf_id"), n.number))):
         _add_operator(builder, node, float(place), 0.0, groups)
     return builder.build()
 
@@ -76,11 +78,15 @@ def _add_host(
     groups: Mapping[str, tuple[int, ...]],
 ) -> None:
     """An annotation or an operator; of rows that Flint wrote of the host, their ends are enough."""
-    if node.integer("scope", 0) == _USER_SCOPE:
+    if _is_annotation(node):
         name = without_paths(node.name)
         builder.add_mark(name, start_ns, duration_ns, _thread(node), on_device=False)
     elif not node.name.startswith(_HOST_ROW):
         _add_operator(builder, node, start_ns, duration_ns, groups)
+
+
+def _is_annotation(node: Node) -> bool:
+    return node.integer("scope", 0) == _USER_SCOPE
 
 
 def _thread(node: Node) -> int:

@@ -19,17 +19,18 @@ from flint.backends.chakra.schema import CommType, NodeType, messages
 from flint.errors import FlintError
 from flint.frontends.profiles.execution_trace.build import timed_profile
 from flint.frontends.profiles.execution_trace.nodes import Interned, Node
+from flint.frontends.profiles.execution_trace.raw import WORKLOAD_GRAPH, RawNode, graph_nodes
 from flint.frontends.profiles.execution_trace.schedule import scheduled
 from flint.frontends.profiles.kineto.fields import integer
 from flint.frontends.profiles.kineto.stream import JsonStream
 from flint.frontends.profiles.profile import Comm, Profile
-from flint.frontends.profiles.source import open_profile, whole_profile
+from flint.frontends.profiles.source import head_of, open_profile, whole_profile
 from flint.io.bounded import FileKind
 from flint.messages import decode_error
 
 _FILE = re.compile(r"(.+)\.(\d{1,7})\.et(?:\.json)?(?:\.gz)?")
 _JSON = re.compile(
-    rb'"(dataDeps|ctrlDeps|durationMicros)"|"type"\s*:\s*"(COMP|COMM_\w+|METADATA)_NODE"'
+    rb'"(dataDeps|ctrlDeps|durationMicros|workload_graph)"|"type"\s*:\s*"(COMP|COMM_\w+|METADATA)_NODE"'
 )
 #: Longest text of arguments that is read: a list of Python's.
 _MOST_TEXT = 1 << 20
@@ -50,6 +51,9 @@ _COMMUNICATES = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
 _TYPE_WORD = re.compile(r"^(COMP|COMM_COLL|COMM_SEND|COMM_RECV)_NODE[ _]?")
 _OPCODE = re.compile(r"^(?:stablehlo|hlo|sdy)\.(\w+)|^(fusion)\b")
 _NO_STARTS = "the trace has no starts: times follow from durations and dependencies"
+_GOES_ROUND = (
+    "control dependencies go round: data dependencies alone are followed, as Chakra's feeder does"
+)
 #: Streams of nodes that name none.
 _COMPUTE, _NETWORK = 0, 1
 
@@ -62,25 +66,9 @@ class _World:
     size: int
 
     def members(self, name: str) -> tuple[int, ...]:
-        """Ranks of a group; "" and "0" are the world."""
-        everyone = tuple(range(self.size)) if name in ("", "0") else ()
+        """Ranks of a group; "" and "0" are the world, of which one file alone says nothing."""
+        everyone = tuple(range(self.size)) if name in ("", "0") and self.size > 1 else ()
         return self.groups.get(name, everyone)
-
-
-@dataclass(frozen=True, slots=True)
-class _Raw:
-    """A node as both forms of the file say it."""
-
-    number: int
-    name: str
-    kind: NodeType
-    ctrl_deps: tuple[int, ...]
-    data_deps: tuple[int, ...]
-    start: int
-    duration: int
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-    attributes: Mapping[str, Any]
 
 
 def recognizes(head: bytes) -> bool:
@@ -102,19 +90,23 @@ def read(path: Path) -> tuple[Profile, ...]:
     interned = Interned()
     nodes = [_node(r, world, interned) for r in raw]
     has_starts = any(r.start > 0 for r in raw)
-    timed = _with_times(nodes, path, has_starts=has_starts)
+    timed, goes_round = _with_times(nodes, path, has_starts=has_starts)
     profile = timed_profile(
         timed, world.groups, rank=rank, world=world.size, form="chakra",
         is_one_step=metadata.get("producer") == "flint",
     )  # fmt: skip
     free = sum(n.on_device and not n.duration_us for n in nodes)
     said = [] if has_starts else [_NO_STARTS]
+    said += [_GOES_ROUND] if goes_round else []
     said += [f"{free:,} nodes of the device have no duration: they take no time"] if free else []
     return (replace(profile, warnings=profile.warnings + tuple(said)),)
 
 
-def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> list[Node]:
-    """Nodes with starts. Raises FlintError FL823 where they have no durations, or wait all round."""
+def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> tuple[list[Node], bool]:
+    """Nodes with starts, and whether control dependencies were left out, as they go round.
+
+    Raises FlintError FL823 where nodes have no durations, or data dependencies go round.
+    """
     if not any(n.duration_us for n in nodes if n.on_device):
         raise FlintError(
             "FL823",
@@ -122,20 +114,32 @@ def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> list[Node
             help="flint estimate reads the captured workload; traces with times come from a profile, "
             "or from flint capture -c CLUSTER",
         )
-    timed = nodes if has_starts else scheduled(nodes)
+    if has_starts:
+        return nodes, False
+    timed = scheduled(nodes, Node.waits)
+    if len(timed) == len(nodes):
+        return timed, False
+    timed = scheduled(nodes, lambda n: n.data_deps)
     if len(timed) < len(nodes):
         raise FlintError(
             "FL823",
-            f"{path}: {len(nodes) - len(timed):,} nodes wait for each other, all round",
+            f"{path}: {len(nodes) - len(timed):,} nodes wait for each other's data, all round",
             help="flint check names them",
         )
-    return timed
+    starts = {n.number: n.start_us or 0.0 for n in timed}
+    return [_by_data_alone(n, starts) for n in timed], True
+
+
+def _by_data_alone(node: Node, starts: Mapping[int, float]) -> Node:
+    """A node without its control dependencies, but for one around it that has begun before it."""
+    is_later = starts.get(node.parent, 0.0) > (node.start_us or 0.0)
+    return replace(node, deps=node.data_deps, parent=-1 if is_later else node.parent)
 
 
 # Files ----------------------------------------------------------------------------------------
 
 
-def _contents(path: Path) -> tuple[Mapping[str, Any], list[_Raw]]:
+def _contents(path: Path) -> tuple[Mapping[str, Any], list[RawNode]]:
     """Attributes of the metadata, and all nodes."""
     with open_profile(path) as source:
         if source.read(64).lstrip()[:1] == b"{":
@@ -146,7 +150,7 @@ def _contents(path: Path) -> tuple[Mapping[str, Any], list[_Raw]]:
     return metadata, [_raw(path, data[start:stop], start) for start, stop in spans[1:]]
 
 
-def _raw(path: Path, record: bytes, at: int) -> _Raw:
+def _raw(path: Path, record: bytes, at: int) -> RawNode:
     message = _message(record)
     if message is None or message.type not in NodeType._value2member_map_:
         raise FlintError(
@@ -154,7 +158,7 @@ def _raw(path: Path, record: bytes, at: int) -> _Raw:
             f"{path} is not a whole Chakra trace: at byte {at} a record is not a Chakra node",
             help="it may be truncated, or of another format; write it again",
         )
-    return _Raw(
+    return RawNode(
         message.id, message.name, NodeType(message.type), tuple(message.ctrl_deps),
         tuple(message.data_deps), message.start_time_micros, message.duration_micros,
         _texts(message.inputs), _texts(message.outputs), {a.name: _value(a) for a in message.attr},
@@ -180,19 +184,23 @@ def _value(attribute: Any) -> Any:
     return tuple(value.values) if kind.endswith("_list") else value
 
 
-def _json_contents(path: Path) -> tuple[Mapping[str, Any], list[_Raw]]:
-    """Documents one after another: the metadata, then nodes."""
-    nodes = []
+def _json_contents(path: Path) -> tuple[Mapping[str, Any], list[RawNode]]:
+    """Documents one after another, the metadata, then nodes; or one that holds a workload graph."""
+    nodes: list[RawNode] = []
+    is_graph = WORKLOAD_GRAPH.encode() in head_of(path)
     with open_profile(path) as source:
         document = JsonStream(source)
         try:
+            if is_graph:
+                return {}, list(graph_nodes(document))
             metadata = _json_attributes(document.value())
             while document.peek():
                 nodes.append(_json_node(document.value()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FlintError(
                 "FL821",
-                f"{path} is no Chakra trace in JSON: document {len(nodes) + 1:,} is no node",
+                f"{path} is no Chakra trace in JSON: {'a node of its graph' if is_graph else f'document {len(nodes) + 1:,}'} "
+                "is no node",
                 help="chakra_jsonizer writes them, from .et files, which are read as well",
             ) from error
     return metadata, nodes
@@ -205,11 +213,11 @@ def _json_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _json_node(found: Mapping[str, Any]) -> _Raw:
+def _json_node(found: Mapping[str, Any]) -> RawNode:
     """A node as protobuf writes it in JSON: numbers of 64 bits are text, zeros are left out."""
     said = found.get("type", 0)
     kind = NodeType(said) if isinstance(said, int) else NodeType[str(said).removesuffix("_NODE")]
-    return _Raw(
+    return RawNode(
         integer(found.get("id"), 0), str(found.get("name", "")), kind,
         tuple(integer(n) for n in found.get("ctrlDeps", ())),
         tuple(integer(n) for n in found.get("dataDeps", ())),
@@ -246,11 +254,15 @@ def _surroundings(path: Path) -> tuple[_World, int]:
 # Nodes ----------------------------------------------------------------------------------------
 
 
-def _node(raw: _Raw, world: _World, interned: Interned) -> Node:
+def _node(raw: RawNode, world: _World, interned: Interned) -> Node:
     attributes = raw.attributes
     communicates = raw.kind in _COMMUNICATES
     name = _TYPE_WORD.sub("", raw.name) or raw.kind.name.lower()
-    stream = integer(attributes.get("stream"), _NETWORK if communicates else _COMPUTE)
+    on_device = not attributes.get("is_cpu_op", False)
+    unnamed = _NETWORK if communicates else _COMPUTE
+    if on_device:  # converters of 2023 put the stream there
+        unnamed = integer(attributes.get("tid"), unnamed)
+    stream = integer(attributes.get("stream"), unnamed)
     opcode = _OPCODE.match(name)
     signature, tensors = interned.read(_values(raw.inputs), _values(raw.outputs))
     return Node(
@@ -264,7 +276,8 @@ def _node(raw: _Raw, world: _World, interned: Interned) -> Node:
         start_us=float(raw.start),
         duration_us=float(raw.duration),
         stream=max(0, stream),
-        on_device=not attributes.get("is_cpu_op", False),
+        on_device=on_device,
+        data_deps=raw.data_deps,
         comm=_comm(raw, world) if communicates else None,
         category=(opcode[1] or opcode[2]).replace("_", "-") if opcode else "",
     )
@@ -284,7 +297,7 @@ def _listed(text: str) -> object:
         return None
 
 
-def _comm(raw: _Raw, world: _World) -> Comm:
+def _comm(raw: RawNode, world: _World) -> Comm:
     """Sizes in the traces are bytes of the rank's input."""
     size, group = integer(raw.attributes.get("comm_size")), str(raw.attributes.get("pg_name") or "")
     members = world.members(group)

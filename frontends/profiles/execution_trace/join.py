@@ -1,6 +1,8 @@
 """Execution traces of the host joined with the profiles of the same run.
 
 PyTorch numbers calls of operators: `rf_id` in an execution trace, `Record function id` in a profile.
+Profilers of 2023 do not write the number down. There the calls of a thread are looked for in the same
+order, wherever the profile repeats it: an execution trace may hold one step of many.
 """
 
 from __future__ import annotations
@@ -8,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flint.errors import FlintError
 from flint.frontends.profiles.execution_trace.build import HOST_ALONE
 from flint.frontends.profiles.profile import Comm, Profile, Signature
 
 #: Two files are of one run if so many of the numbers that both have name the same operators.
 _SAME = 0.95
+#: Steps of a profile in which an execution trace is looked for.
+_MOST_TRIED = 4096
 
 
 def paired(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
@@ -84,6 +91,8 @@ def join(host: Profile, device: Profile) -> Profile:
 
 def _pairs(host: Profile, device: Profile) -> list[tuple[int, int]]:
     """Rows of operators with the same number and name. Raises FlintError FL822."""
+    if len(device.operators.record) and (device.operators.record < 0).all():
+        return _in_order(host, device)
     known = {n: i for i, n in enumerate(host.operators.record.tolist()) if n >= 0}
     shared = [(at, known[n]) for at, n in enumerate(device.operators.record.tolist()) if n in known]
     same = [
@@ -101,6 +110,57 @@ def _pairs(host: Profile, device: Profile) -> list[tuple[int, int]]:
             help="record both at once: profile(..., execution_trace_observer=observer)",
         )
     return same
+
+
+def _in_order(host: Profile, device: Profile) -> list[tuple[int, int]]:
+    """Rows of calls whose names come in the same order on a thread. Raises FlintError FL822."""
+    operators = {device.strings[n]: n for n in np.unique(device.operators.name).tolist()}
+    names = np.array([operators.get(s, -1) for s in host.strings])[host.operators.name]
+    pairs: list[tuple[int, int]] = []
+    met = 0
+    for calls in _threads(host):
+        found = [
+            mine[at : at + len(calls)]
+            for mine in _threads(device)
+            for at in _places(names[calls], device.operators.name[mine])
+        ]
+        met += len(calls) if found else 0
+        pairs += [(int(a), int(b)) for mine in found for a, b in zip(mine, calls, strict=True)]
+    if not pairs or met < _SAME * len(names):
+        raise FlintError(
+            "FL822",
+            f"an execution trace and a profile are not of one run: {met:,} of {len(names):,} operators of "
+            "the trace come in the same order in the profile, which does not number them",
+            help="record both at once: profile(..., execution_trace_observer=observer)",
+        )
+    return [(a, b) for a, b in pairs if names[b] == device.operators.name[a]]
+
+
+def _threads(profile: Profile) -> list[NDArray[np.int64]]:
+    thread = profile.operators.thread
+    return [np.flatnonzero(thread == t) for t in np.unique(thread).tolist()]
+
+
+def _places(wanted: NDArray[np.int64], there: NDArray[np.int32]) -> list[int]:
+    """Where a sequence of names begins in another, one behind the other, nearly the same each time.
+
+    Places are tried where the name stands that is rarest there.
+    """
+    if not len(wanted):
+        return []
+    values, counts = np.unique(there, return_counts=True)
+    often = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    known = [(often[n], i) for i, n in enumerate(wanted.tolist()) if n in often]
+    if len(known) < _SAME * len(wanted):
+        return []
+    _, at = min(known)
+    found: list[int] = []
+    for place in (np.flatnonzero(there == wanted[at]) - at).tolist()[:_MOST_TRIED]:
+        free = place >= (found[-1] + len(wanted) if found else 0)
+        if free and place + len(wanted) <= len(there):
+            same = there[place : place + len(wanted)] == wanted
+            found += [place] if same.mean() >= _SAME else []
+    return found
 
 
 def _at(signatures: Sequence[Signature], number: int) -> Signature | None:

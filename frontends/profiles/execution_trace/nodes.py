@@ -38,7 +38,8 @@ def arguments(found: object) -> list[Argument]:
 class Node:
     """An operator of the host, or what ran on a device. Times in microseconds, None if there are none.
 
-    `parent` is the node around it (-1), `deps` those that it waits for. `attributes` are by name,
+    `parent` is the node around it (-1), `deps` those that it waits for, of which `data_deps` say that they
+    have its data, where the format tells them apart. `attributes` are by name,
     `tensors` the memory that it reads and writes.
     `comm` and `category` (an opcode of HLO) are there where the format has them.
     """
@@ -56,6 +57,11 @@ class Node:
     on_device: bool = False
     comm: Comm | None = None
     category: str = ""
+    data_deps: tuple[int, ...] = ()
+
+    def waits(self) -> tuple[int, ...]:
+        """All that it waits for."""
+        return (*self.deps, self.parent)
 
     @property
     def end_us(self) -> float:

@@ -1,14 +1,14 @@
 """PyTorch's execution traces (JSON): of the host alone, or linked with what ran on the device.
 
 The schemas from 1.0.2-chakra.0.0.4 to 1.1.1-chakra.1.0.0 have the same nodes; later ones add
-strides and attributes. A trace of the host has no times: it says what its Kineto partner lacks.
+strides and attributes. Those before (1.0.0, 1.0.1) say the same with other keys. A trace of the host has no times: it says what its Kineto partner lacks.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from flint.frontends.profiles.source import open_profile, too_large
 
 _BEGINS = re.compile(rb"\s*\{[^\[]*\"schema\"\s*:\s*\"[^\"]*\"")
 _SCHEMA = re.compile(r"\d+\.\d+\.\d+-chakra\.\d+\.\d+\.\d+")
+_BEFORE_CHAKRA = re.compile(r"^1\.0\.[01]$")
 _GROUPS = "## process_group:init ##"
 _MOST_NODES = 1 << 24
 #: What is kept of a node's attributes.
@@ -30,6 +31,8 @@ _KEPT = frozenset(
      "out_msg_nelems", "in_split_size", "out_split_size", "pg_name", "pg_size", "global_rank_start",
      "global_rank_stride", "src_rank", "dst_rank")
 )  # fmt: skip
+_OLD_INPUTS = ("inputs", "input_shapes", "input_types")
+_OLD_OUTPUTS = ("outputs", "output_shapes", "output_types")
 #: Names of the nodes that hold all others.
 _ROOTS = re.compile(r"^\[pytorch\|profiler\|execution_(trace|graph)\|(process|thread)\]$")
 _RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)")
@@ -67,10 +70,12 @@ def _nodes(document: JsonStream, path: Path) -> Iterator[Node]:
     has_nodes = False
     for key in document.members():
         if key == "nodes" and document.peek() == "[":
-            if not _SCHEMA.search(schema):
+            is_old = _BEFORE_CHAKRA.match(schema) is not None
+            if not is_old and not _SCHEMA.search(schema):
                 raise _unknown(path, f"its schema is '{schema[:40]}'")
             has_nodes = True
-            yield from (_node(element, path, interned) for element in document.elements())
+            as_new = _with_new_keys if is_old else _as_it_is
+            yield from (_node(element, path, interned, as_new) for element in document.elements())
             continue
         value = document.value()
         schema = str(value) if key == "schema" else schema
@@ -78,9 +83,31 @@ def _nodes(document: JsonStream, path: Path) -> Iterator[Node]:
         raise _unknown(path, "it has no list of nodes")
 
 
-def _node(found: Any, path: Path, interned: Interned) -> Node:
+def _as_it_is(found: dict[str, Any]) -> dict[str, Any]:
+    return found
+
+
+def _with_new_keys(found: dict[str, Any]) -> dict[str, Any]:
+    """A node of a schema before Chakra's, as later ones say it."""
+    values = ("values", "shapes", "types")
+    return {
+        "id": found["id"],
+        "name": found["name"],
+        "ctrl_deps": found["parent"],
+        "inputs": dict(zip(values, (found.get(k) for k in _OLD_INPUTS), strict=True)),
+        "outputs": dict(zip(values, (found.get(k) for k in _OLD_OUTPUTS), strict=True)),
+        "attrs": [{"name": k, "value": found[k]} for k in _KEPT & found.keys()],
+    }
+
+
+def _node(
+    found: Any,
+    path: Path,
+    interned: Interned,
+    as_new: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Node:
     try:
-        return _read(found, interned)
+        return _read(as_new(found), interned)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = str(found.get("id") if isinstance(found, dict) else found)[:40]
         raise _unknown(path, f"node {what} is none that PyTorch writes") from error
@@ -158,5 +185,5 @@ def _unknown(path: Path, why: str) -> FlintError:
     return FlintError(
         "FL821",
         f"{path} is not an execution trace that Flint reads: {why}",
-        help="schemas from 1.0.2-chakra.0.0.4 to 1.1.1-chakra.1.0.0 are read (PyTorch from 2.2 on)",
+        help="schemas from 1.0.0 to 1.1.1-chakra.1.0.0 are read (PyTorch from 1.13 on)",
     )

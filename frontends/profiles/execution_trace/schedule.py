@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from flint.frontends.profiles.execution_trace.build import PAUSE
 from flint.frontends.profiles.execution_trace.nodes import Node
 
 
-def scheduled(nodes: Sequence[Node]) -> list[Node]:
-    """Nodes with starts, in order of them. Those that wait for themselves in the end are left out."""
+def scheduled(nodes: Sequence[Node], waits: Callable[[Node], Iterable[int]]) -> list[Node]:
+    """Nodes with starts, in order of them; `waits` gives what a node waits for.
+
+    Those that wait for themselves in the end are left out.
+    """
     by_number = {n.number: n for n in nodes}
     waiting: dict[int, set[int]] = {}
     followers: dict[int, list[int]] = defaultdict(list)
     for node in nodes:
-        deps = {d for d in (*node.deps, node.parent) if d in by_number and d != node.number}
+        deps = {d for d in waits(node) if d in by_number and d != node.number}
         waiting[node.number] = deps
         for d in deps:
             followers[d].append(node.number)

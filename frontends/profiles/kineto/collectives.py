@@ -22,8 +22,8 @@ _KEYS = (
     "In split size", "Out split size", "Seq", "Rank", "Global rank start", "Global rank stride",
 )  # fmt: skip
 _MESSAGES = ("send", "recv")
-#: What annotations around a collective begin with.
-_ANNOTATION = "nccl:"
+#: What annotations around a collective begin with; they are read as operators.
+ANNOTATION = "nccl:"
 
 
 class Comms:
@@ -47,7 +47,7 @@ class Comms:
 
     def of_annotation(self, name: str, args: dict[str, Any]) -> int:
         """Number of what an annotation around a collective says; -1 if it is none, or says nothing."""
-        if not name.startswith(_ANNOTATION) or "Collective name" in args:
+        if not name.startswith(ANNOTATION) or "Collective name" in args:
             return -1
         shapes, types = args.get("Input Dims"), args.get("Input type")
         if not isinstance(shapes, list) or not isinstance(types, list) or not shapes or not types:
@@ -56,7 +56,7 @@ class Comms:
         elements = sum(map(_elements, shapes))
         if not isinstance(dtype, str) or not elements:
             return -1
-        plain = name.removeprefix(_ANNOTATION).partition(" ")[0]
+        plain = name.removeprefix(ANNOTATION).partition(" ")[0]
         return self._builder.comm(Comm(plain, elements, -1, dtype))
 
     def _read(self, name: str, args: dict[str, Any]) -> Comm:

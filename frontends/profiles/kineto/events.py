@@ -8,6 +8,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.profiles.builder import ProfileBuilder
+from flint.frontends.profiles.kineto import accelerators
 from flint.frontends.profiles.kineto.calls import is_synchronous_copy, kind_of_call
 from flint.frontends.profiles.kineto.collectives import Comms
 from flint.frontends.profiles.kineto.fields import (
@@ -62,7 +63,14 @@ class Events:
             "user_annotation": self._host_mark,
             "gpu_user_annotation": self._device_mark,
             "python_function": self._module,
+            **dict.fromkeys(accelerators.CALLS, self._call),
+            **dict.fromkeys(accelerators.KERNELS, self._kernel),
         }
+
+    @property
+    def device(self) -> int:
+        """The device that ran most of all, -1 for none."""
+        return self.devices.most_common(1)[0][0] if self.devices else -1
 
     def add(self, event: object) -> None:
         """One element of the file's events. Raises FlintError FL805, FL806."""
@@ -228,6 +236,6 @@ def no_pytorch(path: object, events: Events) -> FlintError:
         "FL802",
         f"{path} is a Chrome trace, but not one of PyTorch's profiler: categories of its "
         f"{events.complete:,} events are {kinds or 'not there'}",
-        help="needed are 'cpu_op', 'cuda_runtime' and 'kernel', as torch.profiler's "
-        "export_chrome_trace writes them",
+        help="needed are operators ('cpu_op') and kernels ('kernel', or those of another accelerator), as "
+        "torch.profiler's export_chrome_trace writes them",
     )

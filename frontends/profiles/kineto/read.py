@@ -8,6 +8,7 @@ from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.profiles.builder import ProfileBuilder
+from flint.frontends.profiles.kineto.accelerators import CALLS, KERNELS, how_to_record
 from flint.frontends.profiles.kineto.collectives import with_comms_of_operators
 from flint.frontends.profiles.kineto.events import Events, no_pytorch
 from flint.frontends.profiles.kineto.fields import integer
@@ -18,8 +19,17 @@ from flint.frontends.profiles.source import open_profile
 
 _BEGINS = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
 _RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)")
-_HOST = ("cpu_op", "Operator", "operator", "cuda_runtime", "cuda_driver", "Runtime", "runtime")
-_DEVICE = ("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
+_HOST = (
+    "cpu_op",
+    "Operator",
+    "operator",
+    "cuda_runtime",
+    "cuda_driver",
+    "Runtime",
+    "runtime",
+    *CALLS,
+)
+_DEVICE = ("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset", *KERNELS)
 #: What is kept of all that is beside the events.
 _KEPT = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")
 
@@ -44,9 +54,9 @@ def read(path: Path) -> tuple[Profile, ...]:
             if error.code in ("FL805", "FL806") and str(path) not in error.message:
                 raise FlintError(error.code, f"{path}: {error.message}", help=error.help) from error
             raise
-    _require_device(path, events)
+    set_device(builder, beside.get("deviceProperties"), events.device)
+    _require_device(path, events, builder)
     set_distributed(builder, beside.get("distributedInfo"))
-    set_device(builder, beside.get("deviceProperties"), events.devices.most_common(1)[0][0])
     _find_rank(builder, events, path)
     _warn(builder, events)
     return (with_comms_of_operators(builder.build(_origin_ns(beside, events))),)
@@ -89,7 +99,7 @@ def _no_events(path: Path, keys: list[str]) -> FlintError:
     )
 
 
-def _require_device(path: Path, events: Events) -> None:
+def _require_device(path: Path, events: Events, builder: ProfileBuilder) -> None:
     seen = events.seen
     if events.devices:
         return
@@ -100,7 +110,7 @@ def _require_device(path: Path, events: Events) -> None:
         f"{path} has nothing that ran on a device: {sum(seen[c] for c in _HOST):,} operators and "
         f"calls of the host, no kernel"
         + (f"; {events.misunderstood:,} events are not understood" if events.misunderstood else ""),
-        help="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA also on ROCm)",
+        help=how_to_record(seen, builder.names, builder.device),
     )
 
 
