@@ -13,6 +13,7 @@ from flint.sharing.leaks.attacks import FamilyGuess, Memberships, guess_family, 
 from flint.sharing.leaks.fingerprints import COUNTED, View, fingerprint_of, together
 from flint.sharing.leaks.known import Known, public_models
 from flint.sharing.leaks.program_lookup import ProgramLookup, look_up_programs
+from flint.sharing.leaks.shape_attack import ShapeGuess, guess_by_shapes
 from flint.sharing.leaks.shared_bits import SharedBits, shared_bits
 from flint.sharing.leaks.sizes import log_totals
 from flint.sharing.leaks.strings import Survivor, surviving_strings
@@ -37,6 +38,7 @@ class Leaks:
     programs: tuple[ProgramLookup, ...]
     families: tuple[FamilyGuess, ...]
     membership: Memberships
+    shapes: ShapeGuess
     bits: SharedBits
 
     @property
@@ -98,6 +100,7 @@ def leaks_of(
         look_up_programs(own, world),
         tuple(guess_family(whole, world, view) for view in COUNTED),
         guess_membership(whole, log_totals(shared), world),
+        guess_by_shapes(shared.programs),
         shared_bits(shared),
     )
 

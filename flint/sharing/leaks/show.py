@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flint.sharing.leaks.anonymity import AnonymitySet
 from flint.sharing.leaks.attacks import FamilyGuess, Membership, Memberships
 from flint.sharing.leaks.fingerprints import View
+from flint.sharing.leaks.shape_attack import ShapeGuess
 from flint.sharing.leaks.strings import Survivor
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def _attacks(leaks: Leaks) -> Iterator[str]:
     for guess in leaks.families:
         yield from _family(guess)
     yield from _member(leaks.membership)
+    yield from _shapes(leaks.shapes)
 
 
 def _family(guess: FamilyGuess) -> Iterator[str]:
@@ -106,6 +108,17 @@ def _member(found: Memberships) -> Iterator[str]:
     more = f", or {len(exact) - 1} more" if len(exact) > 1 else ""
     workload = f"{exact[0]}{more}" if exact else "none of the known"
     yield f"  membership of a workload: {workload}; {_distance(found.workload)}"
+
+
+def _shapes(found: ShapeGuess) -> Iterator[str]:
+    named = found.named[:_MOST_SHOWN]
+    models = ", or ".join(m.model for m in named) or f"none of {found.among} public models"
+    yield f"  shapes of products: {models}" + (
+        f"; its weights have {named[0].explained:.1%} of the FLOPs of products, and {named[0].usual} of "
+        f"{named[0].usual_of} other shapes of it are there"
+        if named
+        else ""
+    )
 
 
 def _distance(found: Membership) -> str:

@@ -77,7 +77,7 @@ METADATA_KEYS: frozenset[str] = _words(
     pipeline axis schedule microbatches chunks positions stage label in_flight
     saved_bytes_per_microbatch pools prefill decode
     compiler chip version topology memory argument_bytes output_bytes alias_bytes temp_bytes
-    code_bytes measured format device classes rank span_ns steps peak_bytes
+    code_bytes measured format device classes rank span_ns period_ns steps peak_bytes
     """
 )
 #: Values of metadata that say how Flint made the workload, and public hardware's short names.
