@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import model_of
 from flint.backends.cost.exact_shapes import exact_shape_notes
+from flint.backends.cost.idle_options import idle_option_notes
 from flint.backends.cost.kernel_times import MEASURED, KernelTimes
 from flint.backends.cost.measured.facts import MeasuredFacts, measured_facts, recorded_notes
 from flint.backends.cost.network.placement import NetworkPlacement
@@ -29,7 +30,6 @@ from flint.backends.cost.price import Priced
 from flint.backends.cost.routing import (
     BALANCED,
     Routing,
-    routing_notes,
 )
 from flint.backends.cost.setting import Setting, Timed, setting_of
 from flint.backends.cost.simulate.exposure import IDLE, Share, shares
@@ -324,24 +324,34 @@ def estimate(
     estimate needs), FL708 (ranks that wait for each other), FL719 (no cycles), FL725 (stack), FL726 (routing), FL830 (a change that
     cannot be), FL832 (an option that what was measured, or was not, has no place for).
     """
-    setting = setting_of(
-        workload,
-        cluster,
-        stack=stack,
-        profile=profile,
-        policy=policy,
-        mapping=mapping,
-        unpriced_is_zero=unpriced_is_zero,
-        timing=timing,
-        scale=scale,
-        replaced=replaced,
-        measured=measured,
-        routing=routing,
+    options = {
+        "stack": stack,
+        "profile": profile,
+        "policy": policy,
+        "mapping": mapping,
+        "unpriced_is_zero": unpriced_is_zero,
+        "timing": timing,
+        "scale": scale,
+        "replaced": replaced,
+        "measured": measured,
+        "routing": routing,
+    }
+    setting, timed, found = _estimated(workload, cluster, options)
+    notes = (
+        *_all_notes(setting, timed, found.measured),
+        *idle_option_notes(found, options, lambda o: _estimated(workload, cluster, o)[2]),
     )
-    timed = setting.timed()
-    memory = setting.memory()
-    found = estimate_of(setting, timed, memory, [shares(t) for t in timed.timeline.classes])
-    return replace(found, notes=_all_notes(setting, timed, found.measured))
+    return replace(found, notes=notes)
+
+
+def _estimated(
+    workload: Workload, cluster: Cluster, options: Mapping[str, Any]
+) -> tuple[Setting, Timed, Estimate]:
+    """The setting that options mean, in time, and what an estimate says of it without notes."""
+    setting = setting_of(workload, cluster, **options)
+    timed, memory = setting.timed(), setting.memory()
+    parts = [shares(t) for t in timed.timeline.classes]
+    return setting, timed, estimate_of(setting, timed, memory, parts)
 
 
 def estimate_of(
@@ -398,7 +408,6 @@ def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[s
         *(recorded_notes(facts) if facts else ()),
         *_notes(s.cluster, s.profile),
         *slowest_notes(kernels, s.cluster),
-        *routing_notes(kernels, s.routing),
         *(lent_notes(kernels.programs, s.placement) if not replays else ()),
         *_exact(timed.priced, timeline, s.cluster, s.tf32, s.timing),
         *compiler_notes(s.workload, s.cluster.chip.name),

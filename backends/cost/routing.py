@@ -28,7 +28,6 @@ from flint.io.bounded import FileKind, parse_json, read_bounded
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import groups_of
 from flint.ir.program import Collective, Int64s, Program
-from flint.ir.workload import Workload
 
 Float64s = NDArray[np.float64]
 BALANCED = "balanced"
@@ -160,16 +159,6 @@ def refuse_routing(routing: Routing | None) -> None:
             f"routing '{routing.name}' is not for a workload made of profiles: its experts got what they got",
             help="leave --routing out",
         )
-
-
-def routing_notes(workload: Workload, routing: Routing | None) -> tuple[str, ...]:
-    """A sentence where a routing changes nothing."""
-    grouped = any(groups_of(name) for p in workload.programs for name in p.products)
-    if routing is None or grouped:
-        return ()
-    why = "what is padded to a capacity, or masked, does all of it"
-    said = f"routing {routing.name} changes nothing: no product of this program has rows of experts"
-    return (f"{said} ({why})",)
 
 
 @dataclass(frozen=True, eq=False)
