@@ -37,8 +37,10 @@ class Endings:
         try:
             yield
         finally:
-            surely(undo)
-            del self._undo[key]
+            try:
+                surely(undo)
+            finally:
+                del self._undo[key]
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
