@@ -4,6 +4,7 @@ It explores a space with two processes of its own, or with those of a scheduler 
 signals as commands do.
 """
 
+import signal
 import sys
 from pathlib import Path
 
@@ -40,5 +41,7 @@ def _explore(folder: Path, address: str) -> None:
 
 
 if __name__ == "__main__":
+    # Under nohup and in the background of a shell it is inherited as ignored, and would stay so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     take_signals()
     main(Path(sys.argv[1]), *sys.argv[2:])

@@ -56,9 +56,10 @@ def remember(pid):
 
 
 def child_that_stays():
-    """A process of its own that holds the streams open and does not want to end."""
+    """A process in a session of its own that holds the streams open and does not want to end."""
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    remember(subprocess.Popen([sys.executable, "-S", "-c", program]).pid)
+    command = [sys.executable, "-S", "-c", program]
+    remember(subprocess.Popen(command, start_new_session=True).pid)
 
 
 # --- behaviours -----------------------------------------------------------------------------------
