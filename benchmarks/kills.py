@@ -3,12 +3,12 @@
     python benchmarks/kills.py --kills 500 --seed 0
 
 Works in a new folder below --directory (the system's temporary directory unless it is given): a
-project with a model, a script, a trace and files of its user. Each time a command (capture to a new
-directory, capture over a trace, check, estimate, export, capture --world) gets SIGINT, SIGTERM or
-SIGKILL. Then no other file may have changed, and each trace and each file is as it was, as a whole
-run leaves it, or not there where nothing was. If anything else is left beside them or in TMPDIR, the
-same command runs to its end, and nothing may be left. Stops at the first loss, which it describes;
-at the end it prints one line for each command and signal.
+project with a model, a script, a profile, a trace, a simulator and files of its user. Each time a
+command (`COMMANDS`) gets SIGINT, SIGTERM, SIGHUP or SIGKILL. Then no other file may have changed, and
+each trace and each file is as it was, as a whole run leaves it, or not there where nothing was; the
+study of `explore` holds whole points. Only SIGKILL may leave anything else beside them or in TMPDIR:
+then the same command runs to its end, and nothing may be left. Stops at the first loss, which it
+describes; at the end it prints one line for each command and signal.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -81,13 +82,37 @@ COMMANDS = {
     "check": (10, None),
     "estimate": (17, "view.pftrace"),
     "export": (20, "graph.json"),
+    "report": (12, "page.html"),
+    "import": (12, "measured.flint"),
+    "anonymize": (8, "shared.flint"),
+    "simulate": (8, None),
+    "run": (4, "flint.lock"),
+    "verify": (3, "junit.xml"),
+    "explore": (4, "points.study"),
     "world": (1, "fresh"),
 }
+#: Where `run` and `verify` keep what they captured.
+CACHE = ".flint_cache"
+PROFILE = Path(__file__).parent / "data" / "kineto" / "h100_bert-small.json.gz"
+SIMULATOR = """#!/bin/sh
+for rank in 0 1 2 3; do
+  echo "sys[$rank] finished, 1000 cycles, exposed communication 300 cycles."
+  sleep 0.02
+done
+"""
+PROJECT = """clusters = ["h100-dgx"]
+
+[capture.step]
+model = "step.hlo"
+mesh = "4"
+"""
 #: An old and a new trace differ in these.
 MESHES = ("data=4", "data=2,model=2")
+#: Commands that read the trace `out`: each has another result for each of these meshes.
+READERS = ("check", "estimate", "export", "report", "anonymize")
 #: Commands that start processes of their own, and so are started as a user does.
-SPAWNED = ("jax", "world")
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+SPAWNED = ("jax", "world", "run", "verify", "explore")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 NAMES = tuple(s.name for s in SIGNALS)
 #: What is counted of each command: how it ended, and after how many kills something was left.
 ENDS = (*NAMES, "finished", "left")
@@ -165,19 +190,27 @@ class Project:
             "results/.out.csv": "1,2",
             ".out.notes": "mine",
             "manifest.json": "{}",
+            "sim": SIMULATOR,
+            "flint.toml": PROJECT,
         }.items():
             (self.place / name).write_text(text)
+        (self.place / "sim").chmod(0o755)
+        shutil.copy(PROFILE, self.place / "profile.json.gz")
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.temporary)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         self.mine = self._files()
         with contextlib.chdir(self.place):
-            for name in ("overwrite", "check", "estimate", "export"):  # imports what they need
+            for name in ("overwrite", *READERS, "simulate", "import"):  # imports what they need
                 CliRunner().invoke(app, self.command(name, MESHES[0]))
         for writer, mesh in (("overwrite", MESHES[0]), ("overwrite", MESHES[1]), ("jax", "4")):
             self.run(writer, mesh)
-            for reader in ("check", "estimate", "export"):
+            for reader in READERS:
                 self.run(reader, mesh)
                 self._learn(COMMANDS[reader][1])
+        for command in ("simulate", "import", "run", "verify", "explore"):
+            self.run(command, "4")
+            if command != "explore":
+                self._learn(COMMANDS[command][1])
         for command in ("capture", "world"):
             shutil.rmtree(self.place / "fresh", ignore_errors=True)
             self.run(command, "4")
@@ -198,6 +231,23 @@ class Project:
             "check": ["check", "out"],
             "estimate": ["estimate", "out", "-c", "h100-dgx", "--perfetto", "view.pftrace"],
             "export": ["export", "out", "-o", "graph.json"],
+            "report": ["report", "out", "-c", "h100-dgx", "-o", "page.html"],
+            "import": ["import", "profile.json.gz", "-o", "measured.flint"],
+            "anonymize": ["anonymize", "out/workload.flint", "-o", "shared.flint"],
+            "simulate": ["simulate", "out", "--with", "astra-sim", "--binary", "./sim"],
+            "run": ["run", "--anew"],
+            "verify": ["verify", "--junit", "junit.xml"],
+            "explore": [
+                *("explore", "step.hlo", "-c", "h100-dgx", "--sweep", "stack=xla,inductor"),
+                *(
+                    "--sweep",
+                    "cluster.ib.bandwidth=10..80GB/s",
+                    "-j",
+                    "2",
+                    "--study",
+                    "points.study",
+                ),
+            ],
             "world": ["capture", "script.py", "--world", "--mesh", mesh, "-o", "fresh"],
         }[name]
 
@@ -230,7 +280,7 @@ class Project:
         for path in sorted(self.place.rglob("*")):
             name = path.relative_to(self.place)
             hidden = ".flint-" in name.parts[0]
-            if path.is_file() and name.parts[0] not in written and not hidden:
+            if path.is_file() and name.parts[0] not in {*written, CACHE} and not hidden:
                 found[str(name)] = path.read_bytes()
         return found
 
@@ -248,13 +298,19 @@ class Project:
             path = self.place / name
             if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() not in digests:
                 raise SystemExit(f"{name} is neither the old file nor the new one")
+        if (self.place / "points.study").exists():
+            with contextlib.closing(sqlite3.connect(self.place / "points.study")) as study:
+                (said,) = study.execute("PRAGMA integrity_check").fetchone()
+            if said != "ok":
+                raise SystemExit(f"the study is damaged: {said}")
 
     def left(self) -> list[str]:
         """What is neither the user's nor what a command was to write."""
         written = {w for _, w in COMMANDS.values() if w is not None}
         own = {Path(name).parts[0] for name in self.mine}
-        beside = [name for name in os.listdir(self.place) if name not in written | own]
-        return beside + [f"TMPDIR/{name}" for name in os.listdir(self.temporary)]
+        beside = [name for name in os.listdir(self.place) if name not in {*written, *own, CACHE}]
+        inside = [str(p.relative_to(self.place)) for p in self.place.rglob("*/.*.flint-*")]
+        return beside + inside + [f"TMPDIR/{name}" for name in os.listdir(self.temporary)]
 
     def require_nothing_left(self) -> None:
         """Raise SystemExit for a file that nobody asked for."""
@@ -279,13 +335,17 @@ def kill_once(project: Project, chance: random.Random, counts: Counter[tuple[str
     weights = [weight for weight, _ in COMMANDS.values()]
     name = chance.choices(list(COMMANDS), weights)[0]
     number, mesh = chance.choice(SIGNALS), chance.choice(MESHES)
-    if name in ("jax", "world"):
+    if name in SPAWNED:
         mesh = "4"
+    if name in ("run", "explore") and chance.random() < 0.5:
+        (project.place / str(COMMANDS[name][1])).unlink(missing_ok=True)
     longest = project.seconds[name]
     # Half of the moments are late, where files are written.
     delay = (
         chance.uniform(0, longest) if chance.random() < 0.5 else longest * chance.gauss(0.9, 0.1)
     )
+    if name == "verify" and not (project.place / "flint.lock").exists():
+        project.run("run", "4")
     shutil.rmtree(project.place / "fresh", ignore_errors=True)
     started = time.monotonic()
     process = project.start(name, mesh)
@@ -298,12 +358,14 @@ def kill_once(project: Project, chance: random.Random, counts: Counter[tuple[str
         project.seconds[name] = time.monotonic() - started
     ended = "finished" if process.returncode == 0 else number.name
     begins = b"KeyboardInterrupt" in said and b"/cli/" not in said  # Python itself, not yet Flint
-    if process.returncode not in (0, 130, 143, *(-n for n in SIGNALS)) and not begins:
+    if process.returncode not in (0, 129, 130, 143, *(-n for n in SIGNALS)) and not begins:
         raise SystemExit(f"{name} ended with {process.returncode}: {said.decode()}")
     counts[name, ended] += 1
     project.look()
     if project.left():
         counts[name, "left"] += 1
+        if process.returncode not in (0, -signal.SIGKILL) and not begins:
+            raise SystemExit(f"{name} left {project.left()} after {number.name}")
         time.sleep(1.5)  # children look once a second whether their parent lives
         project.run(name, mesh)
         project.look()
