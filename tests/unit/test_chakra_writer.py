@@ -360,7 +360,7 @@ def test_ranks_at_the_end_of_a_shift_do_not_overtake_the_others(tmp_path: Path) 
     b.add("second", Kind.COLLECTIVE, deps=[dot], **{**reduce, "comm_bytes": 16})
     write(Workload.single(b.build()), tmp_path / "out")
     report = check(tmp_path / "out")
-    assert report.ok and report.deadlock_examined, report.findings
+    assert report.ok and report.proved == "any-times", (report.findings, report.doubt)
 
 
 @pytest.mark.parametrize(
