@@ -59,11 +59,8 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
         made = ProgramOfProfile(r, shared, aligned, origin_ns=origin, begin_ns=begins[r.rank])
         programs.append(made.build())
         times = chosen[r.rank][0]
-        measured.append(
-            MeasuredClass(
-                r.rank, made.span_ns, len(times.steps.found), r.profile.peak_bytes, times.period_ns
-            )
-        )
+        count, period = len(times.steps.found), times.period_ns if step is None else 0.0
+        measured.append(MeasuredClass(r.rank, made.span_ns, count, r.profile.peak_bytes, period))
     warnings += [f"{sentence}: {n}" for sentence, n in shared.problems.items()]
     warnings += _once([s for r in recorded for s in _lacking(r.profile)], len(recorded))
     checked = [Checked(r.rank, world, r.profile, r.step.activities) for r in recorded]
@@ -95,6 +92,7 @@ def _chosen(
     found = {rank: StepTimes.of(p, steps_of(p)) for rank, p in ranks.items()}
     first = next(iter(found.values()))
     common = set.intersection(*({s.number for s in t.steps.found} for t in found.values()))
+    is_named = number is not None
     if number is None:
         if not common:
             raise FlintError(
@@ -104,7 +102,7 @@ def _chosen(
             )
         number = first.typical(common)
     chosen = {rank: (times, times.steps.numbered(number)) for rank, times in found.items()}
-    _say_taken(first, chosen[next(iter(found))][1], warnings)
+    _say_taken(first, chosen[next(iter(found))][1], warnings, is_named=is_named)
     for times, taken in chosen.values():
         _say_left_out(times.profile, times.steps, warnings)
         if lag := times.lag_ns(taken):
@@ -115,12 +113,15 @@ def _chosen(
     return chosen
 
 
-def _say_taken(times: StepTimes, taken: Step, warnings: list[str]) -> None:
-    """How steps were found, which one is taken, and what says something else."""
+def _say_taken(times: StepTimes, taken: Step, warnings: list[str], *, is_named: bool) -> None:
+    """How steps were found, which one is taken, and what says something else.
+
+    A step that the user names has its own time, and not the median of all.
+    """
     steps = times.steps
     several = len(steps.found) > 1
     said = f": step {taken.number} is taken, one of {len(steps.found)}" if several else ""
-    if several and times.periods_ns:
+    if several and times.periods_ns and not is_named:
         said += "; a step's time is the median period between their ends"
         own = times.span_ns(taken)
         if abs(own - times.period_ns) > 0.02 * times.period_ns:

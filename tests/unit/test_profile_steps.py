@@ -101,6 +101,14 @@ def test_what_is_fetched_ahead_does_not_lengthen_a_step(
     assert Trace(workload).estimate("h100-dgx").step_time_ns == pytest.approx(STEP_NS, rel=1e-3)
 
 
+def test_a_step_that_is_named_has_its_own_time() -> None:
+    made = profile(4, annotated(4), times=(10_000.0, 11_000.0, 30_000.0, 12_000.0))
+    (by,) = workload_of([made], step=5).measured_by.classes  # type: ignore[union-attr]
+    assert by.step_ns == by.span_ns == pytest.approx(1_380_000)
+    (median,) = workload_of([made]).measured_by.classes  # type: ignore[union-attr]
+    assert median.step_ns == pytest.approx(1_020_000)
+
+
 def test_what_runs_beside_the_next_step_is_told() -> None:
     workload = workload_of([side_work(-800_000.0, 400_000.0, "Memcpy DtoH (Device -> Pinned)")])
     by = workload.measured_by
