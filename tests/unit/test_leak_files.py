@@ -72,7 +72,7 @@ def _in_json(name: str, *keys: str) -> Callable[[Path], None]:
 
 def _in_workload(folder: Path) -> None:
     planted = replace(neutral_workload(), metadata={"warnings": [f"of {NAME}"]})
-    planted.save(folder / "workload.flint")
+    planted.save(folder / "workload.flint", force=True)
 
 
 def _in_zip_comment(folder: Path) -> None:

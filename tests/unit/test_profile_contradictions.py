@@ -193,6 +193,18 @@ def test_contradictions(name: str, tmp_path: Path) -> None:
         assert expected in " ".join(warnings_of(tmp_path, trace))
 
 
+@pytest.mark.parametrize("ranks", ["[0, 0]", "[0, 2000000000]", "[1]"])
+def test_other_formats_are_held_against_the_same_rules(ranks: str, tmp_path: Path) -> None:
+    """A Chakra trace of rank 0, whose groups are in a file beside it."""
+    node = {"Id": 1, "Name": "a", "NodeType": 7, "runtime": 5, "comm_size": 8, "comm_type": 0}
+    nodes = [{**node, "pg_name": "1"}, {**node, "Id": 2}]
+    (tmp_path / "comm_group.json").write_text(f'{{"1": {ranks}}}')
+    (tmp_path / "t.0.et.json").write_text(json.dumps({"workload_graph": nodes}))
+    with pytest.raises(FlintError) as raised:
+        flint.import_profiles(tmp_path / "t.0.et.json")
+    assert raised.value.code == "FL833"
+
+
 def test_ranks_that_contradict_each_other(tmp_path: Path) -> None:
     other = base(1)
     of_kernel(REDUCE, In_msg_nelems=2048, Out_msg_nelems=2048)(other)

@@ -10,12 +10,12 @@ from flint.frontends.profiles.contradictions.finding import Checked, some
 from flint.frontends.profiles.profile import Comm
 
 #: No job has more ranks.
-_MOST_RANKS = 1 << 24
+MOST_RANKS = 1 << 24
 
 
 def world_is_too_large(c: Checked) -> Iterator[str]:
     """More ranks than any job has."""
-    if c.world > _MOST_RANKS:
+    if c.world > MOST_RANKS:
         yield f"the job has {c.world:,} ranks"
 
 

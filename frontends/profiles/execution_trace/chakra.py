@@ -17,6 +17,7 @@ from flint.backends.chakra.reading.reader import Decoder, records
 from flint.backends.chakra.reading.trace_files import read_groups
 from flint.backends.chakra.schema import CommType, NodeType, messages
 from flint.errors import FlintError
+from flint.frontends.profiles.contradictions.ranks import MOST_RANKS
 from flint.frontends.profiles.execution_trace.build import timed_profile
 from flint.frontends.profiles.execution_trace.nodes import Interned, Node
 from flint.frontends.profiles.execution_trace.raw import WORKLOAD_GRAPH, RawNode, graph_nodes
@@ -67,7 +68,8 @@ class _World:
 
     def members(self, name: str) -> tuple[int, ...]:
         """Ranks of a group; "" and "0" are the world, of which one file alone says nothing."""
-        everyone = tuple(range(self.size)) if name in ("", "0") and self.size > 1 else ()
+        is_world = name in ("", "0") and 1 < self.size <= MOST_RANKS
+        everyone = tuple(range(self.size)) if is_world else ()
         return self.groups.get(name, everyone)
 
 
