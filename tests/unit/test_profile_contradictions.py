@@ -142,6 +142,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Trace], None], str]] = {
     "a kernel twice": (added(event("kernel", "gemm_a", 30, 60, stream=7, device=0, correlation=1)), "kernels are there twice"),
     "sizes below nothing": (of_kernel(REDUCE, In_msg_nelems=-5), "FL835"),
     "a dimension below nothing": (of_operator(MM, Input_Dims=[[-512, 256], [256, 128]]), "FL835"),
+    "a dimension below nothing, in a list": (of_operator(MM, Input_Dims=[[[512, -256]], [256, 128]]), "FL835"),
     "kernels at once on a stream": (timed(6, ts=40.0), "before the one ahead"),
     "a kernel of an hour": (timed(21, dur=3.6e9), "a kernel takes 3,600 s"),
     "a pause of an hour": (timed(21, ts=3.6e9), "does nothing for 3,600 s"),
@@ -214,6 +215,20 @@ def test_ranks_that_contradict_each_other(tmp_path: Path) -> None:
 def test_every_rule_has_a_contradiction() -> None:
     """Each rule is met by a line of the table, or by the permutation below."""
     assert len(CONTRADICTIONS) > sum(map(len, REFUSED.values())) + len(TOLD)
+
+
+def test_results_below_nothing() -> None:
+    from flint.frontends.profiles.build import workload_of
+    from flint.frontends.profiles.builder import ProfileBuilder
+    from flint.frontends.profiles.profile import ActivityKind, Signature
+
+    builder = ProfileBuilder("linked execution trace")
+    result = Signature(((4, 4),), ("float",), outputs=(((4, -4), "float"),))
+    builder.add_operator("aten::relu", 0, 5, 1, external=1, signature=builder.signature(result))
+    builder.add_activity(ActivityKind.KERNEL, "relu", 1, 3, 7, external=1)
+    with pytest.raises(FlintError) as raised:
+        workload_of([builder.build()])
+    assert raised.value.code == "FL835"
 
 
 def test_a_permutation_in_which_two_send_to_one() -> None:

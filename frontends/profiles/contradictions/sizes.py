@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -89,12 +90,14 @@ def tensor_is_too_large(c: Checked) -> Iterator[str]:
 
 
 def dimension_is_negative(c: Checked) -> Iterator[str]:
-    """Shapes with a dimension below 0."""
+    """Shapes with a dimension below 0, of arguments and of results."""
     for signature in c.profile.signatures:
-        negative = [s for s in signature.shapes if any(d < 0 for d in s)]
-        if negative:
-            yield f"a tensor has the shape {list(negative[0])}"
-            return
+        listed = chain.from_iterable(signature.lists)
+        results = (shape for shape, _ in signature.outputs or ())
+        for shape in chain(signature.shapes, listed, results):
+            if any(d < 0 for d in shape):
+                yield f"a tensor has the shape {list(shape)}"
+                return
 
 
 def memory_is_exceeded(c: Checked) -> Iterator[str]:
