@@ -9,7 +9,6 @@ _EXPERTS = "[experts by einsum](#experts-by-einsum)"
 _UNEVEN = "[dimensions that do not divide](#dimensions-that-do-not-divide)"
 _SUMS = "[sums that are not merged](#sums-that-are-not-merged)"
 _IDLE = "[an axis that is idle](#an-axis-that-is-idle)"
-_RESULT = "[an operation that is the result](#an-operation-that-is-the-result)"
 
 #: Reason by name of the program.
 REASONS: dict[str, str] = {
@@ -53,7 +52,8 @@ REASONS: dict[str, str] = {
         _SUMS,
     ),
     **dict.fromkeys(("muon", "op_map"), _IDLE),
-    **dict.fromkeys(("op_topk", "op_topk_free", "op_cond"), _RESULT),
+    "op_topk_free": "[an axis that nothing uses](#an-axis-that-nothing-uses)",
+    "op_cond": "[an operation that is the result](#an-operation-that-is-the-result)",
     "context parallel": "[slices behind transposes](#slices-behind-transposes)",
     "ulysses": "[constants are exchanged](#constants-are-exchanged)",
     "op_associative_scan": "[odd and even](#odd-and-even)",

@@ -25,6 +25,7 @@ from flint.passes.extract.tensors import Tensor, show
 from flint.passes.extract.windows import REACHES, Reach, feeds_only_rotations, rotation_of
 from flint.passes.extract.work import Operation
 from flint.passes.mlir import defining_operation, is_attention_backward, is_heads_first, target_of
+from flint.passes.partition.prepare.rules import TOP_K, rule_key
 from flint.passes.work.host_copies import CALLBACK_TARGET, ON_SHARDS
 
 
@@ -80,6 +81,8 @@ def implied_on_results(o: Operation, mesh: Mesh) -> list[Implied]:
     """Collectives that complete results of `o`, each after those before it."""
     if o.name == "stablehlo.reduce":
         return _gather_of_partials(o, mesh)
+    if rule_key(o.op) in TOP_K:
+        return _gather_of_found(o, mesh)
     if o.name != "stablehlo.custom_call":
         return []
     if not is_attention_backward(o.op.attributes["call_target_name"].value):
@@ -124,6 +127,22 @@ def _gather_of_partials(o: Operation, mesh: Mesh) -> list[Implied]:
     return [
         _after(o, number, Collective.ALL_GATHER, "implied.all_gather", group, cause)
         for number in range(len(o.results))
+    ]
+
+
+def _gather_of_found(o: Operation, mesh: Mesh) -> list[Implied]:
+    """What devices found as the largest few of their parts, with its place where that is asked for.
+
+    To search what is gathered once more costs little.
+    """
+    group = Group(mesh.canonical(o.operands[0].sharding[-1]))
+    if group.size(mesh) == 1:
+        return []
+    cause = f"the largest of each part of {show(o.operands[0].sharding)}"
+    last = max((n for n, result in enumerate(o.op.results) if list(result.uses)), default=0)
+    return [
+        _after(o, number, Collective.ALL_GATHER, "implied.all_gather", group, cause)
+        for number in range(last + 1)
     ]
 
 

@@ -16,6 +16,7 @@ from flint.passes.partition.as_xla.gathers import split_gathers
 from flint.passes.partition.as_xla.lookups import split_lookups
 from flint.passes.partition.as_xla.pointwise import follow_results
 from flint.passes.partition.as_xla.products import resolve_dot_conflicts, split_broadcasts
+from flint.passes.partition.as_xla.top_k import split_top_ks
 from flint.passes.partition.as_xla.whole import gather_operands
 from flint.passes.partition.as_xla.zeros import drop_added_zeros
 from flint.passes.partition.child import announce
@@ -23,6 +24,7 @@ from flint.passes.partition.prepare.host_calls import take_host_calls_apart
 from flint.passes.partition.prepare.inline import inline_calls
 from flint.passes.partition.prepare.rules import attach_rules, make_rules_final
 from flint.passes.partition.prepare.scans import scans_as_windows
+from flint.passes.partition.prepare.single_index import expand_single_indices
 
 #: Drops functions that nothing calls any more.
 DROP_UNUSED = "symbol-dce"
@@ -83,6 +85,7 @@ def partition_module(bytecode: bytes) -> bytes:
         resolve_dot_conflicts(module)
         split_lookups(module)
         gather_operands(module)
+        split_top_ks(module)
         follow_results(module)
         _run(module, EXPLICIT)
         split_gathers(module)
@@ -120,6 +123,8 @@ def _propagated(module: Any, bytecode: bytes) -> Any:
     take_host_calls_apart(module, bytecode)
     if b"scan" in bytecode:
         scans_as_windows(module)
+    if b"gather" in bytecode or b"scatter" in bytecode:
+        expand_single_indices(module)
     drop_added_zeros(module)
     split_broadcasts(module)
     ruled = attach_rules(module, bytecode)

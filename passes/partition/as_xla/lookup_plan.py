@@ -1,7 +1,8 @@
 """How XLA's partitioner splits a lookup (`gather`) or its gradient (`scatter`) between devices.
 
-Three ways, and each takes some mesh axes; the rest is settled after it among the devices that are
-left, a group:
+Where the indices go through a dimension of the table in step (*batches*), both are divided alike
+there first. Else there are three ways. Each takes some mesh axes; the rest is settled after it among
+the devices that are left, a group:
 
 - along dimensions of the table that slices take whole (*passthrough*: the hidden dimension),
 - along dimensions that are looked up one position at a time (*trivial*: the vocabulary),
@@ -47,7 +48,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Lookup:
-    """A gather, or a scatter with `is_scatter`: then `moved` are the updates, else the result."""
+    """A gather, or a scatter with `is_scatter`: then `moved` are the updates, else the result.
+
+    `batches` are those that the operation names, and those that an iota implies.
+    """
 
     table: Tensor
     indices: Tensor
@@ -56,6 +60,7 @@ class Lookup:
     trivial: frozenset[int]
     index: frozenset[int]
     is_scatter: bool = False
+    batches: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,10 @@ def _between(
 
 def plan(lookup: Lookup, state: State) -> Plan | None:
     """What XLA does of a lookup; None where its way is not known."""
+    for factors in lookup.batches:
+        made = _batched(lookup, state, factors)
+        if made is not None:
+            return made
     found: list[tuple[Cost, _Way]] = []
     for way in (_passthrough, _trivial, _by_index):
         dry = way(lookup, state, _whole)
@@ -183,6 +192,87 @@ def _whole(lookup: Lookup, state: State) -> Plan:
     return Plan(
         gathered(state.table), gathered(state.indices), moved, _chain((kept,), state.result)
     )
+
+
+def _batched(lookup: Lookup, state: State, factors: frozenset[int]) -> Plan | None:
+    """Table and indices are divided alike along batches (`PartitionGatherParallelDimensions`)."""
+    aligned = _aligned(lookup, state, factors)
+    if aligned is None:
+        return None
+    table, indices = aligned
+    group = [a for a in axes_of(table[-1], lookup.table.dims(factors)) if a in state.free]
+    whole = tuple(a for a in axes_of(indices[-1]) if a in state.free)
+    along = _carried(lookup.indices, indices[-1], lookup.moved, lookup.index | factors, whole)
+    kept = axes_of(table[-1], lookup.table.dims(lookup.passthrough))
+    beside = _carried(lookup.table, table[-1], lookup.moved, lookup.passthrough, kept)
+    divided = merged(along, beside) or along
+    free = tuple(a for a in state.free if a not in group)
+    after = replace(state, table=table[-1], indices=indices[-1], free=free)
+    if lookup.is_scatter:
+        made = plan(lookup, replace(after, moved=divided, result=table[-1]))
+        moved = _chain((state.moved,), divided)
+        return _wrapped(made, table=table, indices=indices, moved=moved, result=state.result)
+    made = plan(lookup, replace(after, result=divided))
+    return _wrapped(made, table=table, indices=indices, result=state.result)
+
+
+def _aligned(
+    lookup: Lookup, state: State, factors: frozenset[int]
+) -> tuple[tuple[Layout, ...], tuple[Layout, ...]] | None:
+    """Ways of table and indices to layouts that agree on batches; the more divided one leads."""
+    table, indices = (
+        _on_factors(tensor, layout, factors, state.free)
+        for tensor, layout in ((lookup.table, state.table), (lookup.indices, state.indices))
+    )
+    parts = [count(axes_of(tuple(at.values()))) for at in (table, indices)]
+    if parts == [1, 1]:
+        return None
+    leads = not set(axes_of(state.indices)) & set(state.free) or parts[0] > parts[1]
+    if leads and set(axes_of(state.table)) & set(state.free):
+        moved = _follow(lookup.indices, state.indices, indices, table, state.free)
+        return None if moved is None else ((state.table,), moved)
+    moved = _follow(lookup.table, state.table, table, indices, state.free)
+    return None if moved is None else (moved, (state.indices,))
+
+
+def _on_factors(
+    tensor: Tensor, layout: Layout, factors: frozenset[int], free: Sequence[Axis]
+) -> dict[int, tuple[Axis, ...]]:
+    """The free axes of a tensor on each of some factors."""
+    return {
+        factor: tuple(a for a in axes if a in free)
+        for factor, axes in zip(tensor.factors, layout, strict=True)
+        if factor in factors
+    }
+
+
+def _follow(
+    tensor: Tensor,
+    layout: Layout,
+    now: dict[int, tuple[Axis, ...]],
+    wanted: dict[int, tuple[Axis, ...]],
+    free: Sequence[Axis],
+) -> tuple[Layout, ...] | None:
+    """The way of a tensor to the axes that another has on batches.
+
+    What it is divided into otherwise moves to axes that are left; None if there are too few.
+    """
+    if now == wanted:
+        return (layout,)
+    if any(count(wanted[f]) % count(now[f]) for f in wanted):
+        return None
+    rest = without(layout, [a for axes in now.values() for a in axes])
+    group = [a for axes in wanted.values() for a in axes]
+    if count(a for a in axes_of(rest) if a in free) * count(group) > count(free):
+        return None
+    places = regrouped(rest, group, free, ())
+    if places is None:
+        return None
+    end = tuple(
+        (*axes, *wanted.get(factor, ()))
+        for factor, axes in zip(tensor.factors, places[-1], strict=True)
+    )
+    return _chain((layout,), end)
 
 
 def _passthrough(lookup: Lookup, state: State, rest: _Rest) -> Plan | None:

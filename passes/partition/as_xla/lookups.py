@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from flint.passes.mlir import defining_operation, element_bits
+from flint.passes.partition.as_xla.batches import Dimensions, name_batches
 from flint.passes.partition.as_xla.layouts import Axis, Layout, axes_of
 from flint.passes.partition.as_xla.lookup_plan import (
     Lookup,
@@ -24,6 +25,7 @@ from flint.passes.partition.as_xla.placed import (
     factors_of,
     is_annotated_here,
     layout_of,
+    partitioned_operations,
     sharding_at,
     sharding_of,
     used_axes,
@@ -48,6 +50,7 @@ def split_lookups(module: Any) -> None:
         shardings = [sharding_of(v) for v in tensors]
         if all(s is None for s in shardings):
             continue
+        name_batches(op)
         key = (op.name, op.attributes[_RULE], *(v.type for v in tensors), *shardings)
         if key not in plans:
             plans[key] = _planned(op, shardings, sizes, used)
@@ -57,21 +60,9 @@ def split_lookups(module: Any) -> None:
 
 
 def _lookups(module: Any) -> list[Any]:
-    """Gathers and scatters of one table, with a rule, outside of `shard_map`."""
-    from jaxlib.mlir import ir
-
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        name = op.name
-        if name == "sdy.manual_computation":
-            return ir.WalkResult.SKIP
-        if name in _NAMES and len(op.results) == 1 and _RULE in op.attributes:
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found
+    """Gathers and scatters of one table, with a rule."""
+    found = partitioned_operations(module, _NAMES)
+    return [op for op in found if len(op.results) == 1 and _RULE in op.attributes]
 
 
 def _planned(
@@ -95,7 +86,7 @@ def _planned(
 
 
 def _lookup_of(op: Any) -> Lookup | None:
-    """The operation as its rule has it; None where a factor is of another kind (batches)."""
+    """The operation as its rule has it; None where a factor is of a kind that is not known."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
 
@@ -107,16 +98,26 @@ def _lookup_of(op: Any) -> Lookup | None:
         for t, m in zip(types[:2] + [types[2]], mappings, strict=False)
     )
     of_table, of_indices, of_moved = (set(t.factors) for t in (table, indices, moved))
-    if of_table & of_indices or of_moved - of_table - of_indices:
+    single = {f for f, size in enumerate(rule.factor_sizes) if size == 1}
+    numbers = Dimensions.of(op)
+    explicit = frozenset(table.factors[d] for d in numbers.explicit)
+    batches = of_table & of_indices
+    if of_moved - of_table - of_indices - single:
         return None
+    looked_up = frozenset(table.factors[d] for d in numbers.index_map if numbers.window[d] == 1)
     return Lookup(
         table,
         indices,
         moved,
-        passthrough=frozenset(of_table & of_moved),
-        trivial=frozenset(of_table - of_moved),
-        index=frozenset(of_indices & of_moved),
+        passthrough=frozenset(
+            f
+            for d, f in enumerate(table.factors)
+            if f in of_moved - batches and numbers.window[d] == table.sizes[d]
+        ),
+        trivial=looked_up - batches,
+        index=frozenset(of_indices & of_moved - batches),
         is_scatter=op.name == "stablehlo.scatter",
+        batches=tuple(b for b in (explicit, frozenset(batches) - explicit) if b),
     )
 
 

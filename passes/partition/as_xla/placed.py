@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Any
 
 from flint.passes.mlir import functions_of
@@ -15,6 +16,24 @@ def factors_of(mapping: Any) -> list[int]:
 
     dims = sdy.TensorMappingAttr(mapping).dim_mappings
     return [next(iter(sdy.DimMappingAttr(d).factor_indices)) for d in dims]
+
+
+def partitioned_operations(module: Any, names: Container[str]) -> list[Any]:
+    """Operations called one of `names` that are the partitioner's: those outside of `shard_map`."""
+    from jaxlib.mlir import ir
+
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        name = op.name
+        if name == "sdy.manual_computation":
+            return ir.WalkResult.SKIP
+        if name in names:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
 
 
 def is_annotated_here(value: Any) -> bool:
@@ -64,6 +83,29 @@ def reshard(value: Any, sharding: Any, before: Any) -> Any:
 
     with ir.InsertionPoint(before), before.location:
         return sdy.ReshardOp(value, sharding).result
+
+
+def make_at(op: Any, sharding: Any) -> None:
+    """Let an operation make all of its results in a sharding, and move them to where they were."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    olds = [sharding_of(r) or whole_like(sharding) for r in op.results]
+    op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get([sharding] * len(olds))
+    for result, old in zip(op.results, olds, strict=True):
+        if old == sharding:
+            continue
+        with ir.InsertionPoint.after(op), op.location:
+            moved = sdy.ReshardOp(result, old)
+        result.replace_all_uses_except(moved.result, moved.operation)
+
+
+def whole_like(sharding: Any) -> Any:
+    """No axes anywhere, for a tensor of as many dimensions."""
+    from jaxlib.mlir.dialects import sdy
+
+    dims = [sdy.DimensionShardingAttr.get([], is_closed=True) for _ in sharding.dimension_shardings]
+    return sdy.TensorShardingAttr.get(sharding.mesh_or_ref, dims)
 
 
 def axis_sizes(module: Any) -> dict[str, int]:

@@ -28,6 +28,7 @@ from flint.passes.partition.as_xla.placed import (
     reshard,
     sharding_at,
     sharding_of,
+    whole_like,
 )
 from flint.passes.partition.as_xla.product_plan import Product, settled
 
@@ -59,7 +60,7 @@ def _resolve(
         if wanted is not None:
             op.operands[number] = reshard(tensors[number], wanted, op)
     if result is not None:
-        _change_result(op, shardings[2] or _whole_like(result), result)
+        _change_result(op, shardings[2] or whole_like(result), result)
 
 
 def _other_shardings(
@@ -81,14 +82,6 @@ def _other_shardings(
         None if now == then else sharding_at(then, mesh, sizes)
         for now, then in zip(layouts, wanted, strict=True)
     ]
-
-
-def _whole_like(sharding: Any) -> Any:
-    """No axes anywhere, for a tensor of as many dimensions."""
-    from jaxlib.mlir.dialects import sdy
-
-    dims = [sdy.DimensionShardingAttr.get([], is_closed=True) for _ in sharding.dimension_shardings]
-    return sdy.TensorShardingAttr.get(sharding.mesh_or_ref, dims)
 
 
 def _change_result(op: Any, old: Any, new: Any) -> None:

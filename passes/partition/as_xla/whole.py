@@ -2,7 +2,8 @@
 
 - A Fourier transform: on all of the operand, its batch included. By Shardy's rule only the
   dimensions that it works along must be whole.
-- A slice at a place known at run time: the dimensions that it cuts are gathered first.
+- A slice at a place known at run time: where its result is, of dimensions that are whole where it
+  cuts them. An update of one: where its result is.
 - A result of a branch leaves it as the conditional has it, which Shardy does not see to.
 """
 
@@ -16,6 +17,8 @@ from flint.passes.partition.as_xla.placed import (
     axis_sizes,
     is_annotated_here,
     layout_of,
+    make_at,
+    partitioned_operations,
     reshard,
     sharding_at,
     sharding_of,
@@ -24,23 +27,10 @@ from flint.passes.partition.as_xla.placed import (
 
 def gather_operands(module: Any) -> None:
     """Put reshards around these operations, in place."""
-    from jaxlib.mlir import ir
-
-    found: list[tuple[Any, Callable[[Any, dict[str, int]], None]]] = []
-
-    def visit(op: Any) -> Any:
-        name = op.name
-        if name == "sdy.manual_computation":
-            return ir.WalkResult.SKIP
-        change = _CHANGES.get(name)
-        if change is not None:
-            found.append((op, change))
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    found = partitioned_operations(module, _CHANGES)
     sizes = axis_sizes(module) if found else {}
-    for op, change in found if sizes else ():
-        change(op, sizes)
+    for op in found if sizes else ():
+        _CHANGES[op.name](op, sizes)
 
 
 def _leave_branches(op: Any, sizes: dict[str, int]) -> None:
@@ -67,35 +57,50 @@ def _whole(op: Any, sizes: dict[str, int]) -> None:
 
 
 def _uncut(op: Any, sizes: dict[str, int]) -> None:
-    """With the dimensions whole of which a part is taken."""
+    """A slice is taken where the result is, of dimensions that are whole where they are cut."""
     from jaxlib.mlir import ir
 
-    layout = _layout(op.operands[0], sizes)
-    if layout is None:
-        return
+    wanted = _layout(op.results[0], sizes)
     before, after = (ir.RankedTensorType(v.type).shape for v in (op.operands[0], op.results[0]))
-    wanted = tuple(() if b != a else axes for axes, b, a in zip(layout, before, after, strict=True))
-    _work_on(op, wanted, sizes)
+    cut = [d for d, (b, a) in enumerate(zip(before, after, strict=True)) if b != a]
+    if wanted is not None and any(wanted[d] for d in cut):
+        _whole(op, sizes)  # parts of what is cut are not known to be divided
+    else:
+        _bring(op, 0, sizes)
+
+
+def _updated(op: Any, sizes: dict[str, int]) -> None:
+    """An update is made where the result is; it is whole along what it is a part of."""
+    for number in (0, 1):
+        _bring(op, number, sizes)
+
+
+def _bring(op: Any, number: int, sizes: dict[str, int]) -> None:
+    """Move an operand to where the result is, with the dimensions whole that differ in size.
+
+    The first operand of an update stays divided there.
+    """
+    from jaxlib.mlir import ir
+
+    value, result = op.operands[number], op.results[0]
+    given, wanted = _layout(value, sizes), _layout(result, sizes)
+    if given is None or wanted is None:
+        return
+    before, after = (ir.RankedTensorType(v.type).shape for v in (value, result))
+    wanted = tuple(() if b != a else axes for axes, b, a in zip(wanted, before, after, strict=True))
+    mesh = next((s for s in map(sharding_of, (value, result)) if s is not None), None)
+    if given != wanted and mesh is not None:
+        op.operands[number] = reshard(value, sharding_at(wanted, mesh.mesh_or_ref, sizes), op)
 
 
 def _work_on(op: Any, wanted: Layout, sizes: dict[str, int]) -> None:
     """Move the first operand, and results from where they are made then."""
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import sdy
-
     given = sharding_of(op.operands[0])
     if given is None or layout_of(given, len(wanted), sizes) == wanted:
         return
     made = sharding_at(wanted, given.mesh_or_ref, sizes)
     op.operands[0] = reshard(op.operands[0], made, op)
-    olds = [sharding_of(r) for r in op.results]
-    op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get([made] * len(op.results))
-    for result, old in zip(op.results, olds, strict=True):
-        if old is None or layout_of(old, len(wanted), sizes) == wanted:
-            continue
-        with ir.InsertionPoint.after(op), op.location:
-            moved = sdy.ReshardOp(result, old)
-        result.replace_all_uses_except(moved.result, moved.operation)
+    make_at(op, made)
 
 
 def _layout(value: Any, sizes: dict[str, int]) -> Layout | None:
@@ -112,4 +117,5 @@ _CHANGES: dict[str, Callable[[Any, dict[str, int]], None]] = {
     "stablehlo.if": _leave_branches,
     "stablehlo.fft": _whole,
     "stablehlo.dynamic_slice": _uncut,
+    "stablehlo.dynamic_update_slice": _updated,
 }

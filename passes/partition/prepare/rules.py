@@ -11,7 +11,7 @@ Other packages add rules for their custom calls with an entry point in the group
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -38,6 +38,7 @@ class Rule:
     need_replication: tuple[int, ...] = ()
     reduction: tuple[int, ...] = ()
     permutation: tuple[int, ...] = ()
+    blocked: tuple[int, ...] = ()  #: factors along which no sharding propagates
 
 
 #: A rule maker sees operand shapes, result shapes and the operation, and may answer None.
@@ -75,6 +76,12 @@ def batched(last: int) -> RuleMaker:
         return Rule(tuple(sizes), ins, outs, whole)
 
     return make
+
+
+def top_k(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
+    """The searched dimension stays whole, unless `as_xla.top_k` divides it; nothing propagates."""
+    found = batched(1)(operands, results, op)
+    return None if found is None else replace(found, blocked=tuple(range(len(found.sizes))))
 
 
 def matrices(operands: list[Shape], results: list[Shape], op: Any) -> Rule | None:
@@ -184,6 +191,8 @@ def _group_sizes(shape: Shape, group: int, sizes: list[int]) -> tuple[int, ...]:
     return (*leading, group)
 
 
+#: Keys of the operation that finds the largest few.
+TOP_K = ("chlo.top_k", "custom_call:mhlo.topk")
 _CHLO = sorted(name for c, names in CHLO.items() if c in ELEMENTWISE for name in names.split())
 #: Operation name to rule maker. For custom calls the key is `custom_call:TARGET`.
 RULES: dict[str, RuleMaker] = {
@@ -201,11 +210,10 @@ RULES: dict[str, RuleMaker] = {
     "chlo._asin_acos_kernel": pointwise,
     **dict.fromkeys((f"custom_call:{name}" for name in PLACEMENTS), pointwise),
     "chlo.ragged_dot": ragged_dot,
-    "chlo.top_k": batched(1),
+    **dict.fromkeys(TOP_K, top_k),
     "custom_call:ApproxTopK": approx_top_k,
     "custom_call:Eigh": matrices,
     "custom_call:LuDecomposition": matrices,
-    "custom_call:mhlo.topk": batched(1),
     "stablehlo.select_and_scatter": select_and_scatter,
 }
 #: Custom calls that Shardy has rules for, that communicate, or that only annotate.
@@ -365,5 +373,6 @@ def _attribute(rule: Rule, *, is_custom: bool) -> Any:
         reduction_factors=sorted(rule.reduction),
         need_replication_factors=sorted(rule.need_replication),
         permutation_factors=sorted(rule.permutation),
+        blocked_propagation_factors=sorted(rule.blocked),
         is_custom=is_custom,
     )

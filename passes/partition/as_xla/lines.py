@@ -1,0 +1,203 @@
+"""Which whole numbers a value holds, where they are equally spaced along one dimension.
+
+`jnp.arange` reaches an index through broadcasts, reshapes, conversions, and a choice for negative
+indices of which one side is never taken. XLA's compilers simplify these before they partition; here
+they are followed, and a comparison is decided where it comes out the same for every element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flint.passes.mlir import defining_operation
+
+#: Operations that are followed before a value counts as unknown.
+_DEPTH = 24
+#: Elements of a constant that are looked at.
+_MOST_ELEMENTS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Line:
+    """`start`, and `step` more for each of `count` positions of a dimension; constant: step 0."""
+
+    start: int
+    step: int = 0
+    dimension: int = 0
+    count: int = 1
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The smallest and the largest number."""
+        last = self.start + self.step * (self.count - 1)
+        return min(self.start, last), max(self.start, last)
+
+    @property
+    def is_iota(self) -> bool:
+        """Whether each position holds its own number."""
+        return self.start == 0 and self.step == 1 and self.count > 1
+
+
+def line_of(value: Any, depth: int = _DEPTH) -> Line | None:
+    """The line that a value of whole numbers (or truths) is; None: it is not known to be one."""
+    from jaxlib.mlir import ir
+
+    if depth == 0 or not isinstance(value.type, ir.RankedTensorType):
+        return None
+    if isinstance(value, ir.BlockArgument):
+        outside = _unchanged_by_loop(value)
+        return None if outside is None else line_of(outside, depth - 1)
+    maker = defining_operation(value)
+    reader = _READERS.get(maker.name)
+    return None if reader is None else reader(maker, depth - 1)
+
+
+def _unchanged_by_loop(argument: Any) -> Any | None:
+    """What an argument of a loop's body or condition begins as, if every turn leaves it alone."""
+    owner = argument.owner.owner
+    loop = getattr(owner, "operation", owner)
+    if loop.name != "stablehlo.while":
+        return None
+    body = loop.regions[1].blocks[0]
+    number = argument.arg_number
+    returned = list(body.operations)[-1].operands[number]
+    return loop.operands[number] if returned == body.arguments[number] else None
+
+
+# operations ---------------------------------------------------------------------------------------
+
+
+def _constant(op: Any, depth: int) -> Line | None:
+    import numpy as np
+    from jaxlib.mlir import ir
+
+    kind = ir.RankedTensorType(op.results[0].type)
+    held = op.attributes["value"]
+    if str(kind.element_type)[:1] not in "iu" or not isinstance(held, ir.DenseElementsAttr):
+        return None
+    if held.is_splat:
+        number = held.get_splat_value()
+        return Line(int(number.value)) if hasattr(number, "value") else None
+    shape = tuple(kind.shape)
+    long = [d for d, size in enumerate(shape) if size > 1]
+    if len(long) != 1 or math.prod(shape) > _MOST_ELEMENTS:
+        return None
+    numbers = np.array(held).reshape(-1).astype(np.int64)
+    steps = set(np.diff(numbers).tolist())
+    return Line(int(numbers[0]), steps.pop(), long[0], numbers.size) if len(steps) == 1 else None
+
+
+def _iota(op: Any, depth: int) -> Line | None:
+    from jaxlib.mlir import ir
+
+    dimension = int(ir.IntegerAttr(op.attributes["iota_dimension"]).value)
+    size = ir.RankedTensorType(op.results[0].type).shape[dimension]
+    return Line(0, 1, dimension, size) if size > 1 else Line(0)
+
+
+def _same(op: Any, depth: int) -> Line | None:
+    return line_of(op.operands[0], depth)
+
+
+def _broadcast(op: Any, depth: int) -> Line | None:
+    found = line_of(op.operands[0], depth)
+    if found is None or not found.step:
+        return found
+    return replace(
+        found, dimension=int(list(op.attributes["broadcast_dimensions"])[found.dimension])
+    )
+
+
+def _transpose(op: Any, depth: int) -> Line | None:
+    found = line_of(op.operands[0], depth)
+    if found is None or not found.step:
+        return found
+    return replace(found, dimension=list(op.attributes["permutation"]).index(found.dimension))
+
+
+def _reshape(op: Any, depth: int) -> Line | None:
+    """The dimension goes on where one of its size has as many elements before it."""
+    from jaxlib.mlir import ir
+
+    found = line_of(op.operands[0], depth)
+    if found is None or not found.step:
+        return found
+    before = ir.RankedTensorType(op.operands[0].type).shape
+    after = ir.RankedTensorType(op.results[0].type).shape
+    major = math.prod(before[: found.dimension])
+    for d, size in enumerate(after):
+        if size == found.count and math.prod(after[:d]) == major:
+            return replace(found, dimension=d)
+    return None
+
+
+def _arithmetic(combine: Callable[[int, int], int], *, scales: bool = False) -> Any:
+    """Of two lines of which one is constant, or of which both run along one dimension."""
+
+    def read(op: Any, depth: int) -> Line | None:
+        first, second = (line_of(v, depth) for v in op.operands)
+        if first is None or second is None:
+            return None
+        along = first if first.step else second
+        if first.step and second.step and (scales or first.dimension != second.dimension):
+            return None
+        start = combine(first.start, second.start)
+        step = combine(first.start + first.step, second.start + second.step) - start
+        return replace(along, start=start, step=step)
+
+    return read
+
+
+def _compare(op: Any, depth: int) -> Line | None:
+    """1 or 0 where all elements compare alike."""
+    first, second = (line_of(v, depth) for v in op.operands)
+    if first is None or second is None:
+        return None
+    direction = str(op.attributes["comparison_direction"]).split()[-1].rstrip(">")
+    (low, high), (other_low, other_high) = first.ends, second.ends
+    below, reaches = high < other_low, low < other_high
+    least, most = low <= other_low and high <= other_low, low <= other_high
+    decided = {
+        "LT": (below, not reaches),
+        "GE": (not reaches, below),
+        "LE": (least, not most),
+        "GT": (not most, least),
+    }.get(direction)
+    return Line(int(decided[0])) if decided is not None and any(decided) else None
+
+
+def _select(op: Any, depth: int) -> Line | None:
+    chosen = line_of(op.operands[0], depth)
+    if chosen is None or chosen.step:
+        return None
+    return line_of(op.operands[1 if chosen.start else 2], depth)
+
+
+def _clamp(op: Any, depth: int) -> Line | None:
+    """The middle operand where nothing of it is cut off."""
+    low, found, high = (line_of(v, depth) for v in op.operands)
+    if low is None or found is None or high is None:
+        return None
+    inside = low.ends[1] <= found.ends[0] and found.ends[1] <= high.ends[0]
+    return found if inside else None
+
+
+_READERS: dict[str, Callable[[Any, int], Line | None]] = {
+    "stablehlo.constant": _constant,
+    "sdy.constant": _constant,
+    "stablehlo.iota": _iota,
+    "stablehlo.convert": _same,
+    "sdy.reshard": _same,
+    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.transpose": _transpose,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.add": _arithmetic(lambda a, b: a + b),
+    "stablehlo.subtract": _arithmetic(lambda a, b: a - b),
+    "stablehlo.multiply": _arithmetic(lambda a, b: a * b, scales=True),
+    "stablehlo.compare": _compare,
+    "stablehlo.select": _select,
+    "stablehlo.clamp": _clamp,
+}

@@ -1,0 +1,93 @@
+"""Gathers and scatters of one index, and the slices that they become: the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from flint.passes.mlir import functions_of, make_context, operations_named, write_bytecode
+from flint.passes.partition.prepare.inline import inline_calls
+from flint.passes.partition.prepare.single_index import expand_single_indices
+
+X = np.arange(96, dtype=np.float32).reshape(8, 12)
+ROWS, ROW, COLUMN = -X[:3], -X[0], -X[:, 0]
+Step = Callable[[Any, Any, Any], Any]
+WHOLE = lax.GatherDimensionNumbers(
+    offset_dims=(0, 1), collapsed_slice_dims=(), start_index_map=(0,)
+)
+UPDATE = lax.ScatterDimensionNumbers((0, 1), (), (1, 0))
+
+
+#: Name to the step, what it writes, and whether it becomes slices.
+STEPS: dict[str, tuple[Step, Any, bool]] = {
+    "rows": (lambda x, u, i: x.at[2:5].set(u), ROWS, True),
+    "rows added": (lambda x, u, i: x.at[2:5].add(u), ROWS, True),
+    "rows multiplied": (lambda x, u, i: x.at[2:5].multiply(u), ROWS, True),
+    "one row": (lambda x, u, i: x.at[3].set(u), ROW, True),
+    "the last row": (lambda x, u, i: x.at[-1].max(u), ROW, True),
+    "one column": (lambda x, u, i: x.at[:, 3].set(u), COLUMN, True),
+    "one element": (lambda x, u, i: x.at[i, 3].add(u[0]), ROW, True),
+    "a row of the program": (lambda x, u, i: x.at[i].set(u), ROW, True),
+    "a row, added": (lambda x, u, i: x.at[i].add(u), ROW, True),
+    "a row outside is dropped": (lambda x, u, i: x.at[i + 20].set(u), ROW, True),
+    "a row outside, clipped": (lambda x, u, i: x.at[i + 20].set(u, mode="clip"), ROW, True),
+    "a known row outside": (lambda x, u, i: x.at[20].set(u), ROW, False),
+    "two numbers": (lambda x, u, i: lax.scatter(
+        x, jnp.stack([i, i - 1]), u, UPDATE), ROWS[:, :4], True),
+    "a function of both": (lambda x, u, i: x.at[2:5].apply(jnp.sin) + u[0, 0], ROWS, False),
+    "several rows": (lambda x, u, i: x.at[jnp.array([1, 5, i])].set(u), ROWS, False),
+    "read": (lambda x, u, i: jnp.take(x, i, axis=0) + u, ROW, True),
+    "read one of a list": (lambda x, u, i: x[jnp.array([3])] + u, ROW, True),
+    "read past the end": (
+        lambda x, u, i: lax.gather(x, i[None] + 6, WHOLE, (3, 12), mode="clip") + u, ROWS, True),
+    "read, known and past the end": (
+        lambda x, u, i: lax.gather(x, jnp.array([7]), WHOLE, (3, 12), mode="clip") + u, ROWS, True),
+    "read several": (lambda x, u, i: x[jnp.array([1, 5, i])] + u, ROWS, False),
+}  # fmt: skip
+
+
+def rewritten(step: Step, update: Any) -> tuple[bytes, bool]:
+    from jaxlib.mlir import ir
+
+    text = jax.jit(step, keep_unused=True).lower(X, update, jnp.int32(4)).as_text()
+    with make_context():
+        module = ir.Module.parse(text)
+        inline_calls(module)
+        expand_single_indices(module)
+        assert functions_of(module)["main"].verify()
+        left = [
+            op
+            for name in ("gather", "scatter")
+            for op in operations_named(module, f"stablehlo.{name}")
+        ]
+        return write_bytecode(module), not left
+
+
+def run(module: bytes, values: list[Any]) -> Any:
+    from jaxlib import xla_client
+
+    [device] = jax.devices("cpu")[:1]
+    options = xla_client.CompileOptions()
+    devices = xla_client.DeviceList((device,))
+    program = device.client.compile_and_load(module, devices, options)
+    found = program.execute_sharded([jax.device_put(v, device) for v in values])
+    return np.asarray(found.disassemble_into_single_device_arrays()[0][0])
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_slices_hold_the_same_values(name: str) -> None:
+    step, update, is_expanded = STEPS[name]
+    module, nothing_left = rewritten(step, update)
+    assert nothing_left == is_expanded
+    for place in (4, 0, 7):
+        expected = np.asarray(jax.jit(step)(X, update, jnp.int32(place)))
+        found = run(module, [X, update, np.int32(place)])
+        np.testing.assert_array_equal(found, expected)
