@@ -88,9 +88,30 @@ def _shardy(o: Operation, mesh: Mesh) -> Communication:
     axes = mesh.canonical(_present(o.op.attributes[attribute], mesh))
     if kind is Collective.ALL_REDUCE and _joins_several_results(o.op):
         return _gather_of_partials(o, axes)
+    if kind is Collective.ALL_GATHER and _is_mostly_padding(o, axes, mesh):
+        whole = o.results[0].num_bytes
+        add = OpClass.ADD
+        return Communication(Collective.ALL_REDUCE, o.name, whole, group=Group(axes), op=add)
     op, suffix = _reduction(o.op) if kind in REDUCING else (OpClass.MOVE, "")
     opcode = o.name + suffix if kind is Collective.ALL_REDUCE else o.name
     return Communication(kind, opcode, o.operands[0].num_bytes, group=Group(axes), op=op)
+
+
+def _is_mostly_padding(o: Operation, axes: tuple[AxisRef, ...], mesh: Mesh) -> bool:
+    """Whether a gathered dimension has at most half as many elements as shards.
+
+    XLA's partitioner (`ReplicatePartial`) then adds up what devices put into their places of the
+    whole.
+    """
+    parts = mesh.group_size(axes)
+    gathered = [
+        size
+        for size, before, after in zip(
+            o.results[0].global_shape, o.operands[0].sharding, o.results[0].sharding, strict=True
+        )
+        if before != after
+    ]
+    return len(gathered) == 1 and 0 < 2 * gathered[0] <= parts
 
 
 def _joins_several_results(op: Any) -> bool:

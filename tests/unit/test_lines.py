@@ -44,6 +44,10 @@ LINES: dict[str, tuple[Make, Line | None]] = {
     "backwards": (lambda n: 5 - jnp.arange(6), Line(5, -1, 0, 6)),
     "twice the same": (lambda n: jnp.arange(6) + jnp.arange(6), Line(0, 2, 0, 6)),
     "one number": (lambda n: jnp.full((6,), 4), Line(4)),
+    "the place of a quantile": (
+        lambda n: jnp.floor(jnp.full((6,), 0.7) * 10).astype(int),
+        Line(7),
+    ),
     "of the program": (lambda n: jnp.arange(6) + n, None),
     "of two dimensions": (lambda n: jnp.arange(6)[:, None] + jnp.arange(4), None),
     "squares": (lambda n: jnp.arange(6) * jnp.arange(6), None),

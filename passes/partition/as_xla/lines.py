@@ -1,8 +1,8 @@
-"""Which whole numbers a value holds, where they are equally spaced along one dimension.
+"""Which numbers a value holds, where they are equally spaced along one dimension.
 
 `jnp.arange` reaches an index through broadcasts, reshapes, conversions, and a choice for negative
 indices of which one side is never taken. XLA's compilers simplify these before they partition; here
-they are followed, and a comparison is decided where it comes out the same for every element.
+they are followed, and a comparison is decided where it comes out the same for every element. A number that is computed of constants alone (the place of a median) is known, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from flint.passes.mlir import defining_operation
 
@@ -24,13 +26,13 @@ _MOST_ELEMENTS = 1 << 16
 class Line:
     """`start`, and `step` more for each of `count` positions of a dimension; constant: step 0."""
 
-    start: int
-    step: int = 0
+    start: float
+    step: float = 0
     dimension: int = 0
     count: int = 1
 
     @property
-    def ends(self) -> tuple[int, int]:
+    def ends(self) -> tuple[float, float]:
         """The smallest and the largest number."""
         last = self.start + self.step * (self.count - 1)
         return min(self.start, last), max(self.start, last)
@@ -42,7 +44,7 @@ class Line:
 
 
 def line_of(value: Any, depth: int = _DEPTH) -> Line | None:
-    """The line that a value of whole numbers (or truths) is; None: it is not known to be one."""
+    """The line that a value of numbers (or truths) is; None: it is not known to be one."""
     from jaxlib.mlir import ir
 
     if depth == 0 or not isinstance(value.type, ir.RankedTensorType):
@@ -71,16 +73,18 @@ def _unchanged_by_loop(argument: Any) -> Any | None:
 
 
 def _constant(op: Any, depth: int) -> Line | None:
-    import numpy as np
     from jaxlib.mlir import ir
 
     kind = ir.RankedTensorType(op.results[0].type)
     held = op.attributes["value"]
-    if str(kind.element_type)[:1] not in "iu" or not isinstance(held, ir.DenseElementsAttr):
+    name = str(kind.element_type)
+    if name[:1] not in "iu" and name != "f32" or not isinstance(held, ir.DenseElementsAttr):
         return None
     if held.is_splat:
         number = held.get_splat_value()
-        return Line(int(number.value)) if hasattr(number, "value") else None
+        return Line(number.value) if hasattr(number, "value") else None
+    if name == "f32":
+        return None
     shape = tuple(kind.shape)
     long = [d for d, size in enumerate(shape) if size > 1]
     if len(long) != 1 or math.prod(shape) > _MOST_ELEMENTS:
@@ -100,6 +104,31 @@ def _iota(op: Any, depth: int) -> Line | None:
 
 def _same(op: Any, depth: int) -> Line | None:
     return line_of(op.operands[0], depth)
+
+
+def _convert(op: Any, depth: int) -> Line | None:
+    """Whole numbers are without what is behind the point."""
+    found = line_of(op.operands[0], depth)
+    kind = _element(op)
+    if found is None or kind == "f32" or all(float(n).is_integer() for n in found.ends):
+        return found
+    return Line(int(found.start)) if kind[:1] in "iu" and not found.step else None
+
+
+def _rounding(change: Callable[[float], int]) -> Callable[[Any, int], Line | None]:
+    """Of one number."""
+
+    def read(op: Any, depth: int) -> Line | None:
+        found = line_of(op.operands[0], depth)
+        return None if found is None or found.step else Line(change(found.start))
+
+    return read
+
+
+def _element(op: Any) -> str:
+    from jaxlib.mlir import ir
+
+    return str(ir.RankedTensorType(op.results[0].type).element_type)
 
 
 def _broadcast(op: Any, depth: int) -> Line | None:
@@ -134,8 +163,11 @@ def _reshape(op: Any, depth: int) -> Line | None:
     return None
 
 
-def _arithmetic(combine: Callable[[int, int], int], *, scales: bool = False) -> Any:
-    """Of two lines of which one is constant, or of which both run along one dimension."""
+def _arithmetic(combine: Callable[[float, float], float], *, scales: bool = False) -> Any:
+    """Of two lines of which one is constant, or of which both run along one dimension.
+
+    Numbers of 32 bits are rounded as a device does.
+    """
 
     def read(op: Any, depth: int) -> Line | None:
         first, second = (line_of(v, depth) for v in op.operands)
@@ -145,6 +177,8 @@ def _arithmetic(combine: Callable[[int, int], int], *, scales: bool = False) -> 
         if first.step and second.step and (scales or first.dimension != second.dimension):
             return None
         start = combine(first.start, second.start)
+        if _element(op) == "f32":
+            return None if along.step else Line(float(np.float32(start)))
         step = combine(first.start + first.step, second.start + second.step) - start
         return replace(along, start=start, step=step)
 
@@ -189,7 +223,9 @@ _READERS: dict[str, Callable[[Any, int], Line | None]] = {
     "stablehlo.constant": _constant,
     "sdy.constant": _constant,
     "stablehlo.iota": _iota,
-    "stablehlo.convert": _same,
+    "stablehlo.convert": _convert,
+    "stablehlo.floor": _rounding(math.floor),
+    "stablehlo.ceil": _rounding(math.ceil),
     "sdy.reshard": _same,
     "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.transpose": _transpose,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flint.passes.partition.as_xla.layouts import Layout
+from flint.passes.partition.as_xla.layouts import Layout, axes_of
 from flint.passes.partition.as_xla.placed import (
     axis_sizes,
     is_annotated_here,
@@ -58,15 +58,35 @@ def _whole(op: Any, sizes: dict[str, int]) -> None:
 
 def _uncut(op: Any, sizes: dict[str, int]) -> None:
     """A slice is taken where the result is, of dimensions that are whole where they are cut."""
-    from jaxlib.mlir import ir
-
     wanted = _layout(op.results[0], sizes)
-    before, after = (ir.RankedTensorType(v.type).shape for v in (op.operands[0], op.results[0]))
-    cut = [d for d, (b, a) in enumerate(zip(before, after, strict=True)) if b != a]
+    both = zip(_shape(op.operands[0]), _shape(op.results[0]), strict=True)
+    cut = [d for d, (before, after) in enumerate(both) if before != after]
     if wanted is not None and any(wanted[d] for d in cut):
         _whole(op, sizes)  # parts of what is cut are not known to be divided
     else:
         _bring(op, 0, sizes)
+
+
+def _follow(op: Any, sizes: dict[str, int]) -> None:
+    """What shifts or slides is done where the result is."""
+    rank = len(_shape(op.results[0]))
+    for number, value in enumerate(op.operands):
+        if len(_shape(value)) == rank > 0:
+            _bring(op, number, sizes, is_cut=False)
+
+
+def _squeeze(op: Any, sizes: dict[str, int]) -> None:
+    """A dimension of one element that one device has goes away: the others get it first."""
+    value = op.operands[0]
+    given, wanted = _layout(value, sizes), _layout(op.results[0], sizes)
+    if given is None or wanted is None:
+        return
+    stay = set(axes_of(wanted))
+    pairs = zip(given, _shape(value), strict=True)
+    whole = tuple(() if size == 1 and not set(axes) <= stay else axes for axes, size in pairs)
+    if whole != given:
+        mesh = sharding_of(value).mesh_or_ref
+        op.operands[0] = reshard(value, sharding_at(whole, mesh, sizes), op)
 
 
 def _updated(op: Any, sizes: dict[str, int]) -> None:
@@ -75,19 +95,15 @@ def _updated(op: Any, sizes: dict[str, int]) -> None:
         _bring(op, number, sizes)
 
 
-def _bring(op: Any, number: int, sizes: dict[str, int]) -> None:
-    """Move an operand to where the result is, with the dimensions whole that differ in size.
-
-    The first operand of an update stays divided there.
-    """
-    from jaxlib.mlir import ir
-
+def _bring(op: Any, number: int, sizes: dict[str, int], *, is_cut: bool = True) -> None:
+    """Move an operand to where the result is; what it `is_cut` along is whole."""
     value, result = op.operands[number], op.results[0]
     given, wanted = _layout(value, sizes), _layout(result, sizes)
     if given is None or wanted is None:
         return
-    before, after = (ir.RankedTensorType(v.type).shape for v in (value, result))
-    wanted = tuple(() if b != a else axes for axes, b, a in zip(wanted, before, after, strict=True))
+    if is_cut:
+        both = zip(wanted, _shape(value), _shape(result), strict=True)
+        wanted = tuple(() if before != after else axes for axes, before, after in both)
     mesh = next((s for s in map(sharding_of, (value, result)) if s is not None), None)
     if given != wanted and mesh is not None:
         op.operands[number] = reshard(value, sharding_at(wanted, mesh.mesh_or_ref, sizes), op)
@@ -101,6 +117,12 @@ def _work_on(op: Any, wanted: Layout, sizes: dict[str, int]) -> None:
     made = sharding_at(wanted, given.mesh_or_ref, sizes)
     op.operands[0] = reshard(op.operands[0], made, op)
     make_at(op, made)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    from jaxlib.mlir import ir
+
+    return tuple(ir.RankedTensorType(value.type).shape)
 
 
 def _layout(value: Any, sizes: dict[str, int]) -> Layout | None:
@@ -118,4 +140,8 @@ _CHANGES: dict[str, Callable[[Any, dict[str, int]], None]] = {
     "stablehlo.fft": _whole,
     "stablehlo.dynamic_slice": _uncut,
     "stablehlo.dynamic_update_slice": _updated,
+    "stablehlo.reshape": _squeeze,
+    **dict.fromkeys(
+        (f"stablehlo.{name}" for name in ("slice", "pad", "reverse", "reduce_window")), _follow
+    ),
 }

@@ -63,6 +63,8 @@ def _scatter(op: Any, numbers: Dimensions) -> Any | None:
         return None
     new = _reshaped(op.operands[2], _like(table, numbers.window))
     inside = _are_inside(starts, most)
+    if inside is None and _stays_unknown(starts, most):
+        inside = _some_truth()
     if combine or inside is not None:
         old = _slice(table, starts, numbers.window)
         new = _made(combine, [old, new], old.type) if combine else new
@@ -98,7 +100,7 @@ def _starts(op: Any, numbers: Dimensions) -> Starts:
         zip(numbers.index_map, columns(indices, numbers), strict=True)
     ):
         if line is not None and not line.step:
-            found[dim] = line.start
+            found[dim] = int(line.start)
         else:
             found[dim] = _column(indices, number, numbers.vector_dim)
     return found
@@ -114,23 +116,50 @@ def _column(indices: Any, number: int, vector_dim: int) -> Any:
 
 def _are_inside(starts: Starts, most: Sequence[int]) -> Any | None:
     """Whether a slice lies in the table: a truth of the program, or None where it is known to."""
-    from jaxlib.mlir import ir
-
     found = None
     for start, end in zip(starts, most, strict=True):
         if isinstance(start, int):
             continue
         for direction, bound in (("GE", 0), ("LE", end)):
-            truth = ir.RankedTensorType.get([], ir.IntegerType.get_signless(1))
-            attribute = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
-            value = ir.Operation.create(
-                "stablehlo.compare",
-                results=[truth],
-                operands=[start, _scalar(bound, start)],
-                attributes={"comparison_direction": attribute},
-            ).result
-            found = value if found is None else _made("stablehlo.and", [found, value], truth)
+            value = _compared(direction, start, bound)
+            found = value if found is None else _made("stablehlo.and", [found, value], value.type)
     return found
+
+
+def _stays_unknown(starts: Starts, most: Sequence[int]) -> bool:
+    """Whether XLA fails to see that numbers that it knows lie in the table.
+
+    It writes a constant that increases evenly from zero as a multiple of an iota, which it does not
+    fold any more.
+    """
+
+    def is_iota(numbers: Sequence[int]) -> bool:
+        return all(n == d * numbers[1] for d, n in enumerate(numbers))
+
+    return len(most) > 1 and any(n[1] > 0 and is_iota(n) for n in (list(starts), list(most)))
+
+
+def _some_truth() -> Any:
+    """A truth that nothing folds."""
+    from jaxlib.mlir import ir
+
+    number = ir.IntegerType.get_signless(32)
+    iota = _made(
+        "stablehlo.iota",
+        [],
+        ir.RankedTensorType.get([1], number),
+        {"iota_dimension": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)},
+    )
+    return _compared("GE", _reshaped(iota, ir.RankedTensorType.get([], number)), 0)
+
+
+def _compared(direction: str, value: Any, bound: int) -> Any:
+    from jaxlib.mlir import ir
+
+    truth = ir.RankedTensorType.get([], ir.IntegerType.get_signless(1))
+    attribute = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
+    operands = [value, _scalar(bound, value)]
+    return _made("stablehlo.compare", operands, truth, {"comparison_direction": attribute})
 
 
 # operations ---------------------------------------------------------------------------------------
