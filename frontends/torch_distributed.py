@@ -16,7 +16,7 @@ from typing import Any
 from flint.frontends.torch_world.program.classes import rank_classes
 from flint.frontends.torch_world.program.groups import mesh_before, mesh_of
 from flint.frontends.torch_world.record.job import Job
-from flint.frontends.torch_world.record.process import Relay, record
+from flint.frontends.torch_world.record.process import RankProcesses, Relay
 from flint.ir.workload import Workload
 from flint.steps.step import WorldStep
 
@@ -54,10 +54,11 @@ def _capture(job: Job, mesh: object, name: str, source: str) -> Workload:
     asked = mesh_before(mesh)
     job = replace(job, world_size=asked.size, mesh_sizes=asked.sizes, mesh_names=asked.names)
 
-    recorded = Relay(job, record)
-    (first,) = recorded([0])
-    exact = mesh_of(mesh, first)
-    found = rank_classes(recorded, first, exact)
+    with RankProcesses() as processes:
+        recorded = Relay(job, processes.record)
+        (first,) = recorded([0])
+        exact = mesh_of(mesh, first)
+        found = rank_classes(recorded, first, exact, job.local_world_size)
     _log.info("%d ranks are %d classes with own programs", exact.size, len(found.classes))
     about: dict[str, Any] = {
         "producer": "flint",

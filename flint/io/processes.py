@@ -154,7 +154,7 @@ class Watch:
         self.reason = reason
         if self._file is not None and hasattr(signal, "SIGUSR1"):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGUSR1)
+                os.killpg(self._pid, signal.SIGUSR1)  # its forks, too
                 time.sleep(_DUMP_SECONDS)
             # Not seek: the child writes through the same open file.
             size = os.fstat(self._file.fileno()).st_size

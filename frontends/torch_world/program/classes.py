@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.program.alike import Mask, Ranks
 from flint.frontends.torch_world.program.build import Built, build_program
 from flint.frontends.torch_world.program.derive import derive, resized
 from flint.frontends.torch_world.program.groups import Channels, group_of, message_axes
+from flint.frontends.torch_world.program.matched import check_parts, matched
 from flint.frontends.torch_world.program.shards import Shards
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Recording
 from flint.ir.mesh import AxisRef, Mesh
@@ -26,7 +27,6 @@ from flint.passes.axes import positions_along
 
 #: Records the given ranks, each in its own process.
 Record = Callable[[Sequence[int]], Sequence[Recording]]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class _Class:
 
     mask: Mask
     recording: Recording
+    base: Recording | None = None  #: what `recording` was derived from, or is
 
 
 @dataclass
@@ -61,50 +62,73 @@ class Recordings:
         return [self.by_rank[r] for r in ranks]
 
 
-def rank_classes(record: Record, first: Recording, mesh: Mesh) -> RankClasses:
+def rank_classes(
+    record: Record, first: Recording, mesh: Mesh, local_world_size: int = 8
+) -> RankClasses:
     """Record what the classes need and build their programs; `first` is the recording of rank 0.
 
-    Raises FlintError FL238 if pipeline stages keep appearing, and what `record` raises.
+    Raises FlintError FL238 if pipeline stages keep appearing, FL250 and FL251 for exchanges that do
+    not fit together, and what `record` raises.
     """
-    work = _Work(Recordings(record, {first.rank: first}), mesh)
-    for stage in _stages(work.recordings, first, mesh):
-        work.add(stage)
-    return RankClasses(tuple(work.programs), tuple(work.classes), tuple(work.warnings))
+    recordings = Recordings(record, {first.rank: first})
+    ranks = Ranks(mesh, local_world_size, recordings.of)
+    parts = [
+        part
+        for stage in _stages(recordings, first, mesh)
+        for alike in _by_shards(stage, recordings, mesh)
+        for part in _by_deeds(alike, ranks)
+    ]
+    check_parts(list(recordings.by_rank.values()))
+    fitted = matched([(part.mask, part.recording) for part in parts], mesh)
+    programs, warnings = _programs(parts, fitted.recordings, mesh)
+    return RankClasses(
+        tuple(programs),
+        tuple(rank_class(part.mask, n, mesh) for n, part in enumerate(parts)),
+        (*fitted.faults, *ranks.warnings, *warnings),
+    )
 
 
-@dataclass
-class _Work:
-    """The programs and classes of a workload while they are made."""
+def _by_shards(stage: _Class, recordings: Recordings, mesh: Mesh) -> list[_Class]:
+    """The classes of a stage by the sizes of their shards.
 
-    recordings: Recordings
-    mesh: Mesh
-    channels: Channels = field(default_factory=Channels)
-    programs: list[Program] = field(default_factory=list)
-    classes: list[RankClass] = field(default_factory=list)
-    warnings: dict[str, None] = field(default_factory=dict)
+    Recordings of the others are derived from that of the stage, or made where they cannot be.
+    """
+    own = stage.recording
+    labels = shard_labels(own, mesh)
+    masks = [stage.mask & (labels == n) for n in _in_order(labels[stage.mask])]
+    found = [own if m[own.rank] else derive(own, int(np.argmax(m)), mesh) for m in masks]
+    missing = [int(np.argmax(m)) for m, r in zip(masks, found, strict=True) if r is None]
+    recorded = iter(recordings.of(missing))
+    return [
+        _Class(mask, next(recorded)) if made is None else _Class(mask, made, own)
+        for mask, made in zip(masks, found, strict=True)
+    ]
 
-    def add(self, stage: _Class) -> None:
-        """The classes of a stage: by the sizes of their shards.
 
-        Recordings of the others are derived from that of the stage, or made where they cannot be.
-        """
-        own = stage.recording
-        built = self._built(own)
-        labels = shard_labels(own, self.mesh)
-        masks = [stage.mask & (labels == n) for n in _in_order(labels[stage.mask])]
-        programs: list[Program | None] = []
-        for mask in masks:
-            other = own if mask[own.rank] else derive(own, int(np.argmax(mask)), self.mesh)
-            programs.append(None if other is None else resized(built, own, other))
-        missing = [int(np.argmax(m)) for m, p in zip(masks, programs, strict=True) if p is None]
-        recorded = iter(self.recordings.of(missing))
-        for mask, program in zip(masks, programs, strict=True):
-            self.classes.append(rank_class(mask, len(self.programs), self.mesh))
-            self.programs.append(program or self._built(next(recorded)).program)
+def _by_deeds(alike: _Class, ranks: Ranks) -> list[_Class]:
+    """The classes that ranks with equal shards are, by what they do."""
+    return [
+        _Class(mask, recording, alike.base if recording is alike.recording else None)
+        for mask, recording in ranks.parts(alike.mask, alike.recording)
+    ]
 
-    def _built(self, recording: Recording) -> Built:
-        self.warnings.update(dict.fromkeys(recording.warnings))
-        return build_program(recording, self.mesh, self.channels)
+
+def _programs(
+    parts: Sequence[_Class], fitted: Sequence[Recording], mesh: Mesh
+) -> tuple[list[Program], list[str]]:
+    """The program of each class, and warnings of what was built for them."""
+    channels = Channels()
+    built: dict[int, Built] = {}  # by rank
+    programs: list[Program] = []
+    warnings: dict[str, None] = {}
+    for part, recording in zip(parts, fitted, strict=True):
+        if part.base is None or part.recording is part.base:
+            made = built[recording.rank] = build_program(recording, mesh, channels)
+            programs.append(made.program)
+            warnings.update(dict.fromkeys(recording.warnings))
+        else:
+            programs.append(resized(built[part.base.rank], part.base, part.recording))
+    return programs, list(warnings)
 
 
 def _stages(recordings: Recordings, first: Recording, mesh: Mesh) -> list[_Class]:

@@ -126,6 +126,7 @@ def comm_of(
     family: Family,
     args: Sequence[Any],
     inputs: Sequence[Any],
+    outputs: Sequence[Any],
     names: Sequence[str],
     groups: GroupsByName,
 ) -> Comm:
@@ -135,7 +136,10 @@ def comm_of(
     peer = (
         by_name.get("dst", by_name.get("src")) if family.kind is not CommKind.COLLECTIVE else None
     )
-    splits = tuple(int(size) for size in by_name.get("input_split_sizes") or ())
+    if "input_tensors" in names and "root_rank" in names and family.output == 0:
+        # Of a scatter, only one rank has the input: as much as all have of the output.
+        inputs = inputs or [t for t in outputs for _ in range(group.size())]
+    splits, received = _parts(family, by_name, inputs, outputs)
     return Comm(
         kind=family.kind,
         collective=family.collective,
@@ -144,8 +148,31 @@ def comm_of(
         peer=-1 if peer is None else dist.get_process_group_ranks(group)[int(peer)],
         reduction=_reduction(by_name.get("reduce_op")),
         is_async=_is_async(family, by_name, names),
-        splits=splits if len(set(splits)) > 1 else (),
+        splits=splits,
+        received=received,
+        root=int(by_name.get("root_rank", by_name.get("src", -1)))
+        if family.kind is CommKind.COLLECTIVE
+        else -1,
     )
+
+
+def _parts(
+    family: Family, by_name: dict[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes of the parts that go to each member and come from each, () and () if all are equal."""
+    if family.collective is Collective.ALL_TO_ALL:
+        sent = by_name.get("input_split_sizes") or (
+            [t.numel() for t in inputs] if len(inputs) > 1 else ()
+        )
+        received = by_name.get("output_split_sizes") or (
+            [t.numel() for t in outputs] if len(outputs) > 1 else ()
+        )
+    elif family.collective is Collective.ALL_GATHER and len(inputs) == 1:
+        sent, received = (), [t.numel() for t in outputs] if len(outputs) > 1 else ()
+    else:
+        return (), ()
+    parts = tuple(map(int, sent)), tuple(map(int, received))
+    return parts if any(len(set(p)) > 1 for p in parts) else ((), ())
 
 
 def _is_async(family: Family, by_name: dict[str, Any], names: Sequence[str]) -> bool:

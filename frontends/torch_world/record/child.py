@@ -1,10 +1,24 @@
-"""The process that runs a user's distributed program: `python -m ... JOB RESULT`."""
+"""The process that runs a user's distributed program: `python -m ...child`, jobs on its input.
+
+It imports PyTorch once, and forks for each rank. A request is one line of JSON: pairs of a file with
+a job and one for its outcome. For each job a line `[number, exit status, seconds]` goes to the output.
+"""
 
 from __future__ import annotations
 
+import gc
+import json
 import logging
+import os
+import pickle
 import sys
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TextIO
 
 from flint.errors import FlintError
 from flint.frontends.torch_world.record.job import Job
@@ -14,10 +28,15 @@ from flint.frontends.user_process import (
     Failure,
     flint_error_in,
     place_of,
-    run_child,
     traceback_of,
     what_happened,
+    write_outcome,
 )
+from flint.io.inputs import record_if_asked
+from flint.io.processes import begin_child, end_with
+
+#: Where a process that has loaded PyTorch can be forked.
+CAN_FORK = sys.platform == "linux"
 
 
 @dataclass(frozen=True)
@@ -36,8 +55,6 @@ def outcome_of(job: Job) -> Outcome:
         from flint.frontends.torch_world.runtime.versions import check_version
 
         check_version()
-        import gc
-
         gc.disable()  # objects of a recording all live to its end
         from flint.frontends.torch_world.packages.finder import packages_found
         from flint.frontends.torch_world.record.run import run
@@ -68,9 +85,80 @@ def _raised(job: Job, error: BaseException) -> Outcome:
     return Failure("FL230", f"{job.name} {what_happened(error)}{where}", place, help_, trace)
 
 
-if __name__ == "__main__":
-    from flint.frontends.torch_world.record import child
+def serve() -> None:
+    """Run what is asked for until the input ends."""
+    begin_child()
+    record_if_asked()
+    reports = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what the program prints is not Flint's output
+    requests = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    warnings.simplefilter("ignore")
+    _preload()
+    for line in requests:
+        _run_all(json.loads(line), reports)
+    sys.stderr.flush()
+    os._exit(0)
 
+
+def _preload() -> None:
+    """Import what every rank needs. Where that fails, each job says so."""
+    try:
+        from flint.frontends.torch_world.runtime.versions import check_version
+
+        check_version()
+        import flint.frontends.torch_world.packages.finder
+        import flint.frontends.torch_world.record.run
+        import flint.frontends.torch_world.record.switches  # noqa: F401 - all are for the forks
+        from flint.frontends.torch_ops.table import load_table
+        from flint.frontends.torch_private import FakeTensorMode
+
+        FakeTensorMode()  # the first imports as much again
+        load_table()
+    except (FlintError, ImportError):
+        return
     # It logs a traceback of its own for every error that Flint reports in two lines.
     logging.getLogger("torch._subclasses.fake_tensor").disabled = True
-    run_child(child.outcome_of, *sys.argv[1:])
+    gc.freeze()
+
+
+def _run_all(jobs: Sequence[tuple[str, str]], reports: TextIO) -> None:
+    """Run jobs, as many at once as there are cores, and report the end of each."""
+    running: dict[int, tuple[int, float]] = {}
+    waiting = list(enumerate(jobs))[::-1]
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            number, (job, result) = waiting.pop()
+            running[_start(job, result)] = number, time.perf_counter()
+        pid, status = os.wait()
+        if pid in running:
+            number, began = running.pop(pid)
+            code, seconds = os.waitstatus_to_exitcode(status), time.perf_counter() - began
+            print(json.dumps([number, code, seconds]), file=reports)
+
+
+def _start(job: str, result: str) -> int:
+    """The number of the process that runs a job: a fork of this one, or this one for good."""
+    server = os.getpid()
+    pid = os.fork() if CAN_FORK else 0
+    if pid:
+        return pid
+    code = 1
+    try:
+        if CAN_FORK:
+            end_with(server)
+        found = pickle.loads(Path(job).read_bytes())
+        write_outcome(outcome_of(found), Path(result))
+        code = 0
+    except BaseException:  # noqa: BLE001 - nothing may run on in the fork
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    # By the name that pickles know.
+    from flint.frontends.torch_world.record import child
+
+    child.serve()

@@ -1,26 +1,25 @@
 """Recording in processes of their own: the caller's interpreter stays as it is.
 
-Ranks are recorded one after the other, each process told what those before it found out.
+One process imports PyTorch and forks for each rank; each fork is told what those before it found out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Self
 
 from flint.errors import FlintError
-from flint.frontends.torch_world.record.child import Bug, Outcome, outcome_of
+from flint.frontends.torch_world.record.child import CAN_FORK, Outcome, outcome_of
 from flint.frontends.torch_world.record.handover import wrong_assumptions
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.recording import Recording
@@ -51,67 +50,106 @@ def record(jobs: Sequence[Job]) -> list[Recording]:
     Raises FlintError: FL224, FL234 (PyTorch), FL230 (the program raised or died), FL231 (it never
     stepped), FL232 (its mesh is another), FL233 (a value that depends on data), FL235, FL236.
     """
-    _refuse_inside()
-    check_version()
-    started: list[int] = []
-    pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
-    try:
-        if len(jobs) == 1:
-            return [_recorded(jobs[0], started)]
-        return list(pool.map(partial(_recorded, started=started), jobs))
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for pid in started:
-            kill_group(pid)
-        raise
-    finally:
-        pool.shutdown(wait=True)
+    with RankProcesses() as processes:
+        return processes.record(jobs)
 
 
-def _recorded(job: Job, started: list[int]) -> Recording:
-    began = time.perf_counter()
-    outcome = _forked(job) if job.call is not None else _spawned(job, started)
-    seconds = time.perf_counter() - began
-    _log.info("rank %d of %d was recorded in %.3f s", job.rank, job.world_size, seconds)
+class RankProcesses:
+    """A process that has imported PyTorch, once it is needed, and forks for each rank.
+
+    What cannot be imported by another process runs in forks of this one.
+    """
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._folder = Path()
+        self._child: Child | None = None
+        self._asked = 0
+
+    def __enter__(self) -> Self:
+        _refuse_inside()
+        self._folder = self._stack.enter_context(scratch_folder())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._stack.close()
+
+    def record(self, jobs: Sequence[Job]) -> list[Recording]:
+        """See the function `record`."""
+        check_version()
+        if any(job.call is not None for job in jobs):
+            outcomes = [_forked(job) for job in jobs]
+        elif CAN_FORK:
+            outcomes = self._run(jobs)
+        else:
+            outcomes = [self._run([job])[0] for job in jobs]
+        return [_recording(job, found) for job, found in zip(jobs, outcomes, strict=True)]
+
+    def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        files = [self._written(job) for job in jobs]
+        cores = os.cpu_count() or 1
+        patience = Patience.from_environment()
+        total = patience.total_seconds * -(-len(jobs) // cores)
+        child = self._child = self._child or self._started()
+        with child.watched(replace(patience, total_seconds=total)) as watch:
+            codes = _codes(child, files, jobs)
+        if len(codes) < len(jobs):
+            codes = {**dict.fromkeys(range(len(jobs)), self._end()), **codes}
+        outcomes: list[Outcome] = []
+        for number, (job, (_, result)) in enumerate(zip(jobs, files, strict=True)):
+            found: Outcome | None = read_outcome(Path(result))
+            missing = gave_up(job.name, watch) if watch.reason else died(job.name, codes[number])
+            outcomes.append(found or missing)
+        return outcomes
+
+    def _written(self, job: Job) -> tuple[str, str]:
+        """The files of a job and of its outcome."""
+        self._asked += 1
+        file = self._folder / f"job{self._asked}"
+        file.write_bytes(pickle.dumps(job))
+        return str(file), f"{file}.result"
+
+    def _started(self) -> Child:
+        return Child(
+            [sys.executable, "-m", "flint.frontends.torch_world.record.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**_environment(), **_caches_in(self._folder)},
+        )
+
+    def _end(self) -> int:
+        """End the process; its exit status."""
+        child, self._child = self._child, None
+        return child.end() if child is not None else 0
+
+
+def _codes(child: Child, files: Sequence[tuple[str, str]], jobs: Sequence[Job]) -> dict[int, int]:
+    """Exit status by number of the job; those are missing that had not ended with the process."""
+    requests, reports = child.process.stdin, child.process.stdout
+    assert requests is not None and reports is not None, "both are pipes"
+    codes: dict[int, int] = {}
+    with contextlib.suppress(BrokenPipeError):  # the process has ended, and says why in its status
+        requests.write(f"{json.dumps(files)}\n".encode())
+        requests.flush()
+    while len(codes) < len(jobs):
+        line = reports.readline()
+        if not line:
+            child.process.wait()
+            break
+        number, code, seconds = json.loads(line)
+        codes[number] = code
+        rank, world = jobs[number].rank, jobs[number].world_size
+        _log.info("rank %d of %d was recorded in %.3f s", rank, world, seconds)
+    return codes
+
+
+def _recording(job: Job, outcome: Outcome) -> Recording:
     if isinstance(outcome, Recording):
         return outcome
-    raise _error(job, outcome)
-
-
-def _error(job: Job, outcome: Failure | Bug) -> Exception:
-    if isinstance(outcome, Bug):
-        return RuntimeError(f"recording {job.name} failed\n{outcome.trace}")
-    return outcome.error()
-
-
-def _spawned(job: Job, started: list[int]) -> Outcome:
-    patience = Patience.from_environment()
-    with scratch_folder() as folder:
-        job_file, result_file = folder / "job", folder / "result"
-        job_file.write_bytes(pickle.dumps(job))
-        child = Child(
-            [
-                sys.executable,
-                "-m",
-                "flint.frontends.torch_world.record.child",
-                str(job_file),
-                str(result_file),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**_environment(), **_caches_in(folder)},
-        )
-        started.append(child.process.pid)
-        try:
-            with child.watched(patience) as watch:
-                code = child.process.wait()
-        finally:
-            started.remove(child.process.pid)
-            child.end()
-        if watch.reason:
-            return gave_up(job.name, watch)
-        found: Outcome | None = read_outcome(result_file)
-        return found or died(job.name, code)
+    if isinstance(outcome, Failure):
+        raise outcome.error()
+    raise RuntimeError(f"recording {job.name} failed\n{outcome.trace}")
 
 
 def _environment() -> dict[str, str]:

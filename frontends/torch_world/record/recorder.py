@@ -285,7 +285,7 @@ class Recorder(TorchDispatchMode):
             targets = []
         ordered = (*args, *(kwargs[name] for name in operator.names[len(args) :] if name in kwargs))
         sent = sources or (targets if family.kind is CommKind.RECV else [])
-        comm = comm_of(family, ordered, sent, operator.names, self.groups)
+        comm = comm_of(family, ordered, sent, targets, operator.names, self.groups)
         inputs = tuple(map(self.storages.info, sources))
         outputs = tuple(map(self.storages.info, targets))
         writes = tuple(dict.fromkeys(t.storage for t in outputs)) if family.output >= 0 else ()

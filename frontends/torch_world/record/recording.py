@@ -64,7 +64,9 @@ class Comm:
 
     `group` is a key of `Recording.groups`. `peer` is a rank of the world (SEND, RECV) or -1.
     `input_bytes` is what this rank puts in. `reduction` is "sum", "avg", "max" ... or "".
-    `splits` are the first-dimension sizes that an uneven all-to-all sends, or ().
+    `splits` are the sizes of the parts that go to each member in an uneven all-to-all, `received`
+    of those that come from each in an uneven all-to-all or all-gather, or (). `root` is the place
+    in the group of the member that a broadcast, scatter, gather or reduction is from or for, or -1.
     """
 
     kind: CommKind
@@ -75,6 +77,8 @@ class Comm:
     reduction: str = ""
     is_async: bool = False
     splits: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+    root: int = -1
 
 
 class HostCopy(IntEnum):
@@ -173,6 +177,15 @@ class GroupInfo:
     ranks: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RankQuestion:
+    """A line of the program that asks which rank it runs as. `axis` is the dimension of a device
+    mesh along which it asks, "" if that is not told."""
+
+    place: str
+    axis: str = ""
+
+
 @dataclass(frozen=True)
 class Recording:
     """One step of one rank.
@@ -180,7 +193,9 @@ class Recording:
     `world_groups` are the rank lists of all groups that the program asked `new_group` for, whether
     this rank is in them or not: where a group matches no mesh axis, the others are found there.
     `warnings` are sentences for the user: values that the policy made up, patches that did nothing.
-    `found` and `assumed` are for the processes of other ranks, see `Handover`.
+    `found` and `assumed` are for the processes of other ranks, see `Handover`. `asks` are the lines
+    that make the work of a rank depend on its number, as far as their text shows. `shares` are lines
+    at which no data said how many rows each part (expert) has, but the policy or a hint.
     """
 
     rank: int
@@ -194,6 +209,8 @@ class Recording:
     warnings: tuple[str, ...] = ()
     found: Mapping[str, bytes] = field(default_factory=dict)
     assumed: Mapping[str, bytes] = field(default_factory=dict)
+    asks: tuple[RankQuestion, ...] = ()
+    shares: tuple[str, ...] = ()
 
 
 def with_known_sources(recording: Recording) -> Iterator[Event]:

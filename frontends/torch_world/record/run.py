@@ -36,6 +36,7 @@ from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.modules import ModulePaths
 from flint.frontends.torch_world.record.phases import Phases, StepDone
+from flint.frontends.torch_world.record.rank_questions import questions_of_program
 from flint.frontends.torch_world.record.recorder import Recorder
 from flint.frontends.torch_world.record.recording import GroupInfo, Recording
 from flint.frontends.torch_world.record.session import Session
@@ -325,4 +326,6 @@ def _recording(job: Job, session: Session, recorder: Recorder, states: States) -
         warnings=(*session.warnings, *session.values.warnings),
         found=session.handover.found,
         assumed=session.handover.assumed,
+        asks=questions_of_program(job),
+        shares=tuple(session.values.shares),
     )

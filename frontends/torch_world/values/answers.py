@@ -72,6 +72,8 @@ class Values:
         self._used: set[str] = set()
         self._around = around
         self._told: dict[str, dict[str, None]] = {}
+        #: Lines at which the policy or a hint said how data falls into parts: tokens of experts.
+        self.shares: dict[str, None] = {}
         self._repeats: dict[tuple[str, str, str], int] = {}
         self._writes: dict[int, int] = {}  # into the memory of known tensors
         self._ops: dict[OpOverload, _AskedOperator] = {}
@@ -110,11 +112,13 @@ class Values:
         value, dtype = self.lookup(tensor), tensor.dtype
         hint = self._hint(lambda given: _fits(given, tensor), modules=value is None)
         if hint is not None:
+            self._share()
             return hint
         if isinstance(value, Known):
             with self._around.without_modes():
                 numbers, flat = value.data.tolist(), value.data.flatten().tolist()
             if value.made_up:
+                self._share()
                 self._tell(*_counts(flat))
             return numbers
         if dtype.is_floating_point:
@@ -288,6 +292,9 @@ class Values:
             if storage in self._writes:
                 self._writes[storage] += 1
 
+    def _share(self) -> None:
+        self.shares[self._around.place() or self._around.module() or "?"] = None
+
     def _tell(self, what: str, answer: str) -> None:
         place = self._around.place() or self._around.module() or "?"
         told = f"{place}: {what}"
@@ -391,6 +398,7 @@ class Values:
                 return int(value.data.count_nonzero())
         if isinstance(value, Even) and value.level <= 1:
             count = round(value.level * int(mask.numel()))
+            self._share()
             self._tell(f"{what} of a mask of {mask.numel()}, balanced", f"{count} are set")
             return count
         raise self._unknown(f"the number of elements that {what} finds in {_shape(mask)}", "1")
@@ -446,6 +454,7 @@ class Values:
 
     def _count(self, result: torch.Tensor, total: int, bins: int) -> None:
         """Tokens per expert: the module's hint where one is given, balanced otherwise."""
+        self._share()
         hint = self._hint(
             lambda given: isinstance(given, list) and len(given) == bins, places=False
         )

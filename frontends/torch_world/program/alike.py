@@ -1,0 +1,129 @@
+"""Whether ranks of one class really do the same, and which are classes of their own if they do not.
+
+A class is recorded by its first rank. Where the program asks which rank it is, its middle and its
+last rank are recorded, too. If they do something else, every rank is recorded; of many ranks, those
+at the first, second, middle and last place of each axis and of each node, and every other rank is
+taken to be like the one before it that was recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flint.frontends.torch_world.program.deeds import Deed, deeds_of, difference
+from flint.frontends.torch_world.record.recording import Recording
+from flint.ir.mesh import Mesh
+from flint.ir.program import Int64s
+from flint.text import plural
+
+Mask = NDArray[np.bool_]
+#: Up to so many ranks of a class are all recorded where they differ.
+MOST_RECORDED = 8
+#: Up to so many of a larger class.
+MOST_SAMPLED = 64
+
+
+@dataclass
+class Ranks:
+    """Holds ranks of a class against what stands for them; `of` records ranks."""
+
+    mesh: Mesh
+    local_world_size: int
+    of: Callable[[Sequence[int]], Sequence[Recording]]
+    warnings: list[str] = field(default_factory=list)
+
+    def parts(self, mask: Mask, expected: Recording) -> Iterator[tuple[Mask, Recording]]:
+        """The classes that the ranks of `mask` are; `expected` is what all of them should do."""
+        deeds = deeds_of(expected, self.mesh)
+        witnesses = self.of(self._witnesses(mask, expected))
+        different = next((r for r in witnesses if deeds_of(r, self.mesh) != deeds), None)
+        if different is None:
+            yield mask, expected
+            return
+        stands_for = _representatives(mask, self.mesh, self.local_world_size)
+        recorded = np.unique(stands_for[mask]).tolist()
+        alike: dict[tuple[Deed, ...], list[Recording]] = {}
+        for recording in self.of(recorded):
+            alike.setdefault(tuple(deeds_of(recording, self.mesh)), []).append(recording)
+        how = _how_recorded(int(mask.sum()), recorded)
+        what = difference(expected, different, self.mesh)
+        self.warnings.append(f"{what}: {plural(len(alike), 'program')}; {how}")
+        for members in alike.values():
+            yield mask & np.isin(stands_for, [r.rank for r in members]), members[0]
+
+    def _witnesses(self, mask: Mask, expected: Recording) -> list[int]:
+        """The middle and the last rank along the axes about which the program asks."""
+        asked = self._axes_asked(expected)
+        ranks = np.flatnonzero(mask)
+        coordinates = np.unravel_index(ranks, self.mesh.sizes)
+        found: dict[int, None] = {}
+        for part in (0.5, 1.0):
+            goal = [int(column[0]) for column in coordinates]
+            for i, column in enumerate(map(np.unique, coordinates)):
+                if self.mesh.names[i] in asked:
+                    goal[i] = int(column[min(int(len(column) * part), len(column) - 1)])
+            rank = int(np.ravel_multi_index(goal, self.mesh.sizes))
+            found[rank if mask[rank] else int(ranks[int((len(ranks) - 1) * part)])] = None
+        found.pop(expected.rank, None)
+        return list(found) if asked else []
+
+    def _axes_asked(self, recording: Recording) -> set[str]:
+        """Axes along which ranks may differ: all of them where an exchange is uneven."""
+        every, named = set(self.mesh.names), {question.axis for question in recording.asks}
+        uneven = any(e.comm and (e.comm.splits or e.comm.received) for e in recording.events)
+        return every if uneven or not named <= every else named
+
+
+def _representatives(mask: Mask, mesh: Mesh, local_world_size: int) -> Int64s:
+    """For each rank the one that is recorded for it."""
+    ranks = np.arange(mesh.size, dtype=np.int64)
+    if mask.sum() <= MOST_RECORDED:
+        return ranks
+    sizes = _with_nodes(mesh.sizes, local_world_size)
+    for count in (4, 3, 2, 1):
+        nearest = [_nearest(size, count) for size in sizes]
+        if math.prod(len(np.unique(n)) for n in nearest) <= MOST_SAMPLED:
+            break
+    places = np.unravel_index(ranks, sizes)
+    moved = [near[at] for near, at in zip(nearest, places, strict=True)]
+    found = np.ravel_multi_index(moved, sizes).astype(np.int64)
+    inside = np.flatnonzero(mask)
+    before = inside[np.maximum(np.searchsorted(inside, found, side="right") - 1, 0)]
+    return np.asarray(np.where(mask[found], found, before), dtype=np.int64)
+
+
+def _with_nodes(sizes: Sequence[int], local_world_size: int) -> tuple[int, ...]:
+    """Sizes of the axes, the one that runs across nodes cut where a node ends."""
+    found: list[int] = []
+    inner = 1
+    for size in reversed(sizes):
+        inside = local_world_size // inner
+        if 1 < inside < size and local_world_size % inner == 0 and size % inside == 0:
+            found += [inside, size // inside]
+        else:
+            found.append(size)
+        inner *= size
+    return tuple(reversed(found))
+
+
+def _nearest(size: int, count: int) -> Int64s:
+    """For each place of `size` the last one of up to `count` samples that is not behind it."""
+    samples = np.unique([0, 1, size - 1, size // 2][:count])
+    samples = samples[samples < size]
+    at = np.searchsorted(samples, np.arange(size), side="right") - 1
+    return np.asarray(samples[at], dtype=np.int64)
+
+
+def _how_recorded(total: int, recorded: Sequence[int]) -> str:
+    if total == len(recorded):
+        return f"all {total} ranks were recorded"
+    shown = ", ".join(map(str, recorded[:12])) + (", ..." if len(recorded) > 12 else "")
+    return (
+        f"of {total} ranks {len(recorded)} were recorded ({shown}), and each of the others is taken "
+        "to be like the recorded one before it on each axis"
+    )

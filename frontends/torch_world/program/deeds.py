@@ -1,0 +1,85 @@
+"""What is compared of two ranks: the operators that work, their shapes, and their communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from flint.frontends.torch_world.program.groups import group_of
+from flint.frontends.torch_world.program.names import opcode_of
+from flint.frontends.torch_world.program.operands import does_nothing, is_view
+from flint.frontends.torch_world.record.recording import (
+    Comm,
+    Event,
+    HostCopy,
+    Recording,
+    TensorInfo,
+)
+from flint.ir.mesh import Group, Mesh
+
+#: Shape and type of each tensor.
+Sizes = tuple[tuple[tuple[int, ...], str], ...]
+
+
+class Deed(NamedTuple):
+    """One operator: two ranks that do the same have equal lists of these."""
+
+    opcode: str
+    inputs: Sizes
+    outputs: Sizes
+    host: HostCopy
+    network: tuple[object, ...]
+
+
+def deeds_of(recording: Recording, mesh: Mesh) -> list[Deed]:
+    """What a rank does, in order. Which memory it does it in is not compared."""
+    groups: dict[str, Group] = {}
+    found = []
+    for event in working(recording):
+        network: tuple[object, ...] = ()
+        if event.comm is not None:
+            key = event.comm.group
+            if key not in groups:
+                groups[key] = group_of(key, recording, mesh)
+            network = _network(event.comm, groups[key], recording.rank)
+        found.append(
+            Deed(opcode_of(event), _sizes(event.inputs), _sizes(event.outputs), event.host, network)
+        )
+    return found
+
+
+def working(recording: Recording) -> Iterator[Event]:
+    """The events that do something."""
+    return (e for e in recording.events if not does_nothing(e) and not is_view(e))
+
+
+def _sizes(tensors: Sequence[TensorInfo]) -> Sizes:
+    return tuple([(t.shape, t.dtype) for t in tensors])
+
+
+def _network(comm: Comm, group: Group, rank: int) -> tuple[object, ...]:
+    """A peer is compared by how far away it is, a root by its place in the group."""
+    distance = comm.peer - rank if comm.peer >= 0 else 0
+    return (group, comm.input_bytes, distance, comm.splits, comm.received, comm.root)
+
+
+def difference(one: Recording, other: Recording, mesh: Mesh) -> str:
+    """`ranks 0 and 3 differ: rank 0 runs aten.mm of f32[8,64] at train.py:9, rank 3 ends there`."""
+    pairs = zip_longest(
+        zip(deeds_of(one, mesh), working(one), strict=True),
+        zip(deeds_of(other, mesh), working(other), strict=True),
+    )
+    mine, theirs = next((a, b) for a, b in pairs if (a and a[0]) != (b and b[0]))
+    said = [
+        f"rank {recording.rank} {_described(found[1]) if found else 'does no more'}"
+        for recording, found in ((one, mine), (other, theirs))
+    ]
+    return f"ranks {one.rank} and {other.rank} differ: {said[0]}, {said[1]}"
+
+
+def _described(event: Event) -> str:
+    tensor = (event.inputs or event.outputs)[:1]
+    of = "".join(f" of {t.dtype}[{','.join(map(str, t.shape))}]" for t in tensor)
+    at = f" at {event.location}" if event.location else ""
+    return f"runs {opcode_of(event)}{of}{at}"

@@ -1,0 +1,219 @@
+"""Whether the members of every group issue the same collectives in the same order.
+
+If they do not, the program hangs, or exchanges what does not fit. Traces are written as the ranks
+are, so that `flint check` finds it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+import numpy as np
+
+from flint.errors import FlintError
+from flint.frontends.torch_world.program.alike import Mask
+from flint.frontends.torch_world.program.deeds import working
+from flint.frontends.torch_world.program.groups import group_of
+from flint.frontends.torch_world.program.names import opcode_of
+from flint.frontends.torch_world.record.recording import Comm, CommKind, Event, Recording
+from flint.ir.mesh import Group, Mesh
+from flint.ir.program import Collective, Int64s
+
+#: Collectives of one rank over each group, in order: index of the event, and the event.
+_Issued = Mapping[Group, Sequence[tuple[int, Event]]]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Recordings of classes, their uneven exchanges as large as those of the busiest member, and
+    sentences about what does not fit together."""
+
+    recordings: tuple[Recording, ...]
+    faults: tuple[str, ...]
+
+
+def matched(classes: Sequence[tuple[Mask, Recording]], mesh: Mesh) -> Matched:
+    """Hold the collectives of all classes against each other. Raises FlintError FL251."""
+    if len(classes) < 2:
+        return Matched(tuple(r for _, r in classes), ())
+    class_of = np.full(mesh.size, -1, dtype=np.int64)
+    for number, (mask, _) in enumerate(classes):
+        class_of[mask] = number
+    issued = [_issued(recording, mesh) for _, recording in classes]
+    found = [r for _, r in classes]
+    faults: dict[str, None] = {}
+    wider: dict[tuple[int, int], int] = {}
+    for group in dict.fromkeys(g for one in issued for g in one):
+        for members in _kinds_of_group(group, class_of, mesh):
+            together = [issued[n].get(group, ()) for n in members]
+            fault = _first_fault(together, [found[n] for n in members])
+            if fault is not None:
+                faults[fault.sentence(group)] = None
+            else:
+                _widen(members, together, wider)
+    return Matched(_widened(found, wider), tuple(faults))
+
+
+def _issued(recording: Recording, mesh: Mesh) -> dict[Group, list[tuple[int, Event]]]:
+    groups: dict[str, Group] = {}
+    found: dict[Group, list[tuple[int, Event]]] = {}
+    for index, event in enumerate(recording.events):
+        comm = event.comm
+        if comm is None or comm.kind is not CommKind.COLLECTIVE:
+            continue
+        if comm.group not in groups:
+            groups[comm.group] = group_of(comm.group, recording, mesh)
+        group = groups[comm.group]
+        if group.axes or group.ranks:
+            found.setdefault(group, []).append((index, event))
+    return found
+
+
+def _kinds_of_group(group: Group, class_of: Int64s, mesh: Mesh) -> Iterator[tuple[int, ...]]:
+    """The classes that meet in a group over the axes or in a listed one, each set once."""
+    rows = mesh.groups(group.axes) if group.axes else [np.array(r) for r in group.ranks]
+    kinds = {tuple(np.unique(class_of[row]).tolist()): None for row in rows}
+    return (kind for kind in kinds if len(kind) > 1)
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """Two ranks of a group that do not call the same, and what they call."""
+
+    ranks: tuple[int, int]
+    calls: tuple[Event | None, Event | None]
+
+    def sentence(self, group: Group) -> str:
+        """What is wrong. Raises FlintError FL251 for what traces have no place for."""
+        said = [
+            f"rank {rank} {_described(event)}"
+            for rank, event in zip(self.ranks, self.calls, strict=True)
+        ]
+        over = " and ".join(a.name for a in group.axes) or "ranks that were listed"
+        one, other = self.calls
+        if one is not None and other is not None and _looks_alike(one, other):
+            raise FlintError(
+                "FL251",
+                f"{said[0]}, {said[1]}, both over {over}",
+                place=other.location or None,
+                help="all members of a group have to call a collective with the same root, type and "
+                "reduction; on a cluster this hangs or gives other numbers on each rank",
+            )
+        return f"{said[0]}, {said[1]}, both over {over}: the program hangs there"
+
+
+def _looks_alike(one: Event, other: Event) -> bool:
+    mine, theirs = one.comm, other.comm
+    assert mine is not None and theirs is not None, "both are collectives"
+    return (mine.collective, mine.input_bytes) == (theirs.collective, theirs.input_bytes)
+
+
+def _first_fault(
+    together: Sequence[Sequence[tuple[int, Event]]], ranks: Sequence[Recording]
+) -> _Fault | None:
+    """The first place at which members of a group do not do the same."""
+    first = [event for _, event in together[0]]
+    for recording, calls in zip(ranks[1:], together[1:], strict=True):
+        for mine, theirs in zip_longest(first, [event for _, event in calls]):
+            if mine is None or theirs is None or not _fit(mine, theirs):
+                return _Fault((ranks[0].rank, recording.rank), (mine, theirs))
+    return None
+
+
+def _fit(one: Event, other: Event) -> bool:
+    mine, theirs = one.comm, other.comm
+    assert mine is not None and theirs is not None, "both are collectives"
+    alike = ("collective", "reduction", "root")
+    if any(getattr(mine, name) != getattr(theirs, name) for name in alike):
+        return False
+    types = [{t.dtype for t in (*e.inputs, *e.outputs)} for e in (one, other)]
+    uneven = _is_uneven(mine) or _is_uneven(theirs)
+    return types[0] == types[1] and (uneven or mine.input_bytes == theirs.input_bytes)
+
+
+def _is_uneven(comm: Comm) -> bool:
+    return bool(comm.splits or comm.received)
+
+
+def _described(event: Event | None) -> str:
+    if event is None:
+        return "issues nothing more"
+    tensor = (event.inputs or event.outputs)[0]
+    root = f" with root {event.comm.root}" if event.comm and event.comm.root >= 0 else ""
+    at = f" at {event.location}" if event.location else ""
+    size = ",".join(map(str, tensor.shape))
+    return f"issues {opcode_of(event)} of {tensor.dtype}[{size}]{root}{at}"
+
+
+def _widen(
+    members: Sequence[int],
+    together: Sequence[Sequence[tuple[int, Event]]],
+    wider: dict[tuple[int, int], int],
+) -> None:
+    """Note the bytes of the busiest member of each uneven exchange: it takes that long."""
+    for calls in zip(*together, strict=True):
+        sizes = [event.comm.input_bytes for _, event in calls if event.comm]
+        if len(set(sizes)) > 1:
+            for number, (index, _) in zip(members, calls, strict=True):
+                wider[number, index] = max(wider.get((number, index), 0), *sizes)
+
+
+def _widened(
+    recordings: Sequence[Recording], wider: Mapping[tuple[int, int], int]
+) -> tuple[Recording, ...]:
+    found = list(recordings)
+    for number in sorted({n for n, _ in wider}):
+        events = list(found[number].events)
+        for index in (i for n, i in wider if n == number):
+            event = events[index]
+            assert event.comm is not None, "only collectives are widened"
+            events[index] = replace(
+                event, comm=replace(event.comm, input_bytes=wider[number, index])
+            )
+        found[number] = replace(found[number], events=tuple(events))
+    return tuple(found)
+
+
+def check_parts(recordings: Sequence[Recording]) -> None:
+    """Hold what ranks send each other in uneven exchanges against what the others expect.
+
+    Only ranks that were recorded are compared, and only where the program itself says the sizes: a
+    hint says one thing on all ranks. Raises FlintError FL250.
+    """
+    by_group: dict[tuple[int, ...], dict[int, list[Event]]] = {}
+    for recording in recordings:
+        for event in () if recording.shares else working(recording):
+            if event.comm is not None and _is_uneven(event.comm):
+                ranks = recording.groups[event.comm.group].ranks
+                by_group.setdefault(ranks, {}).setdefault(recording.rank, []).append(event)
+    for ranks, by_rank in by_group.items():
+        for calls in zip(*by_rank.values(), strict=False):
+            _check_call(ranks, dict(zip(by_rank, calls, strict=True)))
+
+
+def _check_call(ranks: Sequence[int], calls: Mapping[int, Event]) -> None:
+    for sender, event in calls.items():
+        for receiver, other in calls.items():
+            sent = _part(event, ranks.index(receiver), sends=True)
+            expected = _part(other, ranks.index(sender), sends=False)
+            if sent != expected and None not in (sent, expected):
+                raise FlintError(
+                    "FL250",
+                    f"rank {sender} sends {sent} to rank {receiver} in {opcode_of(event)}, "
+                    f"which expects {expected}",
+                    place=other.location or event.location or None,
+                    help="the sizes that one rank sends and another receives have to be equal; "
+                    "on a cluster this hangs or mixes up memory",
+                )
+
+
+def _part(event: Event, at: int, *, sends: bool) -> int | None:
+    """Size of the part for or from member `at`, None where it cannot be told."""
+    comm = event.comm
+    assert comm is not None, "it communicates"
+    parts = comm.splits if sends else comm.received
+    if sends and comm.collective is Collective.ALL_GATHER:
+        return int(np.prod(event.inputs[0].shape, dtype=np.int64)) if event.inputs else None
+    return parts[at] if parts else None

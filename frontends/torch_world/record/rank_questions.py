@@ -1,0 +1,315 @@
+"""Which lines of a program may make the work of a rank depend on its number, by their text.
+
+A rank that chooses a device, seeds, or decides who prints does not. What is made of it is followed
+through variables, attributes and functions of the program by their names; whatever is not known to
+be harmless is a question. Wrong answers in that direction cost time, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.rank_words import (
+    CALCULATES,
+    DEVICE_ARGUMENTS,
+    QUIET,
+    RANK_NAME,
+    SAYS,
+    TAKES_RANK,
+    VARIABLES,
+)
+from flint.frontends.torch_world.record.recording import RankQuestion
+from flint.frontends.user_code import is_users
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_QUIET_STATEMENTS = (ast.Pass, ast.Import, ast.ImportFrom, ast.Continue)
+_EXPRESSIONS = (
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.JoinedStr, ast.FormattedValue),
+    *(ast.Subscript, ast.Attribute, ast.Starred, ast.Tuple, ast.List, ast.IfExp),
+)
+
+
+def questions_of_program(job: Job) -> tuple[RankQuestion, ...]:
+    """Questions in what the job runs and in all modules of the user that were imported, by place."""
+    files = {os.path.realpath(job.script)} if job.script else set()
+    folders: dict[str, bool] = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py"):
+            folder = os.path.dirname(file)
+            if folder not in folders:
+                folders[folder] = is_users(os.path.join(folder, "module.py"))
+            if folders[folder]:
+                files.add(os.path.realpath(file))
+    sources = {f: Path(f).read_text(errors="replace") for f in sorted(files) if os.path.isfile(f)}
+    found = rank_questions(sources)
+    if job.call is not None and not _has_source(job.call):
+        return (RankQuestion(job.name), *found)
+    return found
+
+
+def _has_source(call: Callable[[], object]) -> bool:
+    """Whether a function stands in a file: those of notebooks do not."""
+    code = getattr(getattr(call, "function", call), "__code__", None)
+    return code is not None and os.path.isfile(code.co_filename)
+
+
+def rank_questions(sources: dict[str, str]) -> tuple[RankQuestion, ...]:
+    """Questions in files, by name; what cannot be parsed did not run."""
+    texts = []
+    for name, source in sources.items():
+        try:
+            texts.append(_Text(os.path.basename(name), ast.parse(source)))
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+    shared = _Shared()
+    for text in texts:
+        text.define(shared)
+    changes = -1
+    while changes != shared.changes:
+        changes = shared.changes
+        found = {question for text in texts for question in text.questions(shared)}
+    return tuple(sorted(found, key=lambda q: (q.place, q.axis)))
+
+
+@dataclass
+class _Shared:
+    """What is known of all files: names that hold or give a rank, and along which axis.
+
+    A variable's name has its file before it. `functions` are those that the program defines once,
+    by name, with the file they are in.
+    """
+
+    axes: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, tuple[str, _Function] | None] = field(default_factory=dict)
+    changes: int = 0
+
+    def add(self, name: str, axis: str) -> None:
+        """`name` holds a rank along `axis`, "" for whatever axis."""
+        known = self.axes.get(name)
+        if known is None or known != axis != "" != known:
+            self.axes[name] = axis if known is None else ""
+            self.changes += 1
+        elif known and not axis:
+            self.axes[name] = ""
+            self.changes += 1
+
+
+class _Harmful(Exception):
+    """What is made of a rank is not known to be harmless."""
+
+
+@dataclass
+class _Text:
+    name: str
+    tree: ast.Module
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """The node around each node."""
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """Names of variables that the file assigns: what they hold is seen there."""
+        names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name))
+        return frozenset(n.id for n in names if isinstance(n.ctx, ast.Store))
+
+    def define(self, shared: _Shared) -> None:
+        """Note the functions of the file, and classes under their constructors."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, _Function) and node.name != "__init__":
+                shared.functions[node.name] = (
+                    None if node.name in shared.functions else (self.name, node)
+                )
+            elif isinstance(node, ast.ClassDef):
+                makes = [f for f in node.body if isinstance(f, _Function) and f.name == "__init__"]
+                if makes and node.name not in shared.functions:
+                    shared.functions[node.name] = (self.name, makes[0])
+
+    def questions(self, shared: _Shared) -> Iterator[RankQuestion]:
+        """Each place where a rank is asked for, unless what is made of it is harmless."""
+        for node in ast.walk(self.tree):
+            axis = self._axis_of_rank(node, shared)
+            if axis is not None:
+                try:
+                    _Walk(self, shared, axis).follow(node)
+                except _Harmful:
+                    yield RankQuestion(f"{self.name}:{getattr(node, 'lineno', 0)}", axis)
+
+    def _axis_of_rank(self, node: ast.AST, shared: _Shared) -> str | None:
+        """The axis along which a node asks for a rank, "" if it is not told, None if it asks nothing."""
+        if isinstance(node, ast.Constant):
+            return "" if isinstance(node.value, str) and node.value in VARIABLES else None
+        if isinstance(node, ast.Call):
+            name = _called(node)
+            return _axis(node) if RANK_NAME.match(name) else shared.axes.get(f"{name}()")
+        parent = self.parents.get(node)
+        if isinstance(parent, ast.Call) and parent.func is node:
+            return None
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            return shared.axes.get(f".{node.attr}", "" if RANK_NAME.match(node.attr) else None)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            unseen = RANK_NAME.match(node.id) and node.id not in self.assigned
+            return shared.axes.get(f"{self.name}:{node.id}", "" if unseen else None)
+        return None
+
+
+@dataclass
+class _Walk:
+    """Follows one value that depends on a rank."""
+
+    text: _Text
+    shared: _Shared
+    axis: str
+
+    def follow(self, node: ast.AST) -> None:
+        """Go outwards from what holds a rank to what is done with it. Raises _Harmful."""
+        parents = self.text.parents
+        while True:
+            parent = parents.get(node)
+            name: str | None = None
+            if isinstance(parent, ast.keyword):
+                name = parent.arg
+                node, parent = parent, parents[parent]
+            if isinstance(parent, ast.Call) and node is not parent.func:
+                if name in DEVICE_ARGUMENTS or self._hand_over(node, name, parent):
+                    return
+            elif isinstance(parent, ast.Compare) and isinstance(node, ast.Constant):
+                return  # whether torchrun started the program is the same on all ranks
+            elif isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load):
+                return
+            elif isinstance(parent, ast.Call):
+                if _called(parent) not in CALCULATES:
+                    raise _Harmful
+            elif not isinstance(parent, _EXPRESSIONS):
+                self._end(parent)
+                return
+            elif isinstance(parent, (ast.BoolOp, ast.IfExp)):
+                self._expect_quiet(ast.iter_child_nodes(parent), node)
+            node = parent
+
+    def _expect_quiet(self, nodes: Iterable[ast.AST], but: ast.AST) -> None:
+        """What is calculated on some ranks only has to be quiet. Raises _Harmful."""
+        if not all(n is but or _is_quiet_inside(n, self.shared) for n in nodes):
+            raise _Harmful
+
+    def _hand_over(self, node: ast.AST, name: str | None, call: ast.Call) -> bool:
+        """Whether a call ends what is made of a rank; else its result holds one. Raises _Harmful."""
+        called = _called(call)
+        if called not in self.shared.functions:
+            if called not in TAKES_RANK | SAYS | CALCULATES:
+                raise _Harmful
+            return called not in CALCULATES
+        defined = self.shared.functions[called]
+        if defined is None:
+            raise _Harmful
+        file, function = defined
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        if names[:1] in (["self"], ["cls"]):
+            names = names[1:]
+        if name is None and node in call.args and call.args.index(node) < len(names):
+            name = names[call.args.index(node)]
+        if name is None or name not in {*names, *(a.arg for a in function.args.kwonlyargs)}:
+            raise _Harmful
+        self.shared.add(f"{file}:{name}", self.axis)
+        return True
+
+    def _end(self, statement: ast.AST | None) -> None:
+        """What a statement does with a rank. Raises _Harmful."""
+        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                self._assign(target)
+        elif isinstance(statement, ast.Return):
+            self.shared.add(f"{self._function_around(statement)}()", self.axis)
+        elif isinstance(statement, (ast.If, ast.While)):
+            if not all(_is_quiet(s, self.shared) for s in (*statement.body, *statement.orelse)):
+                raise _Harmful
+        elif not isinstance(statement, (ast.Expr, ast.Assert)):
+            raise _Harmful
+
+    def _assign(self, target: ast.AST) -> None:
+        if isinstance(target, ast.Name):
+            self.shared.add(f"{self.text.name}:{target.id}", self.axis)
+        elif isinstance(target, ast.Attribute):
+            self.shared.add(f".{target.attr}", self.axis)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for each in target.elts:
+                self._assign(each)
+        else:
+            raise _Harmful
+
+    def _function_around(self, node: ast.AST) -> str:
+        around: ast.AST | None = node
+        while around is not None and not isinstance(around, _Function):
+            around = self.text.parents.get(around)
+        if around is None:
+            raise _Harmful
+        return around.name
+
+
+def _is_quiet(statement: ast.AST, shared: _Shared, inside: tuple[str, ...] = ()) -> bool:
+    """Whether a statement does nothing but print, write files and calculate on the host.
+
+    `inside` are the functions of the program that are looked at.
+    """
+    if isinstance(statement, _QUIET_STATEMENTS):
+        return True
+    if isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Assert)):
+        return _is_quiet_inside(statement, shared, inside)
+    if isinstance(statement, ast.Return) and inside:
+        return _is_quiet_inside(statement, shared, inside)
+    if isinstance(statement, (ast.If, ast.For, ast.With)):
+        blocks = (*statement.body, *getattr(statement, "orelse", ()))
+        heads: list[ast.AST] = (
+            [item.context_expr for item in statement.items]
+            if isinstance(statement, ast.With)
+            else [statement.test if isinstance(statement, ast.If) else statement.iter]
+        )
+        return all(_is_quiet(b, shared, inside) for b in blocks) and all(
+            _is_quiet_inside(h, shared, inside) for h in heads
+        )
+    return False
+
+
+def _is_quiet_inside(node: ast.AST, shared: _Shared, inside: tuple[str, ...] = ()) -> bool:
+    calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
+    return all(_is_quiet_call(call, shared, inside) for call in calls)
+
+
+def _is_quiet_call(call: ast.Call, shared: _Shared, inside: tuple[str, ...] = ()) -> bool:
+    """Whether a function is known to be quiet, or the program defines it and it is."""
+    name = _called(call)
+    if name not in shared.functions:
+        return name in QUIET
+    defined = shared.functions[name]
+    if defined is None or name in inside:
+        return False
+    return all(_is_quiet(s, shared, (*inside, name)) for s in defined[1].body)
+
+
+def _called(call: ast.Call) -> str:
+    """The last part of the name of a function that is called."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _axis(node: ast.AST) -> str:
+    """The dimension in `mesh["data"].get_local_rank()` and `get_local_rank("data")`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return ""
+    named = [*node.args, *(k.value for k in node.keywords)]
+    if isinstance(node.func.value, ast.Subscript):
+        named.append(node.func.value.slice)
+    words = [n.value for n in named if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return words[0] if len(words) == 1 else ""

@@ -1,0 +1,237 @@
+"""Ranks that do not do the same: found by recording several, told, and proved by `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flint.backends.chakra import check, write
+from flint.errors import FlintError
+from flint.frontends.torch_world.program.classes import RankClasses, rank_classes
+from flint.frontends.torch_world.record.job import Job
+from flint.frontends.torch_world.record.process import RankProcesses, Relay
+from flint.ir.mesh import Mesh
+from flint.ir.workload import Workload
+
+PROGRAM = """
+import os, torch, torch.nn as nn, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"])); dist.init_process_group("nccl")
+torch.manual_seed(dist.get_rank())
+x, many = torch.randn(8, 64, device="cuda"), dist.get_world_size()
+m = nn.Linear(64, 64).cuda(); o = torch.optim.SGD(m.parameters(), .1)
+BEFORE
+for _ in range(2):
+    l = m(x).sum(); l.backward()
+    for p in m.parameters(): dist.all_reduce(p.grad)
+    IN_STEP
+    o.step(); o.zero_grad()
+    if dist.get_rank() == 0: print(l.item())
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a program, and which ranks ran for it."""
+
+    classes: RankClasses
+    findings: tuple[str, ...]
+    ran: list[int]
+
+
+Capture = Callable[..., Found]
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
+    with RankProcesses() as processes:
+
+        def run(in_step: str, before: str = "pass", mesh: Mesh | None = None) -> Found:
+            folder = tmp_path_factory.mktemp("ranks")
+            script = folder / "train.py"
+            script.write_text(PROGRAM.replace("BEFORE", before).replace("IN_STEP", in_step))
+            return _found(script, mesh or Mesh(("data",), (4,)), processes, folder / "traces")
+
+        yield run
+
+
+def _found(script: Path, mesh: Mesh, processes: RankProcesses, traces: Path) -> Found:
+    ran: list[int] = []
+
+    def record(jobs):
+        ran.extend(job.rank for job in jobs)
+        return processes.record(jobs)
+
+    job = replace(
+        Job.of_script(script),
+        world_size=mesh.size,
+        mesh_sizes=mesh.sizes,
+        mesh_names=mesh.names,
+    )
+    relay = Relay(job, record)
+    found = rank_classes(relay, relay([0])[0], mesh)
+    workload = Workload(mesh, found.programs, found.classes)
+    workload.verify()
+    write(workload, traces)
+    return Found(found, tuple(sorted({f.code for f in check(traces).findings})), ran)
+
+
+#: Programs that hang or mix up memory on every cluster: in the step, before it.
+FAULTS = {
+    "one rank reduces": ("if dist.get_rank() == 0: dist.all_reduce(x)", "pass"),
+    "one rank does not": (
+        "int(os.environ['RANK']) == many - 1 or dist.all_reduce(x.sum())",
+        "pass",
+    ),
+    "another order": (
+        (
+            "[dist.all_reduce(t) if k else dist.all_gather_into_tensor(big, x) "
+            "for k in ((0, 1) if first else (1, 0))]"
+        ),
+        "t, big, first = x[0].clone(), x.new_empty(32, 64), dist.get_rank() < 2",
+    ),
+    "another collective": (
+        "(dist.broadcast if odd else dist.all_reduce)(x, **({'src': 0} if odd else {}))",
+        "odd = dist.get_rank() % 2",
+    ),
+    "another group": (
+        "dist.all_reduce(x, group=half if dist.get_rank() == 0 else None)",
+        "half = dist.new_group([0, 1])",
+    ),
+    "another shape": ("dist.all_reduce(y)", "y = x.new_ones(4 + dist.get_rank())"),
+    "more often": (
+        "for _ in range(1 + first): dist.all_reduce(x)",
+        "first = init_device_mesh('cuda', (4,), mesh_dim_names=('data',)).get_coordinate()[0] == 0",
+    ),
+    "one rank's module": (
+        "log(l)",
+        (
+            "def log(l):\n    if torch.cuda.current_device() == 0: print(mean(l))\n"
+            "def mean(l):\n    dist.all_reduce(l.detach()); return l.item() / many"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_hangs_is_told_and_found_by_check(name: str, capture: Capture) -> None:
+    found = capture(*FAULTS[name])
+    told = [w for w in found.classes.warnings if "hangs" in w]
+    assert told and "train.py" in told[0] and "rank 0" in told[0], found.classes.warnings
+    assert found.findings, told
+
+
+def test_parts_of_an_exchange_that_do_not_fit_are_refused(capture: Capture) -> None:
+    before = "r = dist.get_rank(); y = x.new_empty(8, 64); s = [2, 2, 2, 2] if r else [5, 1, 1, 1]"
+    step = "dist.all_to_all_single(y, x, [2, 2, 2, 2], s)"
+    with pytest.raises(FlintError, match="rank 0 sends 5 to rank 0.*expects 2") as caught:
+        capture(step, before)
+    assert caught.value.code == "FL250"
+    with pytest.raises(
+        FlintError, match="rank 0 sends 1 to rank 2.*expects 5"
+    ):  # alike on all ranks, and wrong
+        capture("dist.all_to_all_single(x.clone(), x, [5, 1, 1, 1], [5, 1, 1, 1])")
+
+
+#: What is wrong and looks alike in traces: step, before it, what is said.
+REFUSED = {
+    "type": (
+        "dist.all_reduce(y)",
+        "y = x.new_ones(8, dtype=torch.bfloat16).view(torch.int16 if dist.get_rank() else torch.bfloat16)",
+        r"rank 0 issues .* of bf16\[8\] .*rank 1 issues .* of i16\[8\]",
+    ),
+    "reduction": (
+        "dist.all_reduce(x, op=dist.ReduceOp.MAX if dist.get_rank() else dist.ReduceOp.SUM)",
+        "pass",
+        r"allreduce_ of .*allreduce_\[max\]",
+    ),
+    "root": ("dist.broadcast(x, src=dist.get_rank())", "pass", "with root 0 .*with root 1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_traces_cannot_show_is_refused(name: str, capture: Capture) -> None:
+    step, before, said = REFUSED[name]
+    with pytest.raises(FlintError, match=said) as caught:
+        capture(step, before)
+    assert caught.value.code == "FL251" and "train.py" in str(caught.value.place)
+
+
+#: Programs whose ranks do different work, and nothing is wrong: step, before it, how many classes.
+OTHER_WORK = {
+    "rows": ("m(y).sum().backward()", "y = x.new_ones(8 + 4 * dist.get_rank(), 64)", 4),
+    "one rank evaluates": ("if dist.get_rank() == 0: m(x)", "pass", 2),
+    "uneven exchange": (
+        "dist.all_to_all_single(x.new_empty(own * many, 64), y, [own] * many, c)",
+        "c = [3, 1, 1, 1]; own = c[dist.get_rank()]; y = x.new_ones(6, 64)",
+        2,
+    ),
+    "uneven gather": (
+        "dist.all_gather([x.new_empty(1 + r, 64) for r in range(many)], y)",
+        "y = x.new_ones(1 + dist.get_rank(), 64)",
+        4,
+    ),
+    "scatter from one": (
+        "dist.scatter(x[0], [x[0].clone() for _ in range(4)] if dist.get_rank() == 0 else None)",
+        "pass",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WORK)
+def test_other_work_is_a_class_of_its_own(name: str, capture: Capture) -> None:
+    step, before, count = OTHER_WORK[name]
+    found = capture(step, before)
+    assert len(found.classes.classes) == count and not found.findings
+    assert not [w for w in found.classes.warnings if "hangs" in w]
+    assert [w for w in found.classes.warnings if "differ" in w and "train.py" in w]
+    assert sorted(set(found.ran)) == [0, 1, 2, 3]
+
+
+#: Programs that are alike: step, before it, ranks that ran.
+ALIKE = {
+    "prints": ("pass", "pass", [0]),
+    "devices": ("pass", "d = f'cuda:{int(os.environ[\"LOCAL_RANK\"])}'; z = x.to(d)", [0]),
+    "own offset": ("y = m.weight[s : s + 16] * 2", "s = 16 * dist.get_rank()", [0, 2, 3]),
+    "own group": (
+        "dist.all_reduce(x, group=mine)",
+        (
+            "pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]\n"
+            "mine = pairs[dist.get_rank() // 2]"
+        ),
+        [0, 2, 3],
+    ),
+    "ring": (
+        (
+            "[w.wait() for w in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, (r + 1) % many), "
+            "dist.P2POp(dist.irecv, torch.empty_like(x), (r - 1) % many)])]"
+        ),
+        "r = dist.get_rank()",
+        [0, 1, 2, 3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_is_alike_raises_no_alarm(name: str, capture: Capture) -> None:
+    step, before, ran = ALIKE[name]
+    found = capture(step, before)
+    assert not found.findings and sorted(set(found.ran)) == ran
+    assert not [w for w in found.classes.warnings if "hangs" in w or "differ" in w]
+
+
+def test_of_many_ranks_some_are_recorded_and_told(capture: Capture) -> None:
+    wide = Mesh(("data",), (64,))
+    step = "if int(os.environ['LOCAL_RANK']) == 0: m(x)"
+    found = capture(step, "pass", wide)
+    first, rest = found.classes.classes
+    assert first.mask(wide).nonzero()[0].tolist() == list(range(0, 64, 8))
+    assert (rest.mask(wide) ^ first.mask(wide)).all() and len(set(found.ran)) <= 16
+    told = [w for w in found.classes.warnings if "were recorded" in w]
+    assert "of 64 ranks" in told[0]
