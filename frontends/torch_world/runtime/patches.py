@@ -252,6 +252,12 @@ def tracker_seed(session: Session, original: object) -> Function:
     return lambda self, parallel_seed: None
 
 
+@PRIVATE.replaces("torch.distributed.tensor._dispatch:run_dtensor_rng_op", adds=True)
+def rng_operator(session: Session, original: object) -> Function:
+    """DTensor draws on CUDA by an operator that sets the generator's state, which has no values."""
+    return lambda start, end, operator, *args, **kwargs: operator(*args, **kwargs)
+
+
 # --- FSDP and DDP ---------------------------------------------------------------------------------
 
 

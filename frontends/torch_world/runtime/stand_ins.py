@@ -171,7 +171,9 @@ def attention(session: Session, original: Function) -> Function:
 # --- process groups -------------------------------------------------------------------------------
 
 
-@PUBLIC.replaces(*(f"{module}:init_process_group" for module in _BOTH))
+@PUBLIC.replaces(
+    *(f"{module}:init_process_group" for module in (*_BOTH, "torch.distributed.device_mesh"))
+)
 def init_process_group(session: Session, original: Function) -> Function:
     """The fake process group of the mesh's size, whatever backend the program names."""
 
@@ -189,6 +191,36 @@ def init_process_group(session: Session, original: Function) -> Function:
         fake = (NAME, None, timeout, session.world_size, session.rank, fake_store()())
         original(*fake, group_name=kwargs.get("group_name", ""))
         session.backends[dist.group.WORLD.group_name] = _backend(backend)
+
+    return init
+
+
+@PUBLIC.replaces("torch.multiprocessing:spawn")
+def spawn(session: Session, original: object) -> Function:
+    """A script that starts the ranks of a node itself is recorded as the one that Flint asks for."""
+
+    def start(
+        fn: Callable[..., object],
+        args: tuple[object, ...] = (),
+        nprocs: int = 1,
+        *rest: object,
+        **options: object,
+    ) -> None:
+        fn(session.rank % nprocs, *args)
+
+    return start
+
+
+@PUBLIC.replaces("torch.distributed.rpc:init_rpc", adds=True)
+def no_rpc(session: Session, original: object) -> Function:
+    """Calls of other processes run their functions there, which nothing here answers."""
+
+    def init(name: object = "", *args: object, **kwargs: object) -> None:
+        raise FlintError(
+            "FL235",
+            "torch.distributed.rpc cannot be recorded: what is called runs in another process",
+            help="record a program that talks through collectives or messages",
+        )
 
     return init
 
