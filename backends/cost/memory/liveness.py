@@ -260,12 +260,32 @@ class _Layout:
             return False
         changed = self.held.get(before, set()) | {before}
         if self.program.result_bytes[row] > self.whole[row]:
-            changed |= {self.values.read(d, self.region[row]) for d in self._reads(row)}
+            changed |= self._changed_beside(row)
         for value in changed:
             storage.reserve(value, self.last[row])
         self.held[row] = changed
         storage.join(before, row)
         return True
+
+    def _changed_beside(self, row: int) -> set[int]:
+        """What an operator on lists of tensors changes besides its first, among what it reads.
+
+        `_foreach_add_(sums, gradients)` reads both lists: sums are older than what is added to them,
+        and have the bytes that it writes. Where all that is there is not read, something of it is
+        written over (`_foreach_copy_`), and nothing tells which.
+        """
+        program = self.program
+        values = sorted({self.values.read(d, self.region[row]) for d in self._reads(row)})
+        sizes = [self._bytes_behind(v) for v in values]
+        if sum(sizes) > int(program.operand_bytes[row]):
+            return set(values)
+        before = np.cumsum([0, *sizes[:-1]])
+        return {v for v, at in zip(values, before, strict=True) if at < program.result_bytes[row]}
+
+    def _bytes_behind(self, value: int) -> int:
+        """Bytes of a value, and of all others that it stands for."""
+        root, size = self.storage.root, self.storage.size
+        return sum(size[r] for r in {root(v) for v in {*self.held.get(value, ()), value}})
 
     def _reads(self, row: int) -> list[int]:
         """The dependencies of a row that are more than an order."""

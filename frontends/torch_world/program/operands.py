@@ -60,11 +60,15 @@ def written(event: Event) -> tuple[TensorInfo, ...]:
 
 
 def results(event: Event) -> tuple[TensorInfo, ...]:
-    """All that the event stores: new tensors, then updates."""
+    """All that the event stores: new tensors, then updates; empty ones last.
+
+    The first says what is made: Transformer Engine adds a weight's gradient to `main_grad`, and
+    returns one without elements.
+    """
     if not event.writes:
         return made(event)
     fresh = tuple(t for t in made(event) if t.storage not in event.writes)
-    return fresh + written(event)
+    return tuple(sorted(fresh + written(event), key=lambda t: t.num_bytes == 0))
 
 
 def corrected(event: Event) -> Event:
