@@ -17,6 +17,7 @@ from flint.frontends.torch_world.program.classes import rank_classes
 from flint.frontends.torch_world.program.groups import mesh_before, mesh_of
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.process import RankProcesses, Relay
+from flint.ir.stood_in import StoodIn
 from flint.ir.workload import Workload
 from flint.steps.step import WorldStep
 
@@ -67,6 +68,8 @@ def _capture(job: Job, mesh: object, name: str, source: str) -> Workload:
         "partitioner": "none",
         "torch": version("torch").partition("+")[0],
     }
+    if found.stood_in != StoodIn():
+        about["stood_in"] = found.stood_in.to_json()
     if found.warnings:
         about["warnings"] = list(found.warnings)
     return Workload(exact, found.programs, found.classes, about)

@@ -25,6 +25,7 @@ from flint.backends.cost.notes import (
     extrapolation_notes,
     lent_notes,
     rates_note,
+    stood_in_notes,
 )
 from flint.backends.cost.price import Priced
 from flint.backends.cost.routing import (
@@ -410,6 +411,7 @@ def _all_notes(s: Setting, timed: Timed, facts: MeasuredFacts | None) -> tuple[s
         *slowest_notes(kernels, s.cluster),
         *(lent_notes(kernels.programs, s.placement) if not replays else ()),
         *_exact(timed.priced, timeline, s.cluster, s.tf32, s.timing),
+        *stood_in_notes(s.workload, s.stack.name, routed=s.routing is not None),
         *compiler_notes(s.workload, s.cluster.chip.name),
         *_notes_of_masks(kernels),
         *(

@@ -47,6 +47,26 @@ def compiler_notes(workload: Workload, chip: str) -> list[str]:
     return [f"kernels are those that {by.name} makes for {by.chip}, priced on {chip}"]
 
 
+def stood_in_notes(workload: Workload, stack: str, *, routed: bool) -> list[str]:
+    """Whose software a recorded program runs on, and how rows fall to experts without data.
+
+    `routed` says that the estimate was asked for with a routing of experts.
+    """
+    found, notes = workload.stood_in, []
+    if found.stack:
+        whose = f"the program runs on {' and '.join(found.packages) or 'its software'}"
+        other = found.stack != stack
+        chosen = f"priced as {stack}, though" if other else f"priced as {stack} (--stack), because"
+        notes.append(f"{chosen} {whose}" + (f", part of stack {found.stack}" if other else ""))
+    if found.shares and not routed:
+        places = ", ".join(found.shares[:3]) + (", ..." if len(found.shares) > 3 else "")
+        notes.append(
+            f"rows of experts are shares that were made up ({places}): with real data the busiest rank "
+            "has 1.2 to 1.3 times as many; --routing prices it"
+        )
+    return notes
+
+
 def congestion_notes(timeline: Timeline, placement: NetworkPlacement) -> list[str]:
     """A note for each pair of streams of the class that ends last that matters."""
     if not timeline.total_ns:

@@ -15,11 +15,18 @@ def stack_of(
 ) -> Stack:
     """The stack that was asked for, or that which a profile means: the one asked for, or the program's.
 
+    A program that was recorded with packages of one stack runs on it, if nothing else was asked for.
+
     Raises FlintError FL725 for an unknown one and for one that does not run on such chips, FL701 for a
     file of one that cannot be used.
     """
     from flint.backends.cost.defaults import default_profile
 
+    implied = workload.stood_in.stack
+    if asked is None and implied and not profile and not workload.metadata.get("profile"):
+        found = Stack.load(implied)
+        if _family(cluster) in ("", *found.chips):
+            return found
     if asked is None:
         return stack_for(str(profile) or default_profile(workload, cluster), cluster)
     found = Stack.load(asked)

@@ -16,6 +16,7 @@ from flint.ir.compiled_by import CompiledBy
 from flint.ir.measured_by import MeasuredBy
 from flint.ir.mesh import Mesh
 from flint.ir.program import Program
+from flint.ir.stood_in import StoodIn
 from flint.log import stage
 
 _log = logging.getLogger(__name__)
@@ -110,6 +111,11 @@ class Workload:
     def warnings(self) -> tuple[str, ...]:
         """What could not be captured as asked for, and what was made up: sentences."""
         return tuple(map(str, self.metadata.get("warnings", ())))
+
+    @property
+    def stood_in(self) -> StoodIn:
+        """What stood in for software and data where the program was recorded without them."""
+        return StoodIn.from_json(self.metadata.get("stood_in", {}))
 
     def class_of_ranks(self) -> NDArray[np.int16]:
         """For each rank, the index of its class. Computed; two bytes per device."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flint.backends.cost.chips.families.gpu.constants import constants_of
+from flint.backends.cost.estimate import estimate
 from flint.backends.cost.simulate.timeline import POLICIES
 from flint.backends.cost.software import stack_for, with_stack
 from flint.backends.cost.trace_timing import timed_kernels
@@ -14,10 +15,16 @@ from flint.cluster.models import Cluster
 from flint.cluster.stack import Stack, shipped_stacks
 from flint.cluster.tables import Quantity, SourceKind
 from flint.errors import FlintError
+from flint.frontends.torch_world.program.build import build_program
+from flint.ir.mesh import Mesh
+from flint.ir.stood_in import StoodIn
+from flint.ir.workload import Workload
 from flint.passes.profiles import PROFILES
+from flint.sharing.names.metadata import neutral_metadata
 from flint.tracing import Trace
 from tests.estimates import zoo
 from tests.measured_programs import one_rank
+from tests.recordings import event, recording, tensor
 
 H100 = Cluster.load("h100-dgx")
 
@@ -199,3 +206,37 @@ def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> N
     alike = plain.chip.gpu.model_copy(update={"constants": {}, "like": "b200-dgx"})
     lent = plain.model_copy(update={"chip": plain.chip.model_copy(update={"gpu": alike})})
     assert "stack      xla (triton, cudnn, sustained)" in trace.estimate(lent).to_text()
+
+
+def recorded(**stood_in: object) -> Workload:
+    """A program that was recorded with stand-ins."""
+    x, y = tensor(1, 1024, 1024), tensor(2, 1024, 1024)
+    program = build_program(recording(event("aten.mm", [x, x], [y])), Mesh(("data",), (4,))).program
+    about = {"stood_in": StoodIn(**stood_in).to_json()} if stood_in else {}  # type: ignore[arg-type]
+    return Workload.single(program, about)
+
+
+def test_a_program_runs_on_the_stack_of_packages_that_worked_in_it() -> None:
+    workload = recorded(packages=("transformer_engine",), stack="megatron")
+    own = estimate(workload, H100)
+    assert own.stack.name == "megatron"
+    assert any(n.startswith("priced as megatron") and "transformer_engine" in n for n in own.notes)
+    other = estimate(workload, H100, stack="inductor")
+    assert other.stack.name == "inductor"
+    assert any(n.startswith("priced as inductor, though") for n in other.notes)
+    assert estimate(recorded(), H100).stack.name != "megatron"
+    assert estimate(workload, Cluster.load("v5p")).stack.name != "megatron"  # it does not run there
+
+
+def test_rows_of_experts_that_were_made_up_are_told() -> None:
+    workload = recorded(shares=("train.py:80",))
+    told = [n for n in estimate(workload, H100).notes if "train.py:80" in n]
+    assert len(told) == 1 and "1.2 to 1.3 times" in told[0]
+    routed = estimate(workload, H100, routing="power-law:1.2").notes
+    assert not [n for n in routed if "train.py:80" in n]
+
+
+def test_without_names_the_stack_stays_and_lines_go() -> None:
+    about = {"stood_in": StoodIn(("transformer_engine",), "megatron", ("train.py:80",)).to_json()}
+    kept = StoodIn.from_json(neutral_metadata(about, {})["stood_in"])
+    assert kept == StoodIn(stack="megatron")

@@ -78,6 +78,7 @@ METADATA_KEYS: frozenset[str] = _words(
     saved_bytes_per_microbatch pools prefill decode
     compiler chip version topology memory argument_bytes output_bytes alias_bytes temp_bytes
     code_bytes measured format device classes rank span_ns period_ns steps peak_bytes
+    stood_in packages stack shares
     """
 )
 #: Values of metadata that say how Flint made the workload, and public hardware's short names.
@@ -86,7 +87,7 @@ METADATA_VALUES: frozenset[str] = _words(
     flint none shardy xla op kernel names shapes structure
     gpipe 1f1b interleaved-1f1b zb-h1 zb-v dualpipev forward
     xla-gpu xla-tpu xla-cpu xla-gpu-cycles xla-tpu-cycles recorded
-    kineto xplane nsight chakra profile
+    kineto xplane nsight chakra profile megatron
     a100 a100-40 a100-80 b200 b300 gb200 gb300 h100 h200 l40s mi300x trn2 v4 v5e v5p v6e v7
     """
 )

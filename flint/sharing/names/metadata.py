@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flint.cluster.devices import neutral_device
+from flint.ir.stood_in import StoodIn
 from flint.sharing.leaks.vocabulary import is_public_value
 
 #: Texts that stay where they are of the public vocabulary: how Flint made the workload.
@@ -31,6 +32,9 @@ def neutral_metadata(metadata: Mapping[str, Any], axes: Mapping[str, str]) -> di
         }
     if metadata.get("compiler"):
         found["compiler"] = _compiler(metadata["compiler"])
+    stack = StoodIn.from_json(metadata.get("stood_in") or {}).stack
+    if stack and is_public_value(stack):
+        found["stood_in"] = StoodIn(stack=stack).to_json()
     if metadata.get("measured"):
         measured = metadata["measured"]
         found["measured"] = {**measured, "device": neutral_device(str(measured["device"]))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -12,6 +12,8 @@ class Package:
 
     `modules` maps its modules to Flint's modules whose public names they have; a key that ends in
     `.*` stands for all modules below. `imports` are modules that others import by themselves.
+    `namespace` is that of its operators, `stack` the stack of software that a program runs on which
+    calls them, if there is only one.
     """
 
     name: str
@@ -19,6 +21,8 @@ class Package:
     distribution: str
     modules: Mapping[str, Sequence[str]]
     imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    namespace: str = ""
+    stack: str = ""
 
 
 def module_of(package: Package, name: str) -> Sequence[str] | None:
@@ -47,6 +51,8 @@ _TRANSFORMER_ENGINE = Package(
     name=_TE,
     version="2.6.0",
     distribution="transformer-engine",
+    namespace="te",
+    stack="megatron",
     modules={
         _TE: (),
         f"{_TE}.common": (),
@@ -182,3 +188,9 @@ PACKAGES: Mapping[str, Package] = {
         *(_FLASH_ATTENTION, _FLASH_ATTENTION_3, _XFORMERS, _TRITON, _DEEP_EP),
     )
 }
+
+
+def packages_at_work(operators: Iterable[str]) -> tuple[Package, ...]:
+    """The packages that have operators of their own among these (`te.gemm.default`)."""
+    used = {name.partition(".")[0] for name in operators}
+    return tuple(p for p in PACKAGES.values() if p.namespace in used)

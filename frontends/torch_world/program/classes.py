@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flint.errors import FlintError
+from flint.frontends.torch_world.packages.table import packages_at_work
 from flint.frontends.torch_world.program.alike import Mask, Ranks
 from flint.frontends.torch_world.program.build import Built, build_program
 from flint.frontends.torch_world.program.derive import derive, resized
@@ -22,6 +23,7 @@ from flint.frontends.torch_world.program.shards import Shards
 from flint.frontends.torch_world.record.recording import Comm, CommKind, Recording
 from flint.ir.mesh import AxisRef, Mesh
 from flint.ir.program import Int64s, Program
+from flint.ir.stood_in import StoodIn
 from flint.ir.workload import RankClass
 from flint.passes.axes import positions_along
 
@@ -36,6 +38,7 @@ class RankClasses:
     programs: tuple[Program, ...]
     classes: tuple[RankClass, ...]
     warnings: tuple[str, ...]
+    stood_in: StoodIn = field(default_factory=StoodIn)
 
 
 @dataclass
@@ -85,6 +88,16 @@ def rank_classes(
         tuple(programs),
         tuple(rank_class(part.mask, n, mesh) for n, part in enumerate(parts)),
         (*fitted.faults, *ranks.warnings, *warnings),
+        _stood_in(fitted.recordings),
+    )
+
+
+def _stood_in(recordings: Sequence[Recording]) -> StoodIn:
+    packages = packages_at_work({e.op for r in recordings for e in r.events})
+    return StoodIn(
+        tuple(sorted(p.name for p in packages)),
+        next((p.stack for p in packages if p.stack), ""),
+        tuple(sorted({place for r in recordings for place in r.shares})),
     )
 
 
