@@ -141,9 +141,8 @@ def _memory(c: ClassEstimate, *, several: bool) -> str:
         return f"{who}{_recorded(memory)}"
     if not 0 < memory.capacity_bytes < UNKNOWN_MEMORY_BYTES:
         return f"{who}{format_bytes(memory.peak_bytes)}{_on_host(memory)}"
-    verdict = "fits" if memory.fits else "DOES NOT FIT"
     used, capacity = format_bytes(memory.peak_bytes), format_bytes(memory.capacity_bytes)
-    return f"{who}{used}{_runtime(memory)} of {capacity}, {verdict}{_on_host(memory)}"
+    return f"{who}{used}{_runtime(memory)} of {capacity}, {memory.verdict}{_on_host(memory)}"
 
 
 def _runtime(memory: MemoryUse) -> str:

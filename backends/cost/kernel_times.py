@@ -29,6 +29,7 @@ COMPILER: Final = "compiler"
 #: Kernels and communication take the times that a profiler recorded, or those made of them.
 MEASURED: Final = "measured"
 TIMINGS: Final = (MODEL, COMPILER, MEASURED)
+WITH_CYCLES: Final = "xla-tpu-cycles"
 _HELP = "flint capture ... --compiler xla-tpu-cycles --chip {chip} captures them"
 _COLUMNS = (
     Column("kernels"),
@@ -136,10 +137,12 @@ def cycles_per_ns(workload: Workload, chip: Chip, timing: str) -> float:
         )
     if not any(p.cycles.any() for p in workload.programs):
         made = f"{by.name} made it" if by else "no compiler for TPUs made it"
+        asked = by is not None and by.name == WITH_CYCLES
+        help_ = "the compiler said none of any kernel: leave --timing out"
         raise FlintError(
             "FL719",
             f"the program has no cycles of its kernels: {made}",
-            help=_HELP.format(chip=by.chip if by else "v5p"),
+            help=help_ if asked else _HELP.format(chip=by.chip if by else "v5p"),
         )
     if by and not _is_of(by.chip, chip.name):
         raise FlintError(

@@ -72,6 +72,8 @@ TWINS = {
     "a100-80-dgx": ("a100-40-dgx", "the same die and power"),
     "h200-dgx": ("h100-dgx", "the same die and power"),
 }
+#: Presets without data of training, and whose loss from bursts to steps they are taken to have.
+LOSE_AS = {"gb200-nvl72": "b200-dgx", "gb300-nvl72": "b200-dgx"}
 #: Profiles of eager PyTorch, of models and not of engines.
 PROFILES = (
     "h100_qwen1.5-0.5b", "h100_bert-small", "h100_vit", "mi300x_qwen1.5-0.5b", "mi300x_bert-small",
@@ -83,6 +85,7 @@ def fits() -> list[Fit]:
     return [
         *(fit for level in LEVELS for fit in _level_fits(level)),
         *(_twin_fit(preset, *like) for preset, like in TWINS.items()),
+        *(_loss_fit(preset, like) for preset, like in LOSE_AS.items()),
         _launch_fit(),
         _eager_fit(),
     ]
@@ -183,6 +186,28 @@ def _twin_fit(preset: str, like: str, why: str) -> Fit:
 
     return Fit(
         "steps-as", preset, "chip.gpu.libraries.sustained", names, len(names), run, {}, quick=True
+    )
+
+
+def _loss_fit(preset: str, like: str) -> Fit:
+    """Sustained rates of another chip, by what bursts of both sustain."""
+
+    def run() -> dict[str, Constant]:
+        gpu, own = Cluster.load(like).chip.gpu, Cluster.load(preset).chip.gpu
+        assert gpu is not None and own is not None, "both are GPUs"
+        table = gpu.libraries["sustained"]
+        bursts = [g.constants["gemm.sustained"].value for g in (own, gpu)]
+        share = table["gemm.sustained"].value * bursts[0] / bursts[1]
+        why = f"of bursts, as much as on {like}"
+        return {
+            "gemm.sustained": (share, "assumed", why),
+            "gemm.power_ns": (table["gemm.power_ns"].value, "assumed", f"as {like}"),
+            "attention.sustained": (table["attention.sustained"].value, "assumed", f"as {like}"),
+        }
+
+    names = ("gemm.sustained", "gemm.power_ns", "attention.sustained")
+    return Fit(
+        "steps-loss", preset, "chip.gpu.libraries.sustained", names, len(names), run, {}, quick=True
     )
 
 

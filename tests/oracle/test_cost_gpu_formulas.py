@@ -15,7 +15,12 @@ import numpy as np
 import pytest
 
 from flint.backends.cost.chips.families.gpu.constants import HEAD_SIZES, constants_of
-from flint.backends.cost.chips.families.gpu.products import SPLITS, WARP_GROUP_TILES, WARP_TILES
+from flint.backends.cost.chips.families.gpu.products import (
+    CUDA_CORE_TILES,
+    SPLITS,
+    WARP_GROUP_TILES,
+    WARP_TILES,
+)
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.backends.cost.chips.model import latency_ns
 from flint.backends.cost.software import with_stack
@@ -81,6 +86,8 @@ def tile_ns(row: Row, height: int, width: int, split: int, gpu: Gpu) -> float:
     steps = math.ceil(k / split / each)
     result = (row.moved - size * batch * (m + n) * k) / (batch * m * n)  # bytes of an element
     end = per_k * gpu["gemm.epilogue_k"] * min(max(result, size), 8) / size
+    if row.dtype == "f32":  # on CUDA cores: as many bytes of k as of 16-bit elements
+        end *= 2 / size
     taken_in = gpu["gemm.feed_ns"] * (height + width) * 64 / 32768
     one = steps * (max(per_k * each, taken_in) + gpu["gemm.step_ns"]) + end
     tiles = batch * math.ceil(m / height) * math.ceil(n / width)
@@ -95,6 +102,14 @@ def from_memory_ns(row: Row, gpu: Gpu) -> float:
     return max(stays * row.moved / gpu.l2 + (1 - stays) * slow, row.moved / gpu.memory)
 
 
+def tiles_for(row: Row) -> list[tuple[int, int]]:
+    """Those of groups of warps; on CUDA cores large ones, and thin ones for thin products."""
+    if row.dtype != "f32":
+        return list(WARP_GROUP_TILES)
+    _, m, n, _ = row.dims
+    return [tile for tile in CUDA_CORE_TILES if min(tile) > 16 or min(m, n) <= 16]
+
+
 def product_ns(row: Row, gpu: Gpu) -> float:
     if 0 in row.dims[1:]:
         side = max((max(row.flops, 2) / 2) ** (1 / 3), 1)
@@ -102,7 +117,7 @@ def product_ns(row: Row, gpu: Gpu) -> float:
     batch, m, n, _ = row.dims
     memory, p, best = from_memory_ns(row, gpu), gpu["gemm.overlap"], math.inf
     for split in SPLITS:
-        waves = min(tile_ns(row, high, wide, split, gpu) for high, wide in WARP_GROUP_TILES)
+        waves = min(tile_ns(row, high, wide, split, gpu) for high, wide in tiles_for(row))
         bytes_ns, extra = memory, 0.0
         if split > 1:  # parts in f32, written and read
             bytes_ns += 2 * 4 * batch * m * n * split / gpu.l2
@@ -142,9 +157,11 @@ def per_byte_ns(gpu: Gpu) -> float:
 
 
 def softmax_ns(row: Row, gpu: Gpu) -> float:
-    elements, columns = row.touched, row.dims[3]
-    by_block = elements * gpu["softmax.long_cycles"] / gpu.cycles if columns > 1024 else 0.0
-    return max(bandwidth_ns(row, gpu, "softmax", elements), gpu["softmax.launch_ns"] + by_block)
+    streamed = bandwidth_ns(row, gpu, "softmax", row.touched)
+    if row.dims[3] <= 1024:
+        return streamed
+    again = row.moved * (gpu["softmax.long_bytes"] - 1)
+    return streamed + again / (gpu["softmax.memory_efficiency"] * gpu.memory)
 
 
 def norm_ns(row: Row, gpu: Gpu) -> float:
@@ -153,9 +170,10 @@ def norm_ns(row: Row, gpu: Gpu) -> float:
     again = min(max(row.read / rows / gpu["norm.near_bytes"] - 1, 0), 1) * row.read
     by_bytes = (row.moved + again) / (gpu["norm.memory_efficiency"] * gpu.memory)
     reads = columns * max(row.read / max(row.written, 1), 1)
-    cycles = gpu["norm.row_cycles"] + reads * gpu["norm.element_cycles"]
-    waves = max(rows / gpu.sms, 1)
-    return gpu["norm.launch_ns"] + by_bytes + waves * cycles / (gpu.cycles / gpu.sms)
+    blocks = rows * min(columns / gpu["norm.block_elements"], 1)
+    cycles = max(blocks / gpu.sms, 1) * gpu["norm.row_cycles"]
+    cycles += max(rows / gpu.sms, 1) * reads * gpu["norm.element_cycles"]
+    return gpu["norm.launch_ns"] + by_bytes + cycles / (gpu.cycles / gpu.sms)
 
 
 def gather_ns(row: Row, gpu: Gpu) -> float:
@@ -357,7 +375,7 @@ def test_attention_without_dimensions_has_its_flops_and_bytes() -> None:
     assert found == pytest.approx(GPU["decode.launch_ns"] + 1e14 / rate, rel=1e-4)
 
 
-@pytest.mark.parametrize("tiles", [WARP_TILES, WARP_GROUP_TILES])
+@pytest.mark.parametrize("tiles", [WARP_TILES, WARP_GROUP_TILES, CUDA_CORE_TILES])
 def test_tiles_lie_either_way_round(tiles: tuple[tuple[int, int], ...]) -> None:
     assert len(set(tiles)) == len(tiles)
     assert {(wide, high) for high, wide in tiles} == set(tiles)

@@ -168,16 +168,19 @@ def test_a_kernel_without_a_price_has_one_by_its_cycles(program: Program) -> Non
         ("xla-tpu-cycles", "v5p", "h100-dgx", "no cores whose cycles"),
         ("xla-tpu-cycles", "v5p", "v6e", "are of v5p, not of TPU v6e"),
         ("xla-tpu", "v5p", "v5p", "no cycles of its kernels: xla-tpu made it"),
+        ("xla-tpu-cycles", "v5p", "v5p", "no cycles of its kernels: xla-tpu-cycles made it"),
     ],
 )
 def test_times_that_are_not_there_are_refused(
     program: Program, name: str, chip: str, cluster: str, said: str
 ) -> None:
-    if name == "xla-tpu":
+    if "no cycles" in said:
         program = replace(program, cycles=np.zeros_like(program.cycles))
     with pytest.raises(FlintError, match=said) as error:
         priced(compiled(program, name, chip), cluster)
     assert error.value.code == "FL719" and error.value.help
+    captured = "--compiler xla-tpu-cycles" in error.value.help
+    assert captured == (not said.endswith(("xla-tpu-cycles made it", "TPU v6e")))
 
 
 def test_a_timing_has_a_name(program: Program) -> None:

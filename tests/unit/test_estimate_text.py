@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from flint.backends.cost.estimate import Estimate, estimate
 from flint.backends.cost.estimate_text import MEMORY_ROWS, estimate_text
+from flint.backends.cost.memory.runtime import RuntimeKind
 from flint.cli import app
 from flint.cluster.models import Cluster
 from flint.ir.mesh import Mesh
@@ -88,6 +89,11 @@ def test_memory_is_shown_with_what_the_chip_has(estimated: Estimate) -> None:
     tight = replace(estimated, classes=(replace(estimated.classes[0], memory=full),))
     (shown,) = _lines(estimate_text(tight), "memory  ")
     assert shown == "79.0 GiB + 723 MiB of the runtime of 79.1 GiB, DOES NOT FIT"
+    for kind in (RuntimeKind.ALLOCATOR, RuntimeKind.COMMUNICATORS):  # these are not certain
+        beside = replace(full, runtime={str(kind): GIB})
+        found = replace(estimated, classes=(replace(estimated.classes[0], memory=beside),))
+        (shown,) = _lines(estimate_text(found), "memory  ")
+        assert shown == "79.0 GiB + 1.00 GiB of the runtime of 79.1 GiB, may not fit"
 
 
 def test_of_many_classes_those_with_most_memory_are_shown(estimated: Estimate) -> None:

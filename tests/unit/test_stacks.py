@@ -199,10 +199,15 @@ def test_rates_of_bursts_are_said_where_no_others_are_known(tmp_path: Path) -> N
         in trace.estimate(tmp_path / "base.toml").to_text()
     )
     assert said not in trace.estimate("v5p").to_text()
-    starts_only = trace.estimate("gb200-nvl72").to_text()  # its table has the launch, no rate
+    launch = {"gemm.launch_ns": H100.chip.gpu.libraries["sustained"]["gemm.launch_ns"]}
+    without = H100.chip.gpu.model_copy(update={"libraries": {"sustained": launch}})
+    chip = H100.chip.model_copy(update={"gpu": without})
+    starts_only = trace.estimate(H100.model_copy(update={"chip": chip})).to_text()
     assert (
         said in starts_only and "sustained" not in starts_only.split("stack", 1)[1].splitlines()[0]
     )
+    for preset in ("b200-dgx", "gb200-nvl72", "gb300-nvl72", "b300-hgx"):
+        assert said not in trace.estimate(preset).to_text()
     alike = plain.chip.gpu.model_copy(update={"constants": {}, "like": "b200-dgx"})
     lent = plain.model_copy(update={"chip": plain.chip.model_copy(update={"gpu": alike})})
     assert "stack      xla (triton, cudnn, sustained)" in trace.estimate(lent).to_text()

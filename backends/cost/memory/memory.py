@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flint.backends.cost.memory.heap import gap_bytes
 from flint.backends.cost.memory.liveness import Buffers, buffers, donated
+from flint.backends.cost.memory.runtime import RuntimeKind
 from flint.backends.cost.simulate.layers import (
     Preparation,
     follows_the_layers,
@@ -255,6 +256,18 @@ class MemoryUse:
     def fits(self) -> bool:
         """Whether all of it fits into the chip's memory; so it does where none is known."""
         return not self.capacity_bytes or self.total_bytes <= self.capacity_bytes
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, in words.
+
+        What the allocator reserves and what groups of devices hold was fitted on few programs: where
+        that alone is too much, a step may run with less of it.
+        """
+        if self.fits:
+            return "fits"
+        sure = self.peak_bytes + self.runtime.get(RuntimeKind.CONTEXT, 0)
+        return "may not fit" if sure <= self.capacity_bytes else "DOES NOT FIT"
 
 
 def memory_use(

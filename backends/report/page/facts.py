@@ -23,9 +23,8 @@ def cards(e: Estimate) -> Markup:
     fullest = max(e.classes, key=lambda c: c.memory.peak_bytes)
     memory, ranks = fullest.memory, sum(c.ranks for c in e.classes)
     bound = "a lower bound: some operations have no price" if e.is_lower_bound else ""
-    fits = "fits" if memory.fits else "DOES NOT FIT"
     capacity = known_capacity(memory.capacity_bytes)
-    held = f"of {format_bytes(capacity)}, {fits}" if capacity else ""
+    held = f"of {format_bytes(capacity)}, {memory.verdict}" if capacity else ""
     unknown = memory.recorded and not memory.peak_bytes
     shown = (
         ("step time", format_duration(e.step_time_ns), bound or _sure(e)),

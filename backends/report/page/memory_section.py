@@ -36,10 +36,7 @@ def memory_section(e: Estimate, memory: MemoryOverTime, end_ns: float) -> Sectio
 def _said(memory: MemoryOverTime, who: str) -> Markup:
     capacity = known_capacity(memory.capacity_bytes)
     of = f" of {format_bytes(capacity)}" if capacity else ""
-    fits = (
-        ", it fits" if memory.peak_bytes + memory.runtime_bytes <= capacity else ", it DOES NOT FIT"
-    )
-    verdict = fits if capacity else ""
+    verdict = f", it {memory.verdict}" if capacity else ""
     beside = (
         f" and {format_bytes(memory.runtime_bytes)} of the runtime" if memory.runtime_bytes else ""
     )

@@ -63,7 +63,7 @@ class MemoryOverTime:
     The highest of `points` is `peak_bytes`, and is reached first at `peak_ns`. `breakdown` is what is in use then by
     `MemoryKind`, `buffers` the largest of it, and `buffers_left_out` how many arrays more there are, of
     `left_out_bytes` together. `capacity_bytes` is the chip's memory, 0 if none is known; `runtime_bytes`
-    are what the software keeps of it beside all that.
+    are what the software keeps of it beside all that, `verdict` says whether it fits.
     """
 
     name: str
@@ -76,6 +76,7 @@ class MemoryOverTime:
     left_out_bytes: int
     capacity_bytes: int
     runtime_bytes: int = 0
+    verdict: str = ""
 
 
 def memory_over_time(estimate: Estimate, number: int) -> MemoryOverTime:
@@ -101,13 +102,16 @@ def memory_over_time(estimate: Estimate, number: int) -> MemoryOverTime:
         left_out_bytes=left_out_bytes,
         capacity_bytes=use.capacity_bytes,
         runtime_bytes=use.runtime_bytes,
+        verdict=use.verdict,
     )
 
 
 def _recorded(c: ClassEstimate) -> MemoryOverTime:
     """What a profile says of it: the peak alone."""
     use = c.memory
-    return MemoryOverTime(c.name, (), use.peak_bytes, 0.0, {}, (), 0, 0, use.capacity_bytes)
+    return MemoryOverTime(
+        *(c.name, (), use.peak_bytes, 0.0, {}, (), 0, 0, use.capacity_bytes), verdict=use.verdict
+    )
 
 
 def _curve(timeline: ClassTimeline, program: Program, layout: Buffers) -> tuple[MemoryPoint, ...]:

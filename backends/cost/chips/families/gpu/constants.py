@@ -110,11 +110,14 @@ CONSTANTS: Mapping[str, Constant] = {
     "softmax.launch_ns": _LAUNCH,
     "softmax.memory_efficiency": _BANDWIDTH,
     "softmax.cycles": _CYCLES,
-    "softmax.long_cycles": Constant("of an SM per element of a row that registers do not hold"),
+    "softmax.long_bytes": Constant(
+        "bytes that move for rows that registers do not hold, over theirs", least=1
+    ),
     "norm.launch_ns": _LAUNCH,
     "norm.memory_efficiency": _BANDWIDTH,
     "norm.row_cycles": Constant("of an SM per row, beside its bytes"),
     "norm.element_cycles": Constant("of an SM per element of the rows that it works on"),
+    "norm.block_elements": Constant("of shorter rows that one block of threads takes", least=1),
     "norm.near_bytes": Constant(
         "of a row that stay near an SM; a longer one is read twice", least=1
     ),
@@ -161,8 +164,9 @@ UNLESS_SAID = {
     "convolution.efficiency": 1.0,
     "attention.sustained": 1.0,
     "elementwise.indexed_cycles": 0.0,
-    "softmax.long_cycles": 0.0,
+    "softmax.long_bytes": 1.0,
     "norm.element_cycles": 0.0,
+    "norm.block_elements": 1.0,
     "norm.near_bytes": 2.0**40,  # longer than any row
     **{f"{own}.power_share": 1.0 for own in QUANTISED},
     **{f"{own}.narrow_rows": 0.0 for own in QUANTISED},

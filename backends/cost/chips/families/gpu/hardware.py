@@ -59,6 +59,11 @@ class GpuHardware:
         """Dense peak for a type. Raises FlintError FL705 if the chip file has none for it."""
         return ON_GPU.flops_per_ns(self.chip, dtype)
 
+    def is_on_cuda_cores(self, dtype: str) -> bool:
+        """Whether products of a type are of f32 that Tensor Cores, which are faster, do not multiply."""
+        name, _ = ON_GPU.on(self.chip, dtype)
+        return name == "f32" and self.peak_flops_per_ns("f32") < self.peak_flops_per_ns("tf32")
+
     @property
     def has_warp_groups(self) -> bool:
         """Whether groups of warps multiply together, as from Hopper on."""

@@ -108,16 +108,15 @@ def softmax_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Softmax and its backward pass.
 
     Of rows up to `IN_WARP` elements a warp holds one in its registers. Longer ones are those of a
-    block of threads, which goes over a row three times (maximum, sum, result): another kernel, bound
-    by its bytes or by what an SM does for an element (`softmax.long_cycles`: 1.2 to 1.9 on NeuSight's
-    five GPUs), so that rows of 2-byte elements are far from the bandwidth.
+    block of threads, which goes over a row three times (maximum, sum, result). Some of it comes from
+    memory again: `softmax.long_bytes` times the bytes move, 2 (three reads and a write) at most.
+    NeuSight's five GPUs take 0.9 to 1.3 times as long for a byte of such a row.
     """
     c = hardware.constants
-    elements = row_elements(kernels)
-    long = elements * (ReductionDims.of(kernels.dims).reduced > IN_WARP)
-    by_block = long * (c["softmax.long_cycles"] / (hardware.sms * hardware.cycles_per_ns))
-    by_bytes = bandwidth_ns(kernels, hardware, "softmax", elements)
-    result: Float64s = np.maximum(by_bytes, c["softmax.launch_ns"] + by_block)
+    long = ReductionDims.of(kernels.dims).reduced > IN_WARP
+    bandwidth = c["softmax.memory_efficiency"] * hardware.memory_bytes_per_ns
+    again = long * (c["softmax.long_bytes"] - 1) * kernels.moved_bytes / bandwidth
+    result: Float64s = bandwidth_ns(kernels, hardware, "softmax", row_elements(kernels)) + again
     return result
 
 
@@ -125,7 +124,7 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     """Layer norm, RMS norm and their backward passes.
 
     A block of threads takes a row: loads, sums, waits for the sums (`norm.row_cycles`), loads again
-    and stores. What it loaded first is still near the SM if a row has `norm.near_bytes` (its share
+    and stores (of compilers' kernels several short rows, of `norm.block_elements` together). What it loaded first is still near the SM if a row has `norm.near_bytes` (its share
     of the L1); of rows twice as long all comes from memory again. Rows fewer than SMs leave some of
     them idle: a row takes an SM what the elements take that it reads (`norm.element_cycles`).
     """
@@ -135,8 +134,10 @@ def norm_ns(kernels: Kernels, hardware: GpuHardware) -> Float64s:
     beyond = np.clip(kernels.read_bytes / (rows * c["norm.near_bytes"]) - 1, 0, 1)
     moved = kernels.moved_bytes + beyond * kernels.read_bytes
     reads = dims.reduced * np.maximum(kernels.read_bytes / np.maximum(kernels.written_bytes, 1), 1)
-    of_row = c["norm.row_cycles"] + reads * c["norm.element_cycles"]
-    by_rows = np.maximum(rows / hardware.sms, 1) * of_row / hardware.cycles_per_ns
+    blocks = rows * np.minimum(dims.reduced / c["norm.block_elements"], 1)
+    cycles = np.maximum(blocks / hardware.sms, 1) * c["norm.row_cycles"]
+    cycles += np.maximum(rows / hardware.sms, 1) * reads * c["norm.element_cycles"]
+    by_rows = cycles / hardware.cycles_per_ns
     by_bytes = moved / (c["norm.memory_efficiency"] * hardware.memory_bytes_per_ns)
     result: Float64s = c["norm.launch_ns"] + by_bytes + by_rows
     return result
