@@ -139,6 +139,12 @@ own_buffers = _field("_buffers", "torch.nn:Module")
 own_modules = _field("_modules", "torch.nn:Module")
 _find("torch.nn:Module._apply")
 TracerBase: Any = _find("torch.fx.proxy:TracerBase")
+_FAKES = "torch._subclasses.fake_tensor"
+DataDependentOutputException: Any = _find(f"{_FAKES}:DataDependentOutputException")
+DynamicOutputShapeException: Any = _find(f"{_FAKES}:DynamicOutputShapeException")
+UnsupportedOperatorException: Any = _find(f"{_FAKES}:UnsupportedOperatorException")
+DeviceGuard: Any = _find("torch:_C._acc.DeviceGuard")
+private_device_type: Callable[[], Any] = _later("torch:_C._autograd.DeviceType.PrivateUse1")
 make_device: Callable[..., None] = _find(
     "torch.utils.backend_registration:_setup_privateuseone_for_python_backend"
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import sys
 import traceback
@@ -15,6 +16,7 @@ from typing import Any
 
 import flint
 from flint.errors import FlintError
+from flint.frontends.user_code import user_place
 from flint.io.inputs import record_if_asked
 from flint.io.processes import IDLE_SECONDS, TOTAL_SECONDS, Watch, begin_child
 
@@ -73,19 +75,55 @@ def flint_error_in(error: BaseException) -> FlintError | None:
     return cause
 
 
+def chain_of(error: BaseException) -> list[BaseException]:
+    """An exception and those that it was raised from or while handling, the first one first."""
+    found = [error]
+    while True:
+        last = found[-1]
+        earlier = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if earlier is None or earlier in found:
+            return [one for one in found[::-1] if one is error or not _only_traces(one)]
+        found.append(earlier)
+
+
+def _only_traces(error: BaseException) -> bool:
+    """Whether JAX put an exception into the chain to hold a traceback."""
+    kind = type(error)
+    return kind.__module__.startswith("jax.") and "StackTrace" in kind.__name__
+
+
 def what_happened(error: BaseException) -> str:
-    """`raised ValueError: its first line`, or `exited with 3`."""
+    """`raised ValueError: its first line`, or `exited with 3`; of a chain the first and the last."""
+    chain = chain_of(error)
+    told = [_told(chain[0])] if len(chain) == 1 else [_told(chain[0]), _told(error)]
+    return ", then ".join(told)
+
+
+def _told(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"exited with {error.code}"
-    text = str(error).strip()
+    text = _ADDRESS.sub("", str(error)).strip()
     first = text.splitlines()[0] if text else "no message"
     return f"raised {type(error).__name__}: {first}"
+
+
+#: Where an object lies in memory, in what Python prints for objects that have no text.
+_ADDRESS = re.compile(r"(?: object)? at 0x[0-9a-fA-F]+")
 
 
 def place_of(
     error: BaseException, name: str, place: Callable[[BaseException], str | None]
 ) -> str | None:
-    """The line of the program that an error comes from: of a SyntaxError, what it names."""
+    """The line of the program that the first exception of a chain comes from, else a later one: of
+    a SyntaxError, what it names. `place` finds other lines where none of them has the user's."""
+    chain = chain_of(error)
+    found = (_place(one, name, find) for find in (user_place, place) for one in chain)
+    return next((p for p in found if p), None)
+
+
+def _place(
+    error: BaseException, name: str, place: Callable[[BaseException], str | None]
+) -> str | None:
     if isinstance(error, SyntaxError):
         return f"{Path(error.filename).name}:{error.lineno}" if error.filename else name
     return place(error)

@@ -14,7 +14,8 @@ pytest.importorskip("jax")
 import flint
 from flint.backends.cost.chips.kernels import KernelKind
 from flint.frontends.torch_precision import convolution_precision, matmul_precision
-from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS, work_of
+from flint.frontends.torch_world.program.cuda_kernels import PRECISION
+from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS, work_of
 from flint.frontends.torch_world.record.recording import Event, TensorInfo
 from flint.tracing import trace_script
 
@@ -108,7 +109,7 @@ def test_a_recorded_operator_multiplies_its_factors(
 
 def test_which_operators_multiply() -> None:
     assert {"mm", "addmm", "bmm", "linear", "_grouped_mm", "_flash_attention_forward"} <= PRODUCTS
-    assert not PRODUCTS & (CONVOLUTIONS | {"sum", "add", "embedding"})
+    assert not PRODUCTS & (OF_CUDNN | {"sum", "add", "embedding"})
 
 
 SCRIPT = """import torch

@@ -15,9 +15,12 @@ from typing import Any
 import torch
 
 from flint.frontends.torch_private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     OpOverload,
+    UnsupportedOperatorException,
     as_subclass,
     refuse_addresses,
     schema_of,
@@ -25,6 +28,7 @@ from flint.frontends.torch_private import (
     without_dispatch,
 )
 from flint.frontends.torch_world.device.device import virtual_device
+from flint.frontends.torch_world.record.refusals import no_shapes, of_data, sparse
 
 _META = torch.device("meta")
 _UNSUITABLE = (
@@ -74,27 +78,27 @@ class Fakes:
         self._keys = virtual_device() if device is None else None
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-        """`func(*args, **kwargs)`."""
+        """`func(*args, **kwargs)`. Raises FlintError FL255, FL256, FL257."""
         suitable = self._suitable.get(func)
         if suitable is None:
             suitable = self._suitable[func] = _is_suitable(func)
         if not suitable or self._mode.in_kernel_invocation:
-            return func(*args, **kwargs)
+            return _inferred(func, args, kwargs)
         tensors: list[FakeTensor] = []
         parts: list[Any] = [func]
         if not self._describe(parts, args, tensors) or (
             kwargs and not self._describe(parts, tuple(kwargs.items()), tensors)
         ):
-            return func(*args, **kwargs)
+            return _inferred(func, args, kwargs)
         device = tensors[0].fake_device if tensors else kwargs.get("device")
         if device not in self._devices or any(t.fake_device != device for t in tensors):
-            return func(*args, **kwargs)
+            return _inferred(func, args, kwargs)
         parts += (device, torch.get_default_dtype())
         key = tuple(parts)
         entry = self._known.get(key)
         if entry is not None:
             return self._make(entry, tensors, device)
-        result = func(*args, **kwargs)
+        result = _inferred(func, args, kwargs)
         if key not in self._known:
             self._known[key] = self._learn(result, tensors, device)
         return result
@@ -190,6 +194,32 @@ class Fakes:
 
 
 _NOT_KNOWN = _Result(-2, False)
+
+
+def _inferred(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """What PyTorch makes of an operator on fake tensors, or its refusal by name."""
+    try:
+        result = func(*args, **kwargs)
+    except (DynamicOutputShapeException, DataDependentOutputException) as error:
+        raise of_data(func) from error
+    except UnsupportedOperatorException as error:
+        raise no_shapes(func) from error
+    except RuntimeError as error:
+        if not str(error).startswith(_NO_KERNEL):
+            raise
+        raise no_shapes(func) from error
+    for made in result if isinstance(result, (list, tuple)) else (result,):
+        if isinstance(made, torch.Tensor) and _is_sparse(made):
+            raise sparse(func)
+    return result
+
+
+def _is_sparse(made: torch.Tensor) -> bool:
+    return made.layout is not torch.strided and made.device.type != "cpu"
+
+
+#: How PyTorch says that an operator of its own, or of the program, has no kernel for the device.
+_NO_KERNEL = ("Could not run", "There was no fake impl registered")
 
 
 def _is_suitable(func: OpOverload) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from flint.frontends.torch_world.program.cuda_kernels import KERNELS
 from flint.frontends.torch_world.program.names import base_name
 from flint.ir.op_class import OpClass
 
 #: Names of operators, without `aten.`, overload, `_foreach_` and a last underscore, by class.
 _ATEN: dict[OpClass, str] = {
-    OpClass.FILL: "_local_scalar_dense arange eye fill full full_like linspace new_full new_ones "
+    OpClass.FILL: "_efficientzerotensor _local_scalar_dense _new_zeros_with_same_feature_meta arange eye fill full full_like linspace new_full new_ones "
     "new_zeros ones ones_like scalar_tensor zero zeros zeros_like",
     OpClass.RANDOM: "bernoulli exponential normal rand "
     "rand_like randint randint_like randn randn_like random randperm uniform",
@@ -17,7 +18,8 @@ _ATEN: dict[OpClass, str] = {
     "leaky_relu_backward lerp logical_and logical_not logical_or logical_xor masked_fill "
     "nan_to_num ne polar relu relu6 round sgn sign square threshold threshold_backward trunc where "
     "__and__ __or__ __xor__ __iand__ __ior__ __ixor__ __lshift__ __rshift__ addcmul hardtanh "
-    "hardtanh_backward heaviside prelu softshrink",
+    "hardtanh_backward heaviside prelu softshrink _prelu_kernel _prelu_kernel_backward hardshrink "
+    "hardshrink_backward rrelu_with_noise rrelu_with_noise_backward softshrink_backward",
     OpClass.FUNCTION: "acos acosh addcdiv asin asinh atan atan2 atanh celu cosh digamma elu "
     "elu_backward erf erfc erfinv exp2 expm1 floor_divide fmod gelu gelu_backward glu "
     "glu_backward hardsigmoid hardsigmoid_backward hardswish hardswish_backward hypot i0 lgamma "
@@ -50,7 +52,9 @@ _ATEN: dict[OpClass, str] = {
     "_unsafe_index_put diagonal_scatter embedding_dense_backward index_add index_copy index_fill "
     "index_put masked_scatter scatter scatter_add scatter_reduce select_scatter slice_scatter",
     OpClass.MOVE: "_chunk_cat diagonal_backward im2col max_unpool2d pixel_shuffle "
-    "pixel_unshuffle reflection_pad1d reflection_pad2d repeat_interleave replication_pad2d roll",
+    "pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d repeat_interleave "
+    "replication_pad1d replication_pad2d replication_pad3d roll channel_shuffle "
+    "native_channel_shuffle max_unpool3d",
     OpClass.REDUCE: "_euclidean_dist all amax amin aminmax any argmax argmin bincount "
     "count_nonzero linalg_vector_norm logsumexp max mean median min mse_loss nanmedian norm "
     "nuclear_norm prod std std_mean sum var var_mean",
@@ -80,9 +84,12 @@ _ATEN: dict[OpClass, str] = {
     OpClass.TOP_K: "topk",
     OpClass.FFT: "_fft_c2c _fft_c2r _fft_r2c",
     OpClass.DROPOUT: "native_dropout native_dropout_backward",
-    OpClass.OPTIMIZER: "_fused_adam _fused_adamw",
+    OpClass.OPTIMIZER: "_fused_adagrad _fused_adam _fused_adamw _fused_sgd",
 }
-_CLASSES = {name: c for c, names in _ATEN.items() for name in names.split()}
+_CLASSES = {
+    **{name.partition(".")[0]: kernel.op for name, kernel in KERNELS.items()},
+    **{name: c for c, names in _ATEN.items() for name in names.split()},
+}
 
 
 def class_of(op: str) -> OpClass:

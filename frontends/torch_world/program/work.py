@@ -10,6 +10,12 @@ import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
+from flint.frontends.torch_world.program.cuda_kernels import (
+    KERNELS,
+    PRECISION,
+    native_attention,
+    three_factors,
+)
 from flint.frontends.torch_world.program.names import base_name, is_foreach
 from flint.frontends.torch_world.program.op_classes import class_of
 from flint.frontends.torch_world.program.operands import num_elements, results, total_elements
@@ -20,8 +26,6 @@ from flint.passes.work import formulas
 from flint.passes.work.work import Work
 
 WorkRule = Callable[[Event], Work]
-#: Attribute of an event that multiplies f32: PyTorch's setting then, `ieee` or `tf32`.
-PRECISION = "fp32_precision"
 
 
 def work_of(event: Event) -> Work:
@@ -422,6 +426,13 @@ PER_ELEMENT: Mapping[str, int] = {
     "clamp": 2,
     "binary_cross_entropy_backward": 6,
     "elu": 3,
+    "_prelu_kernel": 2,
+    "_prelu_kernel_backward": 4,
+    "hardshrink": 2,
+    "hardshrink_backward": 2,
+    "rrelu_with_noise": 3,
+    "rrelu_with_noise_backward": 2,
+    "softshrink_backward": 2,
     "gelu": 5,  # x * (1 + erf(x / sqrt 2)) / 2
     "gelu_backward": 9,  # the derivative: erf, exp and their sum
     "glu": 2,
@@ -462,9 +473,11 @@ _HEADS_FIRST = tuple(
     )
 )
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_cudnn_attention")
-CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
+#: What cuDNN multiplies in its own precision.
+OF_CUDNN = frozenset({"convolution", "convolution_backward", "_cudnn_rnn", "_cudnn_rnn_backward"})
 #: Operator (without `aten.`, overload and underscore) to rule.
 RULES: Mapping[str, WorkRule] = {
+    **{name.partition(".")[0]: kernel.work for name, kernel in KERNELS.items()},
     **dict.fromkeys(
         (
             *("mm", "bmm", "mv", "dot", "vdot", "matmul", "_int_mm"),
@@ -559,8 +572,16 @@ RULES: Mapping[str, WorkRule] = {
         (f"upsample_{kind}_backward" for kind in ("bilinear2d", "bicubic2d", "trilinear3d")),
         lambda e: Work(flops=11 * num_elements(e.inputs[0])),
     ),
+    "upsample_linear1d_backward": lambda e: Work(flops=5 * num_elements(e.inputs[0])),
     **dict.fromkeys(  # each gradient is added to that of the element it was copied from
-        (f"upsample_nearest{n}d_backward" for n in (1, 2, 3)),
+        (
+            *(f"upsample_nearest{n}d_backward" for n in (1, 2, 3)),
+            *(
+                f"{kind}_pad{n}d_backward"
+                for kind in ("reflection", "replication")
+                for n in (1, 2, 3)
+            ),
+        ),
         lambda e: Work(flops=num_elements(e.inputs[0])),
     ),
     "isin": lambda e: Work(flops=math.prod(num_elements(t) for t in e.inputs)),
@@ -571,6 +592,10 @@ RULES: Mapping[str, WorkRule] = {
         (
             *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d"),
             *("avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"),
+            *("max_pool3d_with_indices", "max_pool3d_with_indices_backward", "avg_pool3d"),
+            *("avg_pool3d_backward", "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward"),
+            *("adaptive_max_pool2d", "adaptive_max_pool2d_backward", "adaptive_max_pool3d"),
+            *("adaptive_max_pool3d_backward", "fractional_max_pool2d", "fractional_max_pool3d"),
         ),
         pooling,
     ),
@@ -590,5 +615,6 @@ PRODUCTS = frozenset(
     in (
         *(matmul, scaled_matmul, linear, grouped_matmul, attention, attention_backward),
         *(attention_sequence_first, attention_sequence_first_backward),
+        *(three_factors, native_attention),
     )
 )

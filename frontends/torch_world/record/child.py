@@ -23,6 +23,7 @@ from typing import TextIO
 from flint.errors import FlintError
 from flint.frontends.torch_world.record.job import Job
 from flint.frontends.torch_world.record.recording import Recording
+from flint.frontends.torch_world.record.refusals import said_of_cuda
 from flint.frontends.user_code import library_place, user_place
 from flint.frontends.user_process import (
     Failure,
@@ -75,14 +76,16 @@ def _raised(job: Job, error: BaseException) -> Outcome:
     trace = traceback_of(error)
     cause = flint_error_in(error)
     if cause is not None:
-        return Failure(cause.code, cause.message, cause.place, cause.help, trace)
+        place = cause.place or user_place(cause)
+        return Failure(cause.code, cause.message, place, cause.help, trace)
     place = place_of(error, job.name, user_place)
     if place is None and not isinstance(error, SystemExit):
         return Bug(trace)
     help_ = "it runs on tensors without data as one rank of the mesh; -v shows the whole traceback"
     library = library_place(error)
     where = f" (in {library})" if library else ""
-    return Failure("FL230", f"{job.name} {what_happened(error)}{where}", place, help_, trace)
+    happened = said_of_cuda(what_happened(error))
+    return Failure("FL230", f"{job.name} {happened}{where}", place, help_, trace)
 
 
 def serve() -> None:

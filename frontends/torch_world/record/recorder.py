@@ -27,8 +27,9 @@ from flint.frontends.torch_private import (
 )
 from flint.frontends.torch_world.device.device import SHOWN, is_virtual, virtual_device
 from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm_of, family_of
+from flint.frontends.torch_world.program.cuda_kernels import PRECISION
 from flint.frontends.torch_world.program.names import base_name
-from flint.frontends.torch_world.program.work import CONVOLUTIONS, PRECISION, PRODUCTS
+from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS
 from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
@@ -55,7 +56,7 @@ _ALLOCATIONS = frozenset(
 #: Operators that copy between devices.
 _COPIES = frozenset(("aten::_to_copy", "aten::copy_", "aten::_copy_from", "prims::device_put"))
 _DEVICE_OF = torch.ops.prim.device.default
-_PLAIN = (torch.Tensor, FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class Recorder(TorchDispatchMode):
         found = self._subclasses.get(kind)
         if found is None:
             own = getattr(kind, "__torch_dispatch__", None)
-            plain = kind in _PLAIN or own is plain_dispatch
+            plain = issubclass(kind, FakeTensor) or kind in _PLAIN or own is plain_dispatch
             found = self._subclasses[kind] = own is not None and not plain
         return found
 
@@ -381,7 +382,7 @@ def _operator(func: OpOverload) -> _Operator:
         func=func,
         op=str(func),
         names=tuple(a.name for a in schema.arguments),
-        written=written,
+        written=() if torch.Tag.inplace_view in func.tags else written,  # no element moves
         allocates=schema.name in _ALLOCATIONS,
         copies=schema.name in _COPIES,
         family=family_of(*schema.name.split("::")),
@@ -400,7 +401,7 @@ def _is_composite(func: OpOverload) -> bool:
 def _precision(name: str) -> Callable[[], str] | None:
     if name in PRODUCTS:
         return matmul_precision
-    return convolution_precision if name in CONVOLUTIONS else None
+    return convolution_precision if name in OF_CUDNN else None
 
 
 def _tensors(values: Sequence[object]) -> list[Any]:

@@ -130,7 +130,7 @@ def _make_device(session: Session, job: Job) -> None:
     warn = lambda sentence: session.warnings.setdefault(sentence)
     module = make_device_module(session.timeline, chip, count, known, warn)
     try:
-        make_device(NAME, backend_module=module)
+        make_device(NAME, backend_module=module, device_guard=session.lost.guard())
     except RuntimeError as error:
         raise FlintError(
             "FL236",

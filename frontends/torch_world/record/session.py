@@ -9,6 +9,7 @@ from typing import Any
 
 from flint.frontends.torch_world.device.autocast import Autocast
 from flint.frontends.torch_world.device.device import DeviceTimeline
+from flint.frontends.torch_world.device.guard import LostExceptions
 from flint.frontends.torch_world.record.compiled import CompiledCalls
 from flint.frontends.torch_world.record.handover import Handover
 from flint.frontends.torch_world.record.modules import ModulePaths
@@ -27,6 +28,7 @@ class Session:
     phases: Phases
     compiled: CompiledCalls = field(default_factory=CompiledCalls)
     autocast: Autocast = field(default_factory=Autocast)
+    lost: LostExceptions = field(default_factory=LostExceptions)
     values: Any = None
     handover: Handover = field(default_factory=Handover)
     objects: Any = None

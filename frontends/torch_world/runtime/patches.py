@@ -80,6 +80,11 @@ def run_backward(session: Session, original: Function) -> Function:
         session.phases.backward_starts(len(session.modules.stack))
         try:
             return original(*args, **kwargs)
+        except SystemError:
+            first = session.lost.first()
+            if first is None:
+                raise
+            raise first from None
         finally:
             session.phases.backward_ends()
 

@@ -21,6 +21,7 @@ from flint.frontends.torch_private import fake_store, without_modes
 from flint.frontends.torch_world.device.cuda import device_functions
 from flint.frontends.torch_world.device.device import NAME, SHOWN
 from flint.frontends.torch_world.device.devices import DEVICES
+from flint.frontends.torch_world.device.lazy import LAZY
 from flint.frontends.torch_world.device.tensors import TENSORS
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.coalesced import COALESCED
@@ -29,6 +30,7 @@ from flint.frontends.torch_world.runtime.files import FILES, SAFETENSORS
 from flint.frontends.torch_world.runtime.graphs import GRAPHS
 from flint.frontends.torch_world.runtime.objects import OBJECT_COLLECTIVES
 from flint.frontends.torch_world.runtime.patching import Function, Make, Patch, Patches
+from flint.frontends.torch_world.runtime.recurrent import RECURRENT
 
 PUBLIC = Patches()
 _C10D = "torch.distributed.distributed_c10d"
@@ -56,6 +58,8 @@ def stand_ins() -> list[Patch]:
     always = [
         *DEVICES.all,
         *TENSORS.all,
+        *LAZY.all,
+        *RECURRENT.all,
         *FILES.all,
         *COALESCED.all,
         *COMPILERS.all,
@@ -92,9 +96,37 @@ def module_call(session: Session, original: Function) -> Function:
 
 
 @PUBLIC.replaces("torch.jit:script")
-def no_script(session: Session, original: object) -> Function:
-    """Scripts would run in C++, and cannot be compiled over functions that are replaced."""
-    return lambda obj=None, *args, **kwargs: obj
+def no_script(session: Session, original: Function) -> Function:
+    """Scripts would run in C++, and cannot be compiled over functions that are replaced.
+
+    Those of forward-mode derivatives are PyTorch's own, and it keeps their graphs.
+    """
+
+    def script(obj: object = None, *args: object, **kwargs: object) -> object:
+        if getattr(obj, "__module__", None) in _DERIVATIVES:
+            with without_modes():
+                return original(obj, *args, **kwargs)
+        return obj
+
+    return script
+
+
+_DERIVATIVES = ("torch._decomp.decompositions", "torch._decomp.decompositions_for_jvp")
+
+
+@PUBLIC.replaces("torch.nn:DataParallel.__init__")
+def data_parallel(session: Session, original: object) -> Function:
+    """A process of a distributed program has one device."""
+
+    def init(*args: object, **kwargs: object) -> None:
+        raise FlintError(
+            "FL235",
+            "torch.nn.DataParallel divides a batch among the devices of one process: a recorded "
+            "rank has one",
+            help="use torch.nn.parallel.DistributedDataParallel",
+        )
+
+    return init
 
 
 @PUBLIC.replaces("threading:excepthook")

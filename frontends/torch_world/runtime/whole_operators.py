@@ -1,4 +1,5 @@
-"""Operators that GPUs have a kernel for, and that PyTorch takes apart on any other device."""
+"""Operators that GPUs have a kernel for, and that PyTorch takes apart, or has no shapes for, on any
+other device."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 
 import torch
 
-from flint.frontends.torch_private import forget_library
+from flint.frontends.torch_private import forget_library, meta_kernels
+from flint.frontends.torch_world.program.cuda_kernels import shape_kernels
 
 #: Composite operators with kernels of their own for CPU and CUDA, of PyTorch 2.13, whose results
 #: are like the first input.
@@ -19,19 +21,30 @@ _WHOLE = ("mish_backward", "native_channel_shuffle", "silu_backward")
 def operators_kept_whole() -> Iterator[None]:
     """Keep those operators whole on the virtual device, as they are on a GPU."""
     library = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    shapes = torch.library.Library("aten", "IMPL", "Meta")
+    meta_kernels()  # PyTorch's own come first
     try:
+        for name, results in shape_kernels().items():
+            shapes.impl(name, results, allow_override=True)
         for name in _WHOLE:
             library.impl(name, _like_the_first)
+        library.impl("_pack_padded_sequence_backward", _unpacked)
         library.impl("_fused_rms_norm", _rms_norm)
         library.impl("_fused_rms_norm_backward", _rms_norm_backward)
         yield
     finally:
         forget_library(library)
+        forget_library(shapes)
 
 
 def _like_the_first(tensor: torch.Tensor, *rest: object) -> torch.Tensor:
     """The result of an operator that is recorded but not computed."""
     return torch.empty_like(tensor)
+
+
+def _unpacked(gradient: torch.Tensor, size: list[int], *rest: object) -> torch.Tensor:
+    """The gradient of a sequence that was packed."""
+    return gradient.new_empty(size)
 
 
 def _rms_norm(x: torch.Tensor, normalized_shape: list[int], *rest: object) -> tuple[Any, Any]:

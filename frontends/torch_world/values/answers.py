@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -28,12 +28,15 @@ from flint.frontends.torch_world.values.kinds import (
     Value,
     balanced_counts,
     even_counts,
+    settled,
 )
 from flint.frontends.torch_world.values.magnitudes import MAKERS as SIGNED
 from flint.frontends.torch_world.values.random import drawn, draws, is_drawn
 from flint.frontends.torch_world.values.rules import Call, Found, Rule, rule_of
 
 aten = torch.ops.aten
+#: From the name of an operator and its arguments to what it finds, None if nothing is assumed.
+Assumption = Callable[[str, Sequence[Any]], bool | None]
 _PLACE = re.compile(r"\.py:\d+$")
 _SLOT = "_flint_value"
 #: So often a line may be told the same made-up value; texts are generated token by token.
@@ -77,6 +80,21 @@ class Values:
         self._repeats: dict[tuple[str, str, str], int] = {}
         self._writes: dict[int, int] = {}  # into the memory of known tensors
         self._ops: dict[OpOverload, _AskedOperator] = {}
+        self._assumed: Assumption | None = None
+
+    @contextmanager
+    def assuming(self, assumed: Assumption) -> Iterator[None]:
+        """Inside, comparisons find what `assumed` says, by name and arguments; None: as ever."""
+        before, self._assumed = self._assumed, assumed
+        try:
+            yield
+        finally:
+            self._assumed = before
+
+    def set_number(self, tensor: torch.Tensor, number: float) -> None:
+        """Say what number a policy gives a tensor."""
+        with self._around.without_modes():
+            self.set(tensor, Known(torch.full(tuple(tensor.shape), number), made_up=True))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -192,6 +210,8 @@ class Values:
             tensors += _tensors(kwargs.values())
         known = [self.lookup(tensor) for tensor in tensors]
         any_known = any(value is not None for value in known)
+        if self._assumed is not None and self._assume(op.name, args, result):
+            return
         if not any_known and not op.always:
             self._forget(op.written(args, kwargs))
             return
@@ -210,6 +230,15 @@ class Values:
         if not mirrored or found is None:
             self._forget(op.written(args, kwargs))
         self._store(result, found)
+
+    def _assume(self, name: str, args: Sequence[Any], result: object) -> bool:
+        assert self._assumed is not None, "only called where something is assumed"
+        answer = self._assumed(name.rpartition("::")[2], args)
+        if answer is None or not isinstance(result, torch.Tensor):
+            return False
+        with self._around.without_modes():
+            self._store(result, settled(Fraction(int(answer)), result))
+        return True
 
     def _compute(
         self,
@@ -527,6 +556,42 @@ class Values:
             raise self._unknown(f"torch.{schema_of(func).name.partition('::')[2]}()", "true")
         return bool(hint)
 
+    def _pack(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of sequences one step after the other, and how many sequences each step has."""
+        x, lengths = args[:2]
+        sizes: Any = self.tolist(lengths)
+        steps = [sum(size > step for size in sizes) for step in range(max(sizes))]
+        data = x.new_empty((sum(sizes), *x.shape[2:]))
+        counts = lengths.new_empty((len(steps),), dtype=torch.int64)
+        known = self.lookup(lengths)
+        with self._around.without_modes():
+            made_up = not isinstance(known, Known) or known.made_up
+            self.set(counts, Known(torch.tensor(steps), made_up))
+        return data, counts
+
+    def _ctc(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of each sequence, and its states at each step: a blank beside each target."""
+        scores, target_lengths = args[0], args[3]
+        steps, batch = scores.shape[:2]
+        states = (batch, steps, 2 * max(target_lengths, default=0) + 1)
+        return scores.new_empty((batch,)), scores.new_empty(states)
+
+    def _least_squares(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, ...]:
+        """Of matrices of full rank, which the driver for CUDA takes them to be."""
+        a, b = args[0], args[1]
+        *outer, rows, columns = a.shape
+        sides = b.shape[-1:] if b.dim() == a.dim() else ()
+        residuals = (*outer, *sides) if rows > columns else (0,)
+        solution = b.new_empty((*outer, columns, *sides))
+        rank, singular = a.new_empty((0,), dtype=torch.int64), a.new_empty((0,))
+        return solution, b.new_empty(residuals), rank, singular
+
     def _unscale(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """The gradient scaler finds no overflow."""
         found = self.lookup(args[1])
@@ -534,6 +599,13 @@ class Values:
         if found is not None:
             self.set(args[1], found)
         return result
+
+    def _unpack(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
+        """The gradient of sequences that were packed."""
+        made: torch.Tensor = args[0].new_empty(args[1])
+        return made
 
 
 Answer = Callable[[Values, OpOverload, Sequence[Any], Mapping[str, Any]], object]
@@ -550,6 +622,10 @@ _ANSWERS: dict[OpOverload, Answer] = {
     aten.unique_consecutive.default: Values._unique,
     aten.unique_dim.default: Values._unique,
     aten.repeat_interleave.Tensor: Values._repeat_interleave,
+    aten._pack_padded_sequence.default: Values._pack,
+    aten._pack_padded_sequence_backward.default: Values._unpack,
+    aten._ctc_loss.default: Values._ctc,
+    aten.linalg_lstsq.default: Values._least_squares,
     aten.equal.default: Values._equal,
     aten.allclose.default: Values._equal,
     aten._amp_foreach_non_finite_check_and_unscale_.default: Values._unscale,

@@ -17,7 +17,9 @@ from flint.frontends.torch_world.values.kinds import Even, Known, Magnitude, Val
 
 Lookup = Callable[[Any], Value | None]
 #: Operators whose results are never below zero, whatever they read.
-MAKERS = frozenset(("linalg_vector_norm", "norm", "_foreach_norm", "abs", "square"))
+MAKERS = frozenset(
+    ("linalg_vector_norm", "norm", "_foreach_norm", "abs", "square", "exp", "rand", "softplus")
+)
 #: Those whose results are not, where no tensor is; their numbers are dimensions.
 _OF_TENSORS = frozenset(
     ("sqrt", "sum", "mean", "max", "amax", "min", "amin", "stack", "cat", "prod", "reciprocal")

@@ -332,6 +332,9 @@ def _level(call: Call, given: object) -> Fraction | None:
     if isinstance(value, Known) and value.data.numel() == 1:
         number = value.data.item()
         return Fraction(int(number)) if number == int(number) else None
+    if isinstance(value, Known) and value.data.dtype == torch.bool:
+        level = _level_everywhere(value)
+        return level if level in (0, 1) else None
     return None
 
 
