@@ -214,6 +214,13 @@ def set_mesh_ranks(mesh: DeviceMesh, ranks: tuple[int, ...]) -> None:
     mesh._flatten_rank_map = ranks
 
 
+def nested_int_of(number: int, coefficient: int) -> Any:
+    """The size of the ragged dimension `number` of nested tensors, times a coefficient."""
+    import torch
+
+    return torch.SymInt(_nested_int()(number, coefficient))
+
+
 def set_inference(stage: PipelineStage, mode: object) -> None:
     """How a pipeline stage finds the shapes of its inputs."""
     stage._inference_mode = mode
@@ -228,6 +235,7 @@ descriptors = _later("torch._functorch._aot_autograd:descriptors")
 meta_kernels = _later("torch:_meta_registrations")
 new_fake_group = _later(f"{_FAKE_GROUPS}:_create_fake_pg")
 fake_store = _later(f"{_FAKE_GROUPS}:FakeStore")
+_nested_int = _later("torch.nested._internal.nested_int:NestedIntNode")
 pipeline_modes = _later("torch.distributed.pipelining._utils:InferenceMode")
 forward_shapes = _later("torch.distributed.pipelining._utils:_StageForwardMeta")
 backward_shapes = _later("torch.distributed.pipelining._utils:_StageBackwardMeta")

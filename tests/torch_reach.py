@@ -330,6 +330,12 @@ def modules() -> dict[str, Step]:
         "RNNBase": _recurrent(nn.RNN, nonlinearity="relu"),
         "RNN in bfloat16": module_step(lambda: nn.RNN(8, 16).bfloat16(), _halves(5, 3, 8)),
         "GRU in bfloat16": module_step(lambda: nn.GRU(8, 16).bfloat16(), _halves(5, 3, 8)),
+        "weight norm": module_step(
+            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 16)), numbers(4, 8)
+        ),
+        "spectral norm": module_step(
+            lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 16)), numbers(4, 8)
+        ),
         "packed LSTM": _packed(nn.LSTM),
         "packed GRU": _packed(nn.GRU),
         "RNNCell": module_step(lambda: nn.RNNCell(8, 16), *cell),
@@ -616,8 +622,54 @@ def functions() -> dict[str, Step]:
         "nan_to_num": function_step(torch.nan_to_num, rows),
         "cross": function_step(torch.linalg.cross, numbers(6, 3), numbers(6, 3)),
         "unique": function_step(lambda i: i.sort().values, choices(8, 6)),
+        "jagged": _jagged,
+        "a state that holds others": function_step(lambda x: _Halved.of(x).copied(), given(6, 8)),
+        "clip": function_step(lambda x: torch.clip(x, 0, 1), rows),
+        "addr": function_step(torch.addr, numbers(6, 8), numbers(6), numbers(8)),
         **_refused(),
     }
+
+
+def _jagged(device: str) -> list[Any]:
+    weight = torch.randn(8, 16, device=device, requires_grad=True)
+    rows = [torch.randn(n, 8, device=device) for n in (3, 5, 2)]
+    nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    out = (nested @ weight).relu().values()
+    out.sum().backward()
+    return [out, weight.grad]
+
+
+class _Halved(torch.Tensor):
+    """A tensor kept in half of its bytes, as states of optimizers and weights in float8 are."""
+
+    kept: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, kept: torch.Tensor, dtype: torch.dtype) -> Any:
+        return torch.Tensor._make_wrapper_subclass(
+            cls, kept.shape, strides=kept.stride(), dtype=dtype, device=kept.device
+        )
+
+    def __init__(self, kept: torch.Tensor, dtype: torch.dtype) -> None:
+        self.kept = kept
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> _Halved:
+        return cls(x.bfloat16(), x.dtype)
+
+    def copied(self) -> torch.Tensor:
+        """Read and written through operators on itself."""
+        with torch.no_grad():
+            self.copy_(self.float() * 2)
+        return self.kept
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        whole = lambda t: t.kept.to(t.dtype) if isinstance(t, cls) else t
+        if func is torch.ops.aten.copy_.default:
+            args[0].kept.copy_(whole(args[1]))
+            return args[0]
+        return func(*map(whole, args), **(kwargs or {}))
 
 
 def _refused() -> dict[str, Step]:
@@ -700,9 +752,18 @@ def on_cpu(steps: dict[str, Step]) -> dict[str, Outcome]:
     found = {}
     for name, step in steps.items():
         torch.manual_seed(0)
-        with _without_onednn(), FlopCounterMode(display=False) as counter:
-            found[name] = Outcome(shapes(step("cpu")), product_flops=counter.get_total_flops())
+        with _without_onednn():
+            if name in UNCOUNTED:
+                found[name] = Outcome(shapes(step("cpu")))
+                continue
+            with FlopCounterMode(display=False) as counter:
+                results = shapes(step("cpu"))
+            found[name] = Outcome(results, product_flops=counter.get_total_flops())
     return found
+
+
+#: PyTorch's counter cannot multiply nested tensors.
+UNCOUNTED = ("F.jagged",)
 
 
 @contextmanager
@@ -773,7 +834,7 @@ def _product_flops(event: Any) -> int:
     if "attention" in name and name != "_native_multi_head_attention":
         return work.flops
     # PyTorch's counter leaves out products of vectors.
-    return 2 * math.prod(work.dims) if name in PRODUCTS - {"dot", "vdot"} else 0
+    return 2 * math.prod(work.dims) if name in PRODUCTS - {"dot", "vdot", "mv"} else 0
 
 
 if __name__ == "__main__":

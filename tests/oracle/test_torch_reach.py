@@ -51,6 +51,8 @@ BY_HAND: dict[str, int] = {
     # 11 rows of three sequences, and cuDNN's gradient of the first states
     "nn.packed LSTM": 3 * 2 * 11 * 4 * 16 * (8 + 16),
     "nn.packed GRU": 3 * 2 * 11 * 3 * 16 * (8 + 16),
+    # 10 rows of 8, 8 x 16 weights, and their gradient
+    "F.jagged": 2 * 2 * 10 * 8 * 16,
     # a product, its derivative, and both again where they were traced
     "func.linearize": 4 * 2 * 4 * 4 * 4,
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
@@ -18,11 +20,13 @@ from flint.frontends.torch_private import (
     OpOverload,
     apply_to,
     local_tensor,
+    nested_int_of,
     own_buffers,
     own_parameters,
     storage_address,
 )
 from flint.frontends.torch_world.device.device import virtual_device
+from flint.frontends.torch_world.device.devices import on_virtual
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 
@@ -61,6 +65,19 @@ _SIGNATURE = Signature(
     ],
     return_annotation=Any,
 )
+
+
+@TENSORS.replaces("torch:Tensor._make_wrapper_subclass")
+def wrapper_of_one_kind(session: Session, original: Function) -> object:
+    """Tensors that hold others (8-bit states, float8 weights) are on the device that C++ knows."""
+
+    @functools.wraps(original)
+    def make_wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        known = {k: on_virtual(v) if k == "device" else v for k, v in kwargs.items()}
+        places = (on_virtual(a) if isinstance(a, torch.device) else a for a in args)
+        return original(cls, *places, **known)
+
+    return staticmethod(make_wrapper)
 
 
 @TENSORS.replaces("torch.utils._foreach_utils:_group_tensors_by_device_and_dtype")
@@ -189,6 +206,22 @@ def deepcopy_tensor(session: Session, original: object) -> Function:
         return memo[id(tensor)]
 
     return deepcopy
+
+
+@TENSORS.replaces(f"{_FAKE}:FakeTensor.get_nested_int")
+def ragged_size(session: Session, original: object) -> Function:
+    """The size of a ragged dimension is one of its own, as of real tensors; fake ones ask for symbols."""
+    numbers = itertools.count()
+
+    def nested_int(tensor: Any, *, coeff: int = 1) -> Any:
+        if not hasattr(tensor, _RAGGED):
+            setattr(tensor, _RAGGED, next(numbers))
+        return nested_int_of(getattr(tensor, _RAGGED), coeff)
+
+    return nested_int
+
+
+_RAGGED = "_flint_ragged"
 
 
 # --- what a program reads and prints --------------------------------------------------------------

@@ -172,7 +172,7 @@ _TRITON = Package(
         "triton.runtime.jit": _KERNELS,
         "triton.runtime.autotuner": _KERNELS,
     },
-    imports={"triton": ("language", "runtime")},
+    imports={"triton": ("language", "runtime"), "triton.runtime": ("autotuner", "jit")},
 )
 _DEEP_EP = Package(
     name="deep_ep",

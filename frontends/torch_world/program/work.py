@@ -418,12 +418,14 @@ CONVERSIONS = frozenset(
     + ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 )
 #: Products that add their result to their first operand.
-ADDED_PRODUCTS = frozenset({"addmm", "baddbmm", "addmv", "addbmm"})
+ADDED_PRODUCTS = frozenset({"addmm", "_addmm_activation", "baddbmm", "addmv", "addbmm"})
 #: Operations for each element where there are several.
 PER_ELEMENT: Mapping[str, int] = {
     "addcdiv": 3,  # self + value * (a / b)
     "addcmul": 3,
+    "addr": 2,
     "clamp": 2,
+    "clip": 2,
     "binary_cross_entropy_backward": 6,
     "elu": 3,
     "_prelu_kernel": 2,
@@ -495,7 +497,21 @@ RULES: Mapping[str, WorkRule] = {
     **{f"{n}_forward": attention_sequence_first for n in _SEQUENCE_FIRST},
     **{f"{n}_backward": attention_sequence_first_backward for n in _SEQUENCE_FIRST},
     **dict.fromkeys(
-        ("sum", "mean", "amax", "amin", "max", "min", "prod", "any", "all", "argmax", "argmin"),
+        (
+            "sum",
+            "nansum",
+            "trace",
+            "mean",
+            "amax",
+            "amin",
+            "max",
+            "min",
+            "prod",
+            "any",
+            "all",
+            "argmax",
+            "argmin",
+        ),
         reduction(1),
     ),
     **dict.fromkeys(("aminmax", "mse_loss", "count_nonzero"), reduction(2)),
@@ -505,6 +521,10 @@ RULES: Mapping[str, WorkRule] = {
     "binary_cross_entropy_with_logits": reduction(8),
     **dict.fromkeys(("var", "var_mean", "std", "std_mean"), reduction(3)),
     **dict.fromkeys(("linalg_vector_norm", "norm"), reduction(2)),
+    "dist": reduction(3),
+    # the norm of each row (2), and its quotient by it (1); the gradient once more as much and a half
+    "_weight_norm_interface": rowwise(3),
+    "_weight_norm_interface_backward": rowwise(6),
     "logsumexp": reduction(4),
     **dict.fromkeys(("_softmax", "_safe_softmax", "_log_softmax"), rowwise(_SOFTMAX)),
     **dict.fromkeys(
@@ -551,7 +571,17 @@ RULES: Mapping[str, WorkRule] = {
     ),
     **dict.fromkeys(
         (
-            *("bernoulli", "exponential", "normal", "rand", "rand_like", "randint"),
+            *(
+                "cauchy",
+                "geometric",
+                "log_normal",
+                "bernoulli",
+                "exponential",
+                "normal",
+                "rand",
+                "rand_like",
+                "randint",
+            ),
             *("randint_like", "randn", "randn_like", "random", "randperm", "uniform"),
         ),
         random,

@@ -149,15 +149,16 @@ class Recorder(TorchDispatchMode):
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = _operator(func)
-        if torch.is_inference_mode_enabled():
-            if operator.is_composite:
-                # Elsewhere autograd's part of PyTorch has taken it apart before it comes here.
-                with self:
-                    return kernel_of(func)(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-            if operator.views and not all(t.is_inference() for t in _tensors(args)):
-                # A view of a tensor from before is none of inference mode: autograd's part checks.
-                with torch.inference_mode(mode=False), below_autograd():
-                    return self._run(operator, args, kwargs)
+        if operator.is_composite:
+            # Elsewhere than in inference mode, and below tensors that hold others, autograd's part
+            # of PyTorch has taken it apart before it comes here.
+            with self:
+                return kernel_of(func)(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        inference = operator.views and torch.is_inference_mode_enabled()
+        if inference and not all(t.is_inference() for t in _tensors(args)):
+            # A view of a tensor from before is none of inference mode: autograd's part checks.
+            with torch.inference_mode(mode=False), below_autograd():
+                return self._run(operator, args, kwargs)
         return self._run(operator, args, kwargs)
 
     def _run(self, operator: _Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> object:

@@ -108,6 +108,19 @@ def _cudnn(mode: int, call: _Call) -> tuple[Any, ...]:
     return tuple(found[: 1 + len(call.states)])
 
 
+@RECURRENT.replaces("torch:_weight_norm")
+def weight_norm(session: Session, original: Function) -> Function:
+    """CUDA has one kernel for norms over all but the first or the last dimension."""
+
+    @functools.wraps(original)
+    def normalised(v: Any, g: Any, dim: int = 0) -> Any:
+        if v.is_cuda and dim in (0, v.dim() - 1):
+            return torch.ops.aten._weight_norm_interface(v, g, dim)[0]
+        return original(v, g, dim)
+
+    return normalised
+
+
 # --- lengths --------------------------------------------------------------------------------------
 
 

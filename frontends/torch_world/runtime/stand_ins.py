@@ -195,9 +195,33 @@ def attention(session: Session, original: Function) -> Function:
 
     @functools.wraps(original, assigned=("__name__",))  # context parallelism replaces it by name
     def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return _attention(*args, **kwargs)
+        nested = bool(args) and args[0].is_nested  # these choose their kernel in Python
+        found: torch.Tensor = (original if nested else _attention)(*args, **kwargs)
+        return found
 
     return attend
+
+
+@PUBLIC.replaces("torch.backends.cuda:can_use_flash_attention")
+def flash_attention(session: Session, original: object) -> Function:
+    """C++ looks for CUDA in the tensors; asked for tensors that choose their kernel in Python."""
+
+    def usable(params: Any, debug: bool = False) -> bool:
+        half = params.query.dtype in (torch.float16, torch.bfloat16)
+        wide = max(int(t.shape[-1]) for t in (params.query, params.key, params.value))
+        plain = params.attn_mask is None and wide <= _FLASH_WIDTH
+        return half and plain and torch.backends.cuda.flash_sdp_enabled()
+
+    return usable
+
+
+_FLASH_WIDTH = 256  # FlashAttention's widest head
+
+
+@PUBLIC.replaces("torch.backends.cuda:can_use_efficient_attention")
+def efficient_attention(session: Session, original: object) -> Function:
+    """As above."""
+    return lambda params, debug=False: torch.backends.cuda.mem_efficient_sdp_enabled()
 
 
 # --- process groups -------------------------------------------------------------------------------

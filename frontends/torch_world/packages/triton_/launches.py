@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -129,13 +129,24 @@ class Config:
     """A choice of an autotuner."""
 
     def __init__(
-        self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int = 3, **options: Any
+        self,
+        kwargs: Mapping[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        num_ctas: int = 1,
+        maxnreg: int | None = None,
+        pre_hook: Any = None,
+        ir_override: str | None = None,
     ) -> None:
         self.kwargs, self.num_warps, self.num_stages = dict(kwargs), num_warps, num_stages
+        self.num_ctas, self.maxnreg = num_ctas, maxnreg
+        self.pre_hook, self.ir_override = pre_hook, ir_override
 
     def all_kwargs(self) -> dict[str, Any]:
         """All that it says."""
-        return {**self.kwargs, "num_warps": self.num_warps, "num_stages": self.num_stages}
+        sizes = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        chosen = {"num_ctas": self.num_ctas, "maxnreg": self.maxnreg}
+        return {**self.kwargs, **sizes, **{k: v for k, v in chosen.items() if v not in (None, 1)}}
 
 
 class _Wrapper:
@@ -159,16 +170,46 @@ class _Wrapper:
 
 
 class Autotuner(_Wrapper):
-    """Takes the first of its choices: which is fastest, only the device knows."""
+    """Takes the first of its choices: which is fastest, only the device knows.
 
-    def __init__(self, fn: Any, configs: list[Config]) -> None:
+    Libraries derive their own from it, and give all that Triton 3.5's takes.
+    """
+
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: Sequence[str],
+        configs: Sequence[Config],
+        key: Sequence[str],
+        reset_to_zero: Sequence[str] | None,
+        restore_value: Sequence[str] | None,
+        pre_hook: Any = None,
+        post_hook: Any = None,
+        prune_configs_by: Mapping[str, Any] | None = None,
+        warmup: int | None = None,
+        rep: int | None = None,
+        use_cuda_graph: bool = False,
+        do_bench: Any = None,
+        cache_results: bool = False,
+    ) -> None:
         super().__init__(fn)
-        self.configs = configs
-        self.best_config = configs[0] if configs else Config({})
+        self.arg_names, self.configs = list(arg_names), list(configs) or [Config({})]
+        self.keys, self.cache_results = list(key or ()), cache_results
+        self.reset_to_zero, self.restore_value = reset_to_zero or [], restore_value or []
+        self.cache: dict[tuple[Any, ...], Config] = {}
+        self.nargs: dict[str, Any] | None = None
+        self.best_config = self.configs[0]
+        self.base_fn = fn
+        while hasattr(self.base_fn, "fn") and not isinstance(self.base_fn, JITFunction):
+            self.base_fn = self.base_fn.fn
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Record a launch with the first choice."""
         self.fn.run(*args, **{**kwargs, **self.best_config.all_kwargs()})
+
+    def prune_configs(self, kwargs: Mapping[str, Any]) -> list[Config]:
+        """The choices that would be tried."""
+        return self.configs
 
 
 class Heuristics(_Wrapper):
@@ -185,9 +226,23 @@ class Heuristics(_Wrapper):
         self.fn.run(*args, **{**kwargs, **found})
 
 
-def autotune(configs: list[Config], key: Any = None, **options: Any) -> Callable[[Any], Autotuner]:
+def autotune(
+    configs: Sequence[Config],
+    key: Sequence[str] = (),
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    **options: Any,
+) -> Callable[[Any], Autotuner]:
     """`@triton.autotune`."""
-    return lambda fn: Autotuner(fn, configs)
+
+    def decorate(fn: Any) -> Autotuner:
+        return Autotuner(
+            fn, fn.arg_names, configs, key, reset_to_zero, restore_value,
+            prune_configs_by=prune_configs_by, **options,
+        )  # fmt: skip
+
+    return decorate
 
 
 def heuristics(values: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Heuristics]:
