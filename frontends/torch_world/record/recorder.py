@@ -29,7 +29,7 @@ from flint.frontends.torch_world.device.device import SHOWN, is_virtual, virtual
 from flint.frontends.torch_world.program.comms import Family, GroupsByName, comm_of, family_of
 from flint.frontends.torch_world.program.cuda_kernels import PRECISION
 from flint.frontends.torch_world.program.names import base_name
-from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS
+from flint.frontends.torch_world.program.work import OF_CUDNN, PRODUCTS, is_known
 from flint.frontends.torch_world.record.compiled import EAGER, CompiledCall
 from flint.frontends.torch_world.record.declared import DeclaredWork, work_of_call
 from flint.frontends.torch_world.record.modules import Places
@@ -72,6 +72,7 @@ class _Operator:
     family: Family | None
     precision: Callable[[], str] | None  #: how it multiplies f32 now
     is_composite: bool  #: PyTorch takes it apart, on any device
+    is_known: bool  #: its work is known as a whole: views have none
     views: bool  #: its result is its first argument, seen differently
 
 
@@ -149,13 +150,13 @@ class Recorder(TorchDispatchMode):
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = _operator(func)
-        if operator.is_composite:
+        inference = torch.is_inference_mode_enabled()
+        if operator.is_composite and (inference or not operator.is_known):
             # Elsewhere than in inference mode, and below tensors that hold others, autograd's part
             # of PyTorch has taken it apart before it comes here.
             with self:
                 return kernel_of(func)(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-        inference = operator.views and torch.is_inference_mode_enabled()
-        if inference and not all(t.is_inference() for t in _tensors(args)):
+        if inference and operator.views and not all(t.is_inference() for t in _tensors(args)):
             # A view of a tensor from before is none of inference mode: autograd's part checks.
             with torch.inference_mode(mode=False), below_autograd():
                 return self._run(operator, args, kwargs)
@@ -378,7 +379,7 @@ Recorder.__torch_dispatch__ = Recorder.dispatch
 def _operator(func: OpOverload) -> _Operator:
     schema = schema_of(func)
     written = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
-    aliased = [a.alias_info for a in schema.arguments if a.alias_info]
+    views = not written and any(a.alias_info for a in schema.arguments)
     return _Operator(
         func=func,
         op=str(func),
@@ -389,7 +390,8 @@ def _operator(func: OpOverload) -> _Operator:
         family=family_of(*schema.name.split("::")),
         precision=_precision(base_name(str(func))),
         is_composite=_is_composite(func),
-        views=bool(aliased) and not written,
+        is_known=is_known(str(func)) or views,
+        views=views,
     )
 
 
