@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from flint.backends.chakra import write
 from flint.backends.chakra.writing.simulator_files import Timing, placeholder_hardware
-from flint.backends.cost.astrasim.alike import find_alike
 from flint.backends.cost.astrasim.disturbance import Disturbance
+from flint.backends.cost.astrasim.grouping import find_grouping
 from flint.backends.cost.astrasim.run import simulate_traces
 from flint.backends.cost.astrasim.step import Spent
 from flint.backends.simulators.astra_sim import BINARY, AstraSim, find_binary
@@ -153,7 +153,8 @@ def test_one_rank_that_stands_for_all_says_what_each_says(
     asked: list[bool] = []
 
     def each(*given: Any) -> None:
-        asked.append(find_alike(*given) is not None)
+        found = find_grouping(*given)
+        asked.append(found is not None and len(found.firsts) < len(found.part))
 
     folders = [put(case, tmp_path / name) for name, case in CASES.items()]
     for seed in range(30):
@@ -163,7 +164,7 @@ def test_one_rank_that_stands_for_all_says_what_each_says(
         network = folder / "network.yml"
         found = simulate_traces(folder, network)
         with monkeypatch.context() as changed:
-            changed.setattr("flint.backends.cost.astrasim.run.find_alike", each)
+            changed.setattr("flint.backends.cost.astrasim.run.find_grouping", each)
             expected = simulate_traces(folder, network)
         assert replace(found, spent=()) == replace(expected, spent=()), folder.name
         for mine, theirs in zip(found.spent, expected.spent, strict=True):

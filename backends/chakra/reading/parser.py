@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -68,12 +69,24 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A parsed file, its values, and where in its bytes they stand."""
+    """A parsed file, its values, and where in its bytes they stand.
+
+    `computing` are the records of computations, (start, stop) each.
+    """
 
     trace_class: TraceClass
     content: NDArray[np.uint8]
     values: Int64s
     fields: tuple[Field, ...]
+    computing: Int64s
+
+    @cached_property
+    def times(self) -> bytes:
+        """Equal where all computations are: classes do not say what these take."""
+        hashed = hashlib.sha256()
+        for start, stop in self.computing.tolist():
+            hashed.update(self.content[start:stop].data)
+        return hashed.digest()
 
     @cached_property
     def _free(self) -> Int64s:
@@ -102,12 +115,12 @@ class References:
         self._by_length: dict[int, deque[Reference]] = {}
         self._bytes = 0
 
-    def find(self, content: NDArray[np.uint8]) -> tuple[TraceClass, Int64s] | None:
-        """Class and values of a file, if it is like one that was kept."""
+    def find(self, content: NDArray[np.uint8]) -> tuple[Reference, Int64s] | None:
+        """The file that was kept and is like this one, and the values of this."""
         for reference in self._by_length.get(len(content), ()):
             values = reference.values_in(content)
             if values is not None:
-                return reference.trace_class, values
+                return reference, values
         return None
 
     def keep(self, reference: Reference) -> None:
@@ -141,17 +154,15 @@ class TraceParser:
 
     def load(self, data: bytes, source: str) -> tuple[TraceClass, Int64s]:
         """Class of a file, and its values. Raises FlintError FL603 or FL604."""
+        reference, values = self.compare(data, source)
+        return reference.trace_class, values
+
+    def compare(self, data: bytes, source: str) -> tuple[Reference, Int64s]:
+        """A file that this one is like but for its values (itself at least), and these."""
         content = np.frombuffer(data, dtype=np.uint8)
-        found = self._references.find(content)
-        if found is None:
-            found = self._parse(data, content, source)
-        return found
+        return self._references.find(content) or self._parse(data, content, source)
 
-    def find(self, data: bytes) -> tuple[TraceClass, Int64s] | None:
-        """The same for a file that equals one that was read but for groups and peers, else None."""
-        return self._references.find(np.frombuffer(data, dtype=np.uint8))
-
-    def _parse(self, data: bytes, content: Bytes, source: str) -> tuple[TraceClass, Int64s]:
+    def _parse(self, data: bytes, content: Bytes, source: str) -> tuple[Reference, Int64s]:
         spans: Int64s = np.fromiter(records(data, source), dtype=_SPAN)
         self._kinds.check_metadata(data[slice(*spans[0].tolist())], source)
         parts = _Communication(spans[1:])
@@ -164,8 +175,9 @@ class TraceParser:
         if found is None:
             found = self._by_digest[digest] = TraceClass(nodes)
             self.classes.append(found)
-        self._references.keep(Reference(found, content, values, fields))
-        return found, values
+        reference = Reference(found, content, values, fields, parts.computing())
+        self._references.keep(reference)
+        return reference, values
 
     def _read(
         self, data: bytes, content: Bytes, spans: Int64s, parts: _Communication, source: str
@@ -209,6 +221,7 @@ class _Communication:
     ids: list[UInt64s] = field(default_factory=list)
     owners: list[Int64s] = field(default_factory=list)
     awaited: list[UInt64s] = field(default_factory=list)
+    comp_nodes: list[Int64s] = field(default_factory=list)
     comm_nodes: list[Int64s] = field(default_factory=list)
     comm_rows: list[Int64s] = field(default_factory=list)
     problems: Collected = field(default_factory=Collected)
@@ -234,6 +247,7 @@ class _Communication:
             sentence = f"{label} names a dependency twice"
             self.problems.add("repeated-dependency", node, sentence)
         talks = np.isin(rows[:, kinds.TYPE], _COMMUNICATION)
+        self.comp_nodes.append(np.flatnonzero(~talks) + self.count)
         self.comm_nodes.append(np.flatnonzero(talks) + self.count)
         self.comm_rows.append(rows[talks])
         self.ids.append(ids)
@@ -251,6 +265,11 @@ class _Communication:
         for remark in record.remarks:
             self.remarks[remark] += len(ordered)
             self.first_of[remark] = min(self.first_of.get(remark, first), first)
+
+    def computing(self) -> Int64s:
+        """(start, stop) of the records of nodes that do not communicate."""
+        spans: Int64s = self.spans[_join(self.comp_nodes, np.int64)]
+        return spans
 
     def assemble(self) -> tuple[TraceNodes, Int64s, tuple[Field, ...]]:
         """The nodes by id, the values that stand in them, and where."""

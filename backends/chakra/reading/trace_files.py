@@ -31,6 +31,8 @@ MOST_RANKS = 1 << 31
 class Membership:
     """Gives the groups that traces name numbers; `members` and `labels` are by number.
 
+    `along` has the dimensions of those that are said by dimensions, unless that is the world.
+
     `named` is None where there is no communicator group file. `dimensions` are the sizes of the
     network's dimensions, the fastest-varying first; None when nobody said. ASTRA-sim takes "" and
     "0" for the world, or for `involved_dim` if it is there.
@@ -41,6 +43,7 @@ class Membership:
     dimensions: tuple[int, ...] | None = None
     members: list[Sequence[int]] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    along: dict[int, tuple[bool, ...]] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
     _sorted: dict[int, Int64s] = field(default_factory=dict)
 
@@ -90,6 +93,7 @@ class Membership:
             )
             for start in starts.tolist()
         ]
+        self.along.update(dict.fromkeys(numbers, involved))
         return np.array(numbers, dtype=np.int64)[which.reshape(-1)]
 
     def _one(self, key: str, members: Sequence[int], label: str, ranks: Int64s) -> Int64s:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,16 +55,22 @@ class Fabric:
         """The number of ranks."""
         return math.prod(self.sizes)
 
-    def message_ns(self, source: int, target: int, size_bytes: int) -> int:
-        """Nanoseconds of a message."""
-        for topology, size, along in zip(self.topologies, self.sizes, self.dimensions, strict=True):
+    def hop(self, source: int, target: int) -> tuple[int, int]:
+        """The dimension that a message goes along, and how many hops."""
+        if source == target:
+            raise ValueError("a message to itself")
+        for dim, (topology, size) in enumerate(zip(self.topologies, self.sizes, strict=True)):
             steps = (target - source) % size
             if steps:
-                hops = along.hops * (min(steps, size - steps) if topology == "Ring" else 1)
-                each = Dimension(along.bandwidth_gib_per_s, along.latency_ns, hops)
-                return each.message_ns(size_bytes)
+                times = min(steps, size - steps) if topology == "Ring" else 1
+                return dim, self.dimensions[dim].hops * times
             source, target = source // size, target // size
-        raise ValueError("a message to itself")
+        raise ValueError("a rank that the network does not have")
+
+    def message_ns(self, source: int, target: int, size_bytes: int) -> int:
+        """Nanoseconds of a message."""
+        dim, hops = self.hop(source, target)
+        return replace(self.dimensions[dim], hops=hops).message_ns(size_bytes)
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class Collectives:
         self._system = system
         self._phases: dict[tuple[object, ...], list[_Phase]] = {}
         self._hops: dict[tuple[tuple[int, ...], int], Int64s] = {}
+        self._together: dict[tuple[object, ...], int] = {}
 
     def ends(
         self,
@@ -122,10 +129,14 @@ class Collectives:
         Rings along one dimension are alike, so one of them is asked.
         """
         ringed = members if involved is None else members[:1]
-        now = 0
-        for phase in self._plan(kind, size_bytes, ringed, involved):
-            ring = phase.rings[0]
-            now = int(self._along(phase, ring, np.full(len(ring), now, dtype=np.int64)).max())
+        key = (kind, size_bytes, tuple(ringed), involved)
+        now = self._together.get(key)
+        if now is None:
+            now = 0
+            for phase in self._plan(kind, size_bytes, ringed, involved):
+                ring = phase.rings[0]
+                now = int(self._along(phase, ring, np.full(len(ring), now, dtype=np.int64)).max())
+            self._together[key] = now
         return now
 
     def _plan(

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from flint.backends.chakra.reading.trace_files import TraceSet, find_traces
+from flint.backends.chakra.reading.trace_files import Membership, TraceSet, find_traces
 from flint.backends.chakra.schema import CommType, NodeType
-from flint.backends.cost.astrasim.alike import find_alike
 from flint.backends.cost.astrasim.disturbance import UNDISTURBED, Disturbance
 from flint.backends.cost.astrasim.files import read_fabric, read_system, settings_beside
+from flint.backends.cost.astrasim.grouping import Grouping, find_grouping
 from flint.backends.cost.astrasim.ring import Collectives, Fabric
 from flint.backends.cost.astrasim.step import (
     NeverEndsError,
@@ -79,16 +78,11 @@ def run_traces(
     has_one_slot: bool = True,
 ) -> SimulatedStep:
     """The same for traces, network and settings that were read. `name` is that of the network."""
-    collectives = Collectives(fabric, system)
-    first = reader.read(0, traces.paths[0])
-    alike = (
-        find_alike(reader, traces, first, fabric, collectives) if not reader.disturbance else None
-    )
-    if alike is not None:
-        run = _Run([alike.trace], alike, has_one_slot)
-        return alike.of_all(run.step(name, fabric))
-    ranks = [reader.read(rank, path) for rank, path in traces.paths.items()]
-    return _Run(ranks, _Times(fabric, collectives), has_one_slot).step(name, fabric)
+    membership = Membership(traces.world, traces.groups, fabric.sizes)
+    grouping = find_grouping(traces, membership, fabric, reader.disturbance)
+    wanted = grouping.firsts if grouping else sorted(traces.paths)
+    ranks = [reader.read(rank, traces.paths[rank]) for rank in wanted]
+    return _Run(ranks, grouping, fabric, system, has_one_slot).step(name)
 
 
 def require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
@@ -115,9 +109,10 @@ def require_modelled(path: Path, system: SystemFile, fabric: Fabric) -> None:
 
 @dataclass(eq=False)
 class _Sum:
-    """Communication of one kind between the same ranks: see `Spent`."""
+    """Communication of one kind between the same ranks: see `Spent`. `node` is the first."""
 
     members: Sequence[int]
+    node: int
     count: int = 0
     busy_ns: int = 0
     waited_ns: int = 0
@@ -125,8 +120,9 @@ class _Sum:
 
 @dataclass(eq=False)
 class _Rank:
-    """What one rank has ready, and its slots."""
+    """What one rank has ready, and its slots. `rank` is its number."""
 
+    rank: int
     trace: RankTrace
     waits: list[int]
     has_one_slot: bool
@@ -140,16 +136,16 @@ class _Rank:
     left: int = 0
     end_ns: int = 0
     compute_ns: int = 0
-    met: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    met: dict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
     turns: dict[int, int] = field(default_factory=dict)
     spent: dict[tuple[CommType | None, int], _Sum] = field(default_factory=dict)
 
-    def turn(self, group: int, node: int) -> int:
+    def turn(self, key: Hashable, node: int) -> int:
         """Which collective of its group a node is: by issue, or by id where many are under way."""
         if self.turns:
             return self.turns[node]
-        self.met[group] += 1
-        return self.met[group]
+        self.met[key] += 1
+        return self.met[key]
 
     def number_turns(self) -> None:
         """Number the collectives of each group by id."""
@@ -160,11 +156,11 @@ class _Rank:
                 count[work.group] += 1
 
     def spend(
-        self, kind: CommType | None, members: Sequence[int], busy_ns: int, waited_ns: int
+        self, kind: CommType | None, members: Sequence[int], node: int, busy_ns: int, waited_ns: int
     ) -> None:
         """It has communicated once more. A group has one list of members, a message has two ends."""
         key = members[-1] if kind is None else id(members)
-        sums = self.spent.setdefault((kind, key), _Sum(members))
+        sums = self.spent.setdefault((kind, key), _Sum(members, node))
         sums.count += 1
         sums.busy_ns += busy_ns
         sums.waited_ns += waited_ns
@@ -195,55 +191,51 @@ class _Rank:
 
 @dataclass(eq=False)
 class _Exchange:
-    """The two ends of one message: whether it has arrived, and the node that receives it."""
+    """The two ends of one message: whether it has arrived, and (actor, node) that receives it."""
 
     arrived: bool = False
-    receiver: int = -1
-
-
-class _TakesTime(Protocol):
-    """How long what ranks communicate takes."""
-
-    def ends(self, work: Meeting, begins: Sequence[int]) -> list[int]:
-        """When each member ends a collective, by when each begins it, in ns."""
-        ...
-
-    def message_ns(self, work: MessageEnd) -> int:
-        """Nanoseconds of a message."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Times:
-    """Those of a fabric."""
-
-    fabric: Fabric
-    collectives: Collectives
-
-    def ends(self, work: Meeting, begins: Sequence[int]) -> list[int]:
-        return self.collectives.ends(
-            work.kind, work.size_bytes, work.members, work.involved, begins
-        )
-
-    def message_ns(self, work: MessageEnd) -> int:
-        return self.fabric.message_ns(work.source, work.target, work.size_bytes)
+    receiver: tuple[int, int] = (-1, -1)
 
 
 class _Run:
-    """All ranks on their way. An event is (time, when it was made, number, rank, node, message)."""
+    """All ranks on their way, or one of each part of a `Grouping`, which are its actors.
 
-    def __init__(self, traces: list[RankTrace], times: _TakesTime, has_one_slot: bool) -> None:
-        self.times = times
-        self.ranks = [_Rank(t, list(t.waits), has_one_slot, left=len(t.type)) for t in traces]
+    An event is (time, when it was made, number, actor, node, message).
+    """
+
+    def __init__(
+        self,
+        traces: list[RankTrace],
+        grouping: Grouping | None,
+        fabric: Fabric,
+        system: SystemFile,
+        has_one_slot: bool,
+    ) -> None:
+        self.fabric = fabric
+        self.grouping = grouping
+        self.part = grouping.part if grouping else list(range(len(traces)))
+        self.collectives = Collectives(fabric, system)
+        firsts = grouping.firsts if grouping else self.part
+        self.ranks = [
+            _Rank(rank, t, list(t.waits), has_one_slot, left=len(t.type))
+            for rank, t in zip(firsts, traces, strict=True)
+        ]
         for rank in () if has_one_slot else self.ranks:
             rank.number_turns()
         self.events: list[tuple[int, int, int, int, int, _Exchange | None]] = []
         self.count = 0
-        self.meetings: dict[tuple[object, ...], dict[int, tuple[int, int]]] = {}
-        self.sent: dict[MessageEnd, deque[_Exchange]] = defaultdict(deque)
-        self.awaited: dict[MessageEnd, deque[_Exchange]] = defaultdict(deque)
+        self.meetings: dict[tuple[Hashable, ...], dict[int, tuple[int, int]]] = {}
+        self.sent: dict[Hashable, deque[_Exchange]] = defaultdict(deque)
+        self.awaited: dict[Hashable, deque[_Exchange]] = defaultdict(deque)
 
-    def step(self, network: str, fabric: Fabric) -> SimulatedStep:
+    def key(self, number: int, node: int, work: Meeting | MessageEnd) -> Hashable:
+        """What a node takes part in: equal for all who meet, and for both ends of messages."""
+        if self.grouping is not None:
+            own = self.grouping.keys[number][node]
+            return own if isinstance(work, Meeting) else (own, work.tag, work.size_bytes)
+        return (work.group, tuple(work.members)) if isinstance(work, Meeting) else work
+
+    def step(self, network: str) -> SimulatedStep:
         """Run to the end. Raises FlintError FL707 if some ranks never end."""
         for number, rank in enumerate(self.ranks):
             for node in (i for i, w in enumerate(rank.waits) if not w):
@@ -253,46 +245,50 @@ class _Run:
             now, _, _, number, node, exchange = heapq.heappop(self.events)
             self.end(number, node, now)
             if exchange is not None:
-                self.arrive(exchange, self.message(number, node).target, now)
-        stuck = [i for i, rank in enumerate(self.ranks) if rank.left]
+                self.arrive(exchange, now)
+        stuck = [r for r, part in enumerate(self.part) if self.ranks[part].left]
         if stuck:
             raise NeverEndsError(stuck, self.waiting())
+        kernels = [r.trace.type.count(NodeType.COMP) - len(r.trace.of_host) for r in self.ranks]
         return SimulatedStep(
             network,
-            fabric,
-            tuple(r.end_ns for r in self.ranks),
-            tuple(r.compute_ns for r in self.ranks),
-            tuple(tuple(_spent(r)) for r in self.ranks),
-            tuple(r.trace.type.count(NodeType.COMP) - len(r.trace.of_host) for r in self.ranks),
+            self.fabric,
+            tuple(self.ranks[p].end_ns for p in self.part),
+            tuple(self.ranks[p].compute_ns for p in self.part),
+            tuple(tuple(self.spent(rank)) for rank in range(len(self.part))),
+            tuple(kernels[p] for p in self.part),
         )
+
+    def spent(self, rank: int) -> Iterator[Spent]:
+        """What a rank has spent, in the order in which it began to."""
+        for (kind, _), s in self.ranks[self.part[rank]].spent.items():
+            members = self.grouping.members(rank, s.node) if self.grouping else s.members
+            yield Spent(kind, members, s.count, s.busy_ns, s.waited_ns)
 
     def waiting(self) -> list[Waiting]:
         """What ranks that never end wait in, by rank."""
         found = []
         for here in self.meetings.values():
-            for rank, (node, _) in here.items():
-                work = self.ranks[rank].trace.work[node]
+            for number, (node, _) in here.items():
+                work = self.ranks[number].trace.work[node]
                 assert isinstance(work, Meeting)
-                absent = tuple(m for m in work.members if m not in here)
-                found.append(self.waits(rank, node, work, absent))
-        for end, exchanges in self.awaited.items():
+                absent = tuple(m for m in work.members if self.part[m] not in here)
+                found.append(self.waits(number, node, work, absent))
+        for exchanges in self.awaited.values():
             for exchange in exchanges:
-                found.append(self.waits(end.target, exchange.receiver, end, (end.source,)))
+                number, node = exchange.receiver
+                end = self.ranks[number].trace.work[node]
+                assert isinstance(end, MessageEnd)
+                found.append(self.waits(number, node, end, (end.source,)))
         return sorted(found, key=lambda w: (w.rank, w.node))
 
     def waits(
-        self, rank: int, node: int, work: Meeting | MessageEnd, absent: tuple[int, ...]
+        self, number: int, node: int, work: Meeting | MessageEnd, absent: tuple[int, ...]
     ) -> Waiting:
         """A node of a rank that waits for others."""
-        trace = self.ranks[rank].trace
+        rank, trace = self.ranks[number].rank, self.ranks[number].trace
         is_message = isinstance(work, MessageEnd)
         return Waiting(rank, trace.id[node], trace.name[node], work_text(work), absent, is_message)
-
-    def message(self, number: int, node: int) -> MessageEnd:
-        """The message of a node that sends."""
-        found = self.ranks[number].trace.work[node]
-        assert isinstance(found, MessageEnd)
-        return found
 
     def later(
         self, at: int, now: int, number: int, node: int, exchange: _Exchange | None = None
@@ -336,52 +332,66 @@ class _Run:
 
     def meet(self, work: Meeting, number: int, node: int, now: int) -> None:
         """A rank enters a collective; the last of its members says when all of them end."""
-        key = (
-            *(work.group, tuple(work.members), work.kind, work.size_bytes),
-            self.ranks[number].turn(work.group, node),
-        )
+        own = self.key(number, node, work)
+        key = (own, work.kind, work.size_bytes, self.ranks[number].turn(own, node))
         here = self.meetings.setdefault(key, {})
         here[number] = node, now
-        if len(here) < len(work.members):
+        if len(here) < self.expected(own, work):
             return
         del self.meetings[key]
-        begins = [here[m][1] for m in work.members]
-        ends = self.times.ends(work, begins)
-        last = max(begins)
-        for member, began, at in zip(work.members, begins, ends, strict=True):
+        last = max(began for _, began in here.values())
+        for actor, at in self.ends(work, here):
+            own_node, began = here[actor]
+            said = self.ranks[actor].trace.work[own_node]
+            assert isinstance(said, Meeting)
             times = at - last, last - began
-            self.ranks[member].spend(work.kind, work.members, *times)
-            self.later(at, at, member, here[member][0])
+            self.ranks[actor].spend(work.kind, said.members, own_node, *times)
+            self.later(at, at, actor, own_node)
+
+    def expected(self, key: Hashable, work: Meeting) -> int:
+        """How many actors meet there."""
+        if self.grouping is None or not isinstance(key, int):
+            return len(work.members)
+        return self.grouping.sizes[key]
+
+    def ends(self, work: Meeting, here: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
+        """When each actor that is here ends, in the order of ranks."""
+        of = work.kind, work.size_bytes, work.members, work.involved
+        if len(here) == 1:  # all are alike and begin together
+            ((actor, (_, began)),) = here.items()
+            return [(actor, began + self.collectives.together(*of))]
+        begins = [here[self.part[m]][1] for m in work.members]
+        ends = self.collectives.ends(*of, begins)
+        found: dict[int, int] = {}
+        for member, at in zip(work.members, ends, strict=True):
+            found.setdefault(self.part[member], at)
+        return list(found.items())
 
     def send(self, work: MessageEnd, number: int, node: int, now: int) -> None:
         """A message leaves; both sides are done when it arrives."""
-        if self.awaited[work]:
-            exchange = self.awaited[work].popleft()
+        key = self.key(number, node, work)
+        if self.awaited[key]:
+            exchange = self.awaited[key].popleft()
         else:
             exchange = _Exchange()
-            self.sent[work].append(exchange)
-        takes = self.times.message_ns(work)
-        self.ranks[number].spend(None, (work.source, work.target), takes, 0)
+            self.sent[key].append(exchange)
+        takes = self.fabric.message_ns(work.source, work.target, work.size_bytes)
+        self.ranks[number].spend(None, (work.source, work.target), node, takes, 0)
         self.later(now + takes, now, number, node, exchange)
 
     def receive(self, work: MessageEnd, number: int, node: int, now: int) -> None:
         """A rank asks for a message, which may have arrived already."""
-        if not self.sent[work]:
-            self.awaited[work].append(_Exchange(receiver=node))
+        key = self.key(number, node, work)
+        if not self.sent[key]:
+            self.awaited[key].append(_Exchange(receiver=(number, node)))
             return
-        exchange = self.sent[work].popleft()
-        exchange.receiver = node
+        exchange = self.sent[key].popleft()
+        exchange.receiver = number, node
         if exchange.arrived:
             self.later(now, now, number, node)
 
-    def arrive(self, exchange: _Exchange, target: int, now: int) -> None:
+    def arrive(self, exchange: _Exchange, now: int) -> None:
         """The bytes are there; the receiver goes on if it has asked."""
         exchange.arrived = True
-        if exchange.receiver >= 0:
-            self.end(target, exchange.receiver, now)
-
-
-def _spent(rank: _Rank) -> Iterator[Spent]:
-    """What a rank has spent, in the order in which it began to."""
-    for (kind, _), s in rank.spent.items():
-        yield Spent(kind, s.members, s.count, s.busy_ns, s.waited_ns)
+        if exchange.receiver[1] >= 0:
+            self.end(*exchange.receiver, now)
