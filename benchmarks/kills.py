@@ -380,6 +380,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--directory", type=Path, help="where to work")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as nohup does
     chance, counts = random.Random(options.seed), Counter[tuple[str, str]]()
     # Not TemporaryDirectory: it is removed at the end of each process, forks included.
     root = Path(tempfile.mkdtemp(prefix="flint-kills-", dir=options.directory))

@@ -18,9 +18,21 @@ def main() -> None:
     from flint.cli.signals import take_signals
 
     take_signals()
+    _open_streams()
     from flint.cli.command_line import run
 
     run()
+
+
+def _open_streams() -> None:
+    """Open what the caller has closed of the standard streams, or a file of ours would get its number."""
+    import os
+    import sys
+
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def __getattr__(name: str) -> Any:

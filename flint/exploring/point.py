@@ -59,4 +59,4 @@ class Point:
             else str(value)
             for name, value in found.items()
         }
-        return cls(**{"cluster": "", **values})
+        return cls(**{"cluster": "", "mesh": "", **values})  # what says nothing was left out

@@ -12,6 +12,7 @@ import io
 import os
 import shutil
 import sysconfig
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,6 +22,8 @@ from flint.io.scratch import locked_folder
 
 #: Files up to this size are copied when the program changes them in place or appends to them.
 _COPIED_BYTES = 2**30
+#: How far apart the clocks of this machine and of its file systems may be.
+_CLOCK_SECONDS = 60.0
 #: Folders of caches and of Python's own and installed modules, whose files are made again.
 _CACHES = tuple(
     os.path.realpath(folder) + os.sep
@@ -79,7 +82,10 @@ class KeptFiles:
             return True
         if real.startswith(_CACHES) or "__pycache__" in real:
             return False
-        return os.path.isfile(real) and os.stat(real).st_mtime < self._began
+        if not os.path.isfile(real):
+            return False
+        # What is of the future was written before the clock was set back.
+        return not self._began <= os.stat(real).st_mtime <= time.time() + _CLOCK_SECONDS
 
     def _holds_old(self, folder: str) -> bool:
         return any(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flint.compare.snapshot import Snapshot
-from flint.io.files import cannot_write, write_atomically
+from flint.io.files import write_atomically
 from flint.io.inputs import Input, InputKind, digest, environment_of
 from flint.project.config import Capture
 from flint.project.records import snapshot_from, snapshot_record
@@ -91,10 +90,6 @@ class Cache:
 
     def prepare(self) -> None:
         """Make the folder, which git does not see. Raises FlintError FL502."""
-        try:
-            os.makedirs(self.folder, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.folder, error) from error
         ignore = self.folder / ".gitignore"
         if not ignore.exists():
             write_atomically(ignore, b"*\n")

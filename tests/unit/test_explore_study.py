@@ -243,6 +243,23 @@ with open_study(folder / "s.db", space) as file:
 """
 
 
+def test_a_study_that_cannot_begin_leaves_no_file(tmp_path):
+    script = _FULL[: _FULL.index("with open_study")].replace("300_000", "100") + (
+        "try:\n    with open_study(folder / 's.db', space): pass\n"
+        "except FlintError as error: print(error.code)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert run.stdout == "FL502\n", run.stderr
+    assert not list(tmp_path.glob("*s.db*"))
+
+
+def test_a_point_without_mesh_or_cluster_is_read_back():
+    for point in (Point("", "h100-dgx"), Point("data=2", ""), Point("", "")):
+        assert Point.from_json(point.to_json()) == point
+
+
 def test_a_full_disk_is_one_error_and_loses_no_point(tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", _FULL, str(tmp_path)],

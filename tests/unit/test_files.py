@@ -61,6 +61,14 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: 
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "pipe"]
 
 
+def test_closed_streams_are_no_place_for_results(tmp_path: Path) -> None:
+    """A file of ours would get the number of a closed stream, and what is printed."""
+    for closed in ("<&-", ">&-", "<&- >&- 2>&-"):
+        command = f"'{sys.executable}' -m flint schedules 1f1b --svg drawing.svg {closed}"
+        assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 0
+        assert (tmp_path / "drawing.svg").read_text().endswith("</svg>\n")
+
+
 def test_a_link_stays_and_a_mode_too(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("old")
     (tmp_path / "real").chmod(0o640)

@@ -96,6 +96,14 @@ def test_an_older_file_stays_and_is_named(folder: Path, action: Callable[[], obj
     assert after == before
 
 
+def test_a_file_from_before_the_clock_was_set_back_stays(folder: Path) -> None:
+    said: list[str] = []
+    os.utime("log.txt", (time.time() + 1e5,) * 2)
+    with KeptFiles(said.append, time.time()).guarded():
+        overwrite()
+    assert said and (folder / "log.txt").read_text() == OLD
+
+
 def test_what_the_program_makes_is_its_own(folder: Path) -> None:
     said: list[str] = []
     with KeptFiles(said.append, time.time() - 60).guarded():

@@ -131,6 +131,17 @@ def test_what_was_edited_is_named_and_kept(tmp_path: Path, name: str) -> None:
     assert name in refused(tmp_path / "out").message
 
 
+def test_an_edit_is_found_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    save(tmp_path / "out", 2)
+    path = tmp_path / "out" / "trace.1.et"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    later = time.time_ns() + 10**12
+    os.utime(tmp_path / "out" / NAME, ns=(later, later))
+    assert "trace.1.et (changed)" in refused(tmp_path / "out").message
+
+
 def test_what_became_longer_or_a_link_is_named_and_kept(tmp_path: Path) -> None:
     save(tmp_path / "out", 2)
     longer, linked = (tmp_path / "out" / name for name in ("trace.1.et", "README.txt"))

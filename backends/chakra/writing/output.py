@@ -13,6 +13,7 @@ import errno
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,8 +218,10 @@ def _is_as_written(entry: os.DirEntry[str], listed: Listed, written: os.stat_res
         return False
     if listed.digest is None:
         return found.st_mtime_ns <= written.st_mtime_ns
-    times = (found.st_mtime_ns, found.st_ctime_ns)
-    if entry.name.endswith(".et") and max(times) <= min(written.st_mtime_ns, written.st_ctime_ns):
+    newest = max(found.st_mtime_ns, found.st_ctime_ns)
+    at = written.st_mtime_ns, written.st_ctime_ns
+    # A manifest of the future was written before the clock was set back: times say nothing then.
+    if entry.name.endswith(".et") and newest <= min(at) and max(at) <= time.time_ns():
         return True
     with open(entry.path, "rb") as file:
         return matches(listed, iter(lambda: file.read(_PIECE_BYTES), b""))

@@ -59,6 +59,8 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=NORMAL")
     except BaseException:
         connection.close()
+        if is_new and path.is_file() and not path.stat().st_size:
+            path.unlink()  # the disk is full
         raise
     return connection
 
