@@ -74,6 +74,7 @@ for _ in range(2):
     optimizer.step()
     optimizer.zero_grad()
 """
+STUDY = "points.study"
 #: Command -> its weight, and what it writes.
 COMMANDS = {
     "capture": (20, "fresh"),
@@ -88,7 +89,7 @@ COMMANDS = {
     "simulate": (8, None),
     "run": (4, "flint.lock"),
     "verify": (3, "junit.xml"),
-    "explore": (4, "points.study"),
+    "explore": (8, STUDY),
     "world": (1, "fresh"),
 }
 #: Where `run` and `verify` keep what they captured.
@@ -245,7 +246,7 @@ class Project:
                     "-j",
                     "2",
                     "--study",
-                    "points.study",
+                    STUDY,
                 ),
             ],
             "world": ["capture", "script.py", "--world", "--mesh", mesh, "-o", "fresh"],
@@ -279,7 +280,7 @@ class Project:
         found = {}
         for path in sorted(self.place.rglob("*")):
             name = path.relative_to(self.place)
-            hidden = ".flint-" in name.parts[0]
+            hidden = ".flint-" in name.parts[0] or name.parts[0].startswith(f"{STUDY}-")
             if path.is_file() and name.parts[0] not in {*written, CACHE} and not hidden:
                 found[str(name)] = path.read_bytes()
         return found
@@ -298,11 +299,8 @@ class Project:
             path = self.place / name
             if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() not in digests:
                 raise SystemExit(f"{name} is neither the old file nor the new one")
-        if (self.place / "points.study").exists():
-            with contextlib.closing(sqlite3.connect(self.place / "points.study")) as study:
-                (said,) = study.execute("PRAGMA integrity_check").fetchone()
-            if said != "ok":
-                raise SystemExit(f"the study is damaged: {said}")
+        if (self.place / STUDY).exists():
+            require_whole_study(self.place)
 
     def left(self) -> list[str]:
         """What is neither the user's nor what a command was to write."""
@@ -328,6 +326,17 @@ def require_whole(folder: Path) -> None:
     for name, listed in manifest.listing.items():
         if not matches(listed, [(folder / name).read_bytes()]):
             raise SystemExit(f"{folder / name} is not what its manifest lists")
+
+
+def require_whole_study(folder: Path) -> None:
+    """Raise SystemExit for a damaged study. Looks at a copy: to open one tidies up beside it."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as copied:
+        for path in folder.glob(f"{STUDY}*"):
+            shutil.copy(path, copied)
+        with contextlib.closing(sqlite3.connect(Path(copied) / STUDY)) as study:
+            (said,) = study.execute("PRAGMA integrity_check").fetchone()
+    if said != "ok":
+        raise SystemExit(f"the study is damaged: {said}")
 
 
 def kill_once(project: Project, chance: random.Random, counts: Counter[tuple[str, str]]) -> None:
