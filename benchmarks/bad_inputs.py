@@ -2,10 +2,10 @@
 
     python -m benchmarks.bad_inputs --seed 0 --cases 3000
 
-Good inputs (traces, `.flint` files, StableHLO, HLO, clusters, model files, command lines) are spoilt
-by chance. Each case runs in a fork with two gigabytes beyond what imports take, and 30 CPU seconds.
+Good inputs of every reader (see `KINDS`) are spoilt by chance. Each case runs in a fork with two gigabytes beyond what imports take, and 30 CPU seconds.
 Exit status 1 if anything ended otherwise than it should: exit 70, a hang, too much memory, a signal,
-control characters printed, a negative number. `--kind flint --only 17 -v` runs one case again and
+control characters printed, or what was accepted holding a number that is negative, not finite,
+or against another one (`bad/sound.py`). `--kind flint --only 17 -v` runs one case again and
 prints what it said; `--keep DIR` leaves the files of failed cases there.
 """
 
@@ -27,20 +27,43 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.bad import clusters, flint_files, models, modules, options, running, traces
+from benchmarks.bad import (
+    clusters,
+    flint_files,
+    measurements,
+    models,
+    modules,
+    options,
+    profiles,
+    running,
+    stored,
+    traces,
+)
 from benchmarks.bad.bases import make_bases
 from benchmarks.bad.case import Case, Outcome, Special, Verdict
 
 Maker = Callable[[random.Random, int, Path], Case]
 #: Kinds of input: what makes a case, and which share of all cases it has.
 KINDS: dict[str, tuple[Maker, float]] = {
-    "models": (models.case, 0.07),
-    "options": (options.case, 0.10),
-    "stablehlo": (modules.stablehlo, 0.09),
-    "hlo": (modules.hlo, 0.07),
-    "flint": (flint_files.case, 0.37),
-    "clusters": (clusters.case, 0.17),
-    "traces": (traces.case, 0.13),
+    "models": (models.case, 0.05),
+    "options": (options.case, 0.07),
+    "stablehlo": (modules.stablehlo, 0.06),
+    "hlo": (modules.hlo, 0.06),
+    "flint": (flint_files.case, 0.16),
+    "measured": (profiles.measured, 0.07),
+    "clusters": (clusters.case, 0.08),
+    "traces": (traces.case, 0.08),
+    "nsight": (profiles.nsight, 0.06),
+    "xplane": (profiles.xplane, 0.05),
+    "kineto": (profiles.kineto, 0.04),
+    "executions": (profiles.execution_trace, 0.05),
+    "studies": (stored.study, 0.05),
+    "locks": (stored.lock, 0.03),
+    "projects": (stored.project, 0.02),
+    "npz": (stored.model, 0.02),
+    "simulators": (stored.simulator, 0.02),
+    "measurements": (measurements.case, 0.02),
+    "routings": (measurements.loads, 0.01),
 }
 
 

@@ -137,8 +137,10 @@ def attention_mask(target: str, config: Mapping[str, Any]) -> int:
     """
     if target.startswith("flint."):
         return CAUSAL if config.get("causal") else 0
-    found = config.get("cudnn_fmha_backend_config", {})
-    window = int(found.get("sliding_window_length") or 0)
+    given = config.get("cudnn_fmha_backend_config")
+    found = given if isinstance(given, dict) else {}
+    said = str(found.get("sliding_window_length") or "")
+    window = int(said) if re.fullmatch("[0-9]{1,18}", said) else 0
     return window if window > 0 else CAUSAL if "CAUSAL" in str(found.get("mask_type", "")) else 0
 
 

@@ -48,7 +48,7 @@ def result_at(point):
         step_time_ns=time_ns,
         mfu=1 / time_ns,
         memory_bytes=10 * microbatches,
-        capacity_bytes=100,
+        capacity_bytes=100_000,
         exposed_ns={"model": time_ns / 7},
     )
 

@@ -92,6 +92,15 @@ def brief(n):
         say(f"sys[{rank}] finished, {50 + rank} cycles, exposed communication 7 cycles.\n")
 
 
+def contradicts(n):
+    """It waits longer than it runs, and says of a rank that it finished, twice."""
+    for rank in range(n):
+        exposed = 9999 if rank == 1 else 7
+        say(f"sys[{rank}] finished, 500 cycles, exposed communication {exposed} cycles.\n")
+    say("sys[2] finished, 900 cycles\n")
+    say("sys[3], GPU time: 501\n")
+
+
 def unfinished(n):
     """Some never end, and all is said to be well."""
     for rank in range(n):

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, parse_json, read_bounded
+from flint.io.malformed import Malformed
 from flint.ir.mesh import MOST_DEVICES
 
 #: The file's name, and the version of what it says.
@@ -283,7 +284,7 @@ def read_manifest(folder: Path) -> Manifest | OldManifest | None:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise _unusable(path, f"{where}: {first['msg']}") from error
-    except ValueError as error:
+    except Malformed as error:
         raise _unusable(path, str(error)) from error
     if isinstance(found, Manifest) and not found.is_whole():
         raise _unusable(path, "it was changed since it was written")
@@ -307,7 +308,7 @@ def _parsed(kind: type[Manifest | OldManifest], document: dict[str, Any]) -> dic
     """
     crowded = (v for v in (document, *document.values()) if isinstance(v, dict))
     if max(map(len, crowded)) > _MOST_KEYS:
-        raise ValueError(f"an object has more than {_MOST_KEYS} keys")
+        raise Malformed(f"an object has more than {_MOST_KEYS} keys")
     parsed = dict(document)
     for name, field in kind.model_fields.items():
         if get_origin(field.annotation) is tuple and isinstance(document.get(name), list):

@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from flint.backends.cost.chips.kernels import Kernels
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, parse_json, read_bounded
+from flint.io.malformed import Malformed
+from flint.io.records import NonNegative, record_of
 from flint.ir.op_class import OpClass
 from flint.ir.product_types import groups_of
 from flint.ir.program import Collective, Int64s, Program
@@ -113,8 +115,8 @@ def _loads(path: Path) -> Float64s:
     data = read_bounded(path, FileKind.ROUTING, "FL726", _HELP)
     try:
         rows = list(_json_rows(data) if path.suffix == ".json" else _csv_rows(data))
-    except (ValueError, TypeError, OverflowError, csv.Error) as error:
-        raise _bad(path, "it has something that is no number") from error
+    except Malformed as error:
+        raise _bad(path, str(error)) from error
     rows = [row for row in rows if row]
     if not rows or len(set(map(len, rows))) > 1:
         raise _bad(path, "its lines have different numbers of experts" if rows else "it is empty")
@@ -131,20 +133,17 @@ def _loads(path: Path) -> Float64s:
 def _json_rows(data: bytes) -> Iterator[list[float]]:
     document = parse_json(data)
     if not isinstance(document, list):
-        raise TypeError("no list")
+        raise Malformed("it is no list")
     for row in document if document and isinstance(document[0], list) else [document]:
-        yield [_number(cell) for cell in row]
-
-
-def _number(cell: object) -> float:
-    if isinstance(cell, bool) or not isinstance(cell, int | float):
-        raise TypeError("no number")
-    return float(cell)
+        yield record_of(list[NonNegative], row)
 
 
 def _csv_rows(data: bytes) -> Iterator[list[float]]:
-    for row in csv.reader(io.StringIO(data.decode("utf-8"))):
-        yield [float(cell) for cell in row if cell.strip()]
+    try:
+        for row in csv.reader(io.StringIO(data.decode("utf-8"))):
+            yield [float(cell) for cell in row if cell.strip()]
+    except (ValueError, csv.Error) as error:
+        raise Malformed("it has something that is no number") from error
 
 
 def _bad(path: Path, said: str) -> FlintError:

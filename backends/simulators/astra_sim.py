@@ -127,6 +127,13 @@ class AstraSim:
         if ended.given_up:
             more = "--limit SECONDS allows more; flint check DIR proves that traces end"
             return "FL713", ended.given_up, more
+        if heard.contradictions:
+            said = f"contradicts itself ({heard.contradictions[0]})"
+            return (
+                "FL716",
+                said,
+                f"is it the simulator, and the only one that writes there? {_HELP}",
+            )
         if ended.lacked_memory:
             allowed = self.limits.memory_bytes
             had = f" of {format_bytes(allowed)}" if allowed else ""
@@ -155,6 +162,7 @@ class Listener:
     _ends: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     _spent: dict[tuple[str, int], int] = field(default_factory=dict)
     _strange: set[int] = field(default_factory=set)
+    _twice: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, line: str) -> None:
         """One line."""
@@ -170,14 +178,31 @@ class Listener:
         if rank >= self.world:
             self._strange.add(rank)
             return
-        self._ends[rank] = end, None if exposed is None else int(exposed)
+        found = end, None if exposed is None else int(exposed)
+        if self._ends.setdefault(rank, found) != found:
+            self._twice.setdefault(rank, end)
         if self.progress is not None:
             self.progress(len(self._ends), self.world)
 
     @property
     def missing(self) -> list[int]:
-        """Ranks that have not finished."""
-        return [r for r in range(self.world) if r not in self._ends]
+        """Ranks that have not finished, as far as what was said of them can be."""
+        ends = self.ends()
+        return [r for r in range(self.world) if r not in ends]
+
+    @property
+    def contradictions(self) -> list[str]:
+        """What was said of ranks and cannot be, a sentence each."""
+        return [wrong for rank in sorted(self._ends) if (wrong := self._contradiction(rank))]
+
+    def _contradiction(self, rank: int) -> str:
+        end, exposed = self._ends[rank]
+        computed = self._spent.get(("GPU", rank), 0)
+        if rank in self._twice:
+            return f"rank {rank} finished after {end:,} cycles and after {self._twice[rank]:,}"
+        if exposed is not None and not 0 <= exposed <= end:
+            return f"rank {rank} waited {exposed:,} of {end:,} cycles"
+        return f"rank {rank} computed {computed:,} of {end:,} cycles" if computed > end else ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -187,10 +212,11 @@ class Listener:
         return (f"it spoke of ranks that the network has not: {ranks_text(self._strange)}",)
 
     def ends(self) -> dict[int, RankEnd]:
-        """The ranks that have finished."""
+        """The ranks that have finished, without those of which something was said that cannot be."""
         return {
             rank: RankEnd(end, exposed, self._spent.get(("GPU", rank)), self._comm(rank))
             for rank, (end, exposed) in sorted(self._ends.items())
+            if not self._contradiction(rank)
         }
 
     def _comm(self, rank: int) -> int | None:

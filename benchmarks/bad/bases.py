@@ -21,6 +21,7 @@ TRACES = {
         *("examples/llama_jax.py:pipelined", *_SMALL, "--mesh", "pipe=2,data=2,model=1"),
         *("--schedule", "1f1b", "--microbatches", "2"),
     ),
+    "timed": ("examples/llama_jax.py", *_SMALL, "--mesh", "2x1", "-c", "h100-dgx"),
 }
 
 
@@ -40,6 +41,53 @@ def main(folder: Path) -> None:
     _modules(folder)
     shutil.copy(ROOT / "tests/golden/hlo/scanned_block_gpu.txt", folder / "module.txt")
     _hlo_proto(folder)
+    _profiles(folder)
+    _stored(folder)
+
+
+def _profiles(folder: Path) -> None:
+    """A profile of every format, and a workload that was made of one."""
+    from google.protobuf.json_format import MessageToJson
+
+    import flint
+    from flint.backends.chakra.reading.reader import records
+    from flint.backends.chakra.schema import messages
+    from tests.execution_traces import linked, pair, write
+    from tests.nsys_exports import small_export
+    from tests.xplanes import gpu_planes, tpu_plane, xspace
+
+    small_export().write(folder / "nsys.sqlite")
+    (folder / "gpu.xplane.pb").write_bytes(xspace(*gpu_planes()))
+    (folder / "tpu.xplane.pb").write_bytes(xspace(tpu_plane()))
+    write(folder / "linked.json", linked())
+    _, kineto = pair(folder)
+    flint.import_profiles(kineto).workload.save(folder / "measured.flint")
+    data = (folder / "timed" / "trace.0.et").read_bytes()
+    (folder / "timed.0.et").write_bytes(data)
+    (start, stop), *spans = records(data, "base")
+    texts = [MessageToJson(messages().GlobalMetadata.FromString(data[start:stop]), indent=None)]
+    texts += [MessageToJson(messages().Node.FromString(data[a:b]), indent=None) for a, b in spans]
+    (folder / "trace.0.et.json").write_text("\n".join(texts))
+
+
+def _stored(folder: Path) -> None:
+    """A study, a lock, a generator and known models."""
+    from flint.exploring.study.study_file import open_study
+    from flint.project.lock import Lock
+    from flint.sharing.leaks.known_file import known_bytes
+    from tests.explore_points import result_at, space_of
+    from tests.synth_programs import counting_generator
+    from tests.unit.test_compare import program, side
+    from tests.unit.test_leak_attacks import _world
+
+    space = space_of(Path("/nowhere"), range(1, 3))
+    with open_study(folder / "study.db", space) as file:
+        file.add(map(result_at, space.points()))
+    Lock({"train": side(program("a", "b", gathers=1), "h100-dgx").snapshot}).save(
+        folder / "flint.lock"
+    )
+    (folder / "generator.npz").write_bytes(counting_generator().to_bytes())
+    (folder / "known.npz").write_bytes(known_bytes(_world()))
 
 
 def _small(folder: Path) -> None:

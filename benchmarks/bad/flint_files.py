@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import random
 import zipfile
 from collections.abc import Callable
@@ -33,27 +34,40 @@ def case(rng: random.Random, number: int, bases: Path) -> Case:
     path = bases / rng.choice(("small.flint", "small.flint", "plain/workload.flint"))
     if rng.random() < 0.2:
         path = bases / "pipeline" / "workload.flint"
+    change, spoilt = spoil(rng, path)
+    return Case("flint", number, f"{path.parent.name}: {change}", {"w.flint": spoilt}, COMMANDS)
+
+
+def spoil(rng: random.Random, path: Path) -> tuple[str, bytes | Special]:
+    """One change of a workload's file."""
     data = path.read_bytes()
-    change: str
-    spoilt: bytes | Special
     action = rng.choice(("bytes", "manifest", "manifest", "manifest", "column", "column", "zip"))
     if action == "bytes":
-        change, spoilt = spoil_bytes(rng, data)
+        return spoil_bytes(rng, data)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    if action == "zip":
+        change, make = rng.choice(_ARCHIVES)
+        return change, make(rng, entries)
+    if action == "manifest":
+        change, entries["manifest.json"] = _spoil_manifest(rng, entries["manifest.json"])
     else:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = {name: archive.read(name) for name in archive.namelist()}
-        if action == "manifest":
-            document = json.loads(entries["manifest.json"])
-            change, entries["manifest.json"] = spoil_json(rng, document)
-            spoilt = _zipped(entries)
-        elif action == "column":
-            name = rng.choice([n for n in entries if n.endswith(".npz")])
-            change, entries[name] = _spoil_column(rng, entries[name])
-            spoilt = _zipped(entries)
-        else:
-            change, make = rng.choice(_ARCHIVES)
-            spoilt = make(rng, entries)
-    return Case("flint", number, f"{path.parent.name}: {change}", {"w.flint": spoilt}, COMMANDS)
+        name = rng.choice([n for n in entries if n.endswith(".npz")])
+        change, entries[name] = spoil_columns(rng, entries[name])
+    return change, _zipped(entries)
+
+
+def _spoil_manifest(rng: random.Random, data: bytes) -> tuple[str, bytes]:
+    """Values anywhere, as often as not those of the metadata: they are few among tables."""
+    document = json.loads(data)
+    if rng.random() < 0.5:
+        return spoil_json(rng, document)
+    change, text = spoil_json(rng, document["metadata"])
+    try:
+        document["metadata"] = json.loads(text)
+    except RecursionError:
+        return change, text
+    return f"metadata {change}", json.dumps(document).encode("utf-8", "surrogatepass")
 
 
 def _zipped(entries: Entries, method: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -64,24 +78,32 @@ def _zipped(entries: Entries, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     return out.getvalue()
 
 
-def _spoil_column(rng: random.Random, npz: bytes) -> tuple[str, bytes]:
+def spoil_columns(rng: random.Random, npz: bytes) -> tuple[str, bytes]:
+    """One change of a column of an npz."""
     with np.load(io.BytesIO(npz)) as loaded:
         columns: dict[str, Any] = {name: loaded[name] for name in loaded.files}
     name = rng.choice(list(columns))
     column = columns[name]
     action = rng.choice(("entry", "entry", "entry", "entry", "type", "shape", "remove", "header"))
-    if action == "entry" and column.size:
-        limits = np.iinfo(column.dtype)
-        values = (0, 1, 2, 3, -1, 7, limits.max, limits.min, int(column.max()) + 1, 10**6, 2**61)
-        value = min(max(rng.choice(values), limits.min), limits.max)
+    if action == "entry" and column.size and column.dtype.kind in "iuf":
+        values: tuple[float, ...] = (0, 1, 2, 3, -1, 7, float(column.max()) + 1, 10**6, 2**61)
+        if column.dtype.kind == "f":
+            values = (*values, math.nan, math.inf, -math.inf, 1e300, -0.5)
+        else:
+            limits = np.iinfo(column.dtype)
+            values = tuple(
+                min(max(int(v), limits.min), limits.max) for v in (*values, 2**63, -(2**63))
+            )
+        value = rng.choice(values)
         count = rng.choice((1, 1, 1, 3, column.size))
-        column.flat[rng.sample(range(column.size), min(count, column.size))] = value
+        with np.errstate(over="ignore"):
+            column.flat[rng.sample(range(column.size), min(count, column.size))] = value
         action = f"entry {value}"
-    elif action == "type":
+    elif action == "type" and column.dtype.kind != "U":
         columns[name] = column.astype(
             rng.choice(("int32", "float64", "uint8", ">i8", "bool", "U3"))
         )
-    elif action == "shape":
+    elif action == "shape" and column.ndim:
         changed = (
             column[:-1],
             column.reshape(1, -1),

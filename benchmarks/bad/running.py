@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import io
 import json
-import math
 import os
 import re
 import resource
@@ -17,10 +17,11 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
+from benchmarks.bad.calls import CALLS, call
 from benchmarks.bad.case import Case, Outcome, Special, Verdict
+from benchmarks.bad.sound import wrong_number
 
 #: Limits of one case: address space beyond that of the warm process, CPU and wall seconds.
 MEMORY_BYTES = 2 << 30
@@ -48,10 +49,18 @@ def warm_up() -> None:
     import flint.backends.report.explain
     import flint.backends.report.graph
     import flint.backends.report.perfetto
+    import flint.calibration.calibrate
     import flint.cli.command_line
+    import flint.exploring.api
     import flint.frontends.jax_pipeline
+    import flint.frontends.measurements.formats
+    import flint.frontends.profiles.build
+    import flint.frontends.profiles.formats
     import flint.passes.partition.shardy_pipeline
     import flint.passes.profiles
+    import flint.project.lock
+    import flint.sharing.leaks.known_file
+    import flint.sharing.synth.generator
     import flint.tracing  # noqa: F401
     from benchmarks.bad.compilers import use_forks
     from flint.backends.chakra.schema import messages
@@ -121,6 +130,8 @@ def _run_command(place: Path, command: tuple[str, ...]) -> Outcome:
     printed = [_read(p) for p in (out, err)]
     verdict = _judge(place, command, status, *printed)
     text = f"{printed[1][-_SHOWN:]}{printed[0][:_SHOWN] if not verdict.fine else ''}"
+    if verdict is Verdict.ABSURD:
+        text += f"\n{_unsound(place, command, printed[0])}"
     return Outcome(verdict, command, text, used)
 
 
@@ -155,6 +166,8 @@ def _flint(command: tuple[str, ...]) -> int:
     """Run the command line; it ends the process itself."""
     from flint.cli import main
 
+    if command[0] in CALLS:
+        main = functools.partial(call, *command)
     sys.argv = ["flint", *command]
     try:
         main()
@@ -212,34 +225,25 @@ def _judge(
         return Verdict.REJECTED if clear else Verdict.UNCLEAR
     if status not in (0, 1) or (status == 1 and command[0] != "check"):
         return Verdict.ODD
-    if not _is_sound(place, command, out):
+    if _unsound(place, command, out):
         return Verdict.ABSURD
     return Verdict.ACCEPTED if status == 0 else Verdict.FOUND
 
 
-def _is_sound(place: Path, command: tuple[str, ...], out: str) -> bool:
-    """Whether what was printed or exported can be read, and has no number that cannot be."""
-    if "--json" in command:
+def _unsound(place: Path, command: tuple[str, ...], out: str) -> str:
+    """What of that which was printed or exported cannot be read, or be; "" if all can."""
+    if "--json" in command or command[0] in CALLS:
         try:
-            return all(math.isfinite(n) and n >= -1 for n in _numbers(json.loads(out)))
-        except ValueError:
-            return False
+            return wrong_number(json.loads(out))
+        except ValueError as error:
+            return str(error)
     graph = place / "g.graphml"
     if "graphml" in command and graph.exists():
         try:
             ElementTree.parse(graph)
-        except ElementTree.ParseError:
-            return False
-    return True
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    """All numbers of a JSON document."""
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(inner)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield float(value) if not isinstance(value, int) else float(min(value, 10**300))
+        except ElementTree.ParseError as error:
+            return str(error)
+    return ""
 
 
 def unbuffered() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flint.cli.inputs import load_workload
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_bounded
+from flint.io.malformed import Malformed
 
 if TYPE_CHECKING:
     from flint.compare.difference import Side
@@ -153,9 +154,9 @@ def _saved_estimate(path: Path) -> Any:
     data = read_bounded(path, FileKind.ESTIMATE, "FL301")
     try:
         return snapshot_of_estimate(parse_json(data))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Malformed as error:
         raise FlintError(
             "FL304",
-            f"{path} is not what flint estimate --json prints: {error!r}",
+            f"{path} is not what flint estimate --json prints: {error}",
             help="save it with flint estimate ... --json > FILE.json",
         ) from error

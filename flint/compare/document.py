@@ -5,15 +5,19 @@ Saved estimates have no program, and are compared by their numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, NotRequired, cast
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from flint.compare.budgets import Broken
 from flint.compare.difference import Difference
 from flint.compare.match import Change
 from flint.compare.show import all_numbers, verdict
 from flint.compare.snapshot import EstimateFacts, Snapshot, mapping_text, share_totals
+from flint.io.malformed import Malformed
+from flint.io.records import Bytes, Fraction, Nanoseconds, Utilisation, record_of
 
 if TYPE_CHECKING:
     from flint.schemas.documents.comparison import (
@@ -96,32 +100,63 @@ def _broken(b: Broken) -> BrokenDocument:
 
 # saved estimates ----------------------------------------------------------------------------------
 
-#: What is read here; a file of another major version is not.
-_ESTIMATE = "flint.estimate/"
+
+class _Share(TypedDict):
+    kind: str
+    over: str
+    exposed_ns: Nanoseconds
 
 
-def snapshot_of_estimate(document: Mapping[str, Any]) -> Snapshot:
-    """The snapshot of what `flint estimate --json` printed. Raises ValueError, KeyError, TypeError."""
-    if not str(document["schema"]).startswith(_ESTIMATE):
-        raise ValueError(f"its schema is {document['schema']!r}")
-    classes = document["classes"]
-    slowest = max(classes, key=lambda c: c["end_ns"])
-    fullest = max(classes, key=lambda c: c["memory"]["peak_bytes"])["memory"]
-    rows = slowest["shares"]
-    shares = [(str(s["kind"]), str(s["over"]), float(s["exposed_ns"])) for s in rows]
+class _Memory(TypedDict):
+    peak_bytes: Bytes
+    capacity_bytes: Bytes
+    breakdown: dict[str, Bytes]
+
+
+class _Class(TypedDict):
+    end_ns: Nanoseconds
+    shares: list[_Share]
+    memory: _Memory
+
+
+class _Saved(TypedDict):
+    """What is read of an estimate's document; documents of before have less, later ones more."""
+
+    schema: Annotated[str, Field(pattern=r"^flint\.estimate/")]
+    name: str
+    cluster: str
+    chip: NotRequired[str]
+    profile: str
+    policy: str
+    mapping: list[Annotated[list[str | int], Field(min_length=2)]]
+    derate: Fraction
+    step_time_ns: Nanoseconds
+    mfu: Utilisation
+    lower_bound: bool
+    classes: Annotated[list[_Class], Field(min_length=1)]
+
+
+def snapshot_of_estimate(document: object) -> Snapshot:
+    """The snapshot of what `flint estimate --json` printed. Raises Malformed for anything else."""
+    found = record_of(_Saved, document)
+    slowest = max(found["classes"], key=lambda c: c["end_ns"])
+    fullest = max(found["classes"], key=lambda c: c["memory"]["peak_bytes"])["memory"]
+    shares = [(s["kind"], s["over"], s["exposed_ns"]) for s in slowest["shares"]]
     facts = EstimateFacts(
-        chip=str(document.get("chip", "")),
-        profile=str(document["profile"]),
-        policy=str(document["policy"]),
-        mapping=mapping_text(document["mapping"]),
-        derate=float(document["derate"]),
-        step_time_ns=float(document["step_time_ns"]),
-        mfu=float(document["mfu"]),
-        is_lower_bound=bool(document["lower_bound"]),
+        chip=found.get("chip", ""),
+        profile=found["profile"],
+        policy=found["policy"],
+        mapping=mapping_text(found["mapping"]),
+        derate=found["derate"],
+        step_time_ns=found["step_time_ns"],
+        mfu=found["mfu"],
+        is_lower_bound=found["lower_bound"],
         exposed_ns=share_totals(shares, exposed=True),
         busy_ns=share_totals(shares, exposed=False),
-        peak_bytes=int(fullest["peak_bytes"]),
-        capacity_bytes=int(fullest["capacity_bytes"]),
-        memory_bytes={str(k): int(v) for k, v in fullest["breakdown"].items()},
+        peak_bytes=fullest["peak_bytes"],
+        capacity_bytes=fullest["capacity_bytes"],
+        memory_bytes=fullest["breakdown"],
     )
-    return Snapshot(str(document["name"]), None, {str(document["cluster"]): facts})
+    if wrong := facts.contradiction():
+        raise Malformed(wrong)
+    return Snapshot(found["name"], None, {found["cluster"]: facts})

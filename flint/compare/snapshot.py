@@ -16,6 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flint.compare.structure import structure_of
+from flint.io.records import (
+    Bytes,
+    Count,
+    Fraction,
+    MeanCount,
+    Nanoseconds,
+    Positive,
+    Utilisation,
+    Whole,
+)
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Flag, Int64s, Kind, Phase, Program
 from flint.ir.workload import Workload
@@ -31,9 +41,9 @@ PIPELINE = ("schedule", "microbatches", "chunks")
 #: A number in a name: which of several layers.
 _NUMBER = re.compile(r"(?<![A-Za-z0-9_])\d+(?![A-Za-z0-9_])")
 _DIMENSION = re.compile(r"\{([^{}]*)\}")
+#: By how much sums of a step may miss it, as numbers are rounded.
+_ROUNDED = 1e-6
 _AXIS = re.compile(r'"([^"]+)"(?::\(\d+\)(\d+))?')
-#: A mean over devices: whole wherever all devices do the same.
-Mean = int | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +57,10 @@ class Argument:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     sharding: str
-    count: int
-    device_bytes: Mean
+    count: Positive
+    device_bytes: MeanCount
     is_donated: bool | None = None
 
 
@@ -67,11 +77,11 @@ class Operations:
     phase: str
     dtype: str
     product: str
-    mask: int
-    rows: int
-    executions: Mean
-    flops: Mean
-    bytes: Mean
+    mask: Whole
+    rows: Positive
+    executions: MeanCount
+    flops: MeanCount
+    bytes: MeanCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +96,8 @@ class Collectives:
     over: str
     phase: str
     dtype: str
-    comm_bytes: int
-    executions: Mean
+    comm_bytes: Bytes
+    executions: MeanCount
     source: str
 
 
@@ -101,14 +111,14 @@ class ProgramFacts:
     """
 
     structure: str
-    mesh: Mapping[str, int]
+    mesh: Mapping[str, Positive]
     options: Mapping[str, str]
-    kernels: Mean
-    flops: Mean
-    bytes: Mean
-    comm_bytes: Mean
-    argument_bytes: Mean
-    trip_counts: tuple[int, ...]
+    kernels: MeanCount
+    flops: MeanCount
+    bytes: MeanCount
+    comm_bytes: MeanCount
+    argument_bytes: MeanCount
+    trip_counts: tuple[Count, ...]
     arguments: tuple[Argument, ...]
     operations: tuple[Operations, ...]
     collectives: tuple[Collectives, ...]
@@ -127,15 +137,25 @@ class EstimateFacts:
     profile: str
     policy: str
     mapping: tuple[str, ...]
-    derate: float
-    step_time_ns: float
-    mfu: float
+    derate: Fraction
+    step_time_ns: Nanoseconds
+    mfu: Utilisation
     is_lower_bound: bool
-    exposed_ns: Mapping[str, float]
-    busy_ns: Mapping[str, float]
-    peak_bytes: int
-    capacity_bytes: int
-    memory_bytes: Mapping[str, int]
+    exposed_ns: Mapping[str, Nanoseconds]
+    busy_ns: Mapping[str, Nanoseconds]
+    peak_bytes: Bytes
+    capacity_bytes: Bytes
+    memory_bytes: Mapping[str, Bytes]
+
+    def contradiction(self) -> str:
+        """What of its numbers cannot all be true; "" where they can."""
+        parts = max((*self.exposed_ns.values(), *self.busy_ns.values()), default=0.0)
+        if parts > self.step_time_ns * (1 + _ROUNDED) + 1:
+            return f"a part of the step takes {parts:g} ns, all of it {self.step_time_ns:g} ns"
+        kind = max(self.memory_bytes.values(), default=0)
+        if kind > self.peak_bytes:
+            return f"a kind of memory is {kind:,} bytes, the peak {self.peak_bytes:,}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +223,7 @@ class _Added:
         self._operations: dict[tuple[Any, ...], list[int]] = {}
         self._collectives: Counter[tuple[Any, ...]] = Counter()
 
-    def mean(self, total: int) -> Mean:
+    def mean(self, total: int) -> MeanCount:
         """A total over ranks as a mean over devices."""
         whole, rest = divmod(total, self.devices)
         return round(total / self.devices, 3) if rest else whole
@@ -360,7 +380,7 @@ def estimate_facts(estimate: Estimate) -> EstimateFacts:
 
 
 def mapping_text(rows: Iterable[Sequence[object]]) -> tuple[str, ...]:
-    """`model=nvlink` of each row of a mapping: axis, size and network. ValueError for other rows."""
+    """`model=nvlink` of each row of a mapping: axis, size and network."""
     return tuple(f"{axis}={network}" for axis, *_, network in rows)
 
 

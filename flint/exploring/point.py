@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeAlias
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator
 
 from flint.io.inputs import digest
 
+
+def _as_pairs(found: Any) -> Any:
+    """Pairs of a table of JSON, which `to_json` makes of them; anything else as it is."""
+    return tuple(sorted(found.items())) if isinstance(found, dict) else found
+
+
 #: Names with values as they are written on the command line, sorted by name.
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
+Pairs: TypeAlias = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_as_pairs)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,8 +28,8 @@ class Point:
     without the option.
     """
 
-    mesh: str  #: "data=64,model=8"
-    cluster: str  #: a preset, or the path of a file
+    mesh: str = ""  #: "data=64,model=8"; "" for a program in a file that says its own
+    cluster: str = ""  #: a preset, or the path of a file
     settings: Pairs = ()  #: of `--set`
     pipeline: Pairs = ()  #: cut, schedule, microbatches, chunks
     changes: Pairs = ()  #: of the cluster: ("ib.bandwidth", "100GB/s")
@@ -39,7 +46,8 @@ class Point:
     @property
     def key(self) -> str:
         """A digest that tells points apart."""
-        return digest(json.dumps(asdict(self), sort_keys=True).encode())
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return digest(json.dumps(values, sort_keys=True).encode())
 
     def to_json(self) -> dict[str, Any]:
         """The fields that say something, pairs as tables."""
@@ -49,14 +57,3 @@ class Point:
             for name, value in found.items()
             if value
         }
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Point:
-        """The point that `to_json` gave."""
-        values: dict[str, Any] = {
-            name: tuple(sorted((str(k), str(v)) for k, v in value.items()))
-            if isinstance(value, Mapping)
-            else str(value)
-            for name, value in found.items()
-        }
-        return cls(**{"cluster": "", "mesh": "", **values})  # what says nothing was left out

@@ -8,6 +8,18 @@ from enum import StrEnum
 from typing import Any
 
 from flint.exploring.point import Point
+from flint.io.records import (
+    Bytes,
+    Count,
+    Nanoseconds,
+    NonNegative,
+    Positive,
+    Utilisation,
+    record_of,
+)
+
+#: By how much sums of a step may miss it, as numbers are rounded.
+_ROUNDED = 1e-6
 
 
 class Status(StrEnum):
@@ -37,11 +49,11 @@ class ClassResult:
     """
 
     name: str
-    ranks: int
-    end_ns: float
-    memory_bytes: int
-    waiting_ns: float = 0.0
-    cache_bytes: int = 0
+    ranks: Count
+    end_ns: Nanoseconds
+    memory_bytes: Bytes
+    waiting_ns: Nanoseconds = 0.0
+    cache_bytes: Bytes = 0
     role: Role = Role.STEP
 
 
@@ -55,33 +67,33 @@ class Result:
 
     point: Point
     status: Status
-    devices: int
+    devices: Positive
     #: Why it is not FITS: a sentence; and where in the user's code or memory that was decided.
     reason: str = ""
     code: str = ""
     place: str = ""
-    step_time_ns: float = 0.0
-    low_ns: float = 0.0
-    high_ns: float = 0.0
-    mfu: float = 0.0
-    tokens: int = 0  #: of a step, on all devices; 0: not known
-    memory_bytes: int = 0
-    capacity_bytes: int = 0
+    step_time_ns: Nanoseconds = 0.0
+    low_ns: Nanoseconds = 0.0
+    high_ns: Nanoseconds = 0.0
+    mfu: Utilisation = 0.0
+    tokens: Count = 0  #: of a step, on all devices; 0: not known
+    memory_bytes: Bytes = 0
+    capacity_bytes: Bytes = 0
     is_bound: bool = False
     #: Of the class that ends last: time in which its devices compute, wait for communication by mesh
     #: axes (exposed), wait for other ranks, and wait for the host.
-    compute_ns: float = 0.0
-    exposed_ns: Mapping[str, float] = field(default_factory=dict)
-    waiting_ns: float = 0.0
-    host_ns: float = 0.0
+    compute_ns: Nanoseconds = 0.0
+    exposed_ns: Mapping[str, Nanoseconds] = field(default_factory=dict)
+    waiting_ns: Nanoseconds = 0.0
+    host_ns: Nanoseconds = 0.0
     #: Peak memory of the largest class, by kind.
-    memory: Mapping[str, int] = field(default_factory=dict)
+    memory: Mapping[str, Bytes] = field(default_factory=dict)
     classes: tuple[ClassResult, ...] = ()
     #: Stack, policy and profile that were taken.
     taken: Mapping[str, str] = field(default_factory=dict)
     #: Prices of the cluster's file: of a device for an hour, and its power in W; 0: not said.
-    price_per_hour: float = 0.0
-    power_w: float = 0.0
+    price_per_hour: NonNegative = 0.0
+    power_w: NonNegative = 0.0
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -95,12 +107,19 @@ class Result:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Result:
-        """The result that `to_json` gave."""
-        values = dict(found)
-        values["point"] = Point.from_json(values["point"])
-        values["status"] = Status(values["status"])
-        values["classes"] = tuple(
-            ClassResult(**{**c, "role": Role(c.get("role", ""))}) for c in values.get("classes", ())
-        )
-        values["notes"] = tuple(values.get("notes", ()))
-        return cls(**values)
+        """The result that `to_json` gave. Raises Malformed for numbers that cannot be."""
+        return record_of(cls, found)
+
+    def contradiction(self) -> str:
+        """What of its numbers cannot all be true; "" where they can."""
+        step = self.step_time_ns * (1 + _ROUNDED) + 1
+        if self.high_ns and not self.low_ns <= self.step_time_ns <= self.high_ns:
+            return f"a step of {self.step_time_ns} ns is not from {self.low_ns} to {self.high_ns}"
+        parts = (self.compute_ns, self.waiting_ns, self.host_ns, *self.exposed_ns.values())
+        if max(parts) > step or any(max(c.end_ns, c.waiting_ns) > step for c in self.classes):
+            return f"a part of the step takes longer than all of its {self.step_time_ns} ns"
+        if max((*self.memory.values(), 0)) > self.memory_bytes:
+            return f"a kind of memory is more than all {self.memory_bytes} bytes"
+        if self.status is Status.FITS and self.memory_bytes > self.capacity_bytes > 0:
+            return f"{self.memory_bytes} bytes fit into {self.capacity_bytes}"
+        return ""

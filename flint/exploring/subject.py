@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flint.exploring.point import Pairs
+from flint.io.records import NonNegative
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +31,4 @@ class Subject:
     tokens: str = ""
     #: Whether points whose memory does not fit are priced, too.
     keep_infeasible: bool = False
-    limit_seconds: float = 600  #: of one capture; one that takes longer is FAILED
+    limit_seconds: NonNegative = 600  #: of one capture; one that takes longer is FAILED

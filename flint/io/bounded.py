@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from flint.errors import FlintError
 from flint.io.files import read_regular
+from flint.io.malformed import Malformed
 
 MIB = 1 << 20
 #: What Python's objects take, at most, for each of these characters of JSON (CPython, 64 bits).
@@ -46,6 +47,7 @@ class FileKind(Enum):
     ESTIMATE = ("a saved estimate", 256 * MIB)
     KNOWN = ("a file of known models", 64 * MIB)
     ROWS = ("a row model", 64 * MIB)
+    STUDY = ("a study", 512 * MIB)
 
     def __init__(self, text: str, most_bytes: int) -> None:
         self.text = text
@@ -85,7 +87,7 @@ def is_directory(path: Path) -> bool:
 def gunzip(data: bytes, most_bytes: int) -> bytes:
     """All streams of a gzip file, one after another.
 
-    Raises ValueError, with a sentence, for a broken stream and for more than `most_bytes`.
+    Raises Malformed for a broken stream and for more than `most_bytes`.
     """
     found: list[bytes] = []
     size = 0
@@ -94,29 +96,31 @@ def gunzip(data: bytes, most_bytes: int) -> bytes:
             while piece := file.read(MIB):
                 size += len(piece)
                 if size > most_bytes:
-                    raise ValueError(f"it unpacks to more than {most_bytes:,} bytes")
+                    raise Malformed(f"it unpacks to more than {most_bytes:,} bytes")
                 found.append(piece)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"its gzip stream is broken ({error})") from error
+        raise Malformed(f"its gzip stream is broken ({error})") from error
     return b"".join(found)
 
 
 def parse_json(data: bytes) -> Any:
     """A JSON document in UTF-8, strictly: no NaN, no number beyond all floats, no key twice.
 
-    Raises ValueError, with a sentence, for anything else, and for one that would take more memory
-    than a file of Flint can.
+    Raises Malformed for anything else, and for one that would take more memory than a file of Flint
+    can.
     """
     needed = 5 * len(data) + sum(cost * data.count(mark) for mark, cost in _JSON_COSTS)
     if needed > _MOST_JSON_BYTES:
-        raise ValueError(f"it would take {needed:,} bytes of memory, which no such file needs")
+        raise Malformed(f"it would take {needed:,} bytes of memory, which no such file needs")
     try:
         text = data.decode("utf-8")
         return json.loads(
             text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_unique
         )
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise Malformed("it is nested too deeply") from None
+    except ValueError as error:
+        raise Malformed(str(error)) from error
 
 
 def _no_number(name: str) -> NoReturn:

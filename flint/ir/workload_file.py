@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import io
 import json
-import math
-import re
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flint.errors import FlintError
 from flint.io.bounded import MIB, FileKind, parse_json
+from flint.io.malformed import Malformed
+from flint.io.npz import HEADER_BYTES, archive_of, array_of, entry_of
 from flint.ir.mesh import Group, Route
 from flint.ir.program import COLUMN_TYPES, COLUMNS, MAY_BE_LEFT_OUT, TABLES, Program, Region
 
@@ -35,33 +33,7 @@ MANIFEST = "manifest.json"
 #: Bytes of columns in a whole file, unpacked.
 MOST_COLUMN_BYTES = 768 * MIB
 _ZIP = b"PK"  # what a zip file begins with
-_ZIP_ENTRY = b"PK\x01\x02"  # what an entry of its directory begins with
-_MOST_ENTRIES = 1 << 18
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal workloads give equal bytes
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may need gigabytes to unpack
-_HEADER_BYTES = 4096
-#: What the file of an array begins with; numpy fills it up with blanks to 64 bytes.
-_HEADER = re.compile(
-    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<|>=][a-zA-Z0-9]{1,8})', "
-    rb"'fortran_order': (?P<order>True|False), 'shape': \((?P<shape>(?:[0-9]{1,18},? ?){0,3})\), \}"
-    rb" *\n",
-    re.DOTALL,
-)
-#: What zipfile and zlib raise for a damaged archive.
-_DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
-
-
-class _Wrong(Exception):
-    """What is wrong with a file, in a sentence that begins with the entry."""
 
 
 # Writing ----------------------------------------------------------------------------------------
@@ -135,9 +107,9 @@ def from_bytes(data: bytes, source: str) -> Workload:
             help=f"a program is captured first: flint capture {source} --mesh ... -o DIR",
         )
     try:
-        with _archive(data, "the file") as archive:
+        with archive_of(data, "the file") as archive:
             return _read(archive, source)
-    except _Wrong as error:
+    except Malformed as error:
         raise FlintError(
             "FL304",
             f"{source} is not a sound .flint file: {error}",
@@ -157,7 +129,7 @@ def _read(archive: zipfile.ZipFile, source: str) -> Workload:
     programs = []
     for i, tables in enumerate(manifest.programs):
         name = _columns_name(i)
-        columns = _columns(_entry(archive, name, FileKind.WORKLOAD.most_bytes), name, left)
+        columns = _columns(entry_of(archive, name, FileKind.WORKLOAD.most_bytes), name, left)
         left -= sum(c.nbytes for c in columns.values())
         programs.append(Program(mesh=mesh, **columns, **tables.tables()))
     classes = tuple(c.rank_class() for c in manifest.classes)
@@ -169,9 +141,9 @@ def _read(archive: zipfile.ZipFile, source: str) -> Workload:
 
 def _document(archive: zipfile.ZipFile) -> Any:
     try:
-        return parse_json(_entry(archive, MANIFEST, FileKind.MANIFEST.most_bytes))
-    except ValueError as error:
-        raise _Wrong(f"{MANIFEST}: {error}") from error
+        return parse_json(entry_of(archive, MANIFEST, FileKind.MANIFEST.most_bytes))
+    except Malformed as error:
+        raise Malformed(f"{MANIFEST}: {error}") from error
 
 
 def _check_schema(manifest: object, source: str) -> None:
@@ -185,14 +157,13 @@ def _check_schema(manifest: object, source: str) -> None:
 
 
 def _typed(document: Any) -> WorkloadManifest:
-    from pydantic import ValidationError
-
-    from flint.ir.workload_manifest import WorkloadManifest, first_error
+    from flint.io.records import record_of
+    from flint.ir.workload_manifest import WorkloadManifest
 
     try:
-        return WorkloadManifest.model_validate(document)
-    except ValidationError as error:
-        raise _Wrong(f"{MANIFEST}, {first_error(error)}") from error
+        return record_of(WorkloadManifest, document)
+    except Malformed as error:
+        raise Malformed(f"{MANIFEST}, {error}") from error
 
 
 @contextmanager
@@ -201,71 +172,20 @@ def _sound(what: str) -> Iterator[None]:
     try:
         yield
     except FlintError as error:
-        raise _Wrong(f"{what}: {error.message}") from error
+        raise Malformed(f"{what}: {error.message}") from error
     except AssertionError as error:
-        raise _Wrong(f"{what}: {error}") from error
-
-
-@contextmanager
-def _archive(data: bytes, name: str) -> Iterator[zipfile.ZipFile]:
-    if data.count(_ZIP_ENTRY) > _MOST_ENTRIES:
-        raise _Wrong(f"{name}: it has more than {_MOST_ENTRIES:,} entries")
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-    except _DAMAGED as error:
-        raise _Wrong(f"{name}: {error}") from error
-    with archive:
-        yield archive
-
-
-def _entry(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
-    """An entry, unpacked; not if it says that it is larger than `most_bytes`."""
-    try:
-        info = archive.getinfo(name)
-    except KeyError:
-        raise _Wrong(f"it lacks {name}") from None
-    if info.file_size > most_bytes:
-        raise _Wrong(f"{name}: {info.file_size:,} bytes unpacked, at most {most_bytes:,} are read")
-    if info.compress_type not in _METHODS:
-        raise _Wrong(f"{name}: compressed by method {info.compress_type}, deflate is needed")
-    try:
-        with archive.open(info) as file:  # `read(name)` would unpack more than it says
-            data = file.read(info.file_size)
-    except _DAMAGED as error:
-        raise _Wrong(f"{name}: {str(error)[:200]}") from error
-    if len(data) < info.file_size:
-        raise _Wrong(f"{name}: {len(data):,} of {info.file_size:,} bytes are there")
-    return data
+        raise Malformed(f"{what}: {error}") from error
 
 
 def _columns(npz: bytes, name: str, most_bytes: int) -> dict[str, Any]:
     """The columns of a program."""
     found: dict[str, Any] = {}
-    with _archive(npz, name) as archive:
+    with archive_of(npz, name) as archive:
         for column in COLUMNS:
             if column in MAY_BE_LEFT_OUT and f"{column}.npy" not in archive.namelist():
                 found[column] = np.zeros(len(found["kind"]), dtype=COLUMN_TYPES[column])
                 continue
-            data = _entry(archive, f"{column}.npy", most_bytes + _HEADER_BYTES)
-            found[column] = _column(data, column, f"{name}, column {column}")
+            data = entry_of(archive, f"{column}.npy", most_bytes + HEADER_BYTES)
+            found[column] = array_of(data, f"{name}, column {column}", COLUMN_TYPES[column])
             most_bytes -= found[column].nbytes
     return found
-
-
-def _column(data: bytes, column: str, where: str) -> NDArray[Any]:
-    """An array of the column's type. Its header is believed when the bytes for it are there.
-
-    Only headers as numpy writes them are read: its own reader takes them for Python.
-    """
-    header = _HEADER.match(data[:_HEADER_BYTES])
-    if header is None:
-        raise _Wrong(f"{where}: it does not begin as an array of numpy does")
-    dtype = np.dtype(COLUMN_TYPES[column])
-    if header["dtype"].decode() != dtype.str:
-        raise _Wrong(f"{where}: of type {header['dtype'].decode()}, {dtype.str} is needed")
-    shape = tuple(int(n) for n in header["shape"].replace(b",", b" ").split())
-    needed, there = math.prod(shape) * dtype.itemsize, len(data) - header.end()
-    if needed != there:
-        raise _Wrong(f"{where}: {shape} entries need {needed:,} bytes, {there:,} are there")
-    order: Literal["F", "C"] = "F" if header["order"] == b"True" else "C"
-    return np.frombuffer(data, dtype, offset=header.end()).reshape(shape, order=order).copy()

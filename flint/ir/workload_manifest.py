@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import math
+from typing import Any
 
 from pydantic import (
     BaseModel,
@@ -10,21 +11,23 @@ from pydantic import (
     Field,
     JsonValue,
     StrictBool,
-    StrictInt,
     StrictStr,
-    ValidationError,
+    model_validator,
 )
 
+from flint.io.records import (
+    Bytes,
+    Count,
+    Counts,
+    Nanoseconds,
+    OrNone,
+    Positive,
+    Texts,
+    Whole,
+)
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
-from flint.ir.program import MOST_INT64, Region, RegionKind
+from flint.ir.program import Region, RegionKind
 from flint.ir.workload import RankClass
-
-Count = Annotated[StrictInt, Field(ge=0, le=MOST_INT64)]
-Positive = Annotated[StrictInt, Field(ge=1, le=MOST_INT64)]
-OrNone = Annotated[StrictInt, Field(ge=-1, le=MOST_INT64)]  # -1 stands for none
-Whole = Annotated[StrictInt, Field(ge=-MOST_INT64, le=MOST_INT64)]
-Texts = tuple[StrictStr, ...]
-Counts = tuple[Count, ...]
 
 
 class _ManifestEntry(BaseModel):
@@ -114,6 +117,97 @@ class ClassEntry(_ManifestEntry):
         return RankClass(self.name, self.program, self.where, self.ranks)
 
 
+class CompilerMemoryEntry(_ManifestEntry):
+    """A `CompilerMemory`."""
+
+    argument_bytes: Bytes
+    output_bytes: Bytes
+    alias_bytes: Bytes
+    temp_bytes: Bytes
+    code_bytes: Bytes
+
+
+class CompiledByEntry(_ManifestEntry):
+    """A `CompiledBy`."""
+
+    name: StrictStr
+    chip: StrictStr
+    version: StrictStr
+    topology: StrictStr
+    memory: CompilerMemoryEntry | None = None
+
+
+class MeasuredClassEntry(_ManifestEntry):
+    """A `MeasuredClass`. Older files have no `peak_bytes` and no `period_ns`."""
+
+    rank: Count
+    span_ns: Nanoseconds
+    steps: Positive
+    peak_bytes: Bytes = 0
+    period_ns: Nanoseconds = 0.0
+
+
+class MeasuredByEntry(_ManifestEntry):
+    """A `MeasuredBy`."""
+
+    format: StrictStr
+    device: StrictStr
+    classes: tuple[MeasuredClassEntry, ...]
+
+
+class StageEntry(BaseModel):
+    """A stage of a pipeline, of what a position runs."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    label: StrictStr
+    stage: Count = 0
+    in_flight: Count = 0
+    saved_bytes_per_microbatch: Bytes = 0
+
+
+class PipelineEntry(BaseModel):
+    """How a pipeline was put together: by position, the stages that it runs."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    axis: StrictStr = ""
+    schedule: StrictStr = ""
+    microbatches: Positive = 1
+    chunks: Positive = 1
+    positions: tuple[tuple[StageEntry, ...], ...] = ()
+
+
+class PoolsEntry(_ManifestEntry):
+    """Positions of the pools along their axis, and by result of prefill the argument of decode."""
+
+    axis: StrictStr
+    prefill: Counts
+    decode: Counts
+    caches: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+
+
+class Metadata(BaseModel):
+    """What commands read of the metadata is typed; the rest is any JSON."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    name: StrictStr | None = None
+    source: StrictStr | None = None
+    partitioner: StrictStr | None = None
+    profile: StrictStr | None = None
+    granularity: StrictStr | None = None
+    warnings: Texts = ()
+    compiler: CompiledByEntry | None = None
+    measured: MeasuredByEntry | None = None
+    pipeline: PipelineEntry | None = None
+    pools: PoolsEntry | None = None
+    grown: tuple[dict[StrictStr, JsonValue], ...] = ()
+
+
 class WorkloadManifest(_ManifestEntry):
     """The whole document."""
 
@@ -127,47 +221,29 @@ class WorkloadManifest(_ManifestEntry):
         """The mesh. Raises FlintError FL101 for one that cannot be."""
         return Mesh(tuple(self.mesh), tuple(self.mesh.values()))
 
-
-class CompilerMemoryEntry(_ManifestEntry):
-    """A `CompilerMemory`."""
-
-    argument_bytes: Count
-    output_bytes: Count
-    alias_bytes: Count
-    temp_bytes: Count
-    code_bytes: Count
-
-
-class CompiledByEntry(_ManifestEntry):
-    """A `CompiledBy`."""
-
-    name: StrictStr
-    chip: StrictStr
-    version: StrictStr
-    topology: StrictStr
-    memory: CompilerMemoryEntry | None = None
-
-
-class Metadata(BaseModel):
-    """What commands read of the metadata is typed; the rest is any JSON."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
-
-    name: StrictStr | None = None
-    source: StrictStr | None = None
-    warnings: Texts = ()
-    compiler: CompiledByEntry | None = None
-
-
-def first_error(error: ValidationError) -> str:
-    """`programs[0].shapes[3][1]: should be greater than or equal to 0, it is -4`."""
-    found = error.errors(include_url=False)[0]
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in found["loc"])
-    reason = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    value = found["input"]
-    shown = f", it is {repr(value)[:40]}" if isinstance(value, str | int | float) else ""
-    return f"{place.removeprefix('.')}: {reason}{shown}"
+    @model_validator(mode="after")
+    def _metadata_are_of_this_mesh(self) -> WorkloadManifest:
+        """What the metadata say of ranks and axes fits classes and the mesh."""
+        ranks = math.prod(self.mesh.values())
+        measured, pools, pipeline = (
+            self.metadata.measured,
+            self.metadata.pools,
+            self.metadata.pipeline,
+        )
+        if measured and len(measured.classes) != len(self.classes):
+            raise ValueError(
+                f"{len(measured.classes)} of {len(self.classes)} rank classes were measured"
+            )
+        if measured and any(c.rank >= ranks for c in measured.classes):
+            raise ValueError(f"a rank was measured that is none of the {ranks}")
+        if pools and any(
+            set(c.where.get(pools.axis, ())) not in (set(pools.prefill), set(pools.decode))
+            for c in self.classes
+        ):
+            raise ValueError(f"rank classes are not those of pools along axis '{pools.axis}'")
+        if pipeline and pipeline.axis and pipeline.axis not in self.mesh:
+            raise ValueError(f"a pipeline lies along axis '{pipeline.axis}', which is none")
+        return self
 
 
 def _axes(entries: tuple[AxisEntry, ...]) -> tuple[AxisRef, ...]:

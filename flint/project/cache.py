@@ -8,9 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from flint.compare.snapshot import Snapshot
-from flint.io.files import write_atomically
+from flint.io.bounded import FileKind
+from flint.io.files import read_regular, write_atomically
 from flint.io.inputs import Input, InputKind, digest, environment_of
+from flint.io.malformed import Malformed
+from flint.io.records import Texts, record
 from flint.project.config import Capture
 from flint.project.records import snapshot_from, snapshot_record
 
@@ -19,6 +24,14 @@ FOLDER = ".flint_cache"
 _VERSION = 1
 #: Keys of a capture that have no part in its result.
 _NO_INPUT = ("budgets", "traces", "extends")
+
+
+class _Kept(TypedDict):
+    snapshot: dict[str, Any]
+    workload: str
+    warnings: Texts
+    made_with: dict[str, str]
+    inputs: list[tuple[InputKind, str, str]]
 
 
 @dataclass(frozen=True)
@@ -60,17 +73,17 @@ class Cache:
         key = self.key(capture)
         workload = self.folder / f"{key}.flint"
         try:
-            record = json.loads((self.folder / f"{key}.json").read_bytes())
-            inputs = tuple(Input(InputKind(kind), path, d) for kind, path, d in record["inputs"])
-            found = snapshot_from(record["snapshot"])
-            warnings = tuple(map(str, record["warnings"]))
-            made_with = {str(k): str(v) for k, v in record["made_with"].items()}
-            is_whole = digest(workload.read_bytes()) == record["workload"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            kept = record(
+                _Kept, read_regular(self.folder / f"{key}.json", FileKind.LOCK.most_bytes)
+            )
+            found = snapshot_from(kept["snapshot"])
+            is_whole = digest(workload.read_bytes()) == kept["workload"]
+        except (OSError, Malformed):
             return None  # none, or one that another version wrote
+        inputs = tuple(Input(kind, path, d) for kind, path, d in kept["inputs"])
         if not is_whole or not all(i.is_current() for i in inputs):
             return None
-        return Entry(found, workload, inputs, warnings, made_with)
+        return Entry(found, workload, inputs, kept["warnings"], kept["made_with"])
 
     def store(self, capture: Capture, made: Made) -> Entry:
         """Keep a capture in the place of an older one. Raises FlintError FL502."""
@@ -78,14 +91,14 @@ class Cache:
         key = self.key(capture)
         path = self.folder / f"{key}.flint"
         write_atomically(path, made.workload)
-        record: Mapping[str, Any] = {
+        document: Mapping[str, Any] = {
             "snapshot": snapshot_record(made.snapshot),
             "workload": digest(made.workload),
             "warnings": list(made.warnings),
             "made_with": dict(made.made_with),
             "inputs": [list(asdict(i).values()) for i in made.inputs],
         }
-        write_atomically(self.folder / f"{key}.json", json.dumps(record).encode())
+        write_atomically(self.folder / f"{key}.json", json.dumps(document).encode())
         return Entry(made.snapshot, path, made.inputs, made.warnings, made.made_with)
 
     def prepare(self) -> None:

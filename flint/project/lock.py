@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_file, parse_json, read_bounded
 from flint.io.files import cannot_write
+from flint.io.malformed import Malformed
 from flint.io.outputs import OutputKind, write_output
+from flint.io.records import record_of
 from flint.project.records import snapshot_from, snapshot_record
 
 #: What files of another major version hold is not known here.
@@ -62,8 +66,7 @@ def load_lock(path: Path) -> Lock | None:
         return None
     data = read_bounded(path, FileKind.LOCK, "FL723")
     try:
-        text = data.decode("utf-8")
-        if any(line.startswith(("<<<<<<< ", ">>>>>>> ")) for line in text.splitlines()):
+        if any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in data.splitlines()):
             raise FlintError(
                 "FL723",
                 f"{path.name} has conflict markers of git",
@@ -71,25 +74,25 @@ def load_lock(path: Path) -> Lock | None:
                 help=f"{_ANEW}, from the model as it is after the merge",
             )
         document = parse_json(data)
-        schema = document["schema"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except Malformed as error:
         raise _no_lock(path, f"{path.name} is no lock file of flint: {error}") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise _no_lock(path, f"{path.name} is {schema!r}, and this flint reads {SCHEMA!r}")
     try:
-        return _read(document["captures"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        said = str(error).splitlines()[0]
-        raise _no_lock(path, f"{path.name} does not hold what {SCHEMA} says: {said}") from error
+        return _read(record_of(_Document, document)["captures"])
+    except Malformed as error:
+        raise _no_lock(path, f"{path.name} does not hold what {SCHEMA} says: {error}") from error
+
+
+class _Document(TypedDict):
+    captures: dict[str, dict[str, Any]]
 
 
 def _read(captures: Mapping[str, Mapping[str, Any]]) -> Lock:
-    made_with = {n: entry["made_with"] for n, entry in captures.items()}
+    made_with = {n: record_of(dict[str, str], e.get("made_with")) for n, e in captures.items()}
     parts = {n: {k: v for k, v in e.items() if k != "made_with"} for n, e in captures.items()}
-    return Lock(
-        {n: snapshot_from(part) for n, part in parts.items()},
-        {n: {str(k): str(v) for k, v in made.items()} for n, made in made_with.items()},
-    )
+    return Lock({n: snapshot_from(part) for n, part in parts.items()}, made_with)
 
 
 def _no_lock(path: Path, message: str) -> FlintError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from flint.compare.snapshot import Snapshot
+from flint.io.malformed import Malformed
+from flint.io.records import record_of
 
 if TYPE_CHECKING:
     from flint.schemas.documents.comparison import SnapshotDocument
@@ -17,14 +18,10 @@ def snapshot_record(snapshot: Snapshot) -> SnapshotDocument:
     return cast("SnapshotDocument", asdict(snapshot))
 
 
-def snapshot_from(record: object) -> Snapshot:
-    """What `snapshot_record` wrote. Raises ValueError (pydantic's) for anything else."""
-    found: Snapshot = _adapter().validate_python(record)
+def snapshot_from(document: object) -> Snapshot:
+    """What `snapshot_record` wrote. Raises Malformed for anything else, and for what cannot be."""
+    found = record_of(Snapshot, document)
+    wrong = next(filter(None, (e.contradiction() for e in found.estimates.values())), "")
+    if wrong:
+        raise Malformed(wrong)
     return found
-
-
-@cache
-def _adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Snapshot)

@@ -9,14 +9,21 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flint.errors import FlintError
 from flint.frontends.measurements import kernel_rows as make
 from flint.frontends.measurements.nccl_tests import COLLECTIVES
-from flint.frontends.measurements.rows import Collected, CollectiveTime, KernelTime, Measurements
+from flint.frontends.measurements.rows import (
+    Collected,
+    CollectiveTime,
+    KernelTime,
+    Measurements,
+    number_of,
+    size_of,
+)
+from flint.io.malformed import Malformed
 from flint.ir.op_class import Collective
 
 FORMAT = "aiconfigurator"
@@ -82,7 +89,7 @@ def read(rows: Iterable[Row], name: str) -> Measurements:
     for row in rows:
         try:
             made = _taken(row)
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except Malformed:
             found.leave_out("without a number where one is needed")
             continue
         if made is None:
@@ -93,12 +100,10 @@ def read(rows: Iterable[Row], name: str) -> Measurements:
 
 
 def _taken(row: Row) -> KernelTime | CollectiveTime | None:
-    operation, time = str(row["op_name"]).lower(), float(row["latency"]) * 1e6
-    if not math.isfinite(time):
-        time = math.nan
+    operation, time = str(row.get("op_name")).lower(), number_of(row, "latency") * 1e6
     if "gemm" in operation and "m" in row:
-        dtype = make.DTYPES.get(str(row["gemm_dtype"]).lower())
-        m, n, k = (int(float(row[c])) for c in "mnk")
+        dtype = make.DTYPES.get(str(row.get("gemm_dtype")).lower())
+        m, n, k = (size_of(row, c) for c in "mnk")
         return make.product(m, n, k, dtype, time) if dtype else None
     if "attention" in operation and "num_heads" in row:
         return None if _flag(row, "window_size") else _attention(row, operation, time)
@@ -108,18 +113,18 @@ def _taken(row: Row) -> KernelTime | CollectiveTime | None:
 
 
 def _attention(row: Row, operation: str, time: float) -> KernelTime | None:
-    dtype = make.DTYPES.get(str(row["attn_dtype"]).lower())
+    dtype = make.DTYPES.get(str(row.get("attn_dtype")).lower())
     if dtype is None:
         return None
     decodes = "generation" in operation
-    length, step = int(float(row["isl"])), int(float(row.get("step") or 0))
+    length, step = size_of(row, "isl"), size_of(row, "step") if row.get("step") else 0
     return make.attention(
-        int(float(row["batch_size"])),
-        int(float(row["num_heads"])),
-        int(float(row["num_key_value_heads"] or 0)),
+        size_of(row, "batch_size"),
+        size_of(row, "num_heads"),
+        size_of(row, "num_key_value_heads") if row.get("num_key_value_heads") else 0,
         1 if decodes else length,
         length + step,
-        int(float(row["head_dim"])),
+        size_of(row, "head_dim"),
         dtype,
         time,
         causal=not decodes and "encoder" not in operation,
@@ -131,12 +136,14 @@ def _collective(row: Row, operation: str, time: float) -> CollectiveTime | None:
     collective = COLLECTIVES.get(operation.removeprefix("nccl_"))
     if collective is None:
         return None
-    size, ranks = int(float(row["message_size"])), int(float(row["num_gpus"]))
-    dtype = make.DTYPES.get(str(row["nccl_dtype"]).lower(), "bf16")
+    size, ranks = size_of(row, "message_size"), size_of(row, "num_gpus")
+    if ranks < 1:
+        raise Malformed("there are no ranks")
+    dtype = make.DTYPES.get(str(row.get("nccl_dtype")).lower(), "bf16")
     size = size * make.bytes_of(dtype)  # elements
     shard = size // ranks if collective is Collective.ALL_GATHER else size
     return CollectiveTime(collective, shard, ranks, 1, dtype, time)
 
 
 def _flag(row: Row, column: str) -> bool:
-    return bool(int(float(row.get(column) or 0)))
+    return bool(row.get(column)) and size_of(row, column) != 0

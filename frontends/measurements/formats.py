@@ -16,6 +16,7 @@ from flint.frontends.measurements import (
 )
 from flint.frontends.measurements.rows import Measurements
 from flint.io.bounded import FileKind, gunzip, parse_json, read_bounded
+from flint.io.malformed import Malformed
 
 #: Formats that there are, and how people know them.
 FORMATS: Final = {
@@ -44,7 +45,7 @@ def read_measurements(path: Path) -> Measurements:
     if data[:2] == b"\x1f\x8b":
         try:
             data = gunzip(data, FileKind.MEASUREMENTS.most_bytes)
-        except ValueError as error:
+        except Malformed as error:
             raise FlintError("FL854", f"cannot read {name}: {error}", help=_HELP) from error
     if data[:4] == b"PAR1":
         return aiconfigurator.read_parquet(data, name)
@@ -96,7 +97,7 @@ def _plain_columns(text: str) -> list[str]:
 def _of_json(text: str, name: str) -> Measurements:
     try:
         document: Any = parse_json(text.encode())
-    except ValueError as error:
+    except Malformed as error:
         raise FlintError("FL854", f"{name} is no JSON: {error}", help=_HELP) from error
     if nccl_json.recognizes(document):
         return nccl_json.read(document, name)

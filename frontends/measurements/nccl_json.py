@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from flint.errors import FlintError
 from flint.frontends.measurements import nccl_tests
 from flint.frontends.measurements.rows import Collected, Measurements
+from flint.io.malformed import Malformed
+from flint.io.records import Count, record_of
 
 FORMAT = "nccl-tests JSON"
 
@@ -31,27 +35,58 @@ def read(document: Mapping[str, Any], name: str) -> Measurements:
     """The rows of a document. Raises FlintError as `nccl_tests.read` does, FL854 for broken ones."""
     found = Collected(name, FORMAT)
     try:
-        run = _run(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        run = _run(record_of(_Document, document))
+    except Malformed as error:
         raise FlintError(
             "FL854",
-            f"{name} is no JSON of nccl-tests that is known: {type(error).__name__} at {error}",
+            f"{name} is no JSON of nccl-tests that is known: {error}",
             help="give the text that it prints instead",
         ) from error
     nccl_tests.take(run, found)
     return found.done()
 
 
-def _run(document: Mapping[str, Any]) -> nccl_tests.Run:
+class _Device(TypedDict):
+    rank: Count
+    group: Count
+    hostname: str
+
+
+class _Config(TypedDict):
+    devices: NotRequired[list[_Device] | None]
+
+
+class _Times(TypedDict):
+    time: NotRequired[float | None]
+    cpu_time: NotRequired[float | None]
+    alg_bw: float | None
+    bus_bw: float | None
+    nwrong: NotRequired[float | None]
+
+
+class _Result(TypedDict):
+    size: Count
+    type: str
+    out_of_place: NotRequired[_Times | None]
+    in_place: NotRequired[_Times | None]
+
+
+class _Document(TypedDict):
+    args: NotRequired[list[str] | None]
+    config: NotRequired[_Config | None]
+    results: list[_Result]
+
+
+def _run(document: _Document) -> nccl_tests.Run:
     run = nccl_tests.Run(unit="us")
     arguments = document.get("args") or [""]
-    program = PurePosixPath(str(arguments[0])).name
+    program = PurePosixPath(arguments[0]).name
     run.test = program.removesuffix("_mpi").removesuffix("_perf")
     if run.test not in (*nccl_tests.COLLECTIVES, *nccl_tests.OTHERS):
         run.test = ""
-    for device in (document.get("config") or {}).get("devices") or ():
-        if 0 <= int(device["rank"]) < nccl_tests.MOST_RANKS:
-            run.ranks[int(device["rank"])] = (int(device["group"]), str(device["hostname"]))
+    for device in (document.get("config") or _Config()).get("devices") or ():
+        if device["rank"] < nccl_tests.MOST_RANKS:
+            run.ranks[device["rank"]] = (device["group"], device["hostname"])
     for result in document["results"]:
         body = result.get("out_of_place") or result.get("in_place")
         if body:
@@ -59,18 +94,19 @@ def _run(document: Mapping[str, Any]) -> nccl_tests.Run:
     return run
 
 
-def _row(result: Mapping[str, Any], body: Mapping[str, Any]) -> nccl_tests.Row:
+def _row(result: _Result, body: _Times) -> nccl_tests.Row:
+    if result["type"] not in nccl_tests.TYPES:
+        raise Malformed(f"type {result['type'][:40]!r} is not known")
     time = body.get("time", body.get("cpu_time"))
-    wrong = body.get("nwrong")
     return nccl_tests.Row(
-        int(result["size"]),
-        nccl_tests.TYPES[str(result["type"])],
+        result["size"],
+        nccl_tests.TYPES[result["type"]],
         _float(time),
         _float(body["alg_bw"]),
         _float(body["bus_bw"]),
-        wrong is not None and _float(wrong) >= 1,
+        (body.get("nwrong") or 0) >= 1,
     )
 
 
-def _float(value: Any) -> float:
-    return math.nan if value is None else float(value)
+def _float(value: float | None) -> float:
+    return math.nan if value is None else value

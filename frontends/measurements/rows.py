@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flint.errors import FlintError
+from flint.io.malformed import Malformed
 from flint.ir.dims import DimsRow
 from flint.ir.op_class import Collective, OpClass
 
@@ -17,6 +19,26 @@ MOST_ROWS = 1_000_000
 LEAST_NS, MOST_NS = 1.0, 86_400e9
 #: Dimensions and bytes are below this: products of four of them still fit an int64 as a float.
 MOST_SIZE = 2**48
+#: No number of a row is as large.
+MOST_NUMBER = 1e30
+_NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?", re.ASCII)
+
+
+def number_of(row: Mapping[str, object], name: str) -> float:
+    """A number of a row, also one written as text. Raises Malformed for what is none, or not finite."""
+    value = row.get(name)
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Malformed(f"{name} is no number")
+    if not abs(value) < MOST_NUMBER:
+        raise Malformed(f"{name} cannot be so large")
+    return float(value)
+
+
+def size_of(row: Mapping[str, object], name: str) -> int:
+    """The same as a whole number, cut."""
+    return int(number_of(row, name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from flint.errors import FlintError
 from flint.frontends.measurements import tables
-from flint.frontends.measurements.rows import Collected, Measurements
+from flint.frontends.measurements.rows import Collected, Measurements, number_of, size_of
+from flint.io.malformed import Malformed
 
 FORMAT = "torch.utils.benchmark"
 _UNIT = re.compile(r"^Times are in (\w+) \((ns|us|ms|s)\)", re.MULTILINE)
@@ -76,13 +76,20 @@ def read_json(document: list[Mapping[str, Any]], name: str) -> Measurements:
     found = Collected(name, FORMAT)
     for one in document:
         try:
-            runs = int(one["number_per_run"])
-            times = [float(t) / runs for t in one["raw_times"]]
-            spec = one["task_spec"]
-            label = " ".join(str(spec.get(k) or "") for k in ("label", "sub_label", "description"))
-            _take(label, str(spec.get("label") or ""), statistics.median(times) * 1e9, found)
-        except FlintError:
-            raise
-        except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError):
+            times = (
+                list(map(_second, one["raw_times"])) if isinstance(one["raw_times"], list) else []
+            )
+            runs, spec = size_of(one, "number_per_run"), one["task_spec"]
+            if runs < 1 or not times or not isinstance(spec, dict):
+                raise Malformed("it has no times, or no task")
+        except Malformed:
             found.leave_out("that are no Measurement")
+            continue
+        label = " ".join(str(spec.get(k) or "") for k in ("label", "sub_label", "description"))
+        seconds = statistics.median(times) / runs
+        _take(label, str(spec.get("label") or ""), seconds * 1e9, found)
     return found.done()
+
+
+def _second(value: object) -> float:
+    return number_of({"time": value}, "time")

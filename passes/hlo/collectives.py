@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flint.errors import FlintError
+from flint.io.malformed import Malformed
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind
@@ -33,8 +34,6 @@ COLLECTIVES: dict[str, Collective] = {
     "collective-permute": Collective.PERMUTE,
     "collective-broadcast": Collective.BROADCAST,
 }
-#: Starts whose result is (operands, results, ...) and not the results alone.
-PAIRED_STARTS = ("all-gather-start", "collective-permute-start", "copy-start")
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 #: Collectives that carry `use_global_device_ids`; for the others a channel means partitions.
 _GLOBAL_IDS = ("all-reduce", "all-gather", "reduce-scatter")
@@ -168,12 +167,15 @@ def route_of(instruction: Instruction, module: HloModule, mesh: Mesh) -> Route |
 def iota_groups(
     groups: int, size: int, reshape: list[int], transpose: list[int]
 ) -> NDArray[np.int64]:
-    """Expand `[groups,size]<=[reshape]T(transpose)`. Raises ValueError if sizes disagree."""
+    """Expand `[groups,size]<=[reshape]T(transpose)`. Raises Malformed if sizes disagree."""
     dims = reshape or [groups * size]
-    if math.prod(dims) != groups * size:
-        raise ValueError(f"{groups} groups of {size} from an iota of {dims}")
+    order = transpose or list(range(len(dims)))
+    if math.prod(dims) != groups * size or min(*dims, groups, size) < 1:
+        raise Malformed(f"{groups} groups of {size} are from an iota of {dims}")
+    if sorted(order) != list(range(len(dims))):
+        raise Malformed(f"an iota of {dims} is transposed by {order}")
     ranks = np.arange(math.prod(dims), dtype=np.int64).reshape(dims)
-    return ranks.transpose(transpose or range(len(dims))).reshape(groups, size)
+    return ranks.transpose(order).reshape(groups, size)
 
 
 def _listed(instruction: Instruction, mesh: Mesh) -> NDArray[np.int64] | list[list[int]]:
@@ -201,6 +203,8 @@ def _listed(instruction: Instruction, mesh: Mesh) -> NDArray[np.int64] | list[li
 def _mesh_axes(groups: Any) -> NDArray[np.int64]:
     """Groups of XLA's own mesh: its axes in the order named, over its device order."""
     axes = groups.mesh.axes
+    if any(not 0 <= a.mesh_axis_index < len(axes) for a in groups.axes):
+        raise Malformed("groups lie along an axis that their mesh has not")
     theirs = Mesh(tuple(f"{i}" for i in range(len(axes))), tuple(a.size for a in axes))
     chosen = [
         AxisRef(str(a.mesh_axis_index), a.sub_axis_info.pre_size, a.sub_axis_info.size)
@@ -215,6 +219,8 @@ def _mesh_axes(groups: Any) -> NDArray[np.int64]:
         order = iota_groups(
             1, theirs.size, list(iota.reshape_dims), list(iota.transpose_perm)
         ).reshape(-1)
+    if len(order) not in (0, theirs.size):
+        raise Malformed(f"a mesh of {theirs.size} has {len(order)} devices")
     return order[ranks] if len(order) else ranks
 
 
@@ -248,6 +254,8 @@ def _partitions(listed: NDArray[np.int64], module: HloModule, mesh: Mesh) -> int
     if module.num_partitions:
         return module.num_partitions
     replicas = int(listed.max()) + 1
+    if replicas < 1:
+        raise Malformed("groups are of replicas below 0")
     return mesh.size // replicas if mesh.size % replicas == 0 else 1
 
 

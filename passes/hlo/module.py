@@ -7,17 +7,14 @@ so that dumps of other XLA versions stay readable.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 from flint.errors import FlintError
+from flint.io.malformed import Malformed
 from flint.ir.program import Phase
 from flint.messages import decode_error, message_classes
-from flint.passes.call_graph import check_call_graph
-from flint.passes.hlo.shapes import BUFFER, OPAQUE, PRIMITIVES, TOKEN, TUPLE
 from flint.passes.locations import file_name, split_name_stack
 
 #: Protobuf messages; the fields of `_MESSAGES` are the documentation.
@@ -96,8 +93,6 @@ _MESSAGES: dict[str, str] = {
     "HloProto": "hlo_module 1 HloModule",
     "HloSnapshot": "hlo 1 HloProto",
 }
-#: Types of elements, and of values that are no arrays: xla.PrimitiveType.
-_KNOWN = {*PRIMITIVES, TUPLE, BUFFER, OPAQUE, TOKEN}
 
 
 @dataclass(frozen=True)
@@ -132,10 +127,10 @@ class HloModule:
         return self.computation(self.proto.entry_computation_id)
 
     def computation(self, identity: int) -> Computation:
-        """A computation by id. Raises FlintError FL303 if the file refers to one it lacks."""
+        """A computation by id. Raises Malformed if the file refers to one it lacks."""
         found = self.computations.get(identity)
         if found is None:
-            raise malformed(self.source, f"it refers to computation {identity}, which it lacks")
+            raise Malformed(f"it refers to computation {identity}, which it lacks")
         return found
 
     def instructions(self, computation: Computation) -> dict[int, Instruction]:
@@ -152,25 +147,20 @@ class HloModule:
         if schedule is None:
             return list(computation.instructions)
         table = self.instructions(computation)
-        if set(schedule) != set(table):
-            raise malformed(self.source, f"the schedule of '{computation.name}' is incomplete")
+        if sorted(schedule) != sorted(table):
+            raise Malformed(f"the schedule of '{computation.name}' is incomplete")
         return [table[i] for i in schedule]
 
     def operands(self, computation: Computation, instruction: Instruction) -> list[Instruction]:
         """The instructions that `instruction` reads."""
         table = self.instructions(computation)
-        try:
-            return [table[i] for i in instruction.operand_ids]
-        except KeyError as error:
-            raise malformed(
-                self.source, f"'{instruction.name}' reads instruction {error}, which it lacks"
-            ) from None
+        return [table[i] for i in instruction.operand_ids]
 
     def root(self, computation: Computation) -> Instruction:
         """The instruction whose result a computation returns."""
         found = self.instructions(computation).get(computation.root_id)
         if found is None:
-            raise malformed(self.source, f"computation '{computation.name}' has no root")
+            raise Malformed(f"computation '{computation.name}' has no root")
         return found
 
     def called(self, instruction: Instruction) -> list[Computation]:
@@ -232,41 +222,6 @@ def message_class(name: str) -> Any:
 @cache
 def _classes() -> dict[str, Any]:
     return message_classes(_PACKAGE, _MESSAGES)
-
-
-def check_module(module: HloModule) -> None:
-    """Raise FlintError FL303 for sizes and types that cannot be, calls without end or that multiply.
-
-    The computations of branches, loops, fusions and reductions count as called too.
-    """
-    calls: dict[str, Counter[str]] = {}
-    sizes: dict[str, int] = {}
-    for computation in module.computations.values():
-        found = calls.setdefault(_name(computation), Counter())
-        sizes[_name(computation)] = len(computation.instructions)
-        for instruction in computation.instructions:
-            for shape in _parts(instruction.shape):
-                if wrong := _wrong(shape):
-                    raise malformed(module.source, f"'{instruction.name}' has {wrong}")
-            found.update(map(_name, module.called(instruction)))
-    check_call_graph(calls, sizes, "FL303", module.source)
-
-
-def _name(computation: Any) -> str:
-    return f"{computation.name} ({computation.id})"
-
-
-def _parts(shape: Any) -> Iterator[Any]:
-    yield shape
-    for part in shape.tuple_shapes:
-        yield from _parts(part)
-
-
-def _wrong(shape: Any) -> str:
-    """What is wrong with a shape; a type that is not known would have no bytes."""
-    if shape.element_type not in _KNOWN:
-        return f"elements of type {shape.element_type}, which this Flint does not know"
-    return "a negative dimension" if min(shape.dimensions, default=0) < 0 else ""
 
 
 def scope_and_phase(instruction: Instruction) -> tuple[str, Phase]:

@@ -48,9 +48,14 @@ def product_of(o: HloProduct) -> str:
 
 def product_of_call(o: HloProduct, config: Mapping[str, Any]) -> str:
     """The same of a call of a library, whose configuration is JSON."""
-    precision = config.get("precision_config", {})
-    words = precision.get("operand_precision", ())
-    levels = [XLA_LEVELS.index(word) for word in words if word in XLA_LEVELS]
+    found = config.get("precision_config")
+    precision = found if isinstance(found, dict) else {}
+    words = precision.get("operand_precision")
+    levels = [
+        XLA_LEVELS.index(word)
+        for word in (words if isinstance(words, list) else ())
+        if isinstance(word, str) and word in XLA_LEVELS
+    ]
     return _named(o.operands, str(precision.get("algorithm", "")), levels)
 
 

@@ -6,9 +6,11 @@ an element of the loop's tuple plus a known integer, a comparison of two such, o
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from flint.io.malformed import Malformed
 from flint.passes.hlo.module import Computation, HloModule, Instruction
 from flint.passes.hlo.work import backend_config
 
@@ -92,10 +94,14 @@ class Evaluator:
 
 
 def known_trip_count(loop: Instruction) -> int | None:
-    """The trip count that the compiler wrote into the loop's backend configuration."""
+    """The trip count that the compiler wrote into the loop's backend configuration. Raises Malformed."""
     found = backend_config(loop).get("known_trip_count")
     count = found.get("n") if isinstance(found, dict) else None
-    return int(count) if isinstance(count, str | int) else None
+    if isinstance(count, str) and re.fullmatch(r"-?[0-9]{1,18}", count):
+        return int(count)
+    if count is not None and type(count) is not int:
+        raise Malformed(f"loop '{loop.name}' runs {str(count)[:40]!r} times")
+    return count
 
 
 def counted_trips(loop: Instruction, initial: Value, module: HloModule) -> int | None:

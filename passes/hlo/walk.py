@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flint.errors import FlintError
+from flint.io.malformed import Malformed
 from flint.ir.builder import ProgramBuilder
 from flint.ir.mesh import Mesh
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.program import Collective, Flag, Kind, Program, RegionKind
 from flint.passes.extract.phases import with_phases
 from flint.passes.hlo import shapes
+from flint.passes.hlo.check import VIEWS, check_module
 from flint.passes.hlo.collectives import (
-    PAIRED_STARTS,
     Message,
     collective_kind,
     collective_message,
@@ -32,12 +33,12 @@ from flint.passes.hlo.module import (
     Computation,
     HloModule,
     Instruction,
-    check_module,
     location,
     malformed,
     scope_and_phase,
 )
 from flint.passes.hlo.op_classes import class_of
+from flint.passes.hlo.starts import started_shape
 from flint.passes.hlo.trip_counts import (
     Evaluator,
     Value,
@@ -52,21 +53,6 @@ from flint.steps.trip_counts import TripCounts
 #: Rows that make up a value: one row, or a tuple of such. -1 stands for a token.
 Rows = Any
 NO_WORK = frozenset({"constant", "after-all", "partition-id", "replica-id", "add-dependency"})
-VIEWS = frozenset(
-    {"bitcast", "reshape", "bitcast-convert", "opt-barrier", "optimization-barrier", "domain"}
-)
-_MAX_DEPTH = 100  # computations inside computations; deeper means a module that calls itself
-
-#: What reading a module whose parts contradict each other raises.
-_INCONSISTENT = (
-    IndexError,
-    KeyError,
-    OverflowError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    ZeroDivisionError,
-)  # fmt: skip
 
 
 def module_to_program(
@@ -78,7 +64,7 @@ def module_to_program(
     """The Program of one device of `mesh` that runs a partitioned `module`.
 
     `trip_counts` gives loops whose bound is not static, by instruction name or scope, `shardings`
-    those of the arguments where they are known, as `Program.cause` has them. Raises FlintError FL303 (inconsistent module), FL102 (other mesh) or FL403 (unknown trip count).
+    those of the arguments where they are known, as `Program.cause` has them. Raises FlintError FL303 (a module that contradicts itself), FL102 (other mesh) or FL403 (unknown trip count).
     """
     return with_phases(_walked(module, mesh, trip_counts, shardings, apart=False)[0])
 
@@ -105,13 +91,13 @@ def _walked(
     apart: bool,
 ) -> tuple[Program, tuple[int, ...]]:
     _check_size(module, mesh)
-    check_module(module)
-    walk = _HloWalk(module, mesh, TripCounts.of(trip_counts), shardings)
     try:
+        check_module(module)
+        walk = _HloWalk(module, mesh, TripCounts.of(trip_counts), shardings)
         results = walk.run(apart=apart)
-        return walk.builder.build(), results
-    except _INCONSISTENT as error:
-        raise malformed(module.source, f"{type(error).__name__}: {error}") from error
+    except Malformed as error:
+        raise malformed(module.source, str(error)) from error
+    return walk.builder.build(), results
 
 
 def _check_size(module: HloModule, mesh: Mesh) -> None:
@@ -138,7 +124,6 @@ class _HloWalk:
         self._channels: dict[int, int] = {}
         self._choices = 0
         self._unknown_loops = 0
-        self._depth = 0
         self._flops: dict[int, int] = {}
 
     def run(self, *, apart: bool) -> tuple[int, ...]:
@@ -173,12 +158,8 @@ class _HloWalk:
 
     def _computation(self, scope: _Scope) -> Rows:
         """Add the rows of a computation; returns those of its result."""
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise malformed(self.module.source, "its computations call each other without end")
         for instruction in self.module.in_order(scope.computation):
             scope.rows[instruction.id] = self._instruction(instruction, scope)
-        self._depth -= 1
         return scope.rows[self.module.root(scope.computation).id]
 
     def _parameter(self, p: Instruction) -> Rows:
@@ -245,12 +226,11 @@ class _HloWalk:
 
     def _value(self, i: Instruction, scope: _Scope, flags: int) -> Rows:
         """A row without work: of tuples that are seen differently, one for each leaf."""
-        leaves = list(_flat([scope.rows[o] for o in i.operand_ids]))
         if i.opcode in VIEWS and i.shape.element_type == shapes.TUPLE:
-            rows = iter(leaves)
-            return _tree(i.shape, lambda _: next(rows))
+            return scope.rows[i.operand_ids[0]]
+        leaves = list(_flat([scope.rows[o] for o in i.operand_ids]))
         if not shapes.leaves(i.shape) and not leaves:
-            return -1
+            return _tree(i.shape, lambda _: -1)
         return self._add(i, scope, Kind.VALUE, Work(operand_bytes=0), flags)
 
     def _collective(self, i: Instruction, scope: _Scope) -> Rows:
@@ -285,7 +265,7 @@ class _HloWalk:
         message: Message | None = None,
     ) -> Rows:
         """Append the row of an instruction; all leaves of its result are that row."""
-        result = _result_shape(i)
+        result = started_shape(i)
         dtype, shape = shapes.first(result)
         source, phase = scope_and_phase(i)
         moved = sum(shapes.num_bytes(o.shape) for o in self._operands(i, scope))
@@ -397,7 +377,7 @@ class _HloWalk:
         """From the compiler, else from the counter, else from the user."""
         count = known_trip_count(i)
         if count is not None and count < 0:
-            raise malformed(self.module.source, f"loop '{i.name}' runs {count} times")
+            raise Malformed(f"loop '{i.name}' runs {count} times")
         if count is None:
             count = counted_trips(i, initial, self.module)
         if count is not None:
@@ -491,13 +471,6 @@ def _number(parameter: Instruction) -> int:
 
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
-
-
-def _result_shape(i: Instruction) -> Any:
-    """The shape of what an instruction computes, without the buffers that a start adds."""
-    if i.opcode in PAIRED_STARTS and len(i.shape.tuple_shapes) > 1:
-        return i.shape.tuple_shapes[0 if i.opcode == "copy-start" else 1]
-    return i.shape
 
 
 def _flat(rows: Rows, *, tokens: bool = False) -> Iterator[int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flint.io.malformed import Malformed
 from flint.ir.op_class import ELEMENTWISE, OpClass
 from flint.ir.product_types import by_block, grouped
 from flint.passes.hlo import shapes
@@ -307,6 +308,8 @@ class _Needed:
         self._root = o.called.root_id
         self._placed = {i.id for i in _results(o) if _is_placed(o, i)}
         self._known: dict[int, int] = {}
+        for instruction in reversed(o.called.instructions):  # users first: chains may be long
+            self.of(instruction)
 
     def of(self, i: Instruction) -> int:
         """Elements of the result of `i`, all of a parameter that is a tuple."""
@@ -382,12 +385,12 @@ def custom_call(o: HloOperation) -> Work:
     called = f"custom_call.{target}"
     if target in _HALVES:
         return Work(op=OpClass.COPY, called=called)
-    if target in FACTORIZATIONS:
+    if target in FACTORIZATIONS and o.operands and len(o.operands[0].shape.dimensions) > 1:
         *batch, m, n = o.operands[0].shape.dimensions
         return replace(FACTORIZATIONS[target](math.prod(batch), m, n), called=called)
-    gemm = config.get("gemm_backend_config", config)
+    gemm = _table(config, "gemm_backend_config") or config
     if "dot_dimension_numbers" in gemm and len(o.operands) > 1:
-        work = _product(o, _JsonDims(gemm["dot_dimension_numbers"]))
+        work = _product(o, _JsonDims(gemm["dot_dimension_numbers"], o.operands[0]))
         return replace(work, product=product_of_call(o, gemm), called=called)
     if target.startswith("__cudnn$conv") and len(o.operands) > 1:
         return replace(_cudnn_convolution(o), called=called)
@@ -421,13 +424,17 @@ def _kernel_name(o: HloOperation, config: dict[str, Any]) -> str:
 
 
 class _JsonDims:
-    """Dot dimension numbers as JSON writes them: lists of decimal strings."""
+    """Dot dimension numbers as JSON writes them: lists of decimal strings, of dimensions of `lhs`."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
-        self._document = document
+    def __init__(self, document: object, lhs: Instruction) -> None:
+        self._document = document if isinstance(document, dict) else {}
+        self._of = [str(d) for d, _ in enumerate(lhs.shape.dimensions)]
 
     def __getattr__(self, name: str) -> list[int]:
-        return [int(d) for d in self._document.get(name, ())]
+        numbers = self._document.get(name, [])
+        if not isinstance(numbers, list) or not all(str(d) in self._of for d in numbers):
+            raise Malformed(f"a product has {name} {str(numbers)[:40]} of {len(self._of)}")
+        return [int(d) for d in numbers]
 
 
 def _cudnn_convolution(o: HloOperation) -> Work:
@@ -448,7 +455,7 @@ def _attention(o: HloOperation, *, backward: bool) -> Work:
     taken for their sequence.
     """
     query, key, value = (v.shape.dimensions for v in o.operands[:3])
-    if len(query) != 4 or len(key) != 4:
+    if len(query) != 4 or len(key) != 4 or not value:
         return Work(unpriced=True, product=product_of(o))
     ours = o.instruction.custom_call_target.startswith("flint.")
     keys, queries = (s[2] if ours else max(s[1:3]) for s in (key, query))
@@ -467,9 +474,15 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
     """The backend configuration as a JSON object; empty if it is none."""
     try:
         document = json.loads(instruction.backend_config or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table inside of a configuration; empty if it is none."""
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 #: Instructions that change a part of their first operand.

@@ -11,6 +11,7 @@ import pytest
 from flint.backends.chakra.reading.trace_files import find_traces
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, gunzip, is_directory, parse_json, read_bounded
+from flint.io.malformed import Malformed
 
 
 def refused(path: Path, kind: FileKind = FileKind.SIMULATOR) -> str:
@@ -50,9 +51,9 @@ def test_gzip_stops_at_the_limit_over_all_its_streams() -> None:
     stream = gzip.compress(bytes(1000))
     assert gunzip(stream * 3, 3000) == bytes(3000)
     for limit in (2999, 999):
-        with pytest.raises(ValueError, match=f"unpacks to more than {limit:,} bytes"):
+        with pytest.raises(Malformed, match=f"unpacks to more than {limit:,} bytes"):
             gunzip(stream * 3, limit)
-    with pytest.raises(ValueError, match="gzip stream is broken"):
+    with pytest.raises(Malformed, match="gzip stream is broken"):
         gunzip(stream[:-9], 3000)
 
 
@@ -69,7 +70,7 @@ def test_gzip_stops_at_the_limit_over_all_its_streams() -> None:
     ],
 )
 def test_what_is_no_json(text: bytes, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(Malformed, match=said):
         parse_json(text)
 
 

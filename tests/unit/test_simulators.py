@@ -87,6 +87,15 @@ def test_a_rank_is_read_from_any_noise_and_nothing_is_written(written, simulator
     assert _contents(written) == before
 
 
+def test_numbers_that_contradict_each_other_are_no_result(written, simulator):
+    found = _simulate(written, simulator("contradicts"), "--json")
+    document = valid(found.stdout, "flint.simulation/1")
+    (run,) = document["runs"]
+    assert found.exit_code == 1 and not run["finished"] and run["step_time_ns"] is None
+    assert run["failure"]["code"] == "FL716" and "waited 9,999 of 500" in run["failure"]["message"]
+    assert [r for r, end in enumerate(run["end_ns"]) if end is None] == [1, 2, 3]
+
+
 def test_older_ones_say_less(written, simulator):
     found = _simulate(written, simulator("plain"))
     assert found.exit_code == 0

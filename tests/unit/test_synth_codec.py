@@ -130,7 +130,7 @@ def test_candidates_are_never_read_twice_and_never_later_phases():
 
 def test_templates_survive_a_file():
     vocabulary = Vocabulary(_steps(4).templates)
-    again = Vocabulary.from_json(vocabulary.to_json())
+    again = Vocabulary.of(vocabulary.to_json())
     assert again.templates == vocabulary.templates
     assert vocabulary.number(Template(StepKind.ROW, opcode="nobody's")) == 0
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import flint
 from flint.cli import app
 from flint.errors import FlintError
+from flint.io.malformed import Malformed
 from flint.ir.mesh import Mesh
 from flint.ir.workload import Workload
 from flint.sharing.conditions import Conditions, conditions_of, flops_of
@@ -117,7 +118,7 @@ def test_a_memory_recalls_programs_to_the_last_bit():
         assert found.types == example.steps.types
         assert found.operands == example.steps.operands
     wrong = memory.arrays() | {"memory_operands": memory.arrays()["memory_operands"] + 60_000}
-    with pytest.raises(ValueError, match="reads none of its program"):
+    with pytest.raises(Malformed, match="reads none of its program"):
         Memory.from_arrays(wrong)
 
 

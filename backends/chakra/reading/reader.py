@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from flint.backends.chakra.schema import NodeType, messages
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, gunzip, read_bounded
+from flint.io.malformed import Malformed
 from flint.messages import decode_error, unknown_fields
 
 #: More records than this in one file would fill the memory.
@@ -63,7 +64,7 @@ def unpack(data: bytes, source: str) -> bytes:
         return data
     try:
         return gunzip(data, FileKind.TRACE.most_bytes)
-    except ValueError as error:
+    except Malformed as error:
         raise _broken(source, 0, str(error)) from error
 
 

@@ -18,6 +18,7 @@ from flint.backends.chakra.reading.kinds import GroupName
 from flint.backends.chakra.writing.output import left_behind
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, is_directory, is_file, parse_json, read_bounded
+from flint.io.malformed import Malformed
 from flint.ir.mesh import MOST_DEVICES
 from flint.ir.program import Int64s
 
@@ -112,7 +113,7 @@ def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
     data = read_bounded(path, FileKind.GROUPS, "FL602")
     try:
         document = parse_json(data)
-    except ValueError as error:
+    except Malformed as error:
         raise _not_groups(path, str(error)) from error
     if not isinstance(document, dict):
         raise _not_groups(path, "it is not an object of lists")
@@ -258,7 +259,7 @@ def _read_roofline(path: Path) -> bool | None:
         return None
     try:
         document = parse_json(read_bounded(path, FileKind.SIMULATOR, "FL602"))
-    except ValueError:
+    except Malformed:
         return None
     if not isinstance(document, dict):
         return None

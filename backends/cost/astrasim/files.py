@@ -22,6 +22,7 @@ from flint.backends.cost.network.torus import is_torus
 from flint.cluster.models import Chip, Cluster, Network, NetworkKind, Quantity, SourceKind
 from flint.errors import FlintError, nearest
 from flint.io.bounded import FileKind, parse_json, read_bounded
+from flint.io.malformed import Malformed
 from flint.ir.mesh import MOST_DEVICES
 
 #: ASTRA-sim's GB in bandwidths.
@@ -213,7 +214,7 @@ def read_system(path: Path) -> SystemFile:
     data = read_bounded(path, FileKind.SIMULATOR, "FL706", _FILES)
     try:
         document = parse_json(data)
-    except ValueError as error:
+    except Malformed as error:
         raise FlintError(
             "FL706", f"{path.name} is not JSON: {error}", place=str(path), help=_SYSTEM
         ) from error

@@ -11,13 +11,16 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
+from flint.io.malformed import Malformed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,12 +126,15 @@ def read_table(name: object, folder: Path, place: str) -> KernelTable:
     path = folder / _inside(name, place)
     data = read_bounded(path, FileKind.KERNEL_TIMES, "FL852", _HELP)
     try:
-        times = dict(_rows(data.decode("utf-8")))
-    except (ValueError, TypeError, csv.Error) as error:
+        times = dict(_rows(data.decode("utf-8", "replace")))
+    except Malformed as error:
         raise _broken(path.name, str(error), place) from error
     return KernelTable(str(name), times, hashlib.sha256(data).hexdigest())
 
 
+#: Numbers as `as_csv` writes them.
+_WHOLE = re.compile("[0-9]{1,18}")
+_DECIMAL = re.compile(r"[0-9.]{1,40}(?:e[-+]?[0-9]{1,3})?")
 _HELP = "flint calibrate --residuals writes such a file beside the cluster file that names it"
 
 
@@ -146,22 +152,29 @@ def _inside(name: object, place: str) -> PurePosixPath:
 
 
 def _rows(text: str) -> Iterable[tuple[Key, float]]:
-    reader = csv.reader(io.StringIO(text))
+    reader = _lines(text)
     columns = tuple(next(reader, ()))
     if columns not in (COLUMNS, (*COLUMNS, INDEXED)):
-        raise ValueError(f"its first line is not {','.join(COLUMNS)}")
+        raise Malformed(f"its first line is not {','.join(COLUMNS)}")
     for at, row in enumerate(reader, 2):
         if at > MOST_SHAPES + 1:
-            raise ValueError(f"it has more than {MOST_SHAPES:,} shapes")
+            raise Malformed(f"it has more than {MOST_SHAPES:,} shapes")
         if len(row) != len(columns):
-            raise ValueError(f"line {at} has {len(row)} cells")
-        numbers = [int(cell) for cell in (*row[2:9], *row[10:])]
-        time = float(row[9])
-        if not 0 < time < 1e15 or min(numbers) < 0:
-            raise ValueError(f"line {at} has a number that cannot be")
+            raise Malformed(f"line {at} has {len(row)} cells")
+        numbers = [int(cell) for cell in (*row[2:9], *row[10:]) if _WHOLE.fullmatch(cell)]
+        time = float(row[9]) if _DECIMAL.fullmatch(row[9]) else math.nan
+        if not 0 < time < 1e15 or len(numbers) < len(columns) - 3:
+            raise Malformed(f"line {at} has a number that cannot be")
         batch, m, n, k, causal, read, written, *indexed = numbers
         said = bool(indexed and indexed[0])
         yield Key(row[0], row[1], batch, m, n, k, bool(causal), read, written, said), time
+
+
+def _lines(text: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(io.StringIO(text))
+    except csv.Error as error:
+        raise Malformed(str(error)) from error
 
 
 def _broken(name: str, said: str, place: str) -> FlintError:

@@ -38,10 +38,11 @@ def main_rows(program: Program) -> Int64s:
         return found
     _, rows = kernels_of(program)
     mains = rows[program.launcher[rows] > 0]
-    of_call: Int64s = np.full(int(program.launcher.max()) + 1, -1, dtype=np.int64)
-    of_call[program.launcher[mains][::-1]] = mains[::-1]
+    calls, number = np.unique(program.launcher, return_inverse=True)
+    of_call: Int64s = np.full(len(calls), -1, dtype=np.int64)
+    of_call[number[mains][::-1]] = mains[::-1]
     launched = (program.launcher > 0) & on_device(program)
-    found[launched] = of_call[program.launcher[launched]]
+    found[launched] = of_call[number[launched]]
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from flint.errors import FlintError
 from flint.exploring.result import Result
 from flint.exploring.study.fingerprint import Fingerprints, shared_by_points
 from flint.exploring.study.generations import why_not
+from flint.exploring.study.stored import read_stored
 from flint.exploring.study.study import Study
-from flint.exploring.study.study_format import connect_to_read
 
 
 def require_current(path: Path, results: Iterable[Result]) -> None:
@@ -31,24 +30,17 @@ def require_current(path: Path, results: Iterable[Result]) -> None:
 
 def _changed_since(path: Path, results: Iterable[Result]) -> str:
     shared = shared_by_points(Study.load(path).subject)
-    fingerprints, of_generation = Fingerprints(), dict[int, str]()
-    connection = connect_to_read(path)
-    try:
-        for result in results:
-            generation, fingerprint = _row(connection, result)
-            if generation not in of_generation:
-                of_generation[generation] = why_not(connection, generation, shared)
-            if of_generation[generation]:
-                return of_generation[generation]
-            if fingerprints.of(result.point) != fingerprint:
-                return f"{result.point.cluster} or another file that points name changed"
-    finally:
-        connection.close()
+    stored, fingerprints, of_generation = read_stored(path), Fingerprints(), dict[int, str]()
+    for result in results:
+        row = stored.rows.get(result.point.key)
+        if row is None:
+            return "a point is gone"
+        number = row.generation
+        if number not in of_generation:
+            then, inputs = stored.generations.get(number, {}), stored.inputs.get(number, ())
+            of_generation[number] = why_not(then, inputs, shared)
+        if of_generation[number]:
+            return of_generation[number]
+        if fingerprints.of(result.point) != row.fingerprint:
+            return f"{result.point.cluster} or another file that points name changed"
     return ""
-
-
-def _row(connection: sqlite3.Connection, result: Result) -> tuple[int, str]:
-    row = connection.execute(
-        "SELECT generation, fingerprint FROM points WHERE key=?", (result.point.key,)
-    ).fetchone()
-    return int(row[0]), str(row[1])

@@ -21,7 +21,7 @@ def generation_of(
     current = 0
     rows = connection.execute("SELECT id, shared FROM generations ORDER BY id DESC").fetchall()
     for number, text in rows:
-        reason = _why_not(connection, number, json.loads(text), shared)
+        reason = why_not(json.loads(text), inputs_of(connection, number), shared)
         if reason:
             reasons[number] = reason
         elif not current:
@@ -35,20 +35,12 @@ def generation_of(
     return current, reasons
 
 
-def why_not(connection: sqlite3.Connection, number: int, shared: Mapping[str, str]) -> str:
-    """Why a generation does not hold any more; "" if it does."""
-    (text,) = connection.execute("SELECT shared FROM generations WHERE id=?", (number,)).fetchone()
-    return _why_not(connection, number, json.loads(text), shared)
-
-
-def _why_not(
-    connection: sqlite3.Connection, number: int, then: Mapping[str, str], now: Mapping[str, str]
-) -> str:
+def why_not(then: Mapping[str, str], inputs: Iterable[Input], now: Mapping[str, str]) -> str:
     """What is not as it was for a generation: "model.py changed"; "" if it still holds."""
     names = sorted(n for n in {*then, *now} if then.get(n, "") != now.get(n, ""))
     if names:
         return f"{_WORDS.get(names[0], names[0])} changed"
-    changed = [i.path for i in inputs_of(connection, number) if not i.is_current()]
+    changed = [i.path for i in inputs if not i.is_current()]
     return f"{os.path.basename(changed[0])} changed" if changed else ""
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,10 @@ from flint.errors import FlintError
 from flint.exploring.result import Result
 from flint.exploring.space.dimension import Dimension, Field
 from flint.exploring.study.spaces import of_all
-from flint.exploring.study.study_format import connect_to_read
+from flint.exploring.study.stored import read_stored
 from flint.exploring.subject import Subject
+
+_ANEW = "run the exploration again"
 
 
 @dataclass(frozen=True)
@@ -50,44 +50,19 @@ class Study:
         Its space is the last one that was explored, with what other points chose. It is read alone: whether files have changed since is not looked at. Raises FlintError FL864
         for a file that is no study.
         """
-        connection = connect_to_read(Path(path))
+        stored = read_stored(Path(path))
+        about = stored.about
+        if about is None:
+            raise FlintError("FL864", f"{path} is a study without a point", help=_ANEW)
+        results = in_order(r for key, r in stored.results.items() if stored.rows[key].holds)
         try:
-            about = dict(connection.execute("SELECT name, value FROM study").fetchall())
-            rows = connection.execute("SELECT result FROM points WHERE holds=1").fetchall()
-        except sqlite3.Error as error:
-            raise _unreadable(path, str(error)) from error
-        finally:
-            connection.close()
-        if not about:
-            raise _unreadable(path, "it is empty")
-        results = in_order(Result.from_json(json.loads(text)) for (text,) in rows)
-        space, notes = of_all(json.loads(about["space"]), results)
-        return cls(
-            subject_from(json.loads(about["subject"])),
-            space,
-            results,
-            json.loads(about["versions"]),
-            (*json.loads(about["notes"]), *notes),
-        )
+            space, notes = of_all(about.space, results)
+        except FlintError as error:  # conditions that nobody can have asked for
+            said = f"{path} has conditions that cannot be: {error.message}"
+            raise FlintError("FL864", said, help=_ANEW) from error
+        return cls(about.subject, space, results, about.versions, (*about.notes, *notes))
 
 
 def in_order(results: Any) -> tuple[Result, ...]:
     """Sorted by their points."""
     return tuple(sorted(results, key=lambda r: r.point))
-
-
-def subject_from(found: Mapping[str, Any]) -> Subject:
-    """The subject whose fields, as JSON has them, these are."""
-    return Subject(
-        **{f.name: _as_tuples(found[f.name]) for f in fields(Subject) if f.name in found}
-    )
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
-
-
-def _unreadable(path: str | Path, why: str) -> FlintError:
-    return FlintError(
-        "FL864", f"{path} is no study that can be read: {why}", help="run the exploration again"
-    )

@@ -23,9 +23,10 @@ from flint.exploring.study.fingerprint import (
     versions,
 )
 from flint.exploring.study.generations import add_inputs, generation_of
+from flint.exploring.study.stored import read_stored
 from flint.exploring.study.study_format import (
+    POINT_COLUMNS,
     connect_new,
-    connect_to_read,
     connect_to_write,
     transaction,
 )
@@ -33,15 +34,12 @@ from flint.exploring.subject import Subject
 from flint.io.endings import endings
 from flint.io.inputs import Input
 from flint.io.locks import locked
+from flint.io.records import record
 from flint.text import plural
 
-_COLUMNS = (
-    "key generation fingerprint holds finished point status code devices step_time_ns low_ns "
-    "high_ns mfu tokens memory_bytes capacity_bytes is_bound result"
-)
 _INSERT = (
-    f"INSERT OR REPLACE INTO points ({', '.join(_COLUMNS.split())}) "
-    f"VALUES ({', '.join('?' * len(_COLUMNS.split()))})"
+    f"INSERT OR REPLACE INTO points ({', '.join(POINT_COLUMNS)}) "
+    f"VALUES ({', '.join('?' * len(POINT_COLUMNS))})"
 )
 
 
@@ -118,7 +116,7 @@ class StudyFile:
         rows = self._connection.execute("SELECT key, generation, fingerprint, point FROM points")
         holds: list[tuple[bool, str]] = []
         for key, generation, fingerprint, text in rows.fetchall():
-            point = Point.from_json(json.loads(text))
+            point = record(Point, text)
             reason = reasons.get(generation) or self._why_not(point, fingerprint)
             holds.append((not reason, key))
             lost[reason] += bool(reason)
@@ -205,15 +203,11 @@ def _require_same(path: Path, subject: Subject) -> None:
     """Raise FlintError FL865 if a file is there and is a study of something else."""
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return
-    connection = connect_to_read(path)
-    try:
-        rows = dict(connection.execute("SELECT name, value FROM study").fetchall())
-    finally:
-        connection.close()
-    if not rows:
+    about = read_stored(path).about
+    if about is None:
         return  # its first process was killed before it said what it is of
-    then, now = json.loads(rows["subject"]), json.loads(json.dumps(identity_of(subject)))
-    if rows["target"] == _target(subject.model):
+    then, now = identity_of(about.subject), identity_of(subject)
+    if about.target == _target(subject.model):
         now["model"] = then["model"]
     different = [name for name in now if then[name] != now[name]]
     if different:
@@ -228,8 +222,8 @@ def _require_same(path: Path, subject: Subject) -> None:
 
 
 def _said(value: object) -> str:
-    if isinstance(value, list):
-        pairs = ("=".join(v) if isinstance(v, list) else str(v) for v in value)
+    if isinstance(value, list | tuple):
+        pairs = ("=".join(v) if isinstance(v, list | tuple) else str(v) for v in value)
         return f"'{' '.join(pairs)}'"
     return f"'{value or ''}'"
 

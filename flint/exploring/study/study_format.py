@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flint.errors import FlintError
+from flint.io.bounded import FileKind
+from flint.io.malformed import Malformed
+from flint.io.sqlite import Tables, open_tables
 
 APPLICATION_ID = 0x464C4E54  # "FLNT"
 VERSION = 1
@@ -36,6 +39,13 @@ CREATE TABLE points (
 """
 
 
+POINT_COLUMNS = (
+    "key", "generation", "fingerprint", "holds", "finished", "point", "status", "code", "devices",
+    "step_time_ns", "low_ns", "high_ns", "mfu", "tokens", "memory_bytes", "capacity_bytes",
+    "is_bound", "result",
+)  # fmt: skip
+
+
 def connect_new() -> sqlite3.Connection:
     """A study in memory alone."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -50,7 +60,8 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
     """
     is_new = not path.exists() or (path.is_file() and path.stat().st_size == 0)
     if not is_new:
-        connect_to_read(path).close()
+        with open_stored(path):
+            pass
     connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
     try:
         if is_new:
@@ -74,22 +85,22 @@ def make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version={VERSION}")
 
 
-def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A study file, which is not changed. Raises FlintError FL864 for what is none."""
-    if not path.is_file():
-        why = "it is no regular file" if path.exists() else "there is no such file"
-        raise _no_study(path, why)
+@contextlib.contextmanager
+def open_stored(path: Path) -> Iterator[Tables]:
+    """The tables of a study file, which is not changed.
+
+    Raises FlintError FL864 for what is none, and for what is found to be Malformed inside.
+    """
     try:
-        uri = f"{path.resolve().as_uri()}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
-        try:
-            _check(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-    except sqlite3.Error as error:
+        with open_tables(path, FileKind.STUDY.most_bytes, is_still=False) as tables:
+            _check(tables, path)
+            yield tables
+    except FileNotFoundError as error:
+        raise _no_study(path, "there is no such file") from error
+    except OSError as error:
+        raise _no_study(path, error.strerror or str(error)) from error
+    except Malformed as error:
         raise _no_study(path, str(error)) from error
-    return connection
 
 
 def is_study(path: Path) -> bool:
@@ -101,16 +112,21 @@ def is_study(path: Path) -> bool:
         return False
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise _no_study(path, "another program made it")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+def _check(tables: Tables, path: Path) -> None:
+    """It is a study, of this version, and holds its four tables and nothing that acts."""
+    ((application,),) = tables.each("PRAGMA application_id")
+    if application != APPLICATION_ID:
+        raise Malformed("another program made it")
+    ((version,),) = tables.each("PRAGMA user_version")
     if version > VERSION:
         raise FlintError(
             "FL864",
             f"{path} is a study of a newer Flint: of format {version}, and this one reads {VERSION}",
             help="install the newer Flint, or choose another file",
         )
+    found = {str(sql) for (sql,) in tables.each("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
+    if found != {statement.strip() for statement in _TABLES.split(";") if statement.strip()}:
+        raise Malformed("its tables are not those of a study")
 
 
 def _no_study(path: Path, why: str) -> FlintError:

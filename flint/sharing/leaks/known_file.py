@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import zipfile
+from collections.abc import Mapping
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
+from flint.io.malformed import Malformed, readable
+from flint.io.npz import arrays_of, column_of, require_schema
 from flint.sharing.leaks.calibration import FamilyAccuracy, Share, Threshold
 from flint.sharing.leaks.fingerprints import BUCKETS, COUNTED, View
 from flint.sharing.leaks.known import Entry, Known, Measured
@@ -24,6 +25,7 @@ SCHEMA = "flint.known/1"
 _SHARES = ("one_left_out", "model_left_out", "code_left_out")
 #: Most bytes of columns that a file may unpack to.
 MOST_BYTES = 256 << 20
+_HELP = "give a file that benchmarks/sharing/known_models.py wrote"
 
 
 def known_bytes(known: Known) -> bytes:
@@ -48,20 +50,16 @@ def known_bytes(known: Known) -> bytes:
 
 def load_known(path: str | Path) -> Known:
     """Known models of a file that `known_bytes` made. Raises FlintError FL930 for anything else."""
-    help_ = "give a file that benchmarks/sharing/known_models.py wrote"
-    return read_known(read_bounded(Path(path), FileKind.KNOWN, "FL930", help_), str(path))
+    return read_known(read_bounded(Path(path), FileKind.KNOWN, "FL930", _HELP), str(path))
 
 
 def read_known(data: bytes, source: str) -> Known:
     """Known models of a file's bytes. Raises FlintError FL930 if they are none."""
-    try:
-        columns = _columns(data)
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise FlintError(
-            "FL930",
-            f"{source} is no file of known models: {error}",
-            help="give a file that benchmarks/sharing/known_models.py wrote",
-        ) from error
+    with readable("FL930", f"{source} is no file of known models", _HELP):
+        return _known(_columns(data))
+
+
+def _known(columns: Mapping[str, NDArray[Any]]) -> Known:
     views = {v: i for i, v in enumerate(View)}
     return Known(
         tuple(Entry(*map(str, entry)) for entry in columns["entries"]),
@@ -93,26 +91,37 @@ def _accuracy(row: list[float]) -> FamilyAccuracy:
 
 
 def _columns(data: bytes) -> dict[str, NDArray[Any]]:
-    """The columns of a file, of the sizes that they must have. Raises ValueError for others."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > MOST_BYTES:
-            raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
-    with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
-        columns = {name: loaded[name] for name in loaded.files}
-    if str(columns["schema"]) != SCHEMA:
-        raise ValueError(f"its schema is not {SCHEMA}")
-    count, programs = len(columns["entries"]), len(columns["program_entry"])
-    shapes = {
-        "entries": (count, len(fields(Entry))),
-        "hashes": (count, len(View)),
-        "program_entry": (programs,),
-        "program_hashes": (programs, len(View)),
-        "histograms": (len(COUNTED), count, BUCKETS),
-        "totals": (count, len(TOTALS)),
-        "families": (len(COUNTED), 2 * len(_SHARES) + 1),
-        "members": (2, 2),
+    """The columns of a file, of the types and sizes that they must have. Raises Malformed for others."""
+    columns = arrays_of(data, MOST_BYTES, may_be_nan=("families",))
+    require_schema(columns, SCHEMA)
+    count, programs = (len(_rows(columns, name)) for name in ("entries", "program_entry"))
+    types: dict[str, tuple[str, tuple[int, ...]]] = {
+        "entries": ("U", (count, len(fields(Entry)))),
+        "hashes": ("uint64", (count, len(View))),
+        "program_entry": ("uint32", (programs,)),
+        "program_hashes": ("uint64", (programs, len(View))),
+        "histograms": ("uint32", (len(COUNTED), count, BUCKETS)),
+        "totals": ("float64", (count, len(TOTALS))),
+        "families": ("float64", (len(COUNTED), 2 * len(_SHARES) + 1)),
+        "members": ("float64", (2, 2)),
     }
-    for name, shape in shapes.items():
-        if columns[name].shape != shape:
-            raise ValueError(f"{name} is of shape {columns[name].shape}, not {shape}")
+    for name, (dtype, shape) in types.items():
+        found = column_of(columns, name, dtype)
+        if found.shape != shape:
+            raise Malformed(f"{name} is of shape {found.shape}, not {shape}")
+    if programs and int(columns["program_entry"].max()) >= count:
+        raise Malformed("a program is of an entry that there is not")
+    shares, counts = columns["families"][:, [0, 2, 4, 6]], columns["families"][:, [1, 3, 5]]
+    tried = np.append(counts > 0, np.ones((len(counts), 1), bool), axis=1)
+    inside = np.nan_to_num(shares, nan=-1.0)
+    if ((inside < 0) | (inside > 1))[tried].any() or not (counts >= 0).all():
+        raise Malformed("families has shares that are not from 0 to 1, or counts below 0")
+    if (columns["members"] < 0).any() or (columns["members"][:, 1] > 1).any():
+        raise Malformed("members has a distance or a rate that cannot be")
     return columns
+
+
+def _rows(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    if name not in columns or not columns[name].ndim:
+        raise Malformed(f"it lacks {name}")
+    return columns[name]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
+from flint.io.malformed import Malformed, readable
+from flint.io.npz import arrays_of, require_schema, text_of
+from flint.io.records import Fraction, NonNegative, Positive, record
 from flint.ir.mesh import Mesh
 from flint.ir.program import Phase
 from flint.sharing.conditions import SHARES_TOLERANCE, Conditions
@@ -22,9 +25,22 @@ from flint.sharing.synth.memory import Memory
 from flint.sharing.synth.model.row_model import MOST_BYTES, RowModel
 
 SCHEMA = "flint.generator/1"
+PhaseName = Literal["UNKNOWN", "FORWARD", "BACKWARD", "REMAT", "OPTIMIZER"]
 _HELP = "give a file that flint learn wrote"
 #: What a file holds: model, templates, totals of programs, memory.
 Parts = tuple[RowModel, Vocabulary, tuple[Conditions, ...], Memory | None]
+
+
+class Profile(TypedDict):
+    """The totals of a program that was learned from, as the file has them."""
+
+    mesh: list[Positive]
+    flops: NonNegative | None
+    axis_bytes: dict[str, NonNegative]
+    depth: Positive | None
+    phases: dict[PhaseName, Fraction]
+    memory_bytes: NonNegative | None
+    rows: Positive | None
 
 
 def to_bytes(
@@ -48,42 +64,30 @@ def read(source: str | Path | bytes) -> Parts:
     data = source
     if not isinstance(data, bytes):
         data = read_bounded(Path(data), FileKind.ROWS, "FL959", _HELP)
-    try:
+    named = "the file" if isinstance(source, bytes) else str(source)
+    with readable("FL959", f"{named} is no generator of workloads", _HELP):
         return _parts(data)
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-        named = "the file" if isinstance(source, bytes) else str(source)
-        message = f"{named} is no generator of workloads: {error}"
-        raise FlintError("FL959", message, help=_HELP) from error
 
 
 def _parts(data: bytes) -> Parts:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > MOST_BYTES:
-            raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
-    with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
-        columns = {name: loaded[name] for name in loaded.files}
-    if str(columns["schema"]) != SCHEMA:
-        raise ValueError(f"its schema is not {SCHEMA}")
-    model = RowModel.load(columns["model"].tobytes())
-    vocabulary = Vocabulary.from_json(_json(columns["templates"]))
-    profiles = tuple(_profile(p) for p in _json(columns["profiles"]))
+    columns = arrays_of(data, MOST_BYTES)
+    require_schema(columns, SCHEMA)
+    model = RowModel.load(text_of(columns, "model"))
+    vocabulary = Vocabulary.read(text_of(columns, "templates"))
     if len(vocabulary) != model.sizes.vocabulary:
-        raise ValueError("its templates are of another model")
+        raise Malformed("its templates are of another model")
+    profiles = tuple(map(_profile, record(list[Profile], text_of(columns, "profiles"))))
     if "memory_start" not in columns:
         return model, vocabulary, profiles, None
     memory = Memory.from_arrays(columns)
     if len(memory) != len(profiles):
-        raise ValueError("its memory is of other programs than its totals")
+        raise Malformed("its memory is of other programs than its totals")
     return model, vocabulary, profiles, memory
 
 
 def _text(data: object) -> NDArray[np.uint8]:
     text = json.dumps(data, separators=(",", ":"), sort_keys=True)
     return np.frombuffer(text.encode(), np.uint8)
-
-
-def _json(column: NDArray[Any]) -> Any:
-    return json.loads(column.tobytes().decode())
 
 
 def _profile_json(profile: Conditions) -> dict[str, Any]:
@@ -110,18 +114,19 @@ def _two_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.1e}")
 
 
-def _profile(data: Mapping[str, Any]) -> Conditions:
-    sizes: Iterable[int] = data["mesh"]
-    mesh = Mesh(tuple(f"axis{n}" for n, _ in enumerate(sizes)), tuple(sizes))
-    shares = {Phase[name]: share for name, share in data["phases"].items()}
-    whole = sum(shares.values())
+def _profile(data: Profile) -> Conditions:
+    sizes = data["mesh"]
+    whole = sum(data["phases"].values())
     whole = 1.0 if abs(whole - 1) < SHARES_TOLERANCE else whole
-    return Conditions(
-        mesh,
-        data["flops"],
-        {k: v for k, v in data["axis_bytes"].items() if ":" not in k and "ranks" not in k},
-        data["depth"],
-        {p: s / whole for p, s in shares.items()} if whole else {},
-        data["memory_bytes"],
-        data["rows"],
-    )
+    try:
+        return Conditions(
+            Mesh(tuple(f"axis{n}" for n, _ in enumerate(sizes)), tuple(sizes)),
+            data["flops"],
+            {k: v for k, v in data["axis_bytes"].items() if ":" not in k and "ranks" not in k},
+            data["depth"],
+            {Phase[n]: s / whole for n, s in data["phases"].items()} if whole else {},
+            data["memory_bytes"],
+            data["rows"],
+        )
+    except FlintError as error:
+        raise Malformed(f"totals that cannot be: {error.message}") from error

@@ -9,13 +9,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
+from flint.io.malformed import Malformed
+from flint.io.npz import column_of, text_of
+from flint.io.records import Count, Positive, record
 from flint.ir.mesh import Mesh
 from flint.ir.program import Int64s
 from flint.sharing.synth.codec.reader import Steps
 from flint.sharing.synth.codec.scene import Scene
 from flint.sharing.synth.codec.template import UNKNOWN, Template, Vocabulary
 from flint.sharing.synth.codec.writer import retyped
+
+
+class _About(TypedDict):
+    templates: list[list[Any]]
+    scenes: list[tuple[tuple[Positive, ...], Count]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,18 +106,23 @@ class Memory:
 
     @classmethod
     def from_arrays(cls, stored: Mapping[str, NDArray[Any]]) -> Memory:
-        """What `arrays` gave. Raises ValueError for arrays that contradict themselves."""
-        about = json.loads(stored["memory_about"].tobytes().decode())
-        counts = stored["memory_counts"].astype(np.int64)
+        """What `arrays` gave. Raises Malformed for arrays that contradict themselves."""
+        about = record(_About, text_of(stored, "memory_about"))
+        types = {"steps": "uint16", "start": "uint32", "counts": "uint8", "operands": "uint16"}
+        types |= {"sizes": "int64", "sized": "uint32"}
+        steps, start, counts, operands, sizes, sized = (
+            column_of(stored, f"memory_{name}", dtype).reshape(-1).astype(np.int64)
+            for name, dtype in types.items()
+        )
         found = cls(
-            Vocabulary.from_json(about["templates"]).templates,
-            stored["memory_steps"].astype(np.int32),
-            stored["memory_start"].astype(np.int64),
+            Vocabulary.of(about["templates"]).templates,
+            steps.astype(np.int32),
+            start,
             np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-            stored["memory_operands"].astype(np.int32),
-            stored["memory_sizes"].astype(np.int64),
-            stored["memory_sized"].astype(np.int64),
-            tuple((tuple(map(int, axes)), int(depth)) for axes, depth in about["scenes"]),
+            operands.astype(np.int32),
+            sizes,
+            sized,
+            tuple(about["scenes"]),
         )
         found._require_whole()
         return found
@@ -116,12 +130,14 @@ class Memory:
     def _require_whole(self) -> None:
         steps = len(self.steps)
         whole = len(self.start) > 1 and self.start[0] == 0 and self.start[-1] == steps
-        whole &= len(self.first) == steps + 1 and self.first[-1] == len(self.operands)
-        whole &= bool((np.diff(self.start) > 0).all()) and len(self.scenes) == len(self)
-        whole &= len(self.sized) == len(self.start) and self.sized[-1] == len(self.sizes)
+        whole = whole and len(self.first) == steps + 1 and self.first[-1] == len(self.operands)
+        whole = whole and bool((np.diff(self.start) > 0).all()) and len(self.scenes) == len(self)
+        whole = whole and len(self.sized) == len(self.start) and self.sized[0] == 0
+        whole = whole and bool((np.diff(self.sized) >= 0).all() and (self.sizes >= 0).all())
+        whole = whole and self.sized[-1] == len(self.sizes)
         if not whole or self.steps.max(initial=0) >= len(self.templates):
-            raise ValueError("its memory contradicts itself")
+            raise Malformed("its memory contradicts itself")
         owner = np.repeat(np.arange(steps), np.diff(self.first))
         begins = self.start[np.searchsorted(self.start, owner, "right") - 1]
         if (self.operands < 1).any() or (owner - self.operands < begins).any():
-            raise ValueError("a step of its memory reads none of its program")
+            raise Malformed("a step of its memory reads none of its program")

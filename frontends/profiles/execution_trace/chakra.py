@@ -19,7 +19,12 @@ from flint.backends.chakra.schema import CommType, NodeType, messages
 from flint.errors import FlintError
 from flint.frontends.profiles.contradictions.ranks import MOST_RANKS
 from flint.frontends.profiles.execution_trace.build import timed_profile
-from flint.frontends.profiles.execution_trace.nodes import Interned, Node
+from flint.frontends.profiles.execution_trace.nodes import (
+    Interned,
+    Node,
+    list_of,
+    object_of,
+)
 from flint.frontends.profiles.execution_trace.raw import WORKLOAD_GRAPH, RawNode, graph_nodes
 from flint.frontends.profiles.execution_trace.schedule import scheduled
 from flint.frontends.profiles.kineto.fields import integer
@@ -27,6 +32,7 @@ from flint.frontends.profiles.kineto.stream import JsonStream
 from flint.frontends.profiles.profile import Comm, Profile
 from flint.frontends.profiles.source import head_of, open_profile, whole_profile
 from flint.io.bounded import FileKind
+from flint.io.malformed import Malformed
 from flint.messages import decode_error
 
 _FILE = re.compile(r"(.+)\.(\d{1,7})\.et(?:\.json)?(?:\.gz)?")
@@ -198,7 +204,7 @@ def _json_contents(path: Path) -> tuple[Mapping[str, Any], list[RawNode]]:
             metadata = _json_attributes(document.value())
             while document.peek():
                 nodes.append(_json_node(document.value()))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Malformed as error:
             raise FlintError(
                 "FL821",
                 f"{path} is no Chakra trace in JSON: {'a node of its graph' if is_graph else f'document {len(nodes) + 1:,}'} "
@@ -208,23 +214,34 @@ def _json_contents(path: Path) -> tuple[Mapping[str, Any], list[RawNode]]:
     return metadata, nodes
 
 
-def _json_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
+def _json_attributes(document: object) -> dict[str, Any]:
+    attributes = map(object_of, list_of(object_of(document).get("attr", [])))
     return {
-        a["name"]: next((v for k, v in a.items() if k not in ("name", "docString")), None)
-        for a in found.get("attr", ())
+        str(a.get("name")): next((v for k, v in a.items() if k not in ("name", "docString")), None)
+        for a in attributes
     }
 
 
-def _json_node(found: Mapping[str, Any]) -> RawNode:
+def _json_kind(said: object) -> NodeType:
+    name = str(said).removesuffix("_NODE")
+    if isinstance(said, int) and said in NodeType._value2member_map_:
+        return NodeType(said)
+    if name not in NodeType.__members__:
+        raise Malformed(f"there is no type of nodes {name[:40]}")
+    return NodeType[name]
+
+
+def _json_node(document: object) -> RawNode:
     """A node as protobuf writes it in JSON: numbers of 64 bits are text, zeros are left out."""
-    said = found.get("type", 0)
-    kind = NodeType(said) if isinstance(said, int) else NodeType[str(said).removesuffix("_NODE")]
+    found = object_of(document)
+    kind = _json_kind(found.get("type", 0))
     return RawNode(
         integer(found.get("id"), 0), str(found.get("name", "")), kind,
-        tuple(integer(n) for n in found.get("ctrlDeps", ())),
-        tuple(integer(n) for n in found.get("dataDeps", ())),
+        tuple(integer(n) for n in list_of(found.get("ctrlDeps", []))),
+        tuple(integer(n) for n in list_of(found.get("dataDeps", []))),
         integer(found.get("startTimeMicros"), 0), integer(found.get("durationMicros"), 0),
-        dict(found.get("inputs", {})), dict(found.get("outputs", {})), _json_attributes(found),
+        object_of(found.get("inputs", {})), object_of(found.get("outputs", {})),
+        _json_attributes(found),
     )  # fmt: skip
 
 
@@ -290,12 +307,12 @@ def _values(texts: Mapping[str, str]) -> Mapping[str, object]:
     return {k: _listed(v) for k, v in texts.items()}
 
 
-def _listed(text: str) -> object:
-    if not text or len(text) > _MOST_TEXT:
+def _listed(text: object) -> object:
+    if not isinstance(text, str) or not text or len(text) > _MOST_TEXT:
         return None
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):  # of the parser alone
         return None
 
 

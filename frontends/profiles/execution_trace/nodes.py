@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from flint.frontends.profiles.kineto.fields import integer
 from flint.frontends.profiles.profile import Comm, Signature
+from flint.io.malformed import Malformed
 
 #: What a trace can hold of arguments: a list of tensors in a list of lists is none.
 _MOST_ITEMS = 1 << 14
@@ -19,6 +20,20 @@ _COMM = "collective_name"
 #: An argument or result: type, value, shape, strides (None for what is missing). A tensor's value is
 #: [tensor, storage, offset, elements, bytes of each, device].
 Argument: TypeAlias = tuple[str, Any, Any, Any]
+
+
+def object_of(found: object) -> dict[str, Any]:
+    """An object of JSON. Raises Malformed for anything else."""
+    if not isinstance(found, dict):
+        raise Malformed("something is no object")
+    return found
+
+
+def list_of(found: object) -> list[Any]:
+    """A list of JSON. Raises Malformed for anything else."""
+    if not isinstance(found, list):
+        raise Malformed("something is no list")
+    return found
 
 
 def arguments(found: object) -> list[Argument]:

@@ -10,15 +10,21 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flint.errors import FlintError
 from flint.frontends.profiles.execution_trace.build import host_profile, timed_profile
-from flint.frontends.profiles.execution_trace.nodes import Interned, Node
+from flint.frontends.profiles.execution_trace.nodes import (
+    Interned,
+    Node,
+    list_of,
+    object_of,
+)
 from flint.frontends.profiles.kineto.fields import integer, integers
 from flint.frontends.profiles.kineto.stream import JsonStream
 from flint.frontends.profiles.profile import Profile
 from flint.frontends.profiles.source import open_profile, too_large
+from flint.io.malformed import Malformed
 
 _BEGINS = re.compile(rb"\s*\{[^\[]*\"schema\"\s*:\s*\"[^\"]*\"")
 _SCHEMA = re.compile(r"\d+\.\d+\.\d+-chakra\.\d+\.\d+\.\d+")
@@ -90,10 +96,9 @@ def _as_it_is(found: dict[str, Any]) -> dict[str, Any]:
 def _with_new_keys(found: dict[str, Any]) -> dict[str, Any]:
     """A node of a schema before Chakra's, as later ones say it."""
     values = ("values", "shapes", "types")
+    renamed = (("id", "id"), ("name", "name"), ("ctrl_deps", "parent"))
     return {
-        "id": found["id"],
-        "name": found["name"],
-        "ctrl_deps": found["parent"],
+        **{new: found[old] for new, old in renamed if old in found},
         "inputs": dict(zip(values, (found.get(k) for k in _OLD_INPUTS), strict=True)),
         "outputs": dict(zip(values, (found.get(k) for k in _OLD_OUTPUTS), strict=True)),
         "attrs": [{"name": k, "value": found[k]} for k in _KEPT & found.keys()],
@@ -107,17 +112,23 @@ def _node(
     as_new: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Node:
     try:
-        return _read(as_new(found), interned)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        return _read(as_new(object_of(found)), interned)
+    except Malformed as error:
         what = str(found.get("id") if isinstance(found, dict) else found)[:40]
         raise _unknown(path, f"node {what} is none that PyTorch writes") from error
 
 
-def _read(found: dict[str, Any], interned: Interned) -> Node:
+def _read(document: object, interned: Interned) -> Node:
+    found = object_of(document)
+    missing = next(
+        (k for k in ("id", "name", "inputs", "outputs", "ctrl_deps") if k not in found), ""
+    )
+    if missing:
+        raise Malformed(f"it has no {missing}")
     name = interned.one(str(found["name"])[:4096])
-    attributes = {a["name"]: a["value"] for a in found.get("attrs", ()) if a["name"] in _KEPT}
+    attributes = dict(_attributes(found.get("attrs", [])))
     if name == _GROUPS:
-        attributes[_GROUPS] = found["inputs"]["values"][:1]
+        attributes[_GROUPS] = list_of(object_of(found["inputs"]).get("values"))[:1]
     category = found.get("cat")
     if "pg_name" in found:
         attributes["pg_name"] = found["pg_name"]
@@ -143,18 +154,24 @@ def _read(found: dict[str, Any], interned: Interned) -> Node:
 def _identity(value: object) -> int:
     found = integer(value, -1)
     if found < 0:
-        raise ValueError("an id is no number")
+        raise Malformed("an id is no number")
     return found
 
 
 def _time(value: object) -> float | None:
-    """A time or duration in microseconds. Raises ValueError for what is none."""
+    """A time or duration in microseconds. Raises Malformed for what is none."""
     if value is None:
         return None
-    found = float(value)  # type: ignore[arg-type]
-    if not abs(found) < 1e16:
-        raise ValueError("a time that cannot be")
-    return found
+    if type(value) not in (int, float) or not abs(cast("float", value)) < 1e16:
+        raise Malformed("a time that cannot be")
+    return float(cast("float", value))
+
+
+def _attributes(found: object) -> Iterator[tuple[str, Any]]:
+    for attribute in map(object_of, list_of(found)):
+        name = attribute.get("name")
+        if isinstance(name, str) and name in _KEPT:
+            yield name, attribute.get("value")
 
 
 def _process_groups(nodes: list[Node]) -> tuple[dict[str, tuple[int, ...]], int]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flint.backends.chakra.schema import NodeType
+from flint.frontends.profiles.execution_trace.nodes import list_of, object_of
 from flint.frontends.profiles.kineto.fields import integer
 from flint.frontends.profiles.kineto.stream import JsonStream
+from flint.io.malformed import Malformed
 
 #: The key of the list of nodes.
 WORKLOAD_GRAPH = "workload_graph"
@@ -35,7 +37,7 @@ class RawNode:
 def graph_nodes(document: JsonStream) -> Iterator[RawNode]:
     """Nodes of a `workload_graph`, from which on the document is read.
 
-    Raises KeyError, TypeError, ValueError, AttributeError for what is none.
+    Raises Malformed for what is none.
     """
     for key in document.members():
         if key == WORKLOAD_GRAPH:
@@ -44,11 +46,15 @@ def graph_nodes(document: JsonStream) -> Iterator[RawNode]:
             document.value()
 
 
-def _graph_node(found: Mapping[str, Any]) -> RawNode:
+def _graph_node(document: object) -> RawNode:
+    found = object_of(document)
+    kind = found.get("NodeType")
+    if type(kind) is not int or kind not in NodeType._value2member_map_:
+        raise Malformed("it has no type of a node")
     named = {"is_cpu_op": found.get("is_cpu_op"), "num_ops": found.get("num_ops")}
     named |= {k: found.get(k) for k in (*_COMM, "stream")}
     return RawNode(
-        _identity(found["Id"]), str(found.get("Name", "")), NodeType(found["NodeType"]),
+        _identity(found.get("Id")), str(found.get("Name", "")), NodeType(kind),
         _identities(found, "ctrlDeps", "ctrl_deps"), _identities(found, "data_deps", "dataDeps"),
         0, max(0, integer(found.get("runtime"), 0)), {}, {},
         {k: v for k, v in named.items() if v is not None},
@@ -57,13 +63,11 @@ def _graph_node(found: Mapping[str, Any]) -> RawNode:
 
 def _identities(found: Mapping[str, Any], *keys: str) -> tuple[int, ...]:
     listed: object = next((found[k] for k in keys if k in found), [])
-    if not isinstance(listed, list):
-        raise TypeError("dependencies are no list")
-    return tuple(map(_identity, listed))
+    return tuple(map(_identity, list_of(listed)))
 
 
 def _identity(value: object) -> int:
     found = integer(value, -1)
     if found < 0:
-        raise ValueError("an id is no number")
+        raise Malformed("an id is no number")
     return found

@@ -16,10 +16,12 @@ from flint.frontends.profiles.kineto.fields import (
     integer,
     name_of,
     span_ns,
+    thread_of,
     without_paths,
 )
 from flint.frontends.profiles.kineto.signatures import Signatures
 from flint.frontends.profiles.profile import ActivityKind, CallKind
+from flint.io.malformed import Malformed
 
 _Event = dict[str, Any]
 _NO_ARGS: dict[str, Any] = {}
@@ -75,15 +77,19 @@ class Events:
     def add(self, event: object) -> None:
         """One element of the file's events. Raises FlintError FL805, FL806."""
         try:
-            self._add(event)  # type: ignore[arg-type]
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            self._add(event)
+        except Malformed:
             self.misunderstood += 1
 
-    def _add(self, event: _Event) -> None:
+    def _add(self, event: object) -> None:
+        if not isinstance(event, dict) or "ph" not in event:
+            raise Malformed("it is no event")
         phase = event["ph"]
         if phase == "X":
             self.complete += 1
             category = event.get("cat", "")
+            if not isinstance(category, str):
+                raise Malformed("its category is no text")
             take = self._by_category.get(category)
             if take is None:
                 self._unknown(category)
@@ -91,12 +97,12 @@ class Events:
             self.seen[category] += 1
             if math.isnan(self.first_us):
                 self.first_us = first_us(event)
-            take(event, event.get("args") or _NO_ARGS)
+            take(event, _args(event))
         elif phase == "i" and event.get("name") == "[memory]":
-            self._memory(event["args"])
+            self._memory(_args(event))
 
-    def _unknown(self, category: object) -> None:
-        if isinstance(category, str) and len(self.seen) < _MOST_CATEGORIES:
+    def _unknown(self, category: str) -> None:
+        if len(self.seen) < _MOST_CATEGORIES:
             self.seen[category[:60]] += 1
 
     def _operator(self, event: _Event, args: dict[str, Any]) -> None:
@@ -109,7 +115,7 @@ class Events:
             name,
             start,
             duration,
-            (event.get("pid"), event["tid"]),
+            thread_of(event),
             external=_external(args),
             signature=self._signatures.number(args),
             sequence=integer(args.get("Sequence number")),
@@ -131,7 +137,7 @@ class Events:
             name,
             start,
             duration,
-            (event.get("pid"), event["tid"]),
+            thread_of(event),
             correlation=correlation,
             external=_external(args),
             waits_for=correlation if known[1] else -1,
@@ -183,23 +189,23 @@ class Events:
         if comm >= 0:
             self._annotated_collective(event, args, comm)
             return
-        self._mark(event, (event.get("pid"), event["tid"]), on_device=False)
+        self._mark(event, thread_of(event), on_device=False)
 
     def _module(self, event: _Event, args: dict[str, Any]) -> None:
         """Calls of modules (`with_stack=True`) are annotations; other functions of Python are not."""
         if name_of(event).startswith("nn.Module: "):
-            self._mark(event, (event.get("pid"), event["tid"]), on_device=False)
+            self._mark(event, thread_of(event), on_device=False)
 
     def _annotated_collective(self, event: _Event, args: dict[str, Any], comm: int) -> None:
         """What NCCL was asked for, as an operator: kernels inside of it have its sizes."""
         start, duration = span_ns(event, self.first_us)
-        thread = (event.get("pid"), event["tid"])
+        thread = thread_of(event)
         self._builder.add_operator(
             name_of(event), start, duration, thread, external=_external(args), comm=comm
         )
 
     def _device_mark(self, event: _Event, args: dict[str, Any]) -> None:
-        self._mark(event, ("device", event.get("pid"), event["tid"]), on_device=True)
+        self._mark(event, ("device", *thread_of(event)), on_device=True)
 
     def _mark(self, event: _Event, thread: object, *, on_device: bool) -> None:
         start, duration = span_ns(event, self.first_us)
@@ -222,6 +228,13 @@ class Events:
             found = stream if own or stream < 0 else _OTHER_STREAMS + len(self._streams)
             self._streams[key] = found
         return found
+
+
+def _args(event: _Event) -> dict[str, Any]:
+    found = event.get("args") or _NO_ARGS
+    if not isinstance(found, dict):
+        raise Malformed("its arguments are no object")
+    return found
 
 
 def _external(args: dict[str, Any]) -> int:

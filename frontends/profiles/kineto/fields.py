@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from flint.errors import FlintError
+from flint.io.malformed import Malformed
 
 _MOST_INT = 1 << 62
 #: Around the first event of a file: eleven days, in microseconds.
@@ -16,6 +17,8 @@ _LATEST_US = 1e16
 _PATH = re.compile(r"(?:[A-Za-z]:[\\/]|/)(?:[^\s/\\:,'\"()]+[/\\])+")
 #: Names of kernels with C++ templates have some thousand characters.
 _MOST_NAME = 1 << 16
+#: What numbers, or names, a process or thread.
+_NAMES = (int, float, str, type(None))
 
 
 def integer(value: object, default: int = -1) -> int:
@@ -24,7 +27,7 @@ def integer(value: object, default: int = -1) -> int:
         return value if -_MOST_INT < value < _MOST_INT else default
     if value is None:
         return default
-    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 19:
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 19:
         return int(value)
     if isinstance(value, float) and abs(value) < _MOST_INT and value == int(value):
         return int(value)
@@ -32,8 +35,11 @@ def integer(value: object, default: int = -1) -> int:
 
 
 def span_ns(event: dict[str, Any], first_us: float) -> tuple[float, float]:
-    """Start since the first event, and duration, in ns. Raises FlintError FL805 for absurd ones."""
-    since, duration = event["ts"] - first_us, event["dur"]
+    """Start since the first event, and duration, in ns.
+
+    Raises FlintError FL805 for absurd ones, Malformed for what is no number.
+    """
+    since, duration = _number(event, "ts") - first_us, _number(event, "dur")
     if not -_MOST_US < since < _MOST_US:
         raise absurd("start", event["ts"], event)
     if not 0 <= duration < _MOST_US:
@@ -42,11 +48,32 @@ def span_ns(event: dict[str, Any], first_us: float) -> tuple[float, float]:
 
 
 def first_us(event: dict[str, Any]) -> float:
-    """Start of the first event, whole microseconds. Raises FlintError FL805 for an absurd one."""
-    value = event["ts"]
+    """Start of the first event, whole microseconds.
+
+    Raises FlintError FL805 for an absurd one, Malformed for what is no number.
+    """
+    value = _number(event, "ts")
     if -_LATEST_US < value < _LATEST_US:
         return float(int(value))
     raise absurd("start", value, event)
+
+
+def _number(event: dict[str, Any], name: str) -> float:
+    """A number of an event; of whole ones beyond all floats the nearest that cannot be."""
+    found = event.get(name)
+    if type(found) is float:
+        return found
+    if type(found) is int:
+        return float(max(-_MOST_INT, min(found, _MOST_INT))) if abs(found) > 1 << 53 else found
+    raise Malformed(f"{name} is no number")
+
+
+def thread_of(event: dict[str, Any]) -> tuple[object, object]:
+    """Process and thread of an event. Raises Malformed for what numbers or names none."""
+    process, thread = event.get("pid"), event.get("tid")
+    if "tid" not in event or not isinstance(process, _NAMES) or not isinstance(thread, _NAMES):
+        raise Malformed("it is of no thread")
+    return process, thread
 
 
 def absurd(what: str, value: object, event: dict[str, Any]) -> FlintError:
@@ -59,10 +86,10 @@ def absurd(what: str, value: object, event: dict[str, Any]) -> FlintError:
 
 
 def name_of(event: dict[str, Any]) -> str:
-    """Its name. Raises TypeError if that is no text."""
-    name = event["name"]
+    """Its name. Raises Malformed if that is no text."""
+    name = event.get("name")
     if not isinstance(name, str):
-        raise TypeError("a name is no text")
+        raise Malformed("a name is no text")
     return name if len(name) <= _MOST_NAME else name[:_MOST_NAME]
 
 

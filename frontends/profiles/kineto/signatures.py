@@ -8,6 +8,7 @@ from typing import Any
 from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.kineto.fields import without_paths
 from flint.frontends.profiles.profile import Signature
+from flint.io.malformed import Malformed
 
 _MOST_VALUE = 200
 _Shape = tuple[int, ...]
@@ -37,17 +38,22 @@ class Signatures:
 
     def _read(self, dims: Any, types: Any, strides: Any, values: Any) -> int:
         try:
-            return self._builder.signature(
-                Signature(
-                    shapes=tuple(() if _is_list(d) else _shape(d) for d in dims),
-                    types=tuple(_type(t) for t in types),
-                    strides=tuple(() if _is_list(s) else _shape(s) for s in strides or ()),
-                    values=tuple(_value(v) for v in values or ()),
-                    lists=_lists(dims),
-                )
+            found = Signature(
+                shapes=tuple(() if _is_list(d) else _shape(d) for d in _listed(dims)),
+                types=tuple(_type(t) for t in _listed(types)),
+                strides=tuple(() if _is_list(s) else _shape(s) for s in _listed(strides or [])),
+                values=tuple(_value(v) for v in _listed(values or [])),
+                lists=_lists(dims),
             )
-        except (TypeError, ValueError):
+        except Malformed:
             return -1
+        return self._builder.signature(found)
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise Malformed("it is no list")
+    return value
 
 
 def _is_list(dims: Any) -> bool:
@@ -55,9 +61,9 @@ def _is_list(dims: Any) -> bool:
 
 
 def _shape(dims: Any) -> _Shape:
-    found = tuple(dims)
+    found = tuple(_listed(dims))
     if any(type(d) is not int or not -(1 << 62) < d < 1 << 62 for d in found):
-        raise TypeError("a dimension is no number")
+        raise Malformed("a dimension is no number")
     return found
 
 
@@ -65,7 +71,7 @@ def _type(value: Any) -> str:
     if isinstance(value, list):  # of a list of tensors
         value = value[0] if value else ""
     if not isinstance(value, str):
-        raise TypeError("a type is no text")
+        raise Malformed("a type is no text")
     return value
 
 

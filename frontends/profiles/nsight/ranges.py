@@ -10,6 +10,8 @@ import numpy as np
 
 from flint.frontends.profiles.kineto.fields import without_paths
 from flint.frontends.profiles.profile import Comm, Profile, Signature
+from flint.io.malformed import Malformed
+from flint.io.records import Count, record
 
 #: `aten::mm, seq = 12, op_id = 3, sizes = [[8, 16], [16, 4]], input_op_ids = [(1,0)]`
 _EMITTED = re.compile(
@@ -65,9 +67,8 @@ def _signature(rest: str) -> Signature | None:
     if found is None:
         return None
     try:
-        sizes = json.loads(found[1])
-        shapes = tuple(tuple(int(n) for n in shape) for shape in sizes)
-    except (ValueError, TypeError, RecursionError):
+        shapes = record(tuple[tuple[Count, ...], ...], found[1])
+    except Malformed:
         return None
     return Signature(shapes, ("",) * len(shapes))
 

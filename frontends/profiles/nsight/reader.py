@@ -15,11 +15,13 @@ from flint.errors import FlintError
 from flint.frontends.profiles.builder import ProfileBuilder
 from flint.frontends.profiles.foreign import no_rocprof
 from flint.frontends.profiles.kineto.collectives import with_comms_of_operators
-from flint.frontends.profiles.nsight.database import MAGIC, Database, open_export
+from flint.frontends.profiles.nsight.database import Database, open_export
 from flint.frontends.profiles.nsight.events import Host, add_host, read_host
 from flint.frontends.profiles.nsight.ranges import with_comms_of_kernels
 from flint.frontends.profiles.nsight.types import with_types_of_kernels
 from flint.frontends.profiles.profile import ActivityKind, Profile
+from flint.io.malformed import Malformed
+from flint.io.sqlite import MAGIC
 
 #: The version of the schema that this was written for; older ones lack columns, newer ones have more.
 _KNOWN_MAJOR = 3
@@ -99,7 +101,7 @@ def _check(database: Database) -> list[str]:
     if any(table.startswith("rocpd_") for table in database.tables):
         raise no_rocprof(database.path)
     if not found and not any(database.has(table) for table, _ in _TABLES):
-        raise database.broken("it has none of the tables of an export")
+        raise Malformed("it has none of the tables of an export")
     version = str(found.get("EXPORT_SCHEMA_VERSION", ""))
     major = version.partition(".")[0]
     if major.isdecimal() and int(major[:9]) > _KNOWN_MAJOR:

@@ -18,6 +18,7 @@ from flint.frontends.profiles.xplane.modules import Programs
 from flint.frontends.profiles.xplane.planes import Event, Line, Plane, Value, is_time
 from flint.frontends.profiles.xplane.reader import profiles_of
 from flint.io.bounded import parse_json
+from flint.io.malformed import Malformed
 
 #: jax.profiler writes a million events at most.
 MOST_BYTES = 1 << 29
@@ -41,7 +42,7 @@ def read(path: Path) -> tuple[Profile, ...]:
     """
     try:
         document = parse_json(whole_profile(path, MOST_BYTES))
-    except ValueError as error:
+    except Malformed as error:
         raise _broken(path, str(error)) from error
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):

@@ -13,13 +13,14 @@ from flint.errors import FlintError
 from flint.frontends.profiles.profile import Comm, Compiled
 from flint.frontends.profiles.xplane.categories import comm_name
 from flint.frontends.profiles.xplane.planes import Names, Value, whole
+from flint.io.malformed import Malformed
 from flint.passes.hlo import shapes
+from flint.passes.hlo.check import check_module
 from flint.passes.hlo.collectives import collective_kind, iota_groups
 from flint.passes.hlo.module import (
     Computation,
     HloModule,
     Instruction,
-    check_module,
     decode_module,
     scope_and_phase,
 )
@@ -61,7 +62,7 @@ class ProgramOfProfile:
             place = self._places.get(name)
             try:
                 self._found[name] = _known(self.module, *place) if place else None
-            except (FlintError, ValueError, IndexError, ArithmeticError):
+            except (FlintError, Malformed):
                 self._found[name] = None  # a profile is measured all the same
         return self._found[name]
 
@@ -83,7 +84,7 @@ class Programs:
             try:
                 module = decode_module(proto, "a program of the profile")
                 check_module(module)
-            except FlintError:
+            except (FlintError, Malformed):
                 failed += 1
                 continue
             program = ProgramOfProfile(module)

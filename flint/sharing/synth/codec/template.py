@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, fields
 from enum import IntEnum
 from typing import Any, TypeAlias
 
+from flint.io.malformed import Malformed
 from flint.ir.op_class import OpClass
 from flint.ir.program import Collective, Kind, Phase
 
@@ -88,24 +89,23 @@ class Template:
         return list(astuple(self))
 
     @classmethod
-    def from_json(cls, data: Iterable[Any]) -> Template:
-        """What `to_json` gave, also through a file."""
-        values = dict(zip((f.name for f in fields(cls)), data, strict=True))
-        for name, member in _MEMBERS.items():
-            values[name] = member(values[name])
-        values |= {name: _nested(values[name]) for name in ("axes", "route", "arguments", "sizes")}
-        return cls(**values)
+    def of(cls, data: Iterable[Any]) -> Template:
+        """What `to_json` gave, also through a file. Raises Malformed for anything else."""
+        from flint.io.records import record_of
+
+        names = [f.name for f in fields(cls)]
+        given = list(data)
+        if len(given) != len(names):
+            raise Malformed(f"a template has {len(given)} fields, not {len(names)}")
+        values = dict(zip(names, given, strict=True))
+        found = record_of(cls, {**values, "arguments": _nested(values["arguments"])})
+        if not -1 <= found.alias < found.arity:
+            raise Malformed(f"a template shares storage with operand {found.alias}")
+        return found
 
 
 #: The opcode of values that loops carry, whichever reader wrote it.
 CARRY = "while.carry"
-_MEMBERS: dict[str, type[IntEnum]] = {
-    "step": StepKind,
-    "op": OpClass,
-    "kind": Kind,
-    "collective": Collective,
-    "phase": Phase,
-}
 UNKNOWN = Template(StepKind.UNKNOWN)
 YIELD = Template(StepKind.YIELD, arity=1)
 CLOSE = Template(StepKind.CLOSE)
@@ -137,6 +137,13 @@ class Vocabulary:
         return [t.to_json() for t in self.templates]
 
     @classmethod
-    def from_json(cls, data: Iterable[Iterable[Any]]) -> Vocabulary:
-        """What `to_json` gave."""
-        return cls(Template.from_json(one) for one in data)
+    def of(cls, data: Iterable[Iterable[Any]]) -> Vocabulary:
+        """What `to_json` gave. Raises Malformed for anything else."""
+        return cls(map(Template.of, data))
+
+    @classmethod
+    def read(cls, text: bytes) -> Vocabulary:
+        """The same from JSON. Raises Malformed for anything else."""
+        from flint.io.records import record
+
+        return cls.of(record(list[list[Any]], text))

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from flint.io.malformed import Malformed
+from flint.io.npz import column_of
+
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
@@ -91,24 +94,29 @@ class Ngrams:
 
     @classmethod
     def from_arrays(cls, stored: Mapping[str, NDArray[Any]]) -> Ngrams:
-        """From what `arrays` gave. Raises KeyError or ValueError for anything else."""
-        single = stored["ngram_single"].astype(np.float64)
-        levels = []
-        for order in range(2, ORDER + 1):
-            kinds = stored[f"ngram_kinds_{order}"].astype(np.int64)
-            level = Level(
-                np.cumsum(stored[f"ngram_contexts_{order}"]),
-                np.concatenate([[0], np.cumsum(kinds)]),
-                stored[f"ngram_words_{order}"].astype(np.int64),
-                stored[f"ngram_counts_{order}"].astype(np.float32),
-            )
-            sizes = {len(level.words), len(level.counts), int(level.starts[-1])}
-            if len(sizes) > 1 or len(level.contexts) != len(kinds):
-                raise ValueError(f"counts of order {order} are of different lengths")
-            if len(level.words) and level.words.max() >= len(single):
-                raise ValueError(f"order {order} has templates that there are not")
-            levels.append(level)
+        """From what `arrays` gave. Raises Malformed for anything else."""
+        single = column_of(stored, "ngram_single", "float32").astype(np.float64)
+        if single.ndim != 1 or (single < 0).any() or not single.any():
+            raise Malformed("ngram_single holds no probabilities")
+        levels = [_stored_level(stored, order, len(single)) for order in range(2, ORDER + 1)]
         return cls(len(single), single, tuple(levels))
+
+
+def _stored_level(stored: Mapping[str, NDArray[Any]], order: int, vocabulary: int) -> Level:
+    types = {"contexts": "int64", "kinds": "uint16", "words": "uint16", "counts": "float16"}
+    contexts, kinds, words, counts = (
+        column_of(stored, f"ngram_{name}_{order}", dtype).reshape(-1)
+        for name, dtype in types.items()
+    )
+    starts = np.concatenate([[0], np.cumsum(kinds.astype(np.int64))])
+    if len({len(words), len(counts), int(starts[-1])}) > 1 or len(contexts) != len(kinds):
+        raise Malformed(f"counts of order {order} are of different lengths")
+    if len(words) and words.max() >= vocabulary:
+        raise Malformed(f"order {order} has templates that there are not")
+    sums = np.cumsum(contexts)
+    if (counts < 0).any() or (sums < 0).any() or (np.diff(sums) <= 0).any():
+        raise Malformed(f"counts of order {order} are negative, or out of order")
+    return Level(sums, starts, words.astype(np.int64), counts.astype(np.float32))
 
 
 def count_ngrams(programs: Sequence[Ints], weights: Sequence[float], vocabulary: int) -> Ngrams:

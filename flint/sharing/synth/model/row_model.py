@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
-from flint.errors import FlintError
 from flint.io.bounded import FileKind, read_bounded
+from flint.io.malformed import Malformed, readable
+from flint.io.npz import arrays_of, column_of, require_schema, text_of
+from flint.io.records import record
 from flint.sharing.synth.model.mixing import gate_shapes
 from flint.sharing.synth.model.ngrams import Ngrams, count_ngrams
 from flint.sharing.synth.model.state import State
@@ -90,49 +92,32 @@ def rounded(weights: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _read(data: bytes, source: str) -> RowModel:
-    try:
-        columns = _columns(data)
-        parsed = json.loads(columns["about"].tobytes().decode())
-        sizes = _sizes(parsed["sizes"])
+    with readable("FL959", f"{source} is no row model", _HELP):
+        columns = arrays_of(data, MOST_BYTES)
+        require_schema(columns, SCHEMA)
+        about = record(_About, text_of(columns, "about"))
+        sizes = about["sizes"]
         weights = {
-            name: _weight(columns[name], name, shape)
+            name: _weight(columns, name, shape)
             for name, shape in {**sizes.shapes(), **gate_shapes()}.items()
         }
         ngrams = Ngrams.from_arrays(columns)
         if ngrams.vocabulary != sizes.vocabulary:
-            raise ValueError("its counts are of another vocabulary")
-        codec = columns["codec"].tobytes().decode()
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-        message = f"{source} is no row model: {error}"
-        raise FlintError("FL959", message, help=_HELP) from error
-    return RowModel(sizes, weights, ngrams, parsed["about"], codec)
+            raise Malformed("its counts are of another vocabulary")
+        codec = text_of(columns, "codec").decode("utf-8", "replace")
+    return RowModel(sizes, weights, ngrams, about["about"], codec)
 
 
-def _columns(data: bytes) -> dict[str, NDArray[Any]]:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > MOST_BYTES:
-            raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
-    with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
-        columns = {name: loaded[name] for name in loaded.files}
-    if str(columns["schema"]) != SCHEMA:
-        raise ValueError(f"its schema is not {SCHEMA}")
-    return columns
+class _About(TypedDict):
+    about: dict[str, Any]
+    sizes: Sizes
 
 
-def _sizes(found: Mapping[str, Any]) -> Sizes:
-    numbers = {f.name: found[f.name] for f in fields(Sizes)}
-    if not all(isinstance(n, int) and n > 0 for n in numbers.values()):
-        raise ValueError("its sizes are no whole numbers above 0")
-    return Sizes(**numbers)
-
-
-def _weight(column: NDArray[Any], name: str, shape: tuple[int, ...]) -> Floats:
-    if column.shape != shape or column.dtype != np.float16:
-        raise ValueError(f"{name} is {column.dtype}{column.shape}, not float16{shape}")
-    found = column.astype(np.float32)
-    if not np.isfinite(found).all():
-        raise ValueError(f"{name} has numbers that are not finite")
-    return found
+def _weight(columns: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> Floats:
+    found = column_of(columns, name, "float16")
+    if found.shape != shape:
+        raise Malformed(f"{name} is of shape {found.shape}, not {shape}")
+    return found.astype(np.float32)
 
 
 def _text(text: str) -> NDArray[np.uint8]:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, StrictInt
 
 from flint.sharing.synth.model.pointers import CODES
 from flint.sharing.synth.model.sequence import SLOTS
 
 Floats: TypeAlias = NDArray[np.float32]
+#: A width: products of two are sizes of arrays.
+Width = Annotated[StrictInt, Field(ge=1, le=1 << 24)]
 Weights: TypeAlias = Mapping[str, Floats]
 
 #: Numbers of `progress`: whether a length is asked for, the share done, and both lengths.
@@ -33,15 +36,15 @@ class Sizes:
     conditions, of slots, of queries, and of keys.
     """
 
-    vocabulary: int
-    features: int
-    conditions: int
-    embedding: int = 64
-    hidden: int = 128
-    asked: int = 24
-    slot: int = 12
-    query: int = 64
-    key: int = 48
+    vocabulary: Width
+    features: Width
+    conditions: Width
+    embedding: Width = 64
+    hidden: Width = 128
+    asked: Width = 24
+    slot: Width = 12
+    query: Width = 64
+    key: Width = 48
 
     @property
     def inputs(self) -> int:
