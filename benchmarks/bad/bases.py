@@ -41,17 +41,13 @@ def main(folder: Path) -> None:
     _modules(folder)
     shutil.copy(ROOT / "tests/golden/hlo/scanned_block_gpu.txt", folder / "module.txt")
     _hlo_proto(folder)
-    _profiles(folder)
-    _stored(folder)
+    write_profiles(folder)
+    _measured(folder)
+    store(folder)
 
 
-def _profiles(folder: Path) -> None:
-    """A profile of every format, and a workload that was made of one."""
-    from google.protobuf.json_format import MessageToJson
-
-    import flint
-    from flint.backends.chakra.reading.reader import records
-    from flint.backends.chakra.schema import messages
+def write_profiles(folder: Path) -> None:
+    """Profiles of Nsight Systems, XLA and PyTorch, and an execution trace."""
     from tests.execution_traces import linked, pair, write
     from tests.nsys_exports import small_export
     from tests.xplanes import gpu_planes, tpu_plane, xspace
@@ -60,8 +56,18 @@ def _profiles(folder: Path) -> None:
     (folder / "gpu.xplane.pb").write_bytes(xspace(*gpu_planes()))
     (folder / "tpu.xplane.pb").write_bytes(xspace(tpu_plane()))
     write(folder / "linked.json", linked())
-    _, kineto = pair(folder)
-    flint.import_profiles(kineto).workload.save(folder / "measured.flint")
+    pair(folder)
+
+
+def _measured(folder: Path) -> None:
+    """A workload that was made of a profile, and Chakra's traces with times in both forms."""
+    from google.protobuf.json_format import MessageToJson
+
+    import flint
+    from flint.backends.chakra.reading.reader import records
+    from flint.backends.chakra.schema import messages
+
+    flint.import_profiles(folder / "kineto.json").workload.save(folder / "measured.flint")
     data = (folder / "timed" / "trace.0.et").read_bytes()
     (folder / "timed.0.et").write_bytes(data)
     (start, stop), *spans = records(data, "base")
@@ -70,7 +76,7 @@ def _profiles(folder: Path) -> None:
     (folder / "trace.0.et.json").write_text("\n".join(texts))
 
 
-def _stored(folder: Path) -> None:
+def store(folder: Path) -> None:
     """A study, a lock, a generator and known models."""
     from flint.exploring.study.study_file import open_study
     from flint.project.lock import Lock

@@ -5,15 +5,20 @@ The whole generator runs in .ci/run: more kinds of input, whole commands, limits
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.bad import clusters, flint_files, traces
+from benchmarks.bad import clusters, flint_files, profiles, stored, traces
+from benchmarks.bad.bases import store, write_profiles
+from benchmarks.bad.calls import CALLS
 from benchmarks.bad.case import Case
 from benchmarks.bad.running import write_files
+from benchmarks.bad.sound import wrong_number
+from flint import import_profiles
 from flint.backends.chakra import check, write
 from flint.cluster.models import load_cluster
 from flint.errors import FlintError
@@ -32,6 +37,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workload.save(folder / "small.flint")
     for name in ("plain", "pipeline"):
         write(workload, folder / name)
+    store(folder)
+    write_profiles(folder)
     return folder
 
 
@@ -82,3 +89,46 @@ def test_spoilt_clusters(bases: Path, tmp_path: Path, monkeypatch: pytest.Monkey
             load_cluster(case.commands[0][-1])
         except FlintError as error:
             assert code_of(error) in ("FL701", "FL702", "FL706")
+
+
+@pytest.mark.parametrize("make", [stored.study, stored.lock, stored.model, stored.simulator])
+def test_spoilt_files_of_our_own(make: Maker, bases: Path, tmp_path: Path) -> None:
+    for case, place in cases(make, bases, tmp_path):
+        for name, path in case.commands:
+            try:
+                document = CALLS[name](str(place / path))
+            except FlintError as error:
+                assert code_of(error) in ("FL864", "FL723", "FL930", "FL959", "FL301", "FL865")
+                break
+            assert not wrong_number(json.loads(json.dumps(document, default=str)))
+
+
+@pytest.mark.parametrize("make", [profiles.nsight, profiles.xplane, profiles.kineto])
+def test_spoilt_profiles(make: Maker, bases: Path, tmp_path: Path) -> None:
+    read = 0
+    for case, place in cases(make, bases, tmp_path):
+        try:
+            found = import_profiles(place / case.commands[0][1])
+        except FlintError as error:
+            assert code_of(error)[:3] == "FL8"
+        else:
+            read += 1
+            found.workload.verify()
+    assert 0 < read < CASES
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"a": [{"bytes": -1}]}, "bytes is -1"),
+        ({"step_time_ns": float("nan")}, "step_time_ns is nan"),
+        ({"mfu": 7.5}, "mfu is 7.5"),
+        ({"step_time_ns": 5, "classes": [{"end_ns": 9}]}, "a part takes"),
+        ({"peak_bytes": 5, "breakdown": {"weights": 9}}, "a kind of memory"),
+        ({"low_ns": 2, "high_ns": 1}, "an interval"),
+        ({"step_time_ns": 5, "mfu": 0.5, "difference_ns": -3, "classes": [{"end_ns": 5}]}, ""),
+    ],
+)
+def test_the_generator_looks_at_what_was_accepted(document: object, said: str) -> None:
+    found = wrong_number(document)
+    assert found.startswith(said) and bool(found) == bool(said)
