@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import flint
 from flint.backends.cost.measured.kinds import main_rows
 from flint.compare.snapshot import Snapshot
 from flint.errors import FlintError
@@ -324,3 +325,16 @@ def test_a_bug_while_hlo_is_walked_is_ours(monkeypatch):
     monkeypatch.setattr(walk, "work_of", broken)
     with pytest.raises(KeyError, match="our own bug"):
         read_hlo(data, Mesh(("data", "model"), (2, 4)))
+
+
+def test_nodes_that_are_there_twice_are_refused(tmp_path):
+    """Each waits for the one before: a follower that was there twice ran twice, and so did its own."""
+    nodes = [
+        {"id": str(n), "name": "a", "type": "COMP_NODE", "durationMicros": "5", "dataDeps": [str(n - 1)] * (n > 0)}
+        for n in range(40)
+    ]  # fmt: skip
+    path = tmp_path / "t.0.et.json"
+    path.write_text("\n".join(map(json.dumps, [{"version": "1"}, *nodes, *nodes])))
+    with pytest.raises(FlintError, match="2 nodes with the number 0") as caught:
+        flint.import_profiles(path)
+    assert caught.value.code == "FL823"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,12 +90,14 @@ def recognizes(head: bytes) -> bool:
 def read(path: Path) -> tuple[Profile, ...]:
     """The profile in a Chakra trace, one rank's.
 
-    Raises FlintError FL821 (JSON that is none), FL823 (no durations, or dependencies that go round),
+    Raises FlintError FL821 (JSON that is none), FL823 (no durations, dependencies that go round, or
+    two nodes of one number),
     FL603, FL604 (damaged, or no metadata), FL605 (the group file), FL801, FL803, FL806.
     """
     world, rank = _surroundings(path)
     metadata, found = _contents(path)
     raw = [r for r in found if r.kind not in (NodeType.METADATA, NodeType.INVALID)]
+    _require_distinct(raw, path)
     interned = Interned()
     nodes = [_node(r, world, interned) for r in raw]
     has_starts = any(r.start > 0 for r in raw)
@@ -108,6 +111,17 @@ def read(path: Path) -> tuple[Profile, ...]:
     said += [_GOES_ROUND] if goes_round else []
     said += [f"{free:,} nodes of the device have no duration: they take no time"] if free else []
     return (replace(profile, warnings=profile.warnings + tuple(said)),)
+
+
+def _require_distinct(raw: list[RawNode], path: Path) -> None:
+    """Raise FlintError FL823 for two nodes of one number: what waits for it could run twice."""
+    (number, count), *_ = Counter(r.number for r in raw).most_common(1) or [(0, 0)]
+    if count > 1:
+        raise FlintError(
+            "FL823",
+            f"{path} has {count:,} nodes with the number {number}",
+            help="flint check names them; the file may be two in one",
+        )
 
 
 def _with_times(nodes: list[Node], path: Path, *, has_starts: bool) -> tuple[list[Node], bool]:
