@@ -19,6 +19,7 @@ from flint.exploring.study.study import Study
 from flint.exploring.study.study_file import open_study
 from flint.exploring.workers.schedule import groups_of
 from flint.io.inputs import CHANGED, Input, InputKind, digest
+from flint.io.records import record_of
 from tests.explore_points import Hashed, evaluated, result_at, space_of
 
 OWN = 'base = "h100-dgx"\nname = "own"\ntitle = "one of ours"\n'
@@ -257,7 +258,7 @@ def test_a_study_that_cannot_begin_leaves_no_file(tmp_path):
 
 def test_a_point_without_mesh_or_cluster_is_read_back():
     for point in (Point("", "h100-dgx"), Point("data=2", ""), Point("", "")):
-        assert Point.from_json(point.to_json()) == point
+        assert record_of(Point, point.to_json()) == point
 
 
 def test_a_full_disk_is_one_error_and_loses_no_point(tmp_path):
