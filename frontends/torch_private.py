@@ -226,6 +226,16 @@ def set_inference(stage: PipelineStage, mode: object) -> None:
     stage._inference_mode = mode
 
 
+def mark_as_parameter(tensor: Any) -> None:
+    """Make a tensor one that modules take for a parameter."""
+    tensor._is_param = True
+
+
+def mark_as_buffer(tensor: Any, *, persistent: bool) -> None:
+    """Make a tensor one that modules take for a buffer."""
+    tensor.persistent, tensor._is_buffer = persistent, True
+
+
 # what takes long to import --------------------------------------------------------------------
 
 trace_forward_and_backward = _later(

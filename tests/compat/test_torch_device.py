@@ -34,7 +34,8 @@ def test_every_question_has_the_answer_of_cuda(tmp_path: Path) -> None:
     done = captured(program, "--chip", "a100", "--", str(tmp_path))
     said = [line for line in done.stderr.splitlines() if line.startswith(("WRONG", "ASKED"))]
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(said) == 1 and int(said[0].split()[1]) > 40, "\n".join(said)
+    # The program asks for its rank, so several run, and have the same answers.
+    assert len({*said}) == 1 and int(said[0].split()[1]) > 40, "\n".join(said)
     assert weights.read_text() == "of a real run"
     assert list(tmp_path.iterdir()) == [weights]
     assert "weights.tmp was not written" in done.stderr

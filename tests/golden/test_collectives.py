@@ -555,7 +555,7 @@ ALGORITHMS = [
         lambda x: lax.top_k(x, 2)[0],
         (f32(X, "data", "model"),),
         P("data"),
-        [(AG, "model", 8 * 8 * F32)],
+        [(AG, "model", 8 * 2 * F32)],
         platform="cuda",
     ),
     Row(

@@ -53,7 +53,11 @@ def _reads_payload(view: View) -> Told:
     about = (p.kind == Kind.COLLECTIVE) & view.all_plain & (view.arity > 0) & ~view.launched
     about &= ~view.flagged(Flag.IN_PLACE) & ~_is(view, Collective.PERMUTE)
     whole = view.type_bytes[view.read] == p.comm_bytes[view.owner]
-    return Told(about, view.some(whole) | (view.summed(view.type_bytes) == p.comm_bytes))
+    read = view.summed(view.type_bytes)
+    # A dimension of fewer elements than devices is gathered as a sum of arrays of its whole size.
+    handed = _is(view, Collective.ALL_REDUCE) & (read < p.comm_bytes)
+    handed &= read * group_sizes(p) >= p.comm_bytes
+    return Told(about, view.some(whole) | (read == p.comm_bytes) | handed)
 
 
 def _result(view: View) -> Told:

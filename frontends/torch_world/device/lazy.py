@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from flint.frontends.torch_private import FakeTensor
+from flint.frontends.torch_private import FakeTensor, mark_as_buffer, mark_as_parameter
 from flint.frontends.torch_world.record.session import Session
 from flint.frontends.torch_world.runtime.patching import Function, Patches
 
@@ -72,7 +72,7 @@ def parameter(session: Session, original: object) -> object:
 
     def new(cls: type, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
         made: Any = torch.empty(0, device=device, dtype=dtype).requires_grad_(requires_grad)
-        made._is_param = True
+        mark_as_parameter(made)
         made.__class__ = LazyParameter
         return made
 
@@ -91,7 +91,7 @@ def buffer(session: Session, original: object) -> Function:
         persistent: bool = True,
     ) -> Any:
         made: Any = torch.empty(0, device=device, dtype=dtype).requires_grad_(requires_grad)
-        made.persistent, made._is_buffer = persistent, True
+        mark_as_buffer(made, persistent=persistent)
         made.__class__ = LazyBuffer
         return made
 
