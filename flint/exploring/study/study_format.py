@@ -103,15 +103,6 @@ def open_stored(path: Path) -> Iterator[Tables]:
         raise _no_study(path, str(error)) from error
 
 
-def is_study(path: Path) -> bool:
-    """Whether a study is there, of whatever format."""
-    try:
-        with path.open("rb") as file:
-            return file.read(72)[68:] == APPLICATION_ID.to_bytes(4, "big")
-    except OSError:
-        return False
-
-
 def _check(tables: Tables, path: Path) -> None:
     """It is a study, of this version, and holds its four tables and nothing that acts."""
     ((application,),) = tables.each("PRAGMA application_id")

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from flint.sharing.growing.structure import Powers, Structure, Sum, variables_of
-from flint.sharing.sizes import Variable
 
 #: Roles in the order in which they are told.
 ROLES = (
@@ -351,12 +350,3 @@ class _Finder:
             wanted <= variables_of(f) and (not self._loops or self._loops & variables_of(f))
             for f, _ in self._weights
         )
-
-
-def role_of(variable: Variable, roles: dict[str, Role]) -> tuple[str, bool]:
-    """The role that a variable has, or is a factor of, and whether that is certain; empty for none."""
-    found = [r for r in roles.values() if variable.number in r.variables]
-    if not found:
-        return "", True
-    best = min(found, key=lambda r: len(r.variables) if not r.equal else 1)
-    return best.name, best.is_certain

@@ -148,12 +148,6 @@ class Structure:
         return name.lstrip("su").startswith(("int", "i")) or name in ("s8", "s16", "s32", "s64")
 
     @cached_property
-    def shape_factors(self) -> frozenset[Factor]:
-        """Factors of dimensions of any row."""
-        rows = {self.dims(r) for r in range(len(self.program))}
-        return frozenset(f for dims in rows for e in dims for f in e.factors)
-
-    @cached_property
     def monomials(self) -> frozenset[tuple[Factor, ...]]:
         """Products that dimensions of the workload are made of."""
         found = {self.dims(r) for r in range(len(self.program))}
