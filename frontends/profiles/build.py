@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from flint.frontends.profiles.contradictions import Checked, refuse, told
 from flint.frontends.profiles.contradictions.jobs import told_of_job
 from flint.frontends.profiles.execution_trace import paired
 from flint.frontends.profiles.profile import Profile
-from flint.frontends.profiles.ranks import Recorded, align, by_rank
+from flint.frontends.profiles.ranks import Aligned, Recorded, align, by_rank
 from flint.frontends.profiles.rows import ProgramOfProfile, Shared
 from flint.frontends.profiles.step_times import StepTimes, disagreements
 from flint.frontends.profiles.steps import Step, Steps, steps_of
@@ -52,6 +52,7 @@ def workload_of(profiles: Sequence[Profile], *, step: int | None = None) -> Work
         rank: times.begin_ns(taken) + aligned.shift_ns[rank]
         for rank, (times, taken) in chosen.items()
     }
+    _begin_together(begins, chosen, aligned)
     origin = min(begins.values())
     shared = Shared(mesh, world, tuple(groups), Channels(), Counter())
     programs, measured = [], []
@@ -83,6 +84,26 @@ def _metadata(by: MeasuredBy, warnings: Sequence[str]) -> dict[str, Any]:
     if warnings:
         found["warnings"] = list(warnings)
     return found
+
+
+def _begin_together(
+    begins: dict[int, float], chosen: Mapping[int, tuple[StepTimes, Step]], aligned: Aligned
+) -> None:
+    """No rank begins before the job has ended the step before, but where it works already.
+
+    Ranks of a pipeline end at different moments: a step from the first end to the last one would
+    count what lies between in two steps.
+    """
+    ends = [
+        times.ends_ns[taken.number - 1] + aligned.shift_ns[rank]
+        for rank, (times, taken) in chosen.items()
+        if taken.number in times.periods_ns
+    ]
+    if len(ends) < len(chosen):
+        return
+    for rank, (times, taken) in chosen.items():
+        first = float(times.profile.activities.start_ns[taken.activities].min())
+        begins[rank] = max(begins[rank], min(first + aligned.shift_ns[rank], max(ends)))
 
 
 def _chosen(

@@ -53,6 +53,11 @@ LINES: dict[str, tuple[Make, Line | None]] = {
     "squares": (lambda n: jnp.arange(6) * jnp.arange(6), None),
     "cut off": (lambda n: lax.clamp(0, jnp.arange(6), 4), None),
     "chosen by each": (lambda n: jnp.where(jnp.arange(6) < 3, jnp.arange(6), 9), None),
+    "wrapped by its type": (lambda n: jnp.arange(300).astype(jnp.uint8), None),
+    "rounded by its type": (lambda n: jnp.arange(300).astype(jnp.bfloat16).astype(int), None),
+    "as long as its type": (lambda n: jnp.arange(256).astype(jnp.uint8), Line(0, 1, 0, 256)),
+    "of four bits": (lambda n: jnp.asarray(np.arange(6), dtype=jnp.int4), None),
+    "one number, cut off": (lambda n: lax.clamp(0, jnp.full((6,), 40), 31), Line(31)),
     "not in order": (lambda n: jnp.asarray(np.array([0, 2, 1], dtype=np.int32)), None),
 }
 

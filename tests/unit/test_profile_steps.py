@@ -109,6 +109,27 @@ def test_a_step_that_is_named_has_its_own_time() -> None:
     assert median.step_ns == pytest.approx(1_020_000)
 
 
+def test_the_step_of_a_pipeline_counts_no_time_twice() -> None:
+    """Two stages that end a step 3 ms apart, every 10 ms: each step of the job takes 10 ms."""
+    kernels = {0: ((0.0, 2.9e6), (7.1e6, 2.8e6)), 1: ((3.1e6, 1.9e6), (5e6, 1.9e6))}
+    found = []
+    for rank, spans in kernels.items():
+        builder = ProfileBuilder("kineto", device="NVIDIA H100 80GB HBM3", rank=rank, world_size=2)
+        for step in range(4):
+            begin = 1e7 * step
+            builder.add_mark(f"ProfilerStep#{step}", begin, 9.9e6, 1, on_device=False)
+            for number, (start, ns) in enumerate(spans):
+                launch = {"correlation": 2 * step + number + 1}
+                call = begin + 1e4 + 2e4 * number
+                builder.add_call(CallKind.LAUNCH, "cudaLaunchKernel", call, 5000, 1, **launch)
+                builder.add_activity(ActivityKind.KERNEL, "k", begin + 4e4 + start, ns, 7, **launch)
+        found.append(builder.build())
+    for number in (None, 1, 2, 3):
+        measured = workload_of(found, step=number).metadata["measured"]
+        assert isinstance(measured, dict)
+        assert max(c["span_ns"] for c in measured["classes"]) == pytest.approx(1e7, rel=0.01)
+
+
 def test_what_runs_beside_the_next_step_is_told() -> None:
     workload = workload_of([side_work(-800_000.0, 400_000.0, "Memcpy DtoH (Device -> Pinned)")])
     by = workload.measured_by

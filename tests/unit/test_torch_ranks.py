@@ -165,6 +165,24 @@ def test_what_traces_cannot_show_is_refused(name: str, capture: Capture) -> None
 #: Programs whose ranks do different work, and nothing is wrong: step, before it, how many classes.
 OTHER_WORK = {
     "rows": ("m(y).sum().backward()", "y = x.new_ones(8 + 4 * dist.get_rank(), 64)", 4),
+    "assigned by one rank": (
+        "m(x.new_ones(n, 64))",
+        "n = 8\nif dist.get_rank() == 3: n = 16",
+        2,
+    ),
+    "dealt out": (
+        "[m(t) for t in mine]",
+        (
+            "mine = []\nfor i in range(6):\n    if i % many == dist.get_rank(): "
+            "mine.append(x.new_ones(1 + i, 64))"
+        ),
+        4,
+    ),
+    "skipped": (
+        "for i in range(5):\n        if i % many != r: continue\n        m(x)",
+        "r = dist.get_rank()",
+        2,
+    ),
     "one rank evaluates": ("if dist.get_rank() == 0: m(x)", "pass", 2),
     "uneven exchange": (
         "dist.all_to_all_single(x.new_empty(own * many, 64), y, [own] * many, c)",

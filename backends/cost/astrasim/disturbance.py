@@ -123,7 +123,7 @@ def read_disturbance(stragglers: Sequence[str], jitter: str | None, seed: int) -
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return math.nan if "_" in text else float(text)
     except ValueError:
         return math.nan
 

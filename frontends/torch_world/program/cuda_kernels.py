@@ -127,7 +127,7 @@ def _rows_and_steps(e: Event) -> tuple[int, int]:
 def _passes(e: Event) -> int:
     """Products as large as the forward pass: one backward for the data, and one for the weights."""
     mask = e.attributes.get("output_mask")
-    return int(any(mask[:3])) + int(mask[3]) if mask else 1
+    return 1 + int(mask[3]) if mask else 1
 
 
 def three_factors(e: Event) -> Work:

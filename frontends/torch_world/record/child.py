@@ -6,7 +6,9 @@ a job and one for its outcome. For each job a line `[number, exit status, second
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import json
 import logging
 import os
@@ -96,6 +98,9 @@ def serve() -> None:
     os.dup2(2, 1)  # what the program prints is not Flint's output
     requests = os.fdopen(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for stream in (sys.stdout, sys.stderr):  # ranks that run at once write whole lines
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
     warnings.simplefilter("ignore")
     _preload()
     for line in requests:
@@ -156,7 +161,9 @@ def _start(job: str, result: str) -> int:
     except BaseException:  # noqa: BLE001 - nothing may run on in the fork
         traceback.print_exc()
     finally:
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(code)
 
 

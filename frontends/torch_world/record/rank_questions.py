@@ -29,7 +29,7 @@ from flint.frontends.torch_world.record.recording import RankQuestion
 from flint.frontends.user_code import is_users
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_QUIET_STATEMENTS = (ast.Pass, ast.Import, ast.ImportFrom, ast.Continue)
+_QUIET_STATEMENTS = (ast.Pass, ast.Import, ast.ImportFrom)
 _EXPRESSIONS = (
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.JoinedStr, ast.FormattedValue),
     *(ast.Subscript, ast.Attribute, ast.Starred, ast.Tuple, ast.List, ast.IfExp),
@@ -187,6 +187,8 @@ class _Walk:
             elif isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load):
                 return
             elif isinstance(parent, ast.Call):
+                if _called(parent) in SAYS:
+                    return
                 if _called(parent) not in CALCULATES:
                     raise _Harmful
             elif not isinstance(parent, _EXPRESSIONS):
@@ -233,8 +235,19 @@ class _Walk:
         elif isinstance(statement, (ast.If, ast.While)):
             if not all(_is_quiet(s, self.shared) for s in (*statement.body, *statement.orelse)):
                 raise _Harmful
+            self._assign_chosen(statement)
         elif not isinstance(statement, (ast.Expr, ast.Assert)):
             raise _Harmful
+
+    def _assign_chosen(self, choice: ast.If | ast.While) -> None:
+        """What only some ranks assign, or put into a list, depends on the rank. Raises _Harmful."""
+        for node in (n for s in (*choice.body, *choice.orelse) for n in ast.walk(s)):
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    self._assign(target)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".append"):
+                assert isinstance(node.func, ast.Attribute)
+                self._assign(node.func.value)
 
     def _assign(self, target: ast.AST) -> None:
         if isinstance(target, ast.Name):

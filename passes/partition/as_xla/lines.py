@@ -8,6 +8,7 @@ they are followed, and a comparison is decided where it comes out the same for e
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from flint.passes.mlir import defining_operation
 
 #: Operations that are followed before a value counts as unknown.
 _DEPTH = 24
+#: Types of constants that are read: numpy has none of four bits.
+_READ = {"i1", "f32", *(f"{sign}i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 #: Elements of a constant that are looked at.
 _MOST_ELEMENTS = 1 << 16
 
@@ -54,7 +57,30 @@ def line_of(value: Any, depth: int = _DEPTH) -> Line | None:
         return None if outside is None else line_of(outside, depth - 1)
     maker = defining_operation(value)
     reader = _READERS.get(maker.name)
-    return None if reader is None else reader(maker, depth - 1)
+    found = None if reader is None else reader(maker, depth - 1)
+    return found if found is not None and _is_held(found, value) else None
+
+
+#: The largest whole number up to which a type of floats holds all.
+_WHOLE = {"bf16": 1 << 8, "f16": 1 << 11, "f32": 1 << 24, "f64": 1 << 53}
+
+
+def _is_held(line: Line, value: Any) -> bool:
+    """Whether the type of a value holds all numbers of a line, without wrapping or rounding."""
+    from jaxlib.mlir import ir
+
+    name = str(ir.RankedTensorType(value.type).element_type)
+    low, high = line.ends
+    if name == "f32" and not line.step:
+        return True
+    whole = re.fullmatch(r"(u?)i(\d+)", name)
+    if whole is None:
+        most = _WHOLE.get(name, 0)
+        return -most <= low and high <= most
+    bits = int(whole[2])
+    is_unsigned = bool(whole[1]) or bits == 1
+    least, most = (0, 1 << bits) if is_unsigned else (-1 << bits - 1, 1 << bits - 1)
+    return least <= low and high < most
 
 
 def _unchanged_by_loop(argument: Any) -> Any | None:
@@ -78,7 +104,7 @@ def _constant(op: Any, depth: int) -> Line | None:
     kind = ir.RankedTensorType(op.results[0].type)
     held = op.attributes["value"]
     name = str(kind.element_type)
-    if name[:1] not in "iu" and name != "f32" or not isinstance(held, ir.DenseElementsAttr):
+    if name not in _READ or not isinstance(held, ir.DenseElementsAttr):
         return None
     if held.is_splat:
         number = held.get_splat_value()
@@ -211,10 +237,12 @@ def _select(op: Any, depth: int) -> Line | None:
 
 
 def _clamp(op: Any, depth: int) -> Line | None:
-    """The middle operand where nothing of it is cut off."""
+    """The middle operand where nothing of it is cut off; of one number what is left."""
     low, found, high = (line_of(v, depth) for v in op.operands)
     if low is None or found is None or high is None:
         return None
+    if not (low.step or found.step or high.step):
+        return Line(min(max(found.start, low.start), high.start))
     inside = low.ends[1] <= found.ends[0] and found.ends[1] <= high.ends[0]
     return found if inside else None
 

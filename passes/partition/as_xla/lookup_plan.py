@@ -176,6 +176,15 @@ def plan(lookup: Lookup, state: State) -> Plan | None:
     return best(lookup, state, plan)
 
 
+def can_batch(lookup: Lookup, state: State) -> bool:
+    """Whether batches are undivided, or table and indices can be divided alike along them."""
+    for factors in lookup.batches:
+        ends = ((lookup.table, state.table), (lookup.indices, state.indices))
+        if any(a in state.free for t, at in ends for a in axes_of(at, t.dims(factors))):
+            return any(_batched(lookup, state, each) is not None for each in lookup.batches)
+    return True
+
+
 #: What settles the rest in a group.
 _Rest = Callable[[Lookup, State], Plan | None]
 _Way = Callable[[Lookup, State, _Rest], Plan | None]

@@ -18,6 +18,7 @@ from flint.passes.partition.as_xla.lookup_plan import (
     Plan,
     State,
     Tensor,
+    can_batch,
     plan,
 )
 from flint.passes.partition.as_xla.placed import (
@@ -50,7 +51,10 @@ def split_lookups(module: Any) -> None:
         shardings = [sharding_of(v) for v in tensors]
         if all(s is None for s in shardings):
             continue
+        unnamed = op.attributes[_RULE]
         name_batches(op)
+        if unnamed != op.attributes[_RULE] and not _aligns(op, shardings, sizes, used):
+            op.attributes[_RULE] = unnamed  # divided otherwise, it is one lookup
         key = (op.name, op.attributes[_RULE], *(v.type for v in tensors), *shardings)
         if key not in plans:
             plans[key] = _planned(op, shardings, sizes, used)
@@ -69,6 +73,22 @@ def _planned(
     op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
 ) -> Plan | None:
     """What XLA does of an operation, or None: what Shardy would."""
+    asked = _asked(op, shardings, sizes, used)
+    made = plan(*asked) if asked is not None else None
+    chains = (made.table, made.indices, made.moved, made.result) if made is not None else ()
+    return made if any(len(chain) > 1 for chain in chains) else None
+
+
+def _aligns(op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]) -> bool:
+    """Whether table and indices come to be divided alike along the batches of an operation."""
+    asked = _asked(op, shardings, sizes, used)
+    return asked is None or can_batch(*asked)
+
+
+def _asked(
+    op: Any, shardings: list[Any], sizes: dict[str, int], used: frozenset[str]
+) -> tuple[Lookup, State] | None:
+    """An operation and the layouts that it has; None where they are not of a known kind."""
     lookup = _lookup_of(op)
     if lookup is None or not sizes:
         return None
@@ -80,9 +100,7 @@ def _planned(
     free = tuple((name, 1, size) for name, size in sizes.items() if size > 1 and name in used)
     if any(a not in free for layout in layouts for a in axes_of(layout)):
         return None  # parts of axes
-    made = plan(lookup, State(layouts[0], layouts[1], layouts[2], result, free))
-    chains = (made.table, made.indices, made.moved, made.result) if made is not None else ()
-    return made if any(len(chain) > 1 for chain in chains) else None
+    return lookup, State(layouts[0], layouts[1], layouts[2], result, free)
 
 
 def _lookup_of(op: Any) -> Lookup | None:

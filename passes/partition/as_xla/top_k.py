@@ -50,6 +50,8 @@ def _split(op: Any, sizes: dict[str, int], used: frozenset[str]) -> None:
     if not axes_of(layout):
         return
     found = ir.RankedTensorType(op.results[0].type).shape[-1]
+    if not found:
+        return
     mesh = given.mesh_or_ref
     if _is_searched_in_parts(layout, tuple(shape), found, sizes, used):
         op.attributes[RULE] = _in_parts(op.attributes[RULE])
