@@ -319,13 +319,13 @@ def _parsed(kind: type[Manifest | OldManifest], document: dict[str, Any]) -> dic
 
 def _entry(adapter: TypeAdapter[Any], name: str, value: object) -> Any:
     if isinstance(value, dict) and len(value) > _MOST_KEYS:
-        raise ValueError(f"{name}: an object has more than {_MOST_KEYS} keys")
+        raise Malformed(f"{name}: an object has more than {_MOST_KEYS} keys")
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, (name, *first["loc"])))
-        raise ValueError(f"{where}: {first['msg']}") from error
+        raise Malformed(f"{where}: {first['msg']}") from error
 
 
 def _unusable(path: Path, why: str) -> FlintError:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flint.errors import FlintError
+from flint.io.malformed import Malformed
 from flint.ir.mesh import AxisRef, Group, Mesh, Route
 from flint.passes.hlo.collectives import group_of, iota_groups, route_of
 from flint.passes.hlo.module import HloModule, message_class
@@ -58,7 +59,7 @@ def test_iota_expands_as_xla_prints_it() -> None:
     np.testing.assert_array_equal(iota_groups(2, 4, [8], []), np.arange(8).reshape(2, 4))
     expected = [[0, 2, 4, 6], [1, 3, 5, 7]]
     np.testing.assert_array_equal(iota_groups(2, 4, [4, 2], [1, 0]), expected)
-    with pytest.raises(ValueError, match="3 groups of 4"):
+    with pytest.raises(Malformed, match="3 groups of 4"):
         iota_groups(3, 4, [8], [])
 
 
