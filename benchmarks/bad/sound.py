@@ -37,6 +37,8 @@ def _wrong(value: Any, name: str) -> Iterator[str]:
 def _cannot_be(value: float, name: str) -> bool:
     if isinstance(value, float) and not math.isfinite(value):
         return True
+    if name in ("rank", "node") and value == -1:
+        return False  # a finding that is of none
     return value < 0 and not _SIGNED.search(name)
 
 

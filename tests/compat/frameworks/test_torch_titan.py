@@ -98,7 +98,7 @@ def test_gradients_are_reduced_once_in_f32(name: str, tmp_path: Path) -> None:
     if name == "float8":
         pytest.importorskip("torchao")
     mesh, *options = PARALLELISMS[name]
-    (only,) = capture(tmp_path, mesh, *options)["summary"]["classes"]
+    only, *_ = capture(tmp_path, mesh, *options)["summary"]["classes"]
     world = [e for e in only["collectives"] if e["group_size"] == int(mesh)]
     scattered = [e for e in world if e["collective"] == "reduce_scatter"]
     assert [(e["count"], e["comm_bytes"]) for e in scattered] == [(LAYERS + 2, 4 * PARAMETERS)]
