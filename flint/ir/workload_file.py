@@ -11,7 +11,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from flint.errors import FlintError
 from flint.io.bounded import MIB, FileKind, parse_json
 from flint.io.malformed import Malformed
 from flint.io.npz import HEADER_BYTES, archive_of, array_of, entry_of
-from flint.ir.program import COLUMN_TYPES, COLUMNS, MAY_BE_LEFT_OUT, TABLES, Program
+from flint.ir.mesh import Group, Route
+from flint.ir.program import COLUMN_TYPES, COLUMNS, MAY_BE_LEFT_OUT, TABLES, Program, Region
 
 if TYPE_CHECKING:
     from flint.ir.workload import Workload
@@ -89,7 +90,7 @@ def _manifest(workload: Workload) -> bytes:
 
 def _tables_to_json(program: Program) -> dict[str, Any]:
     def plain(value: Any) -> Any:
-        return value if isinstance(value, type) or not is_dataclass(value) else asdict(value)
+        return asdict(value) if isinstance(value, Group | Route | Region) else value
 
     return {name: [plain(v) for v in getattr(program, name)] for name in TABLES}
 
