@@ -67,7 +67,8 @@ def importable(directory: Path) -> Iterator[None]:
     """Let modules beside a model file be imported, as `python model.py` would.
 
     At the end `sys.path` is as before, and modules that came from `directory` are forgotten, so
-    that models in two directories may each have their own `config.py`.
+    that models in two directories may each have their own `config.py`. Flint itself and what is
+    installed in an environment inside `directory` stay: a second copy would have other classes.
     """
     where = str(directory.resolve())
     known = set(sys.modules)
@@ -78,8 +79,14 @@ def importable(directory: Path) -> Iterator[None]:
         sys.path.remove(where)
         for name in set(sys.modules) - known:
             file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).is_relative_to(where) and not name.startswith(_PREFIX):
+            if file and _is_own(name, Path(file), where):
                 del sys.modules[name]
+
+
+def _is_own(name: str, file: Path, where: str) -> bool:
+    """Whether a module is of the models in `where`, and of no package that is installed there."""
+    installed = name.partition(".")[0] == "flint" or file.is_relative_to(sys.prefix)
+    return file.is_relative_to(where) and not installed and not name.startswith(_PREFIX)
 
 
 def load_step(
